@@ -1,0 +1,46 @@
+# Every target sets up what it needs: the only things assumed are Linux, make and a network that reaches the package
+# registries. `make test` is what CI runs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+VENV ?= .venv
+PY := $(VENV)/bin/python
+# The environment is current when it was made from exactly these files.
+STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt tools/setup-venv.sh | sha256sum | cut -c1-16)
+TESTS ?= tests
+
+.PHONY: help setup demo test test-fast lint format bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup: $(STAMP) ## the virtual environment in .venv
+
+$(STAMP): pyproject.toml constraints.txt tools/setup-venv.sh
+	@tools/setup-venv.sh $(VENV)
+	@touch $@
+
+demo: $(STAMP) ## a simulated GPU node on this machine: labels, allocation, a CUDA program, a fault and its recovery
+	@$(PY) -m kgpu lab demo
+
+test: $(STAMP) ## every test; where root is available also those on a real Kubernetes cluster
+	@tools/test.sh $(PY) $(TESTS)
+
+test-fast: $(STAMP) ## the tests that need no cluster
+	@$(PY) -m pytest -q -m "not real" $(TESTS)
+
+lint: $(STAMP) ## style, types, layers, spelling
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports --no-cache
+	@$(VENV)/bin/codespell src tests docs bench tools native README.md CHANGELOG.md
+
+format: $(STAMP) ## let the formatter and the safe fixes do their work
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+bench: $(STAMP) ## the figures that kgpu is measured by, with this machine's name
+	@$(PY) -m bench
+
+clean: ## everything that was built here (caches under ~/.cache/kgpu stay)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,6 @@
+"""``python -m kgpu`` is the command line."""
+
+from kgpu.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Errors, supervision, backoff, atomic files: what every other layer stands on; standard library only."""

@@ -1,0 +1,56 @@
+"""Every label, annotation, environment variable, resource and path name that users or other programs know.
+
+The names are the replaced programs' own, so that manifests keep working; kgpu's additions live under ``kgpu.dev/``.
+Nothing else in the code spells such a name out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Resources
+NVIDIA_DOMAIN: Final = "nvidia.com"
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
+SHARED_SUFFIX: Final = ".shared"
+AMD_GPU_RESOURCE: Final = "amd.com/gpu"
+GAUDI_RESOURCE: Final = "habana.ai/gaudi"
+
+# Node labels that choose a configuration
+DEVICE_PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
+MIG_CONFIG_LABEL: Final = "nvidia.com/mig.config"
+
+# Device plugin: kubelet folder, sockets, environment
+KUBELET_DEVICE_PLUGIN_DIR: Final = "/var/lib/kubelet/device-plugins"
+KUBELET_SOCKET: Final = "/var/lib/kubelet/device-plugins/kubelet.sock"
+DEVICE_PLUGIN_API_VERSION: Final = "v1beta1"
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
+ENV_IMEX_CHANNELS: Final = "NVIDIA_IMEX_CHANNELS"
+ENV_GDRCOPY: Final = "NVIDIA_GDRCOPY"
+ENV_GDS: Final = "NVIDIA_GDS"
+ENV_MOFED: Final = "NVIDIA_MOFED"
+ENV_MPS_PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
+ENV_DISABLE_HEALTHCHECKS: Final = "DP_DISABLE_HEALTHCHECKS"
+ENV_ENABLE_HEALTHCHECKS: Final = "DP_ENABLE_HEALTHCHECKS"
+VOLUME_MOUNTS_DIR: Final = "/var/run/nvidia-container-devices"
+
+# CDI
+CDI_DIR: Final = "/var/run/cdi"
+CDI_PLUGIN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
+CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
+CDI_NVIDIA_KIND: Final = "nvidia.com/gpu"
+
+# Feature discovery
+NFD_FEATURE_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
+NFD_NODE_NAME_LABEL: Final = "nfd.node.kubernetes.io/node-name"
+NFD_API_VERSION: Final = "nfd.k8s-sigs.io/v1alpha1"
+NODE_FEATURE_PREFIX: Final = "nvidia-features-for-"
+
+# The simulated driver
+ENV_HW_STATE: Final = "KGPU_HW_STATE"
+HW_STATE_PATH: Final = "/run/kgpu/hw/state"
+
+# kgpu's own
+KGPU_DOMAIN: Final = "kgpu.dev"
+FIELD_MANAGER: Final = "kgpu-agent"

@@ -1,0 +1,1 @@
+"""The port to accelerators: one reading of the hardware serves every role."""

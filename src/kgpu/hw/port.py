@@ -1,0 +1,207 @@
+"""The hardware port: accelerators, partitions, links and events in the field's terms, for every vendor alike.
+
+A ``Reader`` never raises for one broken device: what it could not read becomes a ``Finding`` about that device, and the
+others stay usable. Only "nothing can be read at all" (no driver, no library) is an ``HwError``. Every call has a
+deadline, because a driver call can hang for good.
+
+The in-memory fake is ``kgpu.hw.memory``; both it and the real readers pass ``tests/hw/contract.py``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Vendor(enum.StrEnum):
+    """Who made the accelerator; the value is used in logs and JSON."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    GAUDI = "gaudi"
+
+
+class Problem(enum.StrEnum):
+    """What kind of trouble a finding is about."""
+
+    LOST = "lost"  # fallen off the bus: only a reset or reboot brings it back
+    HUNG = "hung"  # a driver call did not answer in time
+    CRASHED = "crashed"  # the driver library killed the process that called it
+    UNREADABLE = "unreadable"  # a reading failed although the device answers
+    NEEDS_RESET = "needs-reset"  # the driver asks for a reset, drain or reboot
+    MISSING = "missing"  # seen before, not enumerated any more
+
+
+class Level(enum.IntEnum):
+    """Nearest common PCI ancestor of two accelerators; values as NVML's topology levels."""
+
+    INTERNAL = 0  # same board
+    SINGLE = 10  # one PCIe switch
+    MULTIPLE = 20  # several PCIe switches, one host bridge
+    HOSTBRIDGE = 30
+    NODE = 40  # same NUMA node
+    SYSTEM = 50  # across CPUs
+
+
+class EventKind(enum.StrEnum):
+    """What an event reports. For XID, ``Event.code`` is the Xid number."""
+
+    XID = "xid"
+    SINGLE_BIT_ECC = "single-bit-ecc"
+    DOUBLE_BIT_ECC = "double-bit-ecc"
+    MIG_CHANGE = "mig-change"
+    RECOVERY_ACTION = "recovery-action"
+    INVENTORY = "inventory"  # devices or partitions came, went, or changed health: read the inventory again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong, with what was expected and what to do; ``subject`` is a device's uuid, "" for the node."""
+
+    subject: str
+    problem: Problem
+    what: str
+    expected: str
+    todo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A hardware slice of an accelerator (NVIDIA: a MIG device, that is one compute instance).
+
+    ``index`` is ``"<gpu>:<position>"``. ``profile`` is the vendor's spelling, e.g. ``1g.10gb+me`` or ``1c.3g.40gb``.
+    ``memory_mib`` and the engine counts are what the slice owns. ``device_nodes`` are absolute paths under the device
+    root, the parent's first.
+    """
+
+    uuid: str
+    index: str
+    parent_uuid: str
+    profile: str
+    gpu_instance: int
+    compute_instance: int
+    placement_start: int = 0
+    placement_size: int = 0
+    memory_mib: int = 0
+    multiprocessors: int = 0
+    slices_gi: int = 0
+    slices_ci: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+    device_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One physical accelerator as last read.
+
+    ``index`` is the driver's order, ``minor`` the number in its device node. ``pci_bus_id`` is
+    ``0000:07:00.0`` (4-digit domain, lower case). ``pci_class`` is the 24-bit class, 0 when unknown.
+    ``numa_node`` is None when unknown or negative. Memory is MiB. ``compute_capability`` is (major, minor).
+    ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts.
+    """
+
+    vendor: Vendor
+    index: int
+    uuid: str
+    name: str
+    minor: int = 0
+    serial: str = ""
+    pci_bus_id: str = ""
+    pci_class: int = 0
+    pci_device_id: int = 0
+    numa_node: int | None = None
+    memory_mib: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig_pending: bool = False
+    partitions: tuple[Partition, ...] = ()
+    fabric_cluster: str = ""  # cluster uuid of the NVLink fabric, "" when not attached or not completed
+    fabric_clique: int = 0
+    recovery_action: str = "none"  # none | reset | reboot | drain | drain-reset | unknown
+    device_nodes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """True when nothing found says that work on this device would fail."""
+        blocking = {Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.MISSING}
+        return not any(finding.problem in blocking for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How two accelerators reach each other: PCI level, and active direct NVLink/xGMI lanes between them."""
+
+    a: str  # uuid
+    b: str  # uuid
+    level: Level
+    lanes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Everything enumerable at one moment, in the driver's order. ``findings`` concern the node as a whole."""
+
+    vendor: Vendor
+    driver_version: str
+    accelerators: tuple[Accelerator, ...] = ()
+    cuda_version: tuple[int, int] | None = None  # the newest CUDA that the driver serves
+    library_version: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something the driver reported. ``uuid`` is the physical device's, or None when the driver could not say which.
+
+    ``gpu_instance``/``compute_instance`` are None when the event is about the whole device.
+    """
+
+    kind: EventKind
+    uuid: str | None = None
+    code: int = 0
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Telemetry of one accelerator; a value that the device does not have is absent, not zero.
+
+    Keys and units: temperature_c, memory_temperature_c, power_w, power_limit_w, utilization_percent,
+    memory_utilization_percent, memory_used_mib, memory_free_mib, sm_clock_mhz, memory_clock_mhz, energy_mj, ...
+    """
+
+    uuid: str
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+class Reader(Protocol):
+    """Reads one vendor's accelerators on this node. Safe to call from one asyncio loop; calls may overlap."""
+
+    async def inventory(self) -> Inventory:
+        """Enumerate now. Raises HwError only when nothing can be read at all."""
+        ...
+
+    async def links(self) -> tuple[Link, ...]:
+        """Every unordered pair of readable accelerators; pairs whose topology can't be read are left out."""
+        ...
+
+    async def readings(self) -> tuple[Reading, ...]:
+        """Telemetry of every readable accelerator."""
+        ...
+
+    def events(self) -> AsyncIterator[Event]:
+        """Events from now on, for as long as the caller iterates. Survives restarts of the driver library."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the driver; the reader can't be used afterwards."""
+        ...

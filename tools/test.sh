@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs every test with the Python $1; further arguments go to pytest. Where this machine can carry a real Kubernetes
+# cluster, its programs are built first (once; kept in a cache keyed by their pinned sources), so that the progress is
+# seen; where it can't, those tests are skipped and named with the reason, unless KGPU_REQUIRE_REAL=1.
+set -euo pipefail
+python=$1
+shift
+say() { printf '\033[2m[test]\033[0m %s\n' "$*" >&2; }
+
+if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ] && [ "${KGPU_SKIP_REAL:-0}" != 1 ]; then
+    say "programs of the real cluster (built once, then cached)"
+    if ! "$python" -m kgpu lab build; then
+        [ "${KGPU_REQUIRE_REAL:-0}" != 1 ] || exit 1
+        say "the tests on the real cluster will be skipped"
+    fi
+fi
+exec "$python" -m pytest "$@"
