@@ -1,0 +1,181 @@
+/* The node's shared state as the CUDA driver uses it: memory accounts, the process table, load, Xids.
+ *
+ * Promises: what a process takes is seen by every other reader at once and is given back when the process ends in any
+ * way; two processes cannot both get the last free memory. */
+#include "cu_sim.h"
+
+struct cu_sim sim = {
+    .mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP,
+    .launch_mutex = PTHREAD_MUTEX_INITIALIZER,
+    .heap_lock = PTHREAD_RWLOCK_INITIALIZER,
+    .map = KG_MAP_INIT,
+};
+
+enum { EVENT_XID = 0x8 };
+
+CUresult node_open(void)
+{
+    /* Without a driver the real library finds no device; a driver of another version is its own error. */
+    static const struct { uint32_t nvml; CUresult cuda; } init_errors[] = {
+        {9, CUDA_ERROR_NO_DEVICE}, {4, CUDA_ERROR_NO_DEVICE}, {18, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH},
+    };
+    if (kg_map_open(&sim.map) != 0 || !kg_node_exists(&sim.map, "nvidiactl"))
+        return CUDA_ERROR_NO_DEVICE;
+    const kg_state *state = sim.map.state;
+    uint32_t error = state->init_error;
+    for (size_t i = 0; i < sizeof init_errors / sizeof *init_errors; i++)
+        if (error == init_errors[i].nvml)
+            return init_errors[i].cuda;
+    return error ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+kg_gpu *node_gpu(const struct cu_device *device) { return &sim.map.state->gpu[device->gpu]; }
+
+void node_wait(uint32_t gpu)
+{
+    const kg_state *state = sim.map.state;
+    const struct timespec slice = {.tv_nsec = 50 * 1000 * 1000};
+    while (*(volatile const uint32_t *)&state->gpu[gpu].hang || *(volatile const uint32_t *)&state->hang_all)
+        nanosleep(&slice, NULL);
+    uint64_t slow = (uint64_t)state->gpu[gpu].slow_us + state->slow_us;
+    if (slow) {
+        struct timespec delay = {.tv_sec = (time_t)(slow / 1000000), .tv_nsec = (long)(slow % 1000000) * 1000};
+        nanosleep(&delay, NULL);
+    }
+}
+
+/* Bytes that live processes hold of the same memory: the whole GPU's, or the GPU instance's. */
+static uint64_t held(const struct cu_device *device)
+{
+    const kg_gpu *gpu = node_gpu(device);
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < KG_MAX_PROCESSES; i++) {
+        const kg_process *p = &gpu->process[i];
+        if (p->used && (device->gi == KG_NO_INSTANCE || p->gi_id == device->gi))
+            total += p->memory;
+    }
+    return device->gi == KG_NO_INSTANCE ? total + gpu->mem_used_base : total;
+}
+
+void node_usage(const struct cu_device *device, uint64_t *free_bytes, uint64_t *total)
+{
+    kg_proc_reap(&sim.map, device->gpu);
+    uint64_t used = held(device);
+    *total = device->memory;
+    *free_bytes = used < device->memory ? device->memory - used : 0;
+}
+
+CUresult node_charge(struct cu_device *device, uint64_t bytes)
+{
+    kg_proc_reap(&sim.map, device->gpu);
+    if (kg_lock(&sim.map) != 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    uint64_t used = held(device);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (used <= device->memory && bytes <= device->memory - used) {
+        device->charged += bytes;
+        if (device->slot >= 0)
+            node_gpu(device)->process[device->slot].memory = device->charged;
+        result = CUDA_SUCCESS;
+    }
+    kg_unlock(&sim.map);
+    return result;
+}
+
+void node_release(struct cu_device *device, uint64_t bytes)
+{
+    device->charged -= bytes < device->charged ? bytes : device->charged;
+    if (device->slot < 0 || kg_lock(&sim.map) != 0)
+        return;
+    node_gpu(device)->process[device->slot].memory = device->charged;
+    kg_unlock(&sim.map);
+}
+
+/* What a context costs before the first allocation: grows with the multiprocessors, as on real GPUs
+ * (an H100 takes about 430 MiB, a T4 about 200 MiB). */
+static uint64_t context_overhead(const struct cu_device *device) { return ((uint64_t)device->sm_count * 5 / 2 + 100) << 20; }
+
+/* Exclusive compute modes: is another live process on the GPU? */
+static CUresult check_compute_mode(const struct cu_device *device)
+{
+    enum { EXCLUSIVE_THREAD = 1, PROHIBITED = 2, EXCLUSIVE_PROCESS = 3 };
+    const kg_gpu *gpu = node_gpu(device);
+    if (gpu->compute_mode == PROHIBITED)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (gpu->compute_mode != EXCLUSIVE_PROCESS && gpu->compute_mode != EXCLUSIVE_THREAD)
+        return CUDA_SUCCESS;
+    for (uint32_t i = 0; i < KG_MAX_PROCESSES; i++)
+        if (gpu->process[i].used && (int)i != device->slot && (gpu->process[i].kind & KG_PROC_COMPUTE))
+            return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    return CUDA_SUCCESS;
+}
+
+CUresult node_enter(struct cu_device *device)
+{
+    const kg_gpu *gpu = node_gpu(device);
+    if (gpu->lost || gpu->reset_required || gpu->init_error)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    kg_proc_reap(&sim.map, device->gpu);
+    CUresult result = check_compute_mode(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool first = device->slot < 0;
+    if (first) {
+        kg_process entry = {.kind = KG_PROC_COMPUTE, .gi_id = device->gi, .ci_id = device->ci};
+        device->charged = 0;
+        device->slot = kg_proc_add(&sim.map, device->gpu, &entry);
+        if (device->slot < 0)
+            return sim.map.writable ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    result = node_charge(device, context_overhead(device));
+    if (result == CUDA_SUCCESS) {
+        device->contexts++;
+    } else if (first) {
+        kg_proc_remove(&sim.map, device->gpu, device->slot);
+        device->slot = -1;
+    }
+    return result;
+}
+
+void node_leave(struct cu_device *device)
+{
+    node_release(device, context_overhead(device));
+    if (--device->contexts > 0)
+        return;
+    kg_proc_remove(&sim.map, device->gpu, device->slot);
+    device->slot = -1;
+}
+
+void node_busy(struct cu_device *device, bool busy)
+{
+    kg_gpu *gpu = node_gpu(device);
+    uint32_t share = gpu->sm_count ? device->sm_count * 100 / gpu->sm_count : 100; /* a slice loads its part of the GPU */
+    if (device->slot < 0 || kg_lock(&sim.map) != 0)
+        return;
+    gpu->process[device->slot].sm_util = busy ? (share > 100 ? 100 : share) : 0;
+    kg_load_fold(gpu, kg_now_ns());
+    kg_unlock(&sim.map);
+}
+
+void node_xid(const struct cu_device *device, uint32_t xid)
+{
+    if (kg_lock(&sim.map) != 0)
+        return;
+    kg_gpu *gpu = node_gpu(device);
+    gpu->xid_last = xid;
+    gpu->xid_count++;
+    kg_push_event(sim.map.state, device->gpu, EVENT_XID, xid, device->gi, device->ci);
+    kg_unlock(&sim.map);
+}
+
+static void leave_all(void)
+{
+    if (!sim.initialised || sim.forked)
+        return;
+    for (int i = 0; i < sim.count; i++)
+        if (sim.device[i].slot >= 0)
+            kg_proc_remove(&sim.map, sim.device[i].gpu, sim.device[i].slot);
+    sim.initialised = false;
+}
+
+__attribute__((destructor)) static void at_exit(void) { leave_all(); }

@@ -1,0 +1,292 @@
+"""``kgpu lab hw``: make a simulated driver root, look at it, change it, and break it.
+
+Only parses arguments and prints; the work is in ``kgpu.hw.fake``, imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kgpu.base.errors import ConfigError
+from kgpu.cli._common import ExampleCommand, ExampleGroup, output_option, print_json
+
+ROOT = click.option(
+    "--root",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    envvar="KGPU_ROOT",
+    help="The simulated driver root.",
+)
+GPU = click.option("--gpu", type=int, metavar="I", help="GPU index.")
+GPU_REQUIRED = click.option("--gpu", type=int, metavar="I", required=True, help="GPU index.")
+
+GROUP_EXAMPLES = """
+kgpu lab hw create hgx-h100 --root /tmp/node1
+KGPU_HW_STATE=/tmp/node1/state LD_LIBRARY_PATH=/tmp/node1/usr/lib/x86_64-linux-gnu /tmp/node1/usr/bin/nvidia-smi
+kgpu lab hw inject --root /tmp/node1 xid 79 --gpu 3
+kgpu lab hw clear --root /tmp/node1
+"""
+
+
+@click.group("hw", cls=ExampleGroup, examples=GROUP_EXAMPLES)
+def hw_group() -> None:
+    """Simulated GPUs: make a driver root, show it, change it, break it."""
+
+
+@hw_group.command("create", examples="kgpu lab hw create hgx-h100 --root /tmp/node1\n"
+    "kgpu lab hw create t4 --gpus 4 --root /tmp/node2 --seed node2\n"
+    "nvidia-smi topo -m > topo.txt; kgpu lab hw create hgx-h100 --topology topo.txt --root /tmp/node3")  # fmt: skip
+@click.argument("profile")
+@ROOT
+@click.option("--gpus", type=int, metavar="N", help="Number of GPUs, 1-64; the profile is cut or repeated.")
+@click.option(
+    "--topology",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="YAML (keys numa, pcie, nvlink, boards) or the text of `nvidia-smi topo -m`.",
+)
+@click.option("--seed", metavar="TEXT", help="Tells nodes of one profile apart: other UUIDs and serials.")
+@click.option("--driver", metavar="VERSION", help="Driver version, such as 550.54.15.")
+@click.option("--force", is_flag=True, help="Replace a simulated root that is there.")
+@output_option()
+def create_command(
+    *,
+    profile: str,
+    root: Path,
+    gpus: int | None,
+    topology: Path | None,
+    seed: str | None,
+    driver: str | None,
+    force: bool,
+    output: str,
+) -> None:
+    """Make a simulated driver root of PROFILE (`kgpu lab hw list`, or a YAML file)."""
+    from kgpu.hw.fake import create, operate
+
+    made = create.create_root(profile, root, gpus=gpus, topology=topology, seed=seed, force=force, driver=driver)
+    environment = create.environment(made)
+    if output == "json":
+        print_json({"root": str(made), "environment": environment, "gpus": len(operate.snapshot(made)["gpus"])})
+        return
+    node = operate.snapshot(made)
+    names = ", ".join(f"{count} x {name}" for name, count in _counts([gpu["name"] for gpu in node["gpus"]]).items())
+    click.echo(f"{made}: {names}, driver {node['driver_version']}")
+    click.echo("Programs use it with:")
+    for name, value in environment.items():
+        click.echo(f"  export {name}={value}")
+
+
+@hw_group.command("list", examples="kgpu lab hw list\nkgpu lab hw list -o json")
+@output_option()
+def list_command(output: str) -> None:
+    """List the built-in profiles."""
+    from kgpu.hw.fake import profiles
+
+    loaded = [profiles.load(name) for name in profiles.names()]
+    if output == "json":
+        rows = [
+            {
+                "name": one.name,
+                "title": one.title,
+                "gpus": [gpu.model.name for gpu in one.gpus],
+                "driver_version": one.driver.version,
+                "cuda_version": one.driver.cuda,
+            }
+            for one in loaded
+        ]
+        print_json(rows)
+        return
+    for one in loaded:
+        click.echo(f"{one.name:14} {len(one.gpus):2d} GPUs  {one.title}")
+
+
+@hw_group.command("show", examples="kgpu lab hw show --root /tmp/node1\nkgpu lab hw show --root /tmp/node1 -o json")
+@ROOT
+@output_option()
+def show_command(root: Path, output: str) -> None:
+    """Show the GPUs: memory, temperature, load, MIG, processes, faults."""
+    from kgpu.hw.fake import operate
+
+    node = operate.snapshot(root)
+    if output == "json":
+        print_json(node)
+        return
+    head = (
+        f"{node['hostname']}: profile {node['profile']}, driver {node['driver_version']}, CUDA {node['cuda_version']}"
+    )
+    click.echo(head + (f", FAULTS: {', '.join(node['faults'])}" if node["faults"] else ""))
+    _table(HEAD, [_row(gpu) for gpu in node["gpus"]])
+
+
+def _set_help() -> str:
+    from kgpu.hw.fake.settings import SETTINGS
+
+    rows = [f"  {row.key + '*' * row.node:22} {row.form}: {row.doc}" for row in SETTINGS.values()]
+    return "\n".join(["Keys (of one GPU with --gpu, else of all; those with * of the node):", *rows])
+
+
+class _SetCommand(ExampleCommand):
+    """Adds the table of keys to the help, made from the settings' rows."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write(_set_help() + "\n")
+        super().format_epilog(ctx, formatter)
+
+
+@hw_group.command("set", cls=_SetCommand, examples="kgpu lab hw set --root /tmp/node1 --gpu 0 temperature=85\n"
+    "kgpu lab hw set --root /tmp/node1 driver-version=550.54.15\n"
+    "kgpu lab hw set --root /tmp/node1 --gpu 2 nvlink.4=down")  # fmt: skip
+@ROOT
+@GPU
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
+def set_command(root: Path, gpu: int | None, values: tuple[str, ...]) -> None:
+    """Set readings and modes."""
+    from kgpu.hw.fake import operate
+
+    pairs: dict[str, object] = {}
+    for item in values:
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f'"{item:.80}" is not KEY=VALUE', "such as temperature=85", "write it so")
+        pairs[key] = value
+    operate.set_values(root, pairs, gpu=gpu)
+
+
+@hw_group.command("mig", examples="kgpu lab hw mig --root /tmp/node1 --gpu 0 --profiles 1g.10gb:7\n"
+    "kgpu lab hw mig --root /tmp/node1 --gpu 1 --profiles 3g.40gb,2g.20gb,1g.10gb\n"
+    "kgpu lab hw mig --root /tmp/node1 --gpu 0 --off")  # fmt: skip
+@ROOT
+@GPU_REQUIRED
+@click.option("--profiles", metavar="PROFILE[:COUNT],...", help="Slices that replace those of the GPU, in this order.")
+@click.option("--off", is_flag=True, help="Remove the slices and turn MIG off.")
+def mig_command(root: Path, gpu: int, profiles: str | None, off: bool) -> None:
+    """Cut a GPU into MIG slices, or make it whole again."""
+    from kgpu.hw.fake import mig
+
+    if off == (profiles is not None):
+        raise ConfigError("neither or both of --profiles and --off", "one of them", "see `kgpu lab hw mig --help`")
+    if off:
+        mig.disable(root, gpu)
+    else:
+        mig.partition(root, gpu, mig.expand((profiles or "").split(",")))
+
+
+INJECT_EXAMPLES = """
+kgpu lab hw inject --root /tmp/node1 xid 79 --gpu 3
+kgpu lab hw inject --root /tmp/node1 xid 94 --gpu 0 --gi 7 --ci 0
+kgpu lab hw inject --root /tmp/node1 ecc --gpu 1 --count 3
+kgpu lab hw inject --root /tmp/node1 hang --gpu 2
+kgpu lab hw inject --root /tmp/node1 slow --us 200000
+kgpu lab hw inject --root /tmp/node1 hot --gpu 0
+kgpu lab hw inject --root /tmp/node1 init-error DRIVER_NOT_LOADED
+"""
+
+
+@hw_group.command("inject", examples=INJECT_EXAMPLES)
+@ROOT
+@click.argument("fault", metavar="FAULT")
+@click.argument("value", required=False)
+@GPU
+@click.option("--gi", type=int, help="xid: the GPU instance it is about.")
+@click.option("--ci", type=int, help="xid: the compute instance it is about.")
+@click.option("--count", type=int, default=1, show_default=True, help="ecc: number of errors.")
+@click.option("--corrected", is_flag=True, help="ecc: single-bit errors instead of double-bit ones.")
+@click.option("--us", type=int, metavar="N", help="slow: delay of each call in microseconds.")
+@click.option("--celsius", type=int, metavar="T", help="hot: the temperature; default just above slowdown.")
+def inject_command(
+    *,
+    root: Path,
+    fault: str,
+    value: str | None,
+    gpu: int | None,
+    gi: int | None,
+    ci: int | None,
+    count: int,
+    corrected: bool,
+    us: int | None,
+    celsius: int | None,
+) -> None:
+    """Make a fault happen: xid N, lost, ecc, hang, slow, hot, init-error CODE.
+
+    An Xid brings what it implies (79: the GPU is lost; 48: ECC counters and a pending repair; ...). hang, slow and
+    init-error without --gpu concern every call on the node.
+    """
+    from kgpu.hw.fake import operate
+
+    options: dict[str, Any] = {"gpu": gpu, "gi": gi, "ci": ci, "count": count, "corrected": corrected}
+    options |= {"us": us, "celsius": celsius}
+    if fault == "xid":
+        if value is None or not value.isdecimal() or len(value) > 9:
+            raise ConfigError(f"the Xid is {value or 'missing'}", "a number such as 79", "give it: `inject xid 79 ...`")
+        options["xid"] = int(value)
+    elif fault == "init-error":
+        options["code"] = value or ""
+    elif value is not None:
+        raise ConfigError(f'"{value:.80}" after {fault}', "nothing there", "see `kgpu lab hw inject --help`")
+    operate.inject(root, fault, **options)
+
+
+@hw_group.command("clear", examples="kgpu lab hw clear --root /tmp/node1\nkgpu lab hw clear --root /tmp/node1 --gpu 3")
+@ROOT
+@GPU
+def clear_command(root: Path, gpu: int | None) -> None:
+    """Make a GPU, or the whole node, healthy again."""
+    from kgpu.hw.fake import operate
+
+    operate.clear(root, gpu)
+
+
+HEAD = ("GPU", "NAME", "PCI", "MEMORY MiB", "TEMP", "POWER W", "UTIL", "MIG", "PROCESSES", "FAULTS")
+WRAPPED = frozenset({"NAME", "MIG", "PROCESSES", "FAULTS"})  # on a narrow terminal
+
+
+def _counts(names: list[str]) -> dict[str, int]:
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def _row(gpu: dict[str, Any]) -> tuple[str, ...]:
+    mig = gpu["mig"]
+    slices = _counts([device["profile"] for device in mig["devices"]])
+    layout = ", ".join(f"{name} x{count}" for name, count in slices.items()) or "on, no slices"
+    faults = [*gpu["faults"], *([] if gpu["recovery_action"] == "none" else [f"needs {gpu['recovery_action']}"])]
+    return (
+        str(gpu["index"]),
+        gpu["name"],
+        gpu["pci_bus_id"],
+        f"{gpu['memory_used_mib']} / {gpu['memory_total_mib']}",
+        f"{gpu['temperature_c']} C",
+        f"{gpu['power_w']:.0f} / {gpu['power_limit_w']}",
+        f"{gpu['utilization_percent']} %",
+        (layout if mig["enabled"] else "off") + (" (change pending)" if mig["pending"] else "")
+        if mig["capable"]
+        else "-",
+        ", ".join(f"{process['pid']} {Path(process['name']).name}" for process in gpu["processes"]) or "-",
+        ", ".join(faults) or "-",
+    )
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Rich on a terminal, plain aligned columns elsewhere; columns that say nothing are left out."""
+    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
+    head, rows = tuple(head[i] for i in kept), [tuple(row[i] for i in kept) for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for name in head:
+            table.add_column(name, no_wrap=name not in WRAPPED, style="red" if name == "FAULTS" else None)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

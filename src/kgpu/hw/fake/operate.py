@@ -1,0 +1,323 @@
+"""Changes a simulated node while programs use it: show, set, inject faults, clear them, make MIG slices.
+
+Every function takes the root that ``create_root`` made; what it changes, all processes on that root see at once. The
+GPU is given by index. Input errors are ``ConfigError``, an unusable root is ``HwError``; nothing is written then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.base.errors import ConfigError, HwError
+from kgpu.base.suggest import did_you_mean
+from kgpu.hw.fake import faults, schema, settings, tree
+from kgpu.hw.fake.state import (
+    EVENT_DOUBLE_BIT_ECC,
+    EVENT_RECOVERY_ACTION,
+    EVENT_SINGLE_BIT_ECC,
+    State,
+    fold_load,
+    load_target,
+)
+
+MAX_XID: Final = 999
+NVML_ERRORS: Final[Mapping[str, int]] = {
+    "SUCCESS": 0, "UNINITIALIZED": 1, "INVALID_ARGUMENT": 2, "NOT_SUPPORTED": 3, "NO_PERMISSION": 4, "NOT_FOUND": 6,
+    "INSUFFICIENT_POWER": 8, "DRIVER_NOT_LOADED": 9, "TIMEOUT": 10, "IRQ_ISSUE": 11, "LIBRARY_NOT_FOUND": 12,
+    "FUNCTION_NOT_FOUND": 13, "CORRUPTED_INFOROM": 14, "GPU_IS_LOST": 15, "RESET_REQUIRED": 16,
+    "OPERATING_SYSTEM": 17, "LIB_RM_VERSION_MISMATCH": 18, "IN_USE": 19, "MEMORY": 20, "NO_DATA": 21,
+    "INSUFFICIENT_RESOURCES": 23, "NOT_READY": 27, "GPU_NOT_FOUND": 28, "INVALID_STATE": 29, "UNKNOWN": 999,
+}  # fmt: skip
+FAULTS: Final[Mapping[str, str]] = {
+    "xid": "the driver reports an Xid, with what that Xid implies",
+    "lost": "the GPU falls off the bus without a word",
+    "ecc": "memory errors are counted and reported",
+    "hang": "driver calls about the GPU (or about any) never return",
+    "slow": "each driver call takes longer",
+    "hot": "the GPU passes its slowdown temperature and throttles",
+    "init-error": "nvmlInit (or getting the GPU) fails",
+}
+
+
+def set_values(root: Path, values: Mapping[str, object], gpu: int | None = None) -> None:
+    """Set keys of ``settings.SETTINGS`` on one GPU, or on every GPU when ``gpu`` is None; node keys on the node."""
+    with opened(root) as state:
+        chosen = _indices(state, gpu)
+        plan: list[tuple[settings.Setting, Any, Any]] = []
+        for key, value in values.items():
+            row = settings.find(key)
+            targets = [state.view] if row.node else [state.gpu(index) for index in chosen]
+            plan += [(row, target, row.parse(_text(value), target)) for target in targets]
+        driver = state.view.driver_version.decode()
+        with state.locked():
+            for index in chosen:
+                one = state.gpu(index)
+                fold_load(one, settings.now_ns(), load_target(one))
+            for row, target, value in plan:
+                row.apply(target, value)
+            state.wake()
+        wanted = state.view.driver_version.decode()
+        if wanted != driver:
+            _change_driver(root, state, driver, wanted)
+
+
+def inject(
+    root: Path,
+    fault: str,
+    *,
+    gpu: int | None = None,
+    xid: int | None = None,
+    gi: int | None = None,
+    ci: int | None = None,
+    count: int = 1,
+    corrected: bool = False,
+    us: int | None = None,
+    celsius: int | None = None,
+    code: int | str | None = None,
+) -> None:
+    """Make a fault of ``FAULTS`` happen.
+
+    ``xid`` (1-999) goes with "xid", ``gi``/``ci`` attribute it to a MIG instance; ``count``/``corrected`` with "ecc";
+    ``us`` with "slow" (microseconds); ``celsius`` with "hot" (default: just above the slowdown threshold); ``code``
+    (an NVML return code or its name) with "init-error". "hang", "slow" and "init-error" without ``gpu`` concern the
+    node; the others need ``gpu``.
+    """
+    if fault not in FAULTS:
+        hint = did_you_mean(fault, FAULTS)
+        what = f'there is no fault "{fault:.80}"{"; " if hint else ""}{hint}'
+        raise ConfigError(what, f"one of: {', '.join(FAULTS)}", "choose one of them")
+    with opened(root) as state:
+        if gpu is not None:
+            _indices(state, gpu)
+        elif fault not in {"hang", "slow", "init-error"}:
+            raise ConfigError(f'"{fault}" needs a GPU', f"--gpu 0 to {state.gpu_count - 1}", "say which with --gpu")
+        if fault == "xid":
+            _xid(state, gpu or 0, xid, gi, ci)
+        elif fault == "ecc":
+            _ecc(state, gpu or 0, _number("count", count, 1, 1 << 40), corrected=corrected)
+        elif fault == "hot":
+            _hot(state, gpu or 0, celsius)
+        elif fault == "lost":
+            state.set_fault(gpu, lost=1, recovery_action=faults.REBOOT)
+        elif fault == "hang":
+            state.set_fault(gpu, **{"hang_all" if gpu is None else "hang": 1})
+        elif fault == "slow":
+            state.set_fault(gpu, slow_us=_number("--us", us, 0, 600_000_000))
+        else:
+            state.set_fault(gpu, init_error=_return_code(code))
+
+
+def clear(root: Path, gpu: int | None = None) -> None:
+    """Make one GPU, or the whole node, healthy again: faults, pending repairs, volatile counters, links.
+
+    As on real hardware no event tells of it; whoever polls sees it. Lifetime counters stay.
+    """
+    with opened(root) as state, state.locked():
+        for index in _indices(state, gpu):
+            faults.heal(state.gpu(index))
+        state.clear_faults(gpu)
+
+
+def snapshot(root: Path) -> dict[str, Any]:
+    """The node as it is now, as JSON-ready data; MiB, W, Celsius, percent."""
+    with opened(root, writable=False) as state:
+        view = state.view
+        node_faults = [
+            name
+            for name, on in (
+                ("hang", view.hang_all),
+                (f"slow {view.slow_us}us", view.slow_us),
+                (f"init error {view.init_error}", view.init_error),
+            )
+            if on
+        ]
+        return {
+            "profile": view.profile.decode(),
+            "hostname": view.hostname.decode(),
+            "driver_version": view.driver_version.decode(),
+            "cuda_version": f"{view.cuda_version // 1000}.{view.cuda_version % 1000 // 10}",
+            "faults": node_faults,
+            "events": int(view.event_head),
+            "gpus": [_gpu(state, index) for index in range(state.gpu_count)],
+        }
+
+
+@contextmanager
+def opened(root: Path, *, writable: bool = True) -> Iterator[State]:
+    """The state of ``root``, closed afterwards. Raises HwError when there is none."""
+    state = State.open(Path(root) / "state", writable=writable)
+    try:
+        yield state
+    finally:
+        state.close()
+
+
+def _indices(state: State, gpu: int | None) -> tuple[int, ...]:
+    if gpu is None:
+        return tuple(range(state.gpu_count))
+    if not 0 <= gpu < state.gpu_count:
+        raise ConfigError(
+            f"there is no GPU {gpu} on this node",
+            f"an index from 0 to {state.gpu_count - 1}",
+            "list the GPUs with `kgpu lab hw show`",
+        )
+    return (gpu,)
+
+
+def _number(name: str, value: int | None, low: int, high: int) -> int:
+    if value is None or not low <= value <= high:
+        raise ConfigError(f"{name} is {'missing' if value is None else value}", f"{low} to {high}", "give a number")
+    return value
+
+
+def _return_code(code: int | str | None) -> int:
+    text = str(code).strip().upper().removeprefix("NVML_ERROR_").replace("-", "_")
+    if text in NVML_ERRORS:
+        return NVML_ERRORS[text]
+    if text.isdigit() and int(text) in NVML_ERRORS.values():
+        return int(text)
+    hint = did_you_mean(text, NVML_ERRORS)
+    raise ConfigError(
+        f"{code!r:.80} is no NVML return code{'; ' if hint else ''}{hint}",
+        f"a number or one of: {', '.join(NVML_ERRORS)}",
+        "give one of these",
+    )
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _xid(state: State, gpu: int, xid: int | None, gi: int | None, ci: int | None) -> None:
+    number = _number("the Xid", xid, 1, MAX_XID)
+    target = state.gpu(gpu)
+    _check_instance(target, gpu, gi, ci)
+    effect = faults.XID_EFFECTS.get(number, faults.XidEffect(what="no side effect"))
+    with state.locked():
+        for change in effect.changes:
+            change(target)
+        changed = effect.recovery not in {faults.NONE, target.recovery_action}
+        if changed:
+            target.recovery_action = effect.recovery
+        state.inject_xid(
+            gpu,
+            number,
+            gi_id=schema.NO_INSTANCE if gi is None else gi,
+            ci_id=schema.NO_INSTANCE if ci is None else ci,
+        )
+        if changed:
+            state.push_event(gpu, EVENT_RECOVERY_ACTION, effect.recovery)
+
+
+def _check_instance(target: Any, gpu: int, gi: int | None, ci: int | None) -> None:
+    if gi is None and ci is None:
+        return
+    found = [(int(slot.gi_id), int(slot.id)) for slot in target.ci if slot.used]
+    instances = {int(slot.id) for slot in target.gi if slot.used}
+    if gi not in instances or (ci is not None and (gi, ci) not in found):
+        have = ", ".join(f"--gi {a} --ci {b}" for a, b in sorted(found)) or "a GPU with MIG instances"
+        raise ConfigError(f"GPU {gpu} has no such MIG instance (gi {gi}, ci {ci})", have, "choose one of these")
+
+
+def _ecc(state: State, gpu: int, count: int, *, corrected: bool) -> None:
+    target = state.gpu(gpu)
+    if not target.ecc_current:
+        raise ConfigError(f"GPU {gpu} has no ECC, or it is off", "a GPU with ECC on", "choose another, or `set ecc=on`")
+    with state.locked():
+        faults.count_ecc(target, uncorrected=not corrected, number=count)
+        state.push_event(gpu, EVENT_SINGLE_BIT_ECC if corrected else EVENT_DOUBLE_BIT_ECC, count)
+
+
+def _hot(state: State, gpu: int, celsius: int | None) -> None:
+    target = state.gpu(gpu)
+    value = _number("--celsius", int(target.temp_slowdown) + 1 if celsius is None else celsius, -20, 150)
+    with state.locked():
+        offset = value - settings.base_temperature(target)
+        reasons = int(target.throttle_forced)
+        if value >= target.temp_slowdown:
+            reasons |= faults.HW_SLOWDOWN | faults.HW_THERMAL
+        state.set_fault(gpu, temp_offset=offset, throttle_forced=reasons)
+
+
+def _change_driver(root: Path, state: State, old: str, new: str) -> None:
+    state.view.nvml_version = f"{state.view.cuda_version // 1000}.{new}".encode()
+    try:
+        tree.change_driver_version(Path(root), old, new)
+    except OSError as error:
+        raise HwError(
+            f"the driver's files under {root} can't be renamed: {error}",
+            "a root that this user owns",
+            "check its owner",
+        ) from error
+
+
+def _gpu(state: State, index: int) -> dict[str, Any]:
+    gpu = state.gpu(index)
+    processes = state.processes(index)
+    used = int(gpu.mem_used_base) + sum(int(slot.memory) for slot in processes)
+    pci = gpu.pci
+    number: Callable[[Any], int | None] = lambda value: None if value == schema.NO_INSTANCE else int(value)  # noqa: E731
+    return {
+        "index": index,
+        "minor": int(gpu.minor),
+        "uuid": gpu.uuid.decode(),
+        "name": gpu.name.decode(),
+        "serial": gpu.serial.decode(),
+        "pci_bus_id": f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.{pci.function:x}",
+        "numa_node": int(pci.numa_node),
+        "memory_total_mib": int(gpu.mem_total) >> 20,
+        "memory_used_mib": used >> 20,
+        "temperature_c": settings.temperature(gpu),
+        "power_w": round(settings.power_mw(gpu) / 1000, 1),
+        "power_limit_w": int(gpu.power_limit_mw) // 1000,
+        "utilization_percent": min(100_000, int(gpu.load_target)) // 1000,
+        "ecc": {
+            "enabled": bool(gpu.ecc_current),
+            "corrected": sum(gpu.ecc_volatile[:7]),
+            "uncorrected": sum(gpu.ecc_volatile[7:]),
+        },
+        "nvlinks": {
+            "present": int(gpu.link_count),
+            "active": sum(int(link.active) for link in gpu.link[: gpu.link_count]),
+        },
+        "mig": {
+            "capable": bool(gpu.mig_capable),
+            "enabled": bool(gpu.mig_current),
+            "pending": bool(gpu.mig_pending) != bool(gpu.mig_current),
+            "devices": _mig_devices(gpu),
+        },
+        "processes": [
+            {
+                "pid": int(slot.pid),
+                "name": slot.name.decode(errors="replace"),
+                "memory_mib": int(slot.memory) >> 20,
+                "gi": number(slot.gi_id),
+                "ci": number(slot.ci_id),
+            }
+            for slot in processes
+        ],
+        "recovery_action": next(
+            (name for name, value in settings.RECOVERY_ACTIONS.items() if value == gpu.recovery_action), "unknown"
+        ),
+        "last_xid": int(gpu.xid_last) or None,
+        "xid_count": int(gpu.xid_count),
+        "faults": faults.names(gpu),
+    }
+
+
+def _mig_devices(gpu: Any) -> list[dict[str, Any]]:
+    rows = {int(slot.id): slot for slot in gpu.gi if slot.used}
+    return [
+        {
+            "uuid": slot.uuid.decode(),
+            "gi": int(slot.gi_id),
+            "ci": int(slot.id),
+            "profile": gpu.gi_profile[rows[int(slot.gi_id)].row].ci[slot.row].name.decode(),
+            "start": int(rows[int(slot.gi_id)].start),
+        }
+        for slot in gpu.ci
+        if slot.used and int(slot.gi_id) in rows
+    ]
