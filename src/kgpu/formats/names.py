@@ -54,3 +54,37 @@ HW_STATE_PATH: Final = "/run/kgpu/hw/state"
 # kgpu's own
 KGPU_DOMAIN: Final = "kgpu.dev"
 FIELD_MANAGER: Final = "kgpu-agent"
+
+# Node labels that feature discovery writes; the deprecated cuda.* ones beside their successors
+LABEL_GFD_TIMESTAMP: Final = "nvidia.com/gfd.timestamp"
+LABEL_GPU_MACHINE: Final = "nvidia.com/gpu.machine"
+LABEL_GPU_MODE: Final = "nvidia.com/gpu.mode"
+LABEL_GPU_CLIQUE: Final = "nvidia.com/gpu.clique"
+LABEL_MIG_CAPABLE: Final = "nvidia.com/mig.capable"
+LABEL_MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
+LABEL_MPS_CAPABLE: Final = "nvidia.com/mps.capable"
+LABEL_VGPU_PRESENT: Final = "nvidia.com/vgpu.present"
+LABEL_VGPU_HOST_DRIVER_VERSION: Final = "nvidia.com/vgpu.host-driver-version"
+LABEL_VGPU_HOST_DRIVER_BRANCH: Final = "nvidia.com/vgpu.host-driver-branch"
+LABEL_CUDA_DRIVER: Final = "nvidia.com/cuda.driver"  # .major .minor .rev, deprecated
+LABEL_CUDA_DRIVER_VERSION: Final = "nvidia.com/cuda.driver-version"  # .major .minor .revision .full
+LABEL_CUDA_RUNTIME: Final = "nvidia.com/cuda.runtime"  # .major .minor, deprecated
+LABEL_CUDA_RUNTIME_VERSION: Final = "nvidia.com/cuda.runtime-version"  # .major .minor .full
+# Endings of the keys of one resource's group: nvidia.com/gpu.product, nvidia.com/mig-1g.10gb.product, ...
+LABEL_PRODUCT: Final = ".product"
+LABEL_COUNT: Final = ".count"
+LABEL_REPLICAS: Final = ".replicas"
+LABEL_SHARING_STRATEGY: Final = ".sharing-strategy"
+LABEL_MEMORY: Final = ".memory"
+LABEL_FAMILY: Final = ".family"
+LABEL_COMPUTE_MAJOR: Final = ".compute.major"
+LABEL_COMPUTE_MINOR: Final = ".compute.minor"
+LABEL_MULTIPROCESSORS: Final = ".multiprocessors"
+LABEL_SLICES_GI: Final = ".slices.gi"
+LABEL_SLICES_CI: Final = ".slices.ci"
+LABEL_ENGINES: Final = ".engines."  # copy decoder encoder jpeg ofa
+# kgpu's own, on nodes with several models: totals, then kgpu.dev/gpu.<model>.count and the like
+KGPU_LABEL_GPU_MODELS: Final = "kgpu.dev/gpu.models"
+KGPU_LABEL_GPU_TOTAL: Final = "kgpu.dev/gpu.total"
+KGPU_LABEL_MODEL_PREFIX: Final = "kgpu.dev/gpu."
+LABELS_FIELD_MANAGER: Final = "kgpu-labels"

@@ -1,0 +1,1 @@
+"""Feature labels of the node's accelerators. Read plan.py first."""

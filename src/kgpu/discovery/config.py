@@ -1,0 +1,196 @@
+"""Where each setting of the labels comes from: flag, then environment, then config file, then default.
+
+Flags, variables, their order and their defaults are feature discovery's. A variable that is set counts, even when it is
+empty. The file is the device plugin's v1 config file, whose sharing part decides labels too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.discovery.model import LabelSettings, MigStrategy, SharedResource, Sharing, SharingKind
+from kgpu.formats import plugin_config
+from kgpu.formats.duration import INFINITE, parse_duration
+from kgpu.formats.names import NFD_FEATURE_FILE
+from kgpu.formats.plugin_config import PluginConfig
+
+MACHINE_TYPE_FILE: Final = "/sys/class/dmi/id/product_name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One setting: attribute of ``ProgramSettings``, flag and aliases, variables in order, path in the file."""
+
+    attr: str
+    flag: str
+    read: Callable[[Any, str], Any]
+    default: Any
+    help: str
+    aliases: tuple[str, ...] = ()
+    envs: tuple[str, ...]
+    key: str = ""
+    is_flag: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSettings:
+    """Everything that feature discovery can be told. ``sleep_interval`` is in seconds, math.inf for never."""
+
+    mig_strategy: MigStrategy = MigStrategy.NONE
+    fail_on_init_error: bool = True
+    oneshot: bool = False
+    no_timestamp: bool = False
+    sleep_interval: float = 60.0
+    output_file: str = NFD_FEATURE_FILE
+    machine_type_file: str = MACHINE_TYPE_FILE
+    use_node_feature_api: bool = True
+    device_discovery_strategy: str = "auto"
+    sharing: Sharing = field(default_factory=Sharing)
+    given: frozenset[str] = frozenset()
+    """Attributes that somebody set, by whatever means; the others are defaults."""
+
+    def labels(self) -> LabelSettings:
+        """The part that decides the labels."""
+        return LabelSettings(
+            mig_strategy=self.mig_strategy,
+            sharing=self.sharing,
+            timestamp=not self.no_timestamp,
+            interval=None if math.isinf(self.sleep_interval) else self.sleep_interval,
+            machine_type_file=self.machine_type_file,
+        )
+
+
+def read_bool(value: Any, where: str) -> bool:
+    """Go's spellings of true and false."""
+    if isinstance(value, bool):
+        return value
+    text = str(value)
+    if text in {"1", "t", "T", "true", "TRUE", "True"}:
+        return True
+    if text in {"", "0", "f", "F", "false", "FALSE", "False"}:
+        return False
+    raise ConfigError(f'{where}: "{text}" is not a boolean', "true or false", f"correct {where}")
+
+
+def read_text(value: Any, where: str) -> str:
+    """Any text, the empty one too."""
+    del where
+    return str(value)
+
+
+def read_interval(value: Any, where: str) -> float:
+    """Seconds from a Go duration or ``infinite``; a number is nanoseconds, as in the config file."""
+    try:
+        nanoseconds = value if isinstance(value, int) else parse_duration(str(value).strip())
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.what}", error.expected, f"correct {where}") from error
+    if nanoseconds <= 0:
+        raise ConfigError(f"{where}: an interval of {value} is not possible", "more than zero", f"correct {where}")
+    return math.inf if nanoseconds >= INFINITE else nanoseconds / 1e9
+
+
+def one_of(choices: tuple[str, ...], invalid: str) -> Callable[[Any, str], str]:
+    """A reader for one of a few words; ``invalid`` is the known text that precedes a wrong one."""
+
+    def read(value: Any, where: str) -> str:
+        text = str(value).strip()
+        if text not in choices:
+            hint = did_you_mean(text, choices)
+            raise ConfigError(f"{where}: {invalid}{text}", f"one of {', '.join(choices)}", hint or f"correct {where}")
+        return text
+
+    return read
+
+
+_strategy = one_of(tuple(MigStrategy), "unknown strategy: ")
+
+
+def read_strategy(value: Any, where: str) -> MigStrategy:
+    """none, single or mixed."""
+    return MigStrategy(_strategy(value, where))
+
+
+OPTIONS: Final = (
+    Option(attr="mig_strategy", flag="--mig-strategy", read=read_strategy, default=MigStrategy.NONE,
+           envs=("GFD_MIG_STRATEGY", "MIG_STRATEGY"), key="flags.migStrategy",
+           help="How MIG devices are labelled: none, single or mixed."),
+    Option(attr="fail_on_init_error", flag="--fail-on-init-error", read=read_bool, default=True, is_flag=True,
+           envs=("GFD_FAIL_ON_INIT_ERROR", "FAIL_ON_INIT_ERROR"), key="flags.failOnInitError",
+           help="End with an error when no driver answers, instead of writing no labels."),
+    Option(attr="oneshot", flag="--oneshot", read=read_bool, default=False, is_flag=True,
+           envs=("GFD_ONESHOT",), key="flags.gfd.oneshot", help="Label once and exit."),
+    Option(attr="no_timestamp", flag="--no-timestamp", read=read_bool, default=False, is_flag=True,
+           envs=("GFD_NO_TIMESTAMP",), key="flags.gfd.noTimestamp", help="Leave the timestamp label out."),
+    Option(attr="sleep_interval", flag="--sleep-interval", read=read_interval, default=60.0,
+           envs=("GFD_SLEEP_INTERVAL",), key="flags.gfd.sleepInterval",
+           help="Time between labellings, such as 60s, or infinite."),
+    Option(attr="output_file", flag="--output-file", aliases=("--output",), read=read_text, default=NFD_FEATURE_FILE,
+           envs=("GFD_OUTPUT_FILE",), key="flags.gfd.outputFile",
+           help="Write the labels to this feature file; empty: standard output."),
+    Option(attr="machine_type_file", flag="--machine-type-file", read=read_text, default=MACHINE_TYPE_FILE,
+           envs=("GFD_MACHINE_TYPE_FILE",), key="flags.gfd.machineTypeFile",
+           help="The file that says what machine this is."),
+    Option(attr="use_node_feature_api", flag="--use-node-feature-api", read=read_bool, default=True, is_flag=True,
+           envs=("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"), key="flags.useNodeFeatureAPI",
+           help="Write a NodeFeature object."),
+    Option(attr="device_discovery_strategy", flag="--device-discovery-strategy",
+           read=one_of(("auto", "nvml"), "invalid --device-discovery-strategy option "), default="auto",
+           envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
+           help="How devices are found: auto or nvml."),
+)  # fmt: skip
+
+CONFIG_FILE_ENVS: Final = ("GFD_CONFIG_FILE", "CONFIG_FILE")
+
+_SHARING_KINDS: Final[Mapping[plugin_config.SharingKind, SharingKind]] = {
+    plugin_config.SharingKind.TIME_SLICING: SharingKind.TIME_SLICING,
+    plugin_config.SharingKind.MPS: SharingKind.MPS,
+}
+
+
+def resolve(
+    config: PluginConfig, *, overrides: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
+) -> ProgramSettings:
+    """What is in force. Raises ConfigError that names the flag, the variable or the file's key."""
+    overrides, env = overrides or {}, env or {}
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        for where, value in _sources(option, config, overrides, env):
+            values[option.attr] = option.read(value, where)
+            break
+    return ProgramSettings(**values, sharing=sharing_of(config.sharing), given=frozenset(values))
+
+
+def first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """The first of the variables that is set, "" when none is."""
+    return next((env[name] for name in names if name in env), "")
+
+
+def sharing_of(block: plugin_config.Sharing | None) -> Sharing:
+    """The sharing that labels show, from the config file's block."""
+    if block is None:
+        return Sharing()
+    entries = tuple(
+        SharedResource(entry.name, entry.replicas, renamed=block.offered_name(entry) != entry.name)
+        for entry in block.resources
+    )
+    return Sharing(_SHARING_KINDS[block.kind], entries)
+
+
+def _sources(
+    option: Option, config: PluginConfig, overrides: Mapping[str, Any], env: Mapping[str, str]
+) -> list[tuple[str, Any]]:
+    """Where the setting is given, strongest first, as (name of the place, raw value)."""
+    found: list[tuple[str, Any]] = []
+    if overrides.get(option.attr) is not None:
+        found.append((option.flag, overrides[option.attr]))
+    # An empty text can be a file name or false; for everything else it is as good as not set.
+    empty_counts = option.read in {read_text, read_bool}
+    found += [(name, env[name]) for name in option.envs if name in env and (env[name].strip() or empty_counts)]
+    if option.key in config.flags:
+        found.append((option.key, config.flags[option.key]))
+    return found

@@ -1,0 +1,67 @@
+"""Facts from the node's own files: the machine type and the PCI configuration of NVIDIA functions.
+
+Never raises: what can't be read is None in the result, and the plan keeps the last value. Under a driver root other
+than ``/`` the root's own ``sys`` is used when it has one, so that a simulated root is looked at and not the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from kgpu.discovery.model import LabelSettings, NodeFacts, VgpuFacts
+from kgpu.discovery.vgpu import CONFIG_SIZE, host_driver, is_vgpu, vendor_capability
+
+NVIDIA_VENDOR: Final = "0x10de"
+_PCI_DEVICES: Final = "sys/bus/pci/devices"
+
+
+def read_facts(settings: LabelSettings, root: str = "/") -> NodeFacts:
+    """Read them now."""
+    present, vgpu = _vgpu(root)
+    return NodeFacts(machine=_machine(settings.machine_type_file, root), vgpu_present=present, vgpu=vgpu)
+
+
+def _machine(path: str, root: str) -> str | None:
+    """The content of the machine type file; below the root when that has a file of that name."""
+    if not path:
+        return None
+    inside = os.path.join(root, path.lstrip("/"))
+    for candidate in dict.fromkeys((inside, path)):
+        try:
+            with open(candidate, encoding="utf-8", errors="replace") as file:
+                return file.read(4096).strip()
+        except OSError:
+            continue
+    return None
+
+
+def _vgpu(root: str) -> tuple[bool | None, VgpuFacts | None]:
+    """Whether a vGPU is there (None: can't tell) and what the last one says of its host."""
+    folder = os.path.join(root, _PCI_DEVICES)
+    if not os.path.isdir(folder):
+        folder = os.path.join("/", _PCI_DEVICES)
+    present, facts = False, None
+    try:
+        for name in sorted(os.listdir(folder)):
+            if _text(os.path.join(folder, name, "vendor")) != NVIDIA_VENDOR:
+                continue
+            capability = vendor_capability(_config(os.path.join(folder, name, "config")))
+            if capability is not None and is_vgpu(capability):
+                present, facts = True, host_driver(capability)
+    except (OSError, ValueError):
+        return None, None
+    return present, facts
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
+
+
+def _config(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(CONFIG_SIZE)

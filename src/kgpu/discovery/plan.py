@@ -1,0 +1,296 @@
+"""Which labels the node gets, and why: inventory, settings and facts in, labels out. Pure, and nothing by chance.
+
+Promises: every value is legal; the same input gives the same labels, on nodes with several models too; and a label that
+was there stays when its source can't be read now. Only a successful reading takes labels away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.base.errors import ConfigError, UserError
+from kgpu.discovery import tables
+from kgpu.discovery.model import LabelPlan, LabelSettings, MigStrategy, NodeFacts, Sharing, SharingKind
+from kgpu.discovery.retain import never_read, retain
+from kgpu.discovery.tables import Group, NodeView, Row
+from kgpu.discovery.values import legal
+from kgpu.formats import names
+from kgpu.formats.mig_profile import parse_mig_profile
+from kgpu.hw.port import Accelerator, Inventory, Partition
+
+Source = TypeVar("Source")
+
+# The longest ending of a model's own key is .compute.major; the name part of a key has 63 characters.
+_MODEL_ROOM: Final = 63 - len("gpu.") - len(names.LABEL_COMPUTE_MAJOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The GPUs of one model, in the driver's order; ``full`` are those without MIG."""
+
+    name: str
+    gpus: tuple[Accelerator, ...]
+
+    @property
+    def full(self) -> tuple[Accelerator, ...]:
+        return tuple(gpu for gpu in self.gpus if not gpu.mig_enabled)
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """Least first: a model with full GPUs, then the one with most GPUs, then the first in the driver's order."""
+        return (not self.full, -len(self.gpus), self.gpus[0].index)
+
+
+def plan(
+    inventory: Inventory | None,
+    settings: LabelSettings,
+    facts: NodeFacts,
+    *,
+    timestamp: int | None = None,
+    previous: Mapping[str, str] | None = None,
+    error: UserError | None = None,
+) -> LabelPlan:
+    """Decide the node's labels.
+
+    ``inventory`` is None when the reading failed as a whole, with the ``error``. ``previous`` are the labels that were
+    published last. ``timestamp`` is the Unix second at which the configuration was loaded; None leaves it out.
+    """
+    last = dict(previous or {})
+    if inventory is None:
+        return LabelPlan(labels=last, decisions=(_kept_all(error, bool(last)),), fresh=False)
+    listed = sorted(inventory.accelerators, key=lambda gpu: (gpu.index, gpu.uuid))
+    gpus = tuple(gpu for gpu in listed if gpu.name not in tables.SKIPPED_MODELS)
+    if not gpus and inventory.findings and last:
+        finding = inventory.findings[0]
+        broken = UserError(finding.what, finding.expected, finding.todo)
+        return LabelPlan(labels=last, decisions=(_kept_all(broken, True),), fresh=False)
+
+    decisions: list[Decision] = []
+    settings = _with_usable_sharing(settings, gpus, decisions)
+    view = NodeView(inventory=inventory, gpus=gpus, settings=settings, facts=facts, timestamp=timestamp)
+    if not gpus:
+        labels = _run(tables.ALWAYS_ROWS, view)
+        decisions.append(Decision(subject="", what="no accelerator labels", why="the driver lists no accelerator"))
+    else:
+        labels = _run(tables.NODE_ROWS, view)
+        for group in _groups(gpus, settings, decisions):
+            labels |= _run(tables.GROUP_ROWS, group, prefix=group.resource)
+        labels |= _model_labels(_models(gpus))
+        _note_node_oddities(view, decisions)
+    labels = retain(labels, last, view, decisions)
+    if gpus:
+        labels = {**tables.FALLBACKS, **labels}
+    return LabelPlan(labels=dict(sorted(labels.items())), decisions=tuple(decisions))
+
+
+def _run(rows: Iterable[Row[Source]], source: Source, prefix: str = "") -> dict[str, str]:
+    found = ((prefix + row.key, row.value(source)) for row in rows)
+    return {key: value for key, value in found if value is not None}
+
+
+def _models(gpus: Iterable[Accelerator]) -> list[Model]:
+    """Identified GPUs by model, the one that describes the node first."""
+    by_name: dict[str, list[Accelerator]] = {}
+    for gpu in gpus:
+        if legal(gpu.name):
+            by_name.setdefault(gpu.name, []).append(gpu)
+    return sorted((Model(name, tuple(members)) for name, members in by_name.items()), key=lambda model: model.rank)
+
+
+def _groups(gpus: Sequence[Accelerator], settings: LabelSettings, decisions: list[Decision]) -> list[Group]:
+    """The resource groups, later ones overriding earlier ones key by key."""
+    models = _models(gpus)
+    if not models:
+        return []
+    if len(models) > 1:
+        decisions.append(_several_models(models))
+    groups = [_gpu_group(models[0], settings.sharing)]
+    if settings.mig_strategy is MigStrategy.SINGLE:
+        groups += _single(gpus, models[0], settings.sharing, decisions)
+    elif settings.mig_strategy is MigStrategy.MIXED:
+        groups += _mixed(gpus, settings.sharing, decisions)
+    return groups
+
+
+def _gpu_group(model: Model, sharing: Sharing) -> Group:
+    shown = model.full or model.gpus
+    applies = bool(model.full)
+    return Group(
+        resource=names.GPU_RESOURCE,
+        model=model.name,
+        count=len(model.gpus),
+        sharing=sharing.kind if applies else None,
+        shared=sharing.of(names.GPU_RESOURCE) if applies else None,
+        memory_mib=next((gpu.memory_mib for gpu in shown if gpu.memory_mib), None),
+        compute=_compute(shown),
+    )
+
+
+def _compute(gpus: Iterable[Accelerator]) -> tuple[int, int] | None:
+    return next((gpu.compute_capability for gpu in gpus if gpu.compute_capability), None)
+
+
+def _single(gpus: Sequence[Accelerator], model: Model, sharing: Sharing, decisions: list[Decision]) -> list[Group]:
+    known = [gpu for gpu in gpus if not never_read(gpu)]
+    enabled = [gpu for gpu in known if gpu.mig_enabled]
+    if not enabled:
+        return []
+    slices = _slices(enabled)
+    by_profile = _by_profile(slices, decisions)
+    reasons = [
+        text
+        for wrong, text in (
+            (any(not gpu.partitions for gpu in enabled), "at least one MIG device is enabled but empty"),
+            (len(enabled) < len(known), "devices with MIG enabled and disabled detected"),
+            (len(by_profile) > 1, "more than one MIG device type present on node"),
+            (bool(slices) and not by_profile, "no MIG device has a profile that could be read"),
+        )
+        if wrong
+    ]
+    if reasons:
+        decisions.append(_invalid_layout(reasons))
+        first = next((gpu.name for gpu in gpus if legal(gpu.name)), model.name)
+        return [Group(resource=names.GPU_RESOURCE, model=first, count=0, kind="INVALID", broken=True)]
+    ((form, members),) = by_profile.items()
+    return [replace(_mig_group(names.GPU_RESOURCE, form, members, sharing), compute=_compute(model.gpus))]
+
+
+def _mixed(gpus: Sequence[Accelerator], sharing: Sharing, decisions: list[Decision]) -> list[Group]:
+    by_profile = _by_profile(_slices([gpu for gpu in gpus if gpu.mig_enabled]), decisions)
+    return [
+        _mig_group(names.MIG_RESOURCE_PREFIX + form, form, members, sharing) for form, members in by_profile.items()
+    ]
+
+
+Slice = tuple[Accelerator, Partition]
+
+
+def _slices(gpus: Iterable[Accelerator]) -> list[Slice]:
+    return [(gpu, partition) for gpu in gpus for partition in gpu.partitions]
+
+
+def _by_profile(slices: Iterable[Slice], decisions: list[Decision]) -> dict[str, list[Slice]]:
+    """Slices by profile in its resource form; what has no profile name is left out and told."""
+    found: dict[str, list[Slice]] = {}
+    for gpu, partition in slices:
+        try:
+            form = parse_mig_profile(partition.profile).resource_form
+        except ConfigError as error:
+            decisions.append(Decision.from_error(error, subject=partition.uuid, reason="UnknownMigProfile"))
+        else:
+            found.setdefault(form, []).append((gpu, partition))
+    return found
+
+
+def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: Sharing) -> Group:
+    gpu, partition = members[0]
+    return Group(
+        resource=resource,
+        model=gpu.name,
+        count=len(members),
+        kind=form,
+        sharing=sharing.kind,
+        shared=sharing.of(resource),
+        partition=partition,
+    )
+
+
+def _model_labels(models: Sequence[Model]) -> dict[str, str]:
+    """Labels of our own for nodes with several models; none on ordinary nodes."""
+    if len(models) < 2:
+        return {}
+    labels = {
+        names.KGPU_LABEL_GPU_MODELS: str(len(models)),
+        names.KGPU_LABEL_GPU_TOTAL: str(sum(len(model.gpus) for model in models)),
+    }
+    for model in models:
+        key = base = legal(model.name[:_MODEL_ROOM])
+        copies = 1
+        while names.KGPU_LABEL_MODEL_PREFIX + key + names.LABEL_COUNT in labels:
+            copies += 1
+            key = f"{base[: _MODEL_ROOM - 3]}-{copies}"
+        group = _gpu_group(model, Sharing())
+        labels |= _run(tables.MODEL_ROWS, group, prefix=names.KGPU_LABEL_MODEL_PREFIX + key)
+    return labels
+
+
+def _with_usable_sharing(
+    settings: LabelSettings, gpus: Iterable[Accelerator], decisions: list[Decision]
+) -> LabelSettings:
+    """MPS can't share MIG devices; the node then has no sharing, instead of no labels."""
+    if settings.sharing.kind is not SharingKind.MPS or not any(gpu.mig_enabled for gpu in gpus):
+        return settings
+    decisions.append(
+        Decision(
+            subject="",
+            what="labels show no sharing",
+            why="MPS is configured but MIG is enabled, and MPS can't share MIG devices",
+            severity=Severity.WARNING,
+            remedy="turn MIG off on this node, or choose a configuration without sharing.mps for it",
+            reason="MpsWithMig",
+        )
+    )
+    return replace(settings, sharing=Sharing())
+
+
+def _note_node_oddities(view: NodeView, decisions: list[Decision]) -> None:
+    if len(view.cliques) > 1:
+        decisions.append(
+            Decision(
+                subject="",
+                what=f"no label {names.LABEL_GPU_CLIQUE}",
+                why="the GPUs of this node are in different NVLink cliques",
+                evidence=tuple(sorted(view.cliques)),
+                severity=Severity.WARNING,
+                remedy="check the fabric manager's partitions",
+                reason="SeveralCliques",
+            )
+        )
+    if view.driver is None:
+        decisions.append(
+            Decision(
+                subject="",
+                what=f"no new {names.LABEL_CUDA_DRIVER_VERSION} labels",
+                why=f'the driver version "{view.inventory.driver_version}" is not X.Y or X.Y.Z',
+                severity=Severity.WARNING,
+                reason="OddDriverVersion",
+            )
+        )
+
+
+def _several_models(models: Sequence[Model]) -> Decision:
+    return Decision(
+        subject="",
+        what=f'the {names.GPU_RESOURCE}.* labels describe "{models[0].name}"',
+        why="the node has several models and the keys have room for one: the model that has GPUs without MIG, "
+        "of those the one with most GPUs, of those the first",
+        evidence=tuple(f"{len(model.gpus)} x {model.name}" for model in models),
+        remedy=f"select by {names.KGPU_LABEL_MODEL_PREFIX}<model>{names.LABEL_COUNT} where the model matters",
+        reason="SeveralModels",
+    )
+
+
+def _invalid_layout(reasons: Sequence[str]) -> Decision:
+    return Decision(
+        subject=names.GPU_RESOURCE,
+        what="the product is labelled MIG-INVALID with count 0",
+        why="the MIG layout does not fit strategy single: " + "; ".join(reasons),
+        severity=Severity.WARNING,
+        remedy="give every GPU the same MIG layout, or use strategy mixed",
+        reason="InvalidMigLayout",
+    )
+
+
+def _kept_all(error: UserError | None, had_labels: bool) -> Decision:
+    return Decision(
+        subject="",
+        what="the labels stay as they were" if had_labels else "no labels are written",
+        why=error.what if error else "the accelerators could not be read",
+        evidence=(f"expected {error.expected}",) if error else (),
+        severity=Severity.WARNING,
+        remedy=error.todo if error else "",
+        reason="ReadFailed",
+    )

@@ -1,0 +1,238 @@
+"""Where labels go: a NodeFeature object, a feature file, the Node itself, or a stream; each can say what is there now.
+
+Promises: a publisher writes the whole set, so that what is no longer wanted goes away; writing what is there already
+changes nothing; labels of others are never touched; and what is there survives this process, so that a restart does not
+take labels from a node on which pods depend.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import IO, Any, Final, Protocol
+
+from kgpu.base.errors import HostError, KubeError
+from kgpu.base.files import write_atomic
+from kgpu.formats import names
+from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, Object
+
+log = logging.getLogger(__name__)
+
+_EMPTY_FEATURES: Final[Mapping[str, Mapping[str, str]]] = {"flags": {}, "attributes": {}, "instances": {}}
+
+
+class Publisher(Protocol):
+    """One place for labels. Methods raise KubeError or HostError when the place can't be reached."""
+
+    async def published(self) -> dict[str, str] | None:
+        """The labels that kgpu has there now; None when it never wrote any."""
+        ...
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        """Make the labels there exactly these."""
+        ...
+
+    async def close(self) -> None:
+        """Let go; what is published stays unless the publisher says otherwise."""
+        ...
+
+
+class MemoryPublisher:
+    """The fake: keeps what was published; ``refuse`` makes it fail."""
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self.labels = None if labels is None else dict(labels)
+        self.history: list[dict[str, str]] = []
+        self.refuse: KubeError | None = None
+
+    async def published(self) -> dict[str, str] | None:
+        if self.refuse is not None:
+            raise self.refuse
+        return None if self.labels is None else dict(self.labels)
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.labels = dict(labels)
+        self.history.append(dict(labels))
+
+    async def close(self) -> None:
+        return
+
+
+def as_lines(labels: Mapping[str, str]) -> str:
+    """``key=value`` lines, sorted by key, as a feature file has them."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
+
+
+def from_lines(text: str) -> dict[str, str]:
+    """The labels in a feature file; lines without ``=`` and comments don't count."""
+    pairs = (line.strip().partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {key: value for key, equals, value in pairs if equals}
+
+
+class FilePublisher:
+    """The feature file that node feature discovery reads, mode 0644, replaced atomically."""
+
+    def __init__(self, path: str, *, remove_on_close: bool = False) -> None:
+        self._path = path
+        self._remove = remove_on_close
+
+    async def published(self) -> dict[str, str] | None:
+        try:
+            return from_lines(_read(self._path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._error("read", error) from error
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        try:
+            write_atomic(self._path, as_lines(labels), mode=0o644)
+        except OSError as error:
+            raise self._error("written", error) from error
+
+    async def close(self) -> None:
+        if self._remove:
+            try:
+                os.unlink(self._path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise self._error("removed", error) from error
+
+    def _error(self, verb: str, error: OSError) -> HostError:
+        return HostError(
+            f"the feature file {self._path} can't be {verb}: {error.strerror}",
+            "a path in a folder that this user may write to",
+            "check --output-file and the mounted folder's permissions",
+        )
+
+
+class StreamPublisher:
+    """Prints the labels at every change; a blank line ends each set after the first."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._last: dict[str, str] | None = None
+
+    async def published(self) -> dict[str, str] | None:
+        return None if self._last is None else dict(self._last)
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        separator = "" if self._last is None else "\n"
+        self._stream.write(separator + as_lines(labels))
+        self._stream.flush()
+        self._last = dict(labels)
+
+    async def close(self) -> None:
+        return
+
+
+class NodeFeaturePublisher:
+    """The object ``nvidia-features-for-<node>``, which node feature discovery's master turns into node labels.
+
+    With ``pod`` it belongs to that pod and its DaemonSet, so that it goes away with an uninstall and not before.
+    """
+
+    def __init__(self, api: KubeApi, *, node: str, namespace: str, pod: str = "") -> None:
+        self._api = api
+        self._node = node
+        self._namespace = namespace
+        self._pod = pod
+        self._name = names.NODE_FEATURE_PREFIX + node
+        self._owners: list[Object] | None = None
+
+    async def published(self) -> dict[str, str] | None:
+        found = await self._api.get(NODE_FEATURES, self._name, namespace=self._namespace)
+        return None if found is None else _string_map((found.get("spec") or {}).get("labels"))
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        metadata: dict[str, Any] = {
+            "name": self._name,
+            "namespace": self._namespace,
+            "labels": {names.NFD_NODE_NAME_LABEL: self._node},
+        }
+        owners = await self._owner_references()
+        if owners:
+            metadata["ownerReferences"] = owners
+        obj = {"metadata": metadata, "spec": {"features": _EMPTY_FEATURES, "labels": dict(labels)}}
+        result = await self._api.apply(NODE_FEATURES, obj, manager=names.LABELS_FIELD_MANAGER)
+        # Labels that another program put into the object under its own field manager, before kgpu took over.
+        stale = set(_string_map((result.get("spec") or {}).get("labels"))) - set(labels)
+        if stale:
+            change = {"spec": {"labels": dict.fromkeys(sorted(stale))}}
+            await self._api.patch(NODE_FEATURES, self._name, change, namespace=self._namespace)
+
+    async def close(self) -> None:
+        return
+
+    async def _owner_references(self) -> list[Object]:
+        if not self._pod:
+            return []
+        if self._owners is None:
+            pod = await self._api.get(PODS, self._pod, namespace=self._namespace)
+            if pod is None:
+                log.warning("pod %s/%s does not exist: the NodeFeature gets no owner", self._namespace, self._pod)
+            self._owners = [] if pod is None else owner_references(pod)
+        return self._owners
+
+
+class NodeLabelsPublisher:
+    """The Node's own labels, for clusters without node feature discovery."""
+
+    def __init__(self, api: KubeApi, *, node: str) -> None:
+        self._api = api
+        self._node = node
+
+    async def published(self) -> dict[str, str] | None:
+        node = await self._get()
+        labels = _string_map(node["metadata"].get("labels"))
+        mine = _owned_labels(node, names.LABELS_FIELD_MANAGER)
+        return None if mine is None else {key: labels[key] for key in mine if key in labels}
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        # With the uid, a Node that is deleted meanwhile is not made anew by the apply.
+        uid = (await self._get())["metadata"]["uid"]
+        obj = {"metadata": {"name": self._node, "uid": uid, "labels": dict(labels)}}
+        await self._api.apply(NODES, obj, manager=names.LABELS_FIELD_MANAGER)
+
+    async def close(self) -> None:
+        return
+
+    async def _get(self) -> Object:
+        node = await self._api.get(NODES, self._node)
+        if node is None:
+            raise KubeError(
+                f'the cluster has no node "{self._node}"',
+                "the name under which the kubelet registered this node",
+                "correct --node-name (NODE_NAME), or wait until the kubelet has registered",
+            )
+        return node
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def owner_references(pod: Object) -> list[Object]:
+    """The pod's DaemonSet, as its controller, and the pod itself: the object lives until both are gone."""
+    metadata = pod["metadata"]
+    daemon_sets = [owner for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "DaemonSet"]
+    itself = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+    return [*daemon_sets, itself]
+
+
+def _string_map(value: Any) -> dict[str, str]:
+    return {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
+
+
+def _owned_labels(obj: Object, manager: str) -> list[str] | None:
+    """The label keys that a field manager has applied; None when it never applied anything."""
+    for entry in obj["metadata"].get("managedFields") or ():
+        if entry.get("manager") == manager and entry.get("operation") == "Apply" and not entry.get("subresource"):
+            fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:labels", {})
+            return [key.removeprefix("f:") for key in fields if key.startswith("f:")]
+    return None

@@ -1,0 +1,87 @@
+"""Which labels of the last time stay, because their source could not be read this time.
+
+Promises: a label goes away only when a good reading or the configuration says so. What a reading says always wins over
+what was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.discovery import tables
+from kgpu.discovery.tables import NodeView
+from kgpu.discovery.values import legal
+from kgpu.formats import names
+from kgpu.hw.port import Accelerator, Finding, Problem
+
+_PRODUCT: Final = names.GPU_RESOURCE + names.LABEL_PRODUCT
+_SILENT: Final = frozenset({Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING})
+_CANNOT_READ: Final = _SILENT | {Problem.UNREADABLE}
+_VGPU_KEYS: Final = frozenset(
+    {names.LABEL_VGPU_PRESENT, names.LABEL_VGPU_HOST_DRIVER_VERSION, names.LABEL_VGPU_HOST_DRIVER_BRANCH}
+)
+
+
+def retain(
+    labels: Mapping[str, str], last: Mapping[str, str], view: NodeView, decisions: list[Decision]
+) -> dict[str, str]:
+    """The new labels, completed by those of ``last`` that could not be read; appends a decision that names them."""
+    new = dict(labels)
+    # One GPU that is not there, or whose model or slices are unknown, makes every count of the node doubtful.
+    nameless = _has(view.inventory.findings, _CANNOT_READ)
+    unsure = _PRODUCT in last and (nameless or any(map(_unsure, view.gpus)))
+    if unsure:
+        new = {key: value for key, value in new.items() if not _in_group(key)}
+    kept = {key: value for key, value in last.items() if key not in new and _stays(key, new, last, view, unsure=unsure)}
+    if kept:
+        decisions.append(_told(kept, view))
+    return new | kept
+
+
+def _stays(key: str, new: Mapping[str, str], last: Mapping[str, str], view: NodeView, *, unsure: bool) -> bool:
+    if key in tables.CONFIGURED_KEYS:
+        return False
+    trouble = bool(view.inventory.findings) or any(gpu.findings or not legal(gpu.name) for gpu in view.gpus)
+    if _in_group(key):
+        # A value of another product would be wrong rather than old.
+        same_product = key in tables.GPU_GROUP_KEYS and new.get(_PRODUCT) == last.get(_PRODUCT)
+        return unsure or (trouble and same_product)
+    if key in _VGPU_KEYS:
+        return view.facts.vgpu_present is None
+    if not view.gpus:
+        return False
+    return (
+        trouble or key == names.LABEL_GPU_MACHINE or (key.startswith(names.LABEL_CUDA_DRIVER) and view.driver is None)
+    )
+
+
+def never_read(gpu: Accelerator) -> bool:
+    """True when the driver never answered for this GPU, so that not even its MIG mode is known."""
+    return _has(gpu.findings, _SILENT) and gpu.memory_mib is None and gpu.compute_capability is None
+
+
+def _unsure(gpu: Accelerator) -> bool:
+    no_slices = gpu.mig_enabled and not gpu.partitions and _has(gpu.findings, _CANNOT_READ)
+    return not legal(gpu.name) or never_read(gpu) or no_slices
+
+
+def _has(findings: Iterable[Finding], problems: frozenset[Problem]) -> bool:
+    return any(finding.problem in problems for finding in findings)
+
+
+def _in_group(key: str) -> bool:
+    return key in tables.GPU_GROUP_KEYS or key.startswith((names.MIG_RESOURCE_PREFIX, names.KGPU_LABEL_MODEL_PREFIX))
+
+
+def _told(kept: Mapping[str, str], view: NodeView) -> Decision:
+    findings = [*view.inventory.findings, *(finding for gpu in view.gpus for finding in gpu.findings)]
+    return Decision(
+        subject="",
+        what=f"{len(kept)} labels keep their last values: {', '.join(sorted(kept))}",
+        why="they could not be read this time",
+        evidence=tuple(finding.what for finding in findings),
+        severity=Severity.WARNING,
+        reason="LabelsKept",
+    )

@@ -1,0 +1,197 @@
+"""The labels loop over injected ports: reader, configuration, node files, publisher, clock.
+
+Promises: labels are published when something changes and looked after at every interval; a reading, a configuration or
+an API server that fails costs nothing that is already published; failures are retried with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink
+from kgpu.base.errors import HwError, UserError
+from kgpu.discovery.config import resolve
+from kgpu.discovery.model import LabelSettings, NodeFacts
+from kgpu.discovery.plan import plan
+from kgpu.discovery.publish import Publisher
+from kgpu.formats.plugin_config_parse import parse_config
+from kgpu.hw.port import EventKind, Inventory, Reader
+
+log = logging.getLogger(__name__)
+
+_RETRY: Final = BackoffPolicy(first=1.0, cap=60.0)
+_CAUSES: Final = {EventKind.INVENTORY, EventKind.MIG_CHANGE, EventKind.RECOVERY_ACTION}
+
+
+class ConfigTextView(Protocol):
+    """One configuration file's text, or why there is none (``kgpu.formats.config_choice.ConfigText`` is one)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def problem(self) -> UserError | None: ...
+
+
+class ConfigSource(Protocol):
+    """Level-triggered: whoever asks late still gets the newest, and never the same twice."""
+
+    async def next(self, after: Any) -> ConfigTextView:
+        """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsContext:
+    """Everything that the labels role gets from outside.
+
+    ``overrides`` are command line flags that were given, by the attribute names of ``discovery.config.OPTIONS``; they
+    beat ``env``, which beats the config file. ``facts`` reads the node's files. ``on_state(True, "")`` says that the
+    labels are up to date, ``on_state(False, reason)`` what is missing. ``now`` gives Unix seconds.
+    """
+
+    reader: Reader
+    config: ConfigSource
+    publisher: Publisher
+    report: DecisionSink
+    facts: Callable[[LabelSettings], NodeFacts]
+    clock: Clock = field(default_factory=SystemClock)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    on_state: Callable[[bool, str], None] = lambda _ready, _reason: None
+    now: Callable[[], float] = time.time
+
+
+async def run(ctx: LabelsContext) -> None:
+    """Keep the labels true until cancelled. Only a defect ends it with an exception."""
+    labeller = Labeller(ctx)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(labeller.follow_config())
+        group.create_task(labeller.follow_events())
+        group.create_task(labeller.label())
+
+
+class Labeller:
+    """One life of the role: three loops that share what is known."""
+
+    def __init__(self, ctx: LabelsContext) -> None:
+        self._ctx = ctx
+        self._settings: LabelSettings | None = None
+        self._timestamp: int | None = None
+        self._published: dict[str, str] | None = None
+        self._told: set[str] = set()
+        self._wake = asyncio.Event()
+
+    async def follow_config(self) -> None:
+        """Take over each configuration that can be read; a bad one leaves the last good one in force."""
+        current: ConfigTextView | None = None
+        while True:
+            current = await self._ctx.config.next(current)
+            try:
+                if current.problem is not None:
+                    raise current.problem
+                config = parse_config(current.text, source=current.name)
+                settings = resolve(config, overrides=self._ctx.overrides, env=self._ctx.env).labels()
+            except UserError as error:
+                self._ctx.report(Decision.from_error(error, subject=current.name, reason="BadConfig"))
+                if self._settings is None:
+                    self._ctx.on_state(False, error.one_line())
+                continue
+            self._settings = settings
+            # One stamp per configuration, not per reading: else every reading would be a change.
+            self._timestamp = int(self._ctx.now()) if settings.timestamp else None
+            self._wake.set()
+
+    async def follow_events(self) -> None:
+        """Look again whenever the driver says that something changed."""
+        backoff = Backoff(_RETRY)
+        while True:
+            started = self._ctx.clock.monotonic()
+            try:
+                async for event in self._ctx.reader.events():
+                    if event.kind in _CAUSES:
+                        self._wake.set()
+            except HwError as error:
+                log.debug("no driver events: %s", error.one_line())
+            await self._ctx.clock.sleep(backoff.next_delay(ran_for=self._ctx.clock.monotonic() - started))
+
+    async def label(self) -> None:
+        """Read, plan, publish; then wait for a cause, the interval, or the pause after a failure."""
+        backoff = Backoff(_RETRY)
+        while True:
+            await self._pause(None if self._settings is None else 0)
+            self._wake.clear()
+            settings = self._settings
+            if settings is None:
+                continue
+            problem = await self._attempt(settings)
+            if problem is None:
+                backoff.reset()
+                self._ctx.on_state(True, "")
+                await self._pause(settings.interval)
+            else:
+                self._ctx.on_state(False, problem.one_line())
+                await self._pause(backoff.next_delay())
+
+    async def _attempt(self, settings: LabelSettings) -> UserError | None:
+        """One reading and what follows from it; the obstacle, if there was one."""
+        ctx = self._ctx
+        try:
+            there = await ctx.publisher.published()
+        except UserError as error:
+            return self._obstacle(error, "PublishFailed")
+        self._published = there if there is not None else self._published
+        inventory: Inventory | None = None
+        problem: HwError | None = None
+        try:
+            inventory = await ctx.reader.inventory()
+        except HwError as error:
+            problem = error
+        facts = ctx.facts(settings)
+        result = plan(inventory, settings, facts, timestamp=self._timestamp, previous=self._published, error=problem)
+        self._report(result.decisions)
+        if not result.fresh:
+            return problem or HwError("the accelerators could not be read", "a reading", "see the log")
+        if there != result.labels:
+            try:
+                await ctx.publisher.publish(result.labels)
+            except UserError as error:
+                return self._obstacle(error, "PublishFailed")
+            log.info("%d labels published", len(result.labels))
+        self._published = dict(result.labels)
+        return None
+
+    def _report(self, decisions: Sequence[Decision]) -> None:
+        """Tell each decision when it is new, not at every reading."""
+        lines = {decision.one_line() for decision in decisions}
+        for decision in decisions:
+            if decision.one_line() not in self._told:
+                self._ctx.report(decision)
+        self._told = lines
+
+    def _obstacle(self, error: UserError, reason: str) -> UserError:
+        self._report([Decision.from_error(error, subject="labels", reason=reason)])
+        return error
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Until a cause to look again, or that many seconds; None: only a cause."""
+        if self._wake.is_set() or seconds == 0:
+            return
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
+        if seconds is not None:
+            waits.append(asyncio.ensure_future(self._ctx.clock.sleep(seconds)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)

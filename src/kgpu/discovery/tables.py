@@ -1,0 +1,273 @@
+"""The labels as rows: which key, and how its value follows from what is known.
+
+A row's function returns the value, or None when the label does not apply or its source could not be read. One loop in
+``plan.py`` runs the rows; a new label is a new row here and its name in ``kgpu.formats.names``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from kgpu.discovery.model import LabelSettings, NodeFacts, SharedResource, SharingKind
+from kgpu.discovery.values import joined, legal
+from kgpu.formats import names
+from kgpu.hw.port import Accelerator, Inventory, Partition
+
+Source = TypeVar("Source")
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[Source]):
+    """One label: its key (or the ending of its key in a group) and its value."""
+
+    key: str
+    value: Callable[[Source], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """All that the labels about the node as a whole depend on. ``gpus`` are those that count."""
+
+    inventory: Inventory
+    gpus: tuple[Accelerator, ...]
+    settings: LabelSettings
+    facts: NodeFacts
+    timestamp: int | None
+
+    @property
+    def driver(self) -> tuple[str, str, str] | None:
+        """Major, minor and revision ("" when absent); None unless the version has two or three parts."""
+        parts = self.inventory.driver_version.split(".")
+        if len(parts) not in (2, 3) or not all(parts):
+            return None
+        return parts[0], parts[1], parts[2] if len(parts) == 3 else ""
+
+    @property
+    def uses_mig(self) -> bool:
+        """True when any GPU has MIG on."""
+        return any(gpu.mig_enabled for gpu in self.gpus)
+
+    @property
+    def cliques(self) -> frozenset[str]:
+        """Every NVLink clique that an attached GPU belongs to."""
+        return frozenset(f"{gpu.fabric_cluster}.{gpu.fabric_clique}" for gpu in self.gpus if gpu.fabric_cluster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All that one resource's group of labels depends on.
+
+    ``kind`` is the MIG part of the product, as in ``<model>-MIG-1g.5gb``. ``sharing`` is None where sharing does not
+    apply at all, which writes 0 replicas. ``broken`` is a MIG layout that strategy single can't express.
+    """
+
+    resource: str
+    model: str
+    count: int
+    kind: str = ""
+    sharing: SharingKind | None = None
+    shared: SharedResource | None = None
+    memory_mib: int | None = None
+    compute: tuple[int, int] | None = None
+    partition: Partition | None = None
+    broken: bool = False
+
+    @property
+    def replicas(self) -> int:
+        """Replicas per device: of the sharing entry, else 1, or 0 where sharing does not apply."""
+        if self.sharing is None or self.broken:
+            return 0
+        return self.shared.replicas if self.shared is not None else 1
+
+
+# (major, minor) from which a family starts; the last row at or below a capability names it. A "" is a gap.
+FAMILIES: Final[tuple[tuple[tuple[int, int], str], ...]] = (
+    ((1, 0), "tesla"),
+    ((2, 0), "fermi"),
+    ((3, 0), "kepler"),
+    ((4, 0), ""),
+    ((5, 0), "maxwell"),
+    ((6, 0), "pascal"),
+    ((7, 0), "volta"),
+    ((7, 5), "turing"),
+    ((8, 0), "ampere"),
+    ((8, 9), "ada-lovelace"),
+    ((9, 0), "hopper"),
+    ((10, 0), "blackwell"),
+    ((11, 0), ""),
+    ((12, 0), "blackwell"),
+    ((13, 0), "rubin"),
+    ((14, 0), ""),
+)
+
+# PCI class of a GPU (24 bits) -> mode
+MODES: Final[Mapping[int, str]] = {0x030000: "graphics", 0x030200: "compute"}
+
+# Devices that the driver lists but that are no accelerators: the display card of a DGX Station.
+SKIPPED_MODELS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
+
+UNKNOWN: Final = "unknown"
+# What these say when nothing is known, now or before.
+FALLBACKS: Final[Mapping[str, str]] = {names.LABEL_GPU_MACHINE: UNKNOWN, names.LABEL_GPU_MODE: UNKNOWN}
+
+
+def family(compute: tuple[int, int]) -> str:
+    """The architecture's name for a CUDA compute capability, "undefined" for one that has none."""
+    found = ""
+    for start, name in FAMILIES:
+        if start <= compute:
+            found = name
+    return found or "undefined"
+
+
+def boolean(value: bool) -> str:
+    """``true`` or ``false``, as labels spell them."""
+    return "true" if value else "false"
+
+
+def _driver(part: int) -> Callable[[NodeView], str | None]:
+    return lambda view: None if view.driver is None else legal(view.driver[part])
+
+
+def _runtime(part: int) -> Callable[[NodeView], str | None]:
+    return lambda view: None if view.inventory.cuda_version is None else str(view.inventory.cuda_version[part])
+
+
+def _runtime_full(view: NodeView) -> str | None:
+    version = view.inventory.cuda_version
+    return None if version is None else f"{version[0]}.{version[1]}"
+
+
+def _machine(view: NodeView) -> str | None:
+    return legal(view.facts.machine or "") or None
+
+
+def _mode(view: NodeView) -> str | None:
+    classes = {gpu.pci_class for gpu in view.gpus}
+    if 0 in classes:
+        return None
+    return MODES.get(classes.pop(), UNKNOWN) if len(classes) == 1 else UNKNOWN
+
+
+def _mps_capable(view: NodeView) -> str:
+    return boolean(view.settings.sharing.kind is SharingKind.MPS and not view.uses_mig)
+
+
+def _clique(view: NodeView) -> str | None:
+    return legal(next(iter(view.cliques))) if len(view.cliques) == 1 else None
+
+
+def _vgpu(part: str) -> Callable[[NodeView], str | None]:
+    return lambda view: None if view.facts.vgpu is None else legal(getattr(view.facts.vgpu, part))
+
+
+# Written even when there is no GPU at all.
+ALWAYS_ROWS: Final[tuple[Row[NodeView], ...]] = (
+    Row(names.LABEL_GFD_TIMESTAMP, lambda view: None if view.timestamp is None else str(view.timestamp)),
+    Row(
+        names.LABEL_VGPU_PRESENT,
+        lambda view: None if view.facts.vgpu_present is None else boolean(view.facts.vgpu_present),
+    ),
+    Row(names.LABEL_VGPU_HOST_DRIVER_VERSION, _vgpu("host_driver_version")),
+    Row(names.LABEL_VGPU_HOST_DRIVER_BRANCH, _vgpu("host_driver_branch")),
+)
+
+NODE_ROWS: Final[tuple[Row[NodeView], ...]] = (
+    *ALWAYS_ROWS,
+    Row(names.LABEL_GPU_MACHINE, _machine),
+    Row(names.LABEL_GPU_MODE, _mode),
+    Row(names.LABEL_GPU_CLIQUE, _clique),
+    Row(names.LABEL_MIG_CAPABLE, lambda view: boolean(any(gpu.mig_capable for gpu in view.gpus))),
+    Row(
+        names.LABEL_MIG_STRATEGY,
+        lambda view: None if view.settings.mig_strategy == "none" else str(view.settings.mig_strategy),
+    ),
+    Row(names.LABEL_MPS_CAPABLE, _mps_capable),
+    Row(names.LABEL_CUDA_DRIVER + ".major", _driver(0)),
+    Row(names.LABEL_CUDA_DRIVER + ".minor", _driver(1)),
+    Row(names.LABEL_CUDA_DRIVER + ".rev", _driver(2)),
+    Row(names.LABEL_CUDA_DRIVER_VERSION + ".major", _driver(0)),
+    Row(names.LABEL_CUDA_DRIVER_VERSION + ".minor", _driver(1)),
+    Row(names.LABEL_CUDA_DRIVER_VERSION + ".revision", _driver(2)),
+    Row(
+        names.LABEL_CUDA_DRIVER_VERSION + ".full",
+        lambda view: None if view.driver is None else legal(view.inventory.driver_version),
+    ),
+    Row(names.LABEL_CUDA_RUNTIME + ".major", _runtime(0)),
+    Row(names.LABEL_CUDA_RUNTIME + ".minor", _runtime(1)),
+    Row(names.LABEL_CUDA_RUNTIME_VERSION + ".major", _runtime(0)),
+    Row(names.LABEL_CUDA_RUNTIME_VERSION + ".minor", _runtime(1)),
+    Row(names.LABEL_CUDA_RUNTIME_VERSION + ".full", _runtime_full),
+)
+
+# Keys that follow from the configuration alone: gone when it no longer asks for them, whatever could be read.
+CONFIGURED_KEYS: Final = frozenset({names.LABEL_GFD_TIMESTAMP, names.LABEL_MIG_STRATEGY})
+
+
+def _product(group: Group) -> str:
+    shown_shared = group.replicas > 1 and group.shared is not None and not group.shared.renamed
+    return joined(group.model, "MIG" if group.kind else "", group.kind, "SHARED" if shown_shared else "")
+
+
+def _strategy(group: Group) -> str:
+    if group.broken:
+        return ""
+    return str(group.sharing) if group.sharing is not None and group.replicas > 1 else str(SharingKind.NONE)
+
+
+def _memory(group: Group) -> str | None:
+    if group.broken:
+        return "0"
+    if group.partition is not None:
+        return str(group.partition.memory_mib)
+    return str(group.memory_mib) if group.memory_mib else None
+
+
+def _compute(part: int) -> Callable[[Group], str | None]:
+    return lambda group: str(group.compute[part]) if group.compute and group.compute[0] > 0 else None
+
+
+def _family(group: Group) -> str | None:
+    return family(group.compute) if group.compute and group.compute[0] > 0 else None
+
+
+def _slice(attribute: str) -> Callable[[Group], str | None]:
+    return lambda group: None if group.partition is None else str(getattr(group.partition, attribute))
+
+
+GROUP_ROWS: Final[tuple[Row[Group], ...]] = (
+    Row(names.LABEL_PRODUCT, _product),
+    Row(names.LABEL_COUNT, lambda group: str(group.count)),
+    Row(names.LABEL_REPLICAS, lambda group: str(group.replicas)),
+    Row(names.LABEL_SHARING_STRATEGY, _strategy),
+    Row(names.LABEL_MEMORY, _memory),
+    Row(names.LABEL_FAMILY, _family),
+    Row(names.LABEL_COMPUTE_MAJOR, _compute(0)),
+    Row(names.LABEL_COMPUTE_MINOR, _compute(1)),
+    Row(names.LABEL_MULTIPROCESSORS, _slice("multiprocessors")),
+    Row(names.LABEL_SLICES_GI, _slice("slices_gi")),
+    Row(names.LABEL_SLICES_CI, _slice("slices_ci")),
+    Row(names.LABEL_ENGINES + "copy", _slice("copy_engines")),
+    Row(names.LABEL_ENGINES + "decoder", _slice("decoders")),
+    Row(names.LABEL_ENGINES + "encoder", _slice("encoders")),
+    Row(names.LABEL_ENGINES + "jpeg", _slice("jpeg_engines")),
+    Row(names.LABEL_ENGINES + "ofa", _slice("ofa_engines")),
+)
+
+GPU_GROUP_KEYS: Final = frozenset(names.GPU_RESOURCE + row.key for row in GROUP_ROWS)
+
+# Per model, on nodes with several: kgpu.dev/gpu.<model><ending>.
+MODEL_ROWS: Final[tuple[Row[Group], ...]] = tuple(
+    row
+    for row in GROUP_ROWS
+    if row.key
+    in {
+        names.LABEL_COUNT,
+        names.LABEL_MEMORY,
+        names.LABEL_FAMILY,
+        names.LABEL_COMPUTE_MAJOR,
+        names.LABEL_COMPUTE_MINOR,
+    }
+)

@@ -1,0 +1,248 @@
+"""The real API server: lightkube finds and authenticates the connection, objects pass as plain dictionaries.
+
+lightkube's typed resources are not loaded: they would drop unknown fields, and its watch has no bookmarks. What is used
+of it is the part that is hard to get right: kubeconfig, in-cluster token with reload, exec credentials, client
+certificates, and TLS with the cluster's CA alone. Imports of it are inside functions, so that a process that never
+talks to an API server does not pay for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from kgpu.base.errors import KubeError
+from kgpu.kube.port import (
+    EVERYTHING,
+    Change,
+    KubeApi,
+    KubeRefusedError,
+    KubeUnreachableError,
+    Listing,
+    Object,
+    Patch,
+    Resource,
+    Selector,
+    WatchEvent,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+
+DEADLINE: Final = 10.0  # seconds for one request
+WATCH_SECONDS: Final = 290  # after which the server is asked to end a watch, so that a dead connection is noticed
+PAGE: Final = 500  # objects per page of a list
+_APPLY: Final = "application/apply-patch+yaml"
+_SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+_TODO_BY_CODE: Final = {
+    401: "check the credentials: the kubeconfig's user, or the pod's service account token",
+    403: "give the service account the permission that the message names (RBAC)",
+    404: "check that the kind is installed (its CRD) and the name is right",
+    409: "another writer was faster or owns the field; it is tried again",
+    410: "it is read anew",
+    422: "report this together with the message: the object that kgpu wrote is not valid",
+    429: "the API server is overloaded; it is tried again",
+}
+
+
+class Client:
+    """A ``KubeApi`` over one connection pool."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http = http
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Object | None:
+        try:
+            return await self._call("GET", _path(resource, namespace, name))
+        except KubeRefusedError as refused:
+            if refused.code == 404:
+                return None
+            raise
+
+    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
+        query = {"limit": str(PAGE), **_query(selector)}
+        items: list[Object] = []
+        while True:
+            page = await self._call("GET", _path(resource, namespace), query)
+            metadata = page.get("metadata") or {}
+            # Items of a list come without the fields that say what they are.
+            what = {"apiVersion": resource.api_version, "kind": resource.kind}
+            items.extend({**what, **item} for item in page.get("items") or ())
+            query["continue"] = metadata.get("continue") or ""
+            if not query["continue"]:
+                return Listing(tuple(items), str(metadata.get("resourceVersion") or ""))
+
+    async def watch(
+        self, resource: Resource, resource_version: str, *, namespace: str = "", selector: Selector = EVERYTHING
+    ) -> AsyncIterator[WatchEvent]:
+        import httpx2
+
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+            "resourceVersion": resource_version,
+            **_query(selector),
+        }
+        path = _path(resource, namespace)
+        timeout = httpx2.Timeout(DEADLINE, read=WATCH_SECONDS + DEADLINE)
+        try:
+            async with self._http.stream("GET", path, params=query, timeout=timeout) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    raise _refusal("GET", path, answer)
+                yield WatchEvent(Change.BOOKMARK, {"metadata": {"resourceVersion": resource_version}})
+                async for line in answer.aiter_lines():
+                    if line.strip():
+                        yield _watch_event(path, line)
+        except httpx2.HTTPError as error:
+            raise _unreachable("GET", path, self._http, error) from error
+
+    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
+        metadata = obj.get("metadata") or {}
+        path = _path(resource, str(metadata.get("namespace") or ""), str(metadata["name"]), subresource)
+        body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
+        return await self._call("PATCH", path, {"fieldManager": manager, "force": "true"}, body, _APPLY)
+
+    async def patch(
+        self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
+        kind: Patch = Patch.MERGE,
+    ) -> Object:  # fmt: skip
+        return await self._call("PATCH", _path(resource, namespace, name, subresource), {}, change, kind)
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        namespace = str((obj.get("metadata") or {}).get("namespace") or "")
+        body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
+        return await self._call("POST", _path(resource, namespace), {}, body, "application/json")
+
+    async def delete(self, resource: Resource, name: str, *, namespace: str = "") -> bool:
+        try:
+            await self._call("DELETE", _path(resource, namespace, name))
+        except KubeRefusedError as refused:
+            if refused.code == 404:
+                return False
+            raise
+        return True
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _call(
+        self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, content_type: str = ""
+    ) -> Object:
+        import httpx2
+
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if content is not None else {})
+        try:
+            # The library's own timeouts are per read: a server that drips bytes would never end the call.
+            async with asyncio.timeout(DEADLINE):
+                answer = await self._http.request(method, path, params=query or {}, content=content, headers=headers)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            raise _unreachable(method, path, self._http, error) from error
+        if answer.status_code >= 400:
+            raise _refusal(method, path, answer)
+        try:
+            found = answer.json()
+        except ValueError as error:
+            raise _nonsense(method, path, answer.text) from error
+        if not isinstance(found, dict):
+            raise _nonsense(method, path, answer.text)
+        return found
+
+
+def connect(kubeconfig: str = "", *, context: str = "") -> KubeApi:
+    """A client for the cluster that ``kubeconfig`` names; "" means in-cluster, else $KUBECONFIG, else ~/.kube/config.
+
+    Nothing is sent yet. Raises KubeError when no configuration can be found or read.
+    """
+    try:
+        from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+        from lightkube.config.kubeconfig import KubeConfig
+
+        if kubeconfig:
+            config = KubeConfig.from_file(kubeconfig)
+        elif os.environ.get("KUBERNETES_SERVICE_HOST") and os.path.exists(f"{_SERVICE_ACCOUNT}/token"):
+            config = KubeConfig.from_service_account(_SERVICE_ACCOUNT)
+        else:
+            config = KubeConfig.from_file(os.environ.get("KUBECONFIG") or "~/.kube/config")
+        single = config.get(context or None)
+        if single is None:
+            raise ValueError("it has no current context")
+        if single.user is None:
+            raise ValueError(f'its context "{single.context_name}" names no user')
+        return Client(AsyncClient(single, ConnectionParams()))
+    # The library reports a bad file as whatever it stumbled over: OSError, KeyError, yaml and msgspec errors.
+    except Exception as error:
+        where = kubeconfig or os.environ.get("KUBECONFIG") or "the pod's service account or ~/.kube/config"
+        raise KubeError(
+            f"can't read the connection to the API server from {where}: {type(error).__name__}: {error}",
+            "a kubeconfig with a current context, or a pod with a service account",
+            "name one with --kubeconfig or KUBECONFIG",
+        ) from error
+
+
+def _path(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
+    parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
+    if resource.namespaced and namespace:
+        parts += ["namespaces", namespace]
+    parts.append(resource.plural)
+    parts += [part for part in (name, subresource) if part]
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _query(selector: Selector) -> dict[str, str]:
+    pairs = {"fieldSelector": selector.fields, "labelSelector": selector.labels}
+    return {key: ",".join(f"{name}={value}" for name, value in found) for key, found in pairs.items() if found}
+
+
+def _watch_event(path: str, line: str) -> WatchEvent:
+    try:
+        event = json.loads(line)
+        kind, obj = event["type"], event["object"]
+        if kind == "ERROR":
+            raise _status_error("GET", path, int(obj.get("code") or 500), obj)
+        return WatchEvent(Change(kind), obj)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _nonsense("GET", path, line) from error
+
+
+def _refusal(method: str, path: str, answer: httpx2.Response) -> KubeRefusedError:
+    try:
+        status = answer.json()
+    except ValueError:
+        status = {}
+    return _status_error(method, path, answer.status_code, status if isinstance(status, dict) else {})
+
+
+def _status_error(method: str, path: str, code: int, status: Object) -> KubeRefusedError:
+    message = str(status.get("message") or "no reason given")
+    return KubeRefusedError(
+        f"the API server refused {method} {path}: {message} ({code})",
+        "a request that it accepts",
+        _TODO_BY_CODE.get(code, "see the API server's log"),
+        code=code,
+        reason=str(status.get("reason") or ""),
+    )
+
+
+def _unreachable(method: str, path: str, http: httpx2.AsyncClient, error: Exception) -> KubeUnreachableError:
+    detail = " ".join(str(error).split())
+    return KubeUnreachableError(
+        f"no answer from the API server at {http.base_url} to {method} {path}: {detail or type(error).__name__}",
+        f"an answer within {DEADLINE:g} seconds",
+        "check the address, the network and that the API server runs; it is tried again",
+    )
+
+
+def _nonsense(method: str, path: str, text: str) -> KubeUnreachableError:
+    return KubeUnreachableError(
+        f"what answered {method} {path} is no API server: {text[:80]!r}",
+        "a JSON object",
+        "check the address in the kubeconfig; a proxy or login page may stand in front",
+    )

@@ -1,0 +1,93 @@
+"""Decisions as Kubernetes Events about a Node; the same decision again counts up the Event that is there.
+
+The Event's name follows from what it says, so that the count goes on over restarts and over two agents on one node.
+Events are in ``default`` with the node's name as uid, as the kubelet writes them, so ``kubectl describe node`` shows
+them. What is worth an Event, and how many, is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.kube.port import EVENTS, KubeApi, KubeRefusedError, Object
+
+NAMESPACE: Final = "default"
+# The API server's limits, in characters and bytes.
+_MAX_REASON: Final = 128
+_MAX_MESSAGE: Final = 1024
+_MAX_NAME: Final = 253
+# Another writer may count up the same Event at the same moment.
+_ATTEMPTS: Final = 3
+
+
+class NodeEvents:
+    """Writes Events about one Node, in the name of one component."""
+
+    def __init__(
+        self, api: KubeApi, *, node: str, component: str = "kgpu-agent", now: Callable[[], float] = time.time
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._component = component
+        self._now = now
+
+    async def publish(self, decision: Decision) -> None:
+        """Write the Event, or count up the one that says the same. Raises KubeError."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        event = self.event(decision, stamp)
+        name = event["metadata"]["name"]
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._api.create(EVENTS, event)
+            except KubeRefusedError as refused:
+                if refused.code != 409:
+                    raise
+            else:
+                return
+            known = await self._api.get(EVENTS, name, namespace=NAMESPACE)
+            if known is None:
+                continue  # it expired between the two calls
+            change = {
+                "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]},
+                "count": int(known.get("count") or 1) + 1,
+                "lastTimestamp": stamp,
+            }
+            try:
+                await self._api.patch(EVENTS, name, change, namespace=NAMESPACE)
+            except KubeRefusedError as refused:
+                if refused.code not in (404, 409) or attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+
+    def event(self, decision: Decision, stamp: str) -> Object:
+        """The Event object for a decision, as of ``stamp`` (RFC 3339)."""
+        kind = "Normal" if decision.severity is Severity.INFO else "Warning"
+        message = _cut(decision.one_line())
+        said = json.dumps([self._component, kind, decision.reason, message])
+        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+        return {
+            "metadata": {"name": f"{self._node[: _MAX_NAME - 17]}.{digest}", "namespace": NAMESPACE},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node},
+            "type": kind,
+            "reason": decision.reason[:_MAX_REASON],
+            "message": message,
+            "count": 1,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "source": {"component": self._component, "host": self._node},
+            "reportingComponent": self._component,
+            "reportingInstance": self._node,
+        }
+
+
+def _cut(message: str) -> str:
+    raw = message.encode()
+    if len(raw) <= _MAX_MESSAGE:
+        return message
+    return raw[: _MAX_MESSAGE - 3].decode(errors="ignore") + "..."

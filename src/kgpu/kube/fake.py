@@ -1,0 +1,337 @@
+"""An API server in memory for tests and trials: versions, watches with bookmarks, server-side apply, outages.
+
+It keeps what matters of the real one's behaviour: every change has a new resourceVersion and nothing else does, an
+apply that changes nothing changes nothing, fields that a manager stops naming go away unless another manager has them,
+and a watch from a version that is too old is answered with 410. It does not validate objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kgpu.kube.port import (
+    EVERYTHING,
+    Change,
+    KubeRefusedError,
+    KubeUnreachableError,
+    Listing,
+    Object,
+    Patch,
+    Resource,
+    Selector,
+    WatchEvent,
+    name_of,
+    namespace_of,
+)
+
+Path = tuple[str, ...]
+_IDENTITY: Final = frozenset(
+    {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace"), ("metadata", "uid")}
+)
+# Lists that merge by a key instead of being replaced whole, as the API's schemas say.
+_LIST_KEYS: Final = {"conditions": "type", "ownerReferences": "uid"}
+
+
+@dataclass(slots=True)
+class Stored:
+    """One object and which manager has applied which leaf fields."""
+
+    obj: Object
+    managers: dict[tuple[str, str], set[Path]] = field(default_factory=dict)
+    """By manager and subresource."""
+
+    def shown(self) -> Object:
+        """The object as a client gets it, with its managedFields."""
+        obj = copy.deepcopy(self.obj)
+        if self.managers:
+            obj["metadata"]["managedFields"] = [
+                _managed_entry(manager, subresource, paths) for (manager, subresource), paths in self.managers.items()
+            ]
+        return obj
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One change, for watches that come later."""
+
+    version: int
+    resource: Resource
+    change: Change
+    obj: Object
+
+
+class FakeApi:
+    """A ``KubeApi`` without a server, with the means to make it fail."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[Resource, str, str], Stored] = {}
+        self._versions = itertools.count(1)
+        self._version = 0
+        self._log: list[Logged] = []
+        self._oldest = 0
+        self._wakers: set[asyncio.Event] = set()
+        self._drops = 0
+        self.down = False
+        self.refuse: dict[tuple[str, str], int] = {}
+        """Calls to answer with an HTTP status: ``{("apply", "nodes"): 403}``."""
+        self.calls: list[tuple[str, str, str]] = []
+        """Every call as (verb, plural, name)."""
+
+    # What tests do to it
+
+    def put(self, resource: Resource, obj: Object) -> Object:
+        """Write an object as somebody else would, whatever was there."""
+        found = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
+        body = copy.deepcopy(obj)
+        body["metadata"].pop("managedFields", None)
+        if found is None:
+            return self._write(resource, Stored(body), Change.ADDED)
+        body["metadata"] = {**found.obj["metadata"], **body["metadata"]}
+        found.obj = body
+        return self._write(resource, found, Change.MODIFIED)
+
+    def expire(self) -> None:
+        """Forget the history: a watch from any version up to now is told 410."""
+        self._log.clear()
+        self._oldest = self._version
+        self.drop_watches()
+
+    def drop_watches(self) -> None:
+        """Cut the connections of all watches."""
+        self._drops += 1
+        self._wake()
+
+    def set_down(self, down: bool) -> None:
+        """Begin or end an outage; watches break when it begins."""
+        self.down = down
+        self._wake()
+
+    # KubeApi
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Object | None:
+        await self._enter("get", resource, name)
+        found = self._objects.get(_key(resource, namespace, name))
+        return found.shown() if found else None
+
+    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
+        await self._enter("list", resource)
+        items = [
+            stored.shown()
+            for (kind, _, _), stored in sorted(self._objects.items(), key=lambda item: item[0][1:])
+            if kind == resource and _selected(stored.obj, namespace, selector)
+        ]
+        return Listing(tuple(items), str(self._version))
+
+    async def watch(
+        self, resource: Resource, resource_version: str, *, namespace: str = "", selector: Selector = EVERYTHING
+    ) -> AsyncIterator[WatchEvent]:
+        await self._enter("watch", resource)
+        seen, drops = int(resource_version), self._drops
+        if seen < self._oldest:
+            raise _refused("watch", resource, 410, "Expired", "too old resource version")
+        waker = asyncio.Event()
+        self._wakers.add(waker)
+        try:
+            yield WatchEvent(Change.BOOKMARK, {"metadata": {"resourceVersion": resource_version}})
+            while True:
+                waker.clear()
+                for logged in [entry for entry in self._log if entry.version > seen]:
+                    seen = logged.version
+                    if logged.resource == resource and _selected(logged.obj, namespace, selector):
+                        yield WatchEvent(logged.change, copy.deepcopy(logged.obj))
+                if self.down or drops != self._drops:
+                    raise _unreachable("watch")
+                await waker.wait()
+        finally:
+            self._wakers.discard(waker)
+
+    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
+        await self._enter("apply", resource, name_of(obj))
+        key = _key(resource, namespace_of(obj), name_of(obj))
+        stored = self._objects.get(key)
+        wanted = {path: value for path, value in _leaves(obj) if path not in _IDENTITY}
+        uid = (obj.get("metadata") or {}).get("uid")
+        if uid and (stored is None or stored.obj["metadata"]["uid"] != uid):
+            raise _refused("apply", resource, 409, "Conflict", "uid mismatch")
+        if stored is None:
+            if subresource:
+                raise _refused("apply", resource, 404, "NotFound", f'"{name_of(obj)}" not found')
+            body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
+            return self._write(resource, Stored(body, {(manager, ""): set(wanted)}), Change.ADDED)
+        before = copy.deepcopy(stored.obj)
+        me = (manager, subresource)
+        owned = stored.managers.get(me, set())
+        others = {path for who, paths in stored.managers.items() if who != me for path in paths}
+        for path in owned - set(wanted) - others:
+            _remove(stored.obj, path)
+        for path, value in wanted.items():
+            _set(stored.obj, path, copy.deepcopy(value))
+        stored.managers[me] = set(wanted)
+        return self._write(resource, stored, Change.MODIFIED) if stored.obj != before else stored.shown()
+
+    async def patch(
+        self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
+        kind: Patch = Patch.MERGE,
+    ) -> Object:  # fmt: skip
+        await self._enter("patch", resource, name)
+        stored = self._objects.get(_key(resource, namespace, name))
+        if stored is None:
+            raise _refused("patch", resource, 404, "NotFound", f'"{name}" not found')
+        before = copy.deepcopy(stored.obj)
+        change = {key: value for key, value in change.items() if (key == "status") == (subresource == "status")}
+        stored.obj = _merged(stored.obj, change, by_key=kind is Patch.STRATEGIC)
+        return self._write(resource, stored, Change.MODIFIED) if stored.obj != before else stored.shown()
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        await self._enter("create", resource, name_of(obj))
+        if _key(resource, namespace_of(obj), name_of(obj)) in self._objects:
+            raise _refused("create", resource, 409, "AlreadyExists", f'"{name_of(obj)}" already exists')
+        body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
+        return self._write(resource, Stored(body), Change.ADDED)
+
+    async def delete(self, resource: Resource, name: str, *, namespace: str = "") -> bool:
+        await self._enter("delete", resource, name)
+        stored = self._objects.pop(_key(resource, namespace, name), None)
+        if stored is None:
+            return False
+        self._write(resource, stored, Change.DELETED)
+        return True
+
+    async def close(self) -> None:
+        self.set_down(True)
+
+    async def _enter(self, verb: str, resource: Resource, name: str = "") -> None:
+        await asyncio.sleep(0)
+        self.calls.append((verb, resource.plural, name))
+        if self.down:
+            raise _unreachable(verb)
+        code = self.refuse.get((verb, resource.plural))
+        if code is not None:
+            raise _refused(verb, resource, code, "Forbidden" if code == 403 else "", "refused by the test")
+
+    def _write(self, resource: Resource, stored: Stored, change: Change) -> Object:
+        self._version = next(self._versions)
+        metadata = stored.obj.setdefault("metadata", {})
+        metadata.setdefault("uid", str(uuid.uuid5(uuid.NAMESPACE_OID, f"{resource.plural}/{self._version}")))
+        metadata["resourceVersion"] = str(self._version)
+        if change is not Change.DELETED:
+            self._objects[_key(resource, namespace_of(stored.obj), name_of(stored.obj))] = stored
+        self._log.append(Logged(self._version, resource, change, stored.shown()))
+        self._wake()
+        return stored.shown()
+
+    def _wake(self) -> None:
+        for waker in self._wakers:
+            waker.set()
+
+
+def _managed_entry(manager: str, subresource: str, paths: set[Path]) -> Object:
+    fields: Object = {}
+    for path in sorted(paths):
+        holder = fields
+        for part in path:
+            holder = holder.setdefault(f"f:{part}" if not part.startswith("[") else f"k:{part}", {})
+    entry = {"manager": manager, "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": fields}
+    return {**entry, "subresource": subresource} if subresource else entry
+
+
+def _key(resource: Resource, namespace: str, name: str) -> tuple[Resource, str, str]:
+    return (resource, namespace if resource.namespaced else "", name)
+
+
+def _selected(obj: Object, namespace: str, selector: Selector) -> bool:
+    labels = (obj.get("metadata") or {}).get("labels") or {}
+    return (
+        namespace in ("", namespace_of(obj))
+        and all(_field(obj, path) == value for path, value in selector.fields)
+        and all(labels.get(name) == value for name, value in selector.labels)
+    )
+
+
+def _field(obj: Object, path: str) -> str:
+    value: Any = obj
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return "" if value is None else str(value)
+
+
+def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every leaf with its path. Items of keyed lists have paths of their own; other lists are leaves."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, (*path, str(name)))
+    elif isinstance(value, list) and value and path and path[-1] in _LIST_KEYS:
+        for item in value:
+            yield (*path, f"[{item[_LIST_KEYS[path[-1]]]}]"), item
+    else:
+        yield path, value
+
+
+def _walk(obj: Any, path: Path, *, make: bool) -> Any:
+    for part in path:
+        if not isinstance(obj, dict):
+            return None
+        obj = obj.setdefault(part, {}) if make else obj.get(part)
+    return obj
+
+
+def _set(obj: Object, path: Path, value: Any) -> None:
+    *parents, last = path
+    if last.startswith("[") and parents:
+        *above, name = parents
+        _upsert(_walk(obj, tuple(above), make=True).setdefault(name, []), _LIST_KEYS[name], value)
+    elif value == {}:
+        _walk(obj, path, make=True)  # an empty map claims nothing of what others have put into it
+    else:
+        _walk(obj, tuple(parents), make=True)[last] = value
+
+
+def _remove(obj: Object, path: Path) -> None:
+    *parents, last = path
+    holder = _walk(obj, tuple(parents), make=False)
+    if isinstance(holder, dict):
+        holder.pop(last, None)
+    elif isinstance(holder, list):
+        key = _LIST_KEYS[parents[-1]]
+        holder[:] = [item for item in holder if f"[{item.get(key)}]" != last]
+
+
+def _upsert(items: list[Any], key: str, value: Any) -> None:
+    for position, item in enumerate(items):
+        if item.get(key) == value.get(key):
+            items[position] = {**item, **value}
+            return
+    items.append(value)
+
+
+def _merged(old: Any, change: Any, *, by_key: bool, name: str = "") -> Any:
+    """A merge patch applied: null removes, maps merge, the rest replaces; strategic patches merge keyed lists."""
+    if isinstance(change, list) and by_key and name in _LIST_KEYS:
+        items = copy.deepcopy(old) if isinstance(old, list) else []
+        for item in change:
+            _upsert(items, _LIST_KEYS[name], copy.deepcopy(item))
+        return items
+    if not isinstance(change, dict):
+        return copy.deepcopy(change)
+    result = dict(old) if isinstance(old, dict) else {}
+    for key, value in change.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(result.get(key), value, by_key=by_key, name=key)
+    return result
+
+
+def _refused(verb: str, resource: Resource, code: int, reason: str, message: str) -> KubeRefusedError:
+    what = f"the API server refused {verb} {resource.plural}: {message} ({code})"
+    return KubeRefusedError(what, "a request that it accepts", "see the test", code=code, reason=reason)
+
+
+def _unreachable(verb: str) -> KubeUnreachableError:
+    return KubeUnreachableError(f"no answer from the API server to {verb}", "an answer", "wait for it")

@@ -1,0 +1,178 @@
+"""A live copy of the objects a selector matches: list once, then watch, and keep the last good state through outages.
+
+Promises: ``objects`` is never emptied by a failure; a version that the server has forgotten (410) leads to a new list,
+whose difference is reported as ordinary changes; pauses between attempts grow and are jittered; bookmarks keep the
+position current, so that a quiet kind does not run into 410 at every reconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import KubeError
+from kgpu.kube.port import (
+    EVERYTHING,
+    Change,
+    KubeApi,
+    KubeRefusedError,
+    Object,
+    Resource,
+    Selector,
+    WatchEvent,
+    name_of,
+    namespace_of,
+    version_of,
+)
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""Namespace ("" for none) and name."""
+
+_POLICY: Final = BackoffPolicy(first=0.2, cap=30.0)
+_SHORT: Final = 1.0  # seconds; a watch that lasts no longer is followed by a pause
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What an informer follows."""
+
+    resource: Resource
+    namespace: str = ""
+    selector: Selector = EVERYTHING
+
+
+class Informer:
+    """Follows one scope while ``run`` runs. Read ``objects``; wait with ``changed``."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        scope: Scope,
+        *,
+        clock: Clock | None = None,
+        backoff: Backoff | None = None,
+        project: Callable[[Object], Object] | None = None,
+    ) -> None:
+        """``project`` reduces an object to what is worth keeping; the version and the name must stay."""
+        self._api = api
+        self._scope = scope
+        self._clock = clock or SystemClock()
+        self._backoff = backoff or Backoff(_POLICY)
+        self._project = project or _without_managed_fields
+        self._objects: dict[Key, Object] = {}
+        self._version = ""
+        self._revision = 0
+        self._news = asyncio.Condition()
+        self.synced = asyncio.Event()
+        """Set from the first complete list on, for good."""
+        self.error: KubeError | None = None
+        """Why the copy may be out of date; None while the watch stands."""
+
+    @property
+    def objects(self) -> Mapping[Key, Object]:
+        """The last known objects by namespace and name, read-only."""
+        return MappingProxyType(self._objects)
+
+    @property
+    def revision(self) -> int:
+        """A number that grows with every change of ``objects`` or ``error`` and with the first list."""
+        return self._revision
+
+    async def changed(self, after: int) -> int:
+        """Wait until ``revision`` differs from ``after``; returns it."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._revision != after)
+        return self._revision
+
+    async def run(self) -> None:
+        """Follow until cancelled. API errors never end it."""
+        while True:
+            started = self._clock.monotonic()
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except KubeError as error:
+                await self._failed(error)
+            ran_for = self._clock.monotonic() - started
+            # A server that ends watches at once, without an error, must not be asked without a pause either.
+            if self.error is not None or ran_for < _SHORT or not self._version:
+                await self._clock.sleep(self._backoff.next_delay(ran_for=ran_for))
+
+    async def _list(self) -> None:
+        scope = self._scope
+        listing = await self._api.list(scope.resource, namespace=scope.namespace, selector=scope.selector)
+        found = {_key(item): self._project(item) for item in listing.items}
+        same = self.synced.is_set() and {key: version_of(obj) for key, obj in found.items()} == {
+            key: version_of(obj) for key, obj in self._objects.items()
+        }
+        self._objects = found
+        self._version = listing.resource_version
+        self.synced.set()
+        await self._recovered()
+        if not same:
+            await self._tell()
+
+    async def _watch(self) -> None:
+        scope = self._scope
+        events = self._api.watch(scope.resource, self._version, namespace=scope.namespace, selector=scope.selector)
+        async for event in events:
+            await self._recovered()
+            if self._take(event):
+                await self._tell()
+
+    def _take(self, event: WatchEvent) -> bool:
+        """Keep what the event says; True when an object changed."""
+        self._version = version_of(event.object) or self._version
+        if event.change is Change.BOOKMARK:
+            return False
+        key = _key(event.object)
+        if event.change is Change.DELETED:
+            return self._objects.pop(key, None) is not None
+        known = self._objects.get(key)
+        if known is not None and version_of(known) == version_of(event.object):
+            return False
+        self._objects[key] = self._project(event.object)
+        return True
+
+    async def _failed(self, error: KubeError) -> None:
+        gone = isinstance(error, KubeRefusedError) and error.gone
+        if gone:
+            self._version = ""
+        else:
+            first = self.error is None
+            self.error = error
+            log.log(
+                logging.WARNING if first else logging.DEBUG, "%s: %s", self._scope.resource.plural, error.one_line()
+            )
+            if first:
+                await self._tell()
+
+    async def _recovered(self) -> None:
+        if self.error is not None:
+            self.error = None
+            log.info("%s: the API server answers again", self._scope.resource.plural)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        self._revision += 1
+        async with self._news:
+            self._news.notify_all()
+
+
+def _key(obj: Object) -> Key:
+    return namespace_of(obj), name_of(obj)
+
+
+def _without_managed_fields(obj: Object) -> Object:
+    """Managed fields are most of a small object's size and of no use to a reader."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+    return {**obj, "metadata": metadata}

@@ -1,0 +1,177 @@
+"""The API server as kgpu uses it: plain dictionaries in, plain dictionaries out.
+
+Objects stay dictionaries on purpose: a typed model drops fields that it does not know, so that reading, changing and
+writing one back would lose what a newer API server has put there. For the same reason there is no PUT: kgpu applies
+(server-side, under a field manager) or patches what it means to change, and nothing else.
+
+The in-memory fake is ``kgpu.kube.fake``; it and the real client pass ``tests/kube/contract.py``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+from kgpu.base.errors import KubeError
+
+Object: TypeAlias = dict[str, Any]
+"""A Kubernetes object as decoded JSON, with apiVersion, kind and metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object and where the API server has it; ``group`` is "" for the core group."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """As in ``apiVersion``: ``v1``, ``apps/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
+PODS: Final = Resource("", "v1", "pods", "Pod")
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
+EVENTS: Final = Resource("", "v1", "events", "Event")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+NODE_FEATURES: Final = Resource("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures", "NodeFeature")
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which objects of a kind: exact field values such as ``metadata.name``, and exact label values."""
+
+    fields: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def named(cls, name: str) -> Selector:
+        """The one object of that name."""
+        return cls(fields=(("metadata.name", name),))
+
+
+EVERYTHING: Final = Selector()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a list call found, and the version of the collection from which a watch can go on."""
+
+    items: tuple[Object, ...]
+    resource_version: str
+
+
+class Change(enum.StrEnum):
+    """What a watch says has happened."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"  # nothing, but the watch has come this far
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One line of a watch; for BOOKMARK the object has little more than its resourceVersion."""
+
+    change: Change
+    object: Object = field(default_factory=dict)
+
+
+class Patch(enum.StrEnum):
+    """How a patch is merged; values are the content types."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class KubeRefusedError(KubeError):
+    """The API server answered with an error; ``code`` is the HTTP status and ``reason`` the Status object's word."""
+
+    def __init__(self, what: str, expected: str, todo: str, *, code: int, reason: str = "") -> None:
+        super().__init__(what, expected, todo)
+        self.code = code
+        self.reason = reason
+
+    @property
+    def conflict(self) -> bool:
+        """True when someone else owns or has changed it, or it exists already."""
+        return self.code == 409
+
+    @property
+    def gone(self) -> bool:
+        """True when the version asked for is too old: list again."""
+        return self.code == 410
+
+
+class KubeUnreachableError(KubeError):
+    """No answer: no route, a broken connection, a deadline."""
+
+
+class KubeApi(Protocol):
+    """One API server, as one user. Safe to use from one asyncio loop; calls may overlap; each has a deadline.
+
+    Every method raises KubeRefusedError or KubeUnreachableError, and nothing else of the client library.
+    """
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Object | None:
+        """The object, None when there is none of that name."""
+        ...
+
+    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
+        """Every object of the kind in the namespace ("" for all) that the selector matches."""
+        ...
+
+    def watch(
+        self, resource: Resource, resource_version: str, *, namespace: str = "", selector: Selector = EVERYTHING
+    ) -> AsyncIterator[WatchEvent]:
+        """What happens after ``resource_version``; first a BOOKMARK: the watch stands. Ends when the server ends it.
+
+        KubeRefusedError with code 410 means that the version is too old: list again.
+        """
+        ...
+
+    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
+        """Server-side apply, taking fields from other managers; fields this manager no longer names are removed."""
+        ...
+
+    async def patch(
+        self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
+        kind: Patch = Patch.MERGE,
+    ) -> Object:  # fmt: skip
+        """Change an object that exists."""
+        ...
+
+    async def create(self, resource: Resource, obj: Object) -> Object:
+        """Make a new object; 409 when it exists."""
+        ...
+
+    async def delete(self, resource: Resource, name: str, *, namespace: str = "") -> bool:
+        """Remove an object; False when there was none."""
+        ...
+
+    async def close(self) -> None:
+        """End every call and watch."""
+        ...
+
+
+def name_of(obj: Object) -> str:
+    """``metadata.name``, "" when there is none."""
+    return str((obj.get("metadata") or {}).get("name") or "")
+
+
+def namespace_of(obj: Object) -> str:
+    """``metadata.namespace``, "" for objects without."""
+    return str((obj.get("metadata") or {}).get("namespace") or "")
+
+
+def version_of(obj: Object) -> str:
+    """``metadata.resourceVersion``, "" when there is none."""
+    return str((obj.get("metadata") or {}).get("resourceVersion") or "")

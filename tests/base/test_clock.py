@@ -1,0 +1,45 @@
+"""Both clocks keep the same contract; the virtual one wakes sleepers in order, at their own times."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kgpu.base.clock import SystemClock, VirtualClock, settle
+
+
+@pytest.mark.parametrize("make", [SystemClock, VirtualClock])
+async def test_sleeping_no_time_ends_and_time_never_goes_back(make):
+    clock = make()
+    before = clock.monotonic()
+    await asyncio.wait_for(clock.sleep(0), 5)
+    assert clock.monotonic() >= before
+
+
+@pytest.mark.parametrize("make", [SystemClock, VirtualClock])
+async def test_a_sleep_can_be_cancelled(make):
+    task = asyncio.create_task(make().sleep(1000))
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_sleepers_wake_at_their_times_in_order():
+    clock = VirtualClock()
+    woken: list[tuple[str, float]] = []
+
+    async def sleeper(name: str, *seconds: float) -> None:
+        for one in seconds:
+            await clock.sleep(one)
+            woken.append((name, clock.monotonic()))
+
+    tasks = [asyncio.create_task(sleeper("a", 3, 3)), asyncio.create_task(sleeper("b", 2, 2, 2))]
+    await clock.advance(5)
+    assert woken == [("b", 2), ("a", 3), ("b", 4)]
+    assert clock.monotonic() == 5
+    assert clock.deadlines == [6, 6]
+    await clock.advance(1)
+    await asyncio.gather(*tasks)
+    assert len(woken) == 5

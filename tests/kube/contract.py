@@ -1,0 +1,165 @@
+"""What every ``KubeApi`` promises. The fake passes it always, the real client where there is a cluster.
+
+A test module subclasses ``Contract`` and gives the ``api`` and ``place`` fixtures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from kgpu.kube.port import (
+    CONFIG_MAPS,
+    NODES,
+    Change,
+    KubeApi,
+    KubeRefusedError,
+    Listing,
+    Object,
+    Patch,
+    Selector,
+    WatchEvent,
+    name_of,
+    version_of,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test may write: a namespace that exists, and names of its own."""
+
+    namespace: str
+    prefix: str
+
+    def config_map(self, name: str, data: dict[str, str] | None = None, labels: dict[str, str] | None = None) -> Object:
+        metadata = {"name": f"{self.prefix}-{name}", "namespace": self.namespace, "labels": labels or {}}
+        return {"metadata": metadata, "data": data or {}}
+
+
+async def take(events: AsyncIterator[WatchEvent], count: int, seconds: float = 20) -> list[tuple[Change, str]]:
+    """The next changes as (what, object's name), bookmarks left out."""
+    found: list[tuple[Change, str]] = []
+    async with asyncio.timeout(seconds):
+        while len(found) < count:
+            event = await anext(events)
+            if event.change is not Change.BOOKMARK:
+                found.append((event.change, name_of(event.object)))
+    return found
+
+
+class Contract:
+    @pytest.fixture
+    def prefix(self) -> str:
+        return f"kgpu-test-{uuid.uuid4().hex[:8]}"
+
+    async def test_created_objects_can_be_got_and_deleted(self, api: KubeApi, place: Place) -> None:
+        wanted = place.config_map("a", {"key": "value"})
+        name = name_of(wanted)
+        assert await api.get(CONFIG_MAPS, name, namespace=place.namespace) is None
+        await api.create(CONFIG_MAPS, wanted)
+        found = await api.get(CONFIG_MAPS, name, namespace=place.namespace)
+        assert found is not None
+        assert (found["apiVersion"], found["kind"], found["data"]) == ("v1", "ConfigMap", {"key": "value"})
+        assert version_of(found)
+        assert await api.delete(CONFIG_MAPS, name, namespace=place.namespace) is True
+        assert await api.delete(CONFIG_MAPS, name, namespace=place.namespace) is False
+        assert await api.get(CONFIG_MAPS, name, namespace=place.namespace) is None
+
+    async def test_creating_twice_is_a_conflict(self, api: KubeApi, place: Place) -> None:
+        await api.create(CONFIG_MAPS, place.config_map("a"))
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.create(CONFIG_MAPS, place.config_map("a"))
+        assert caught.value.conflict
+        assert caught.value.reason == "AlreadyExists"
+
+    async def test_lists_select_by_name_and_label_and_know_their_kind(self, api: KubeApi, place: Place) -> None:
+        for name, colour in (("a", "red"), ("b", "blue"), ("c", "red")):
+            await api.create(CONFIG_MAPS, place.config_map(name, labels={"colour": colour, "test": place.prefix}))
+
+        async def names(selector: Selector) -> list[str]:
+            listing = await api.list(CONFIG_MAPS, namespace=place.namespace, selector=selector)
+            assert listing.resource_version
+            assert all(item["kind"] == "ConfigMap" and item["apiVersion"] == "v1" for item in listing.items)
+            return sorted(name_of(item).removeprefix(place.prefix) for item in listing.items)
+
+        mine = ("test", place.prefix)
+        assert await names(Selector(labels=(mine,))) == ["-a", "-b", "-c"]
+        assert await names(Selector(labels=(mine, ("colour", "red")))) == ["-a", "-c"]
+        assert await names(Selector.named(f"{place.prefix}-b")) == ["-b"]
+        assert await names(Selector.named(f"{place.prefix}-x")) == []
+
+    async def test_apply_makes_changes_and_takes_back_what_it_owned(self, api: KubeApi, place: Place) -> None:
+        made = await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "1", "y": "1"}), manager="one")
+        assert made["data"] == {"x": "1", "y": "1"}
+        again = await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "1", "y": "1"}), manager="one")
+        assert version_of(again) == version_of(made), "applying the same changes nothing"
+        both = await api.apply(CONFIG_MAPS, place.config_map("a", {"y": "2", "z": "2"}), manager="two")
+        assert both["data"] == {"x": "1", "y": "2", "z": "2"}, "applying takes fields over"
+        left = await api.apply(CONFIG_MAPS, place.config_map("a", {}), manager="one")
+        assert left["data"] == {"y": "2", "z": "2"}, "what only one manager had goes with it"
+
+    async def test_managed_fields_tell_who_applied_which_label(self, api: KubeApi, place: Place) -> None:
+        await api.apply(CONFIG_MAPS, place.config_map("a", labels={"mine": "1", "a.b/c": "2"}), manager="one")
+        found = await api.get(CONFIG_MAPS, f"{place.prefix}-a", namespace=place.namespace)
+        assert found is not None
+        entry = next(entry for entry in found["metadata"]["managedFields"] if entry["manager"] == "one")
+        assert entry["operation"] == "Apply"
+        assert {"f:mine", "f:a.b/c"} <= set(entry["fieldsV1"]["f:metadata"]["f:labels"])
+
+    async def test_apply_with_a_uid_does_not_make_an_object(self, api: KubeApi, place: Place) -> None:
+        obj = place.config_map("a")
+        obj["metadata"]["uid"] = str(uuid.uuid4())
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.apply(CONFIG_MAPS, obj, manager="one")
+        assert caught.value.conflict
+        assert await api.get(CONFIG_MAPS, f"{place.prefix}-a", namespace=place.namespace) is None
+
+    async def test_merge_patches_remove_with_null_and_miss_nothing_else(self, api: KubeApi, place: Place) -> None:
+        await api.create(CONFIG_MAPS, place.config_map("a", {"x": "1", "y": "1"}))
+        change: Object = {"data": {"x": None, "z": "3"}}
+        found = await api.patch(CONFIG_MAPS, f"{place.prefix}-a", change, namespace=place.namespace)
+        assert found["data"] == {"y": "1", "z": "3"}
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.patch(CONFIG_MAPS, f"{place.prefix}-x", change, namespace=place.namespace)
+        assert caught.value.code == 404
+
+    async def test_conditions_merge_by_type_in_the_status(self, api: KubeApi, place: Place) -> None:
+        name = f"{place.prefix}-node"
+        await api.create(NODES, {"metadata": {"name": name}})
+        try:
+            for kind, status in (("One", "True"), ("Two", "True"), ("One", "False")):
+                change = {"status": {"conditions": [{"type": kind, "status": status}]}}
+                await api.patch(NODES, name, change, subresource="status", kind=Patch.STRATEGIC)
+            found = await api.get(NODES, name)
+            assert found is not None
+            seen = {row["type"]: row["status"] for row in found["status"]["conditions"]}
+            assert (seen["One"], seen["Two"]) == ("False", "True")
+        finally:
+            await api.delete(NODES, name)
+
+    async def test_a_watch_goes_on_where_the_list_ended(self, api: KubeApi, place: Place) -> None:
+        selector = Selector.named(f"{place.prefix}-a")
+        listing = await api.list(CONFIG_MAPS, namespace=place.namespace, selector=selector)
+        await api.create(CONFIG_MAPS, place.config_map("a", {"n": "1"}))
+        await api.create(CONFIG_MAPS, place.config_map("other"))
+        async with self.watching(api, place, listing, selector) as events:
+            first = await anext(events)
+            assert first.change is Change.BOOKMARK, "the watch says at once that it stands"
+            assert await take(events, 1) == [(Change.ADDED, f"{place.prefix}-a")]
+            await api.patch(CONFIG_MAPS, f"{place.prefix}-a", {"data": {"n": "2"}}, namespace=place.namespace)
+            await api.delete(CONFIG_MAPS, f"{place.prefix}-a", namespace=place.namespace)
+            assert [change for change, _ in await take(events, 2)] == [Change.MODIFIED, Change.DELETED]
+
+    @staticmethod
+    @contextlib.asynccontextmanager
+    async def watching(
+        api: KubeApi, place: Place, listing: Listing, selector: Selector
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        events = api.watch(CONFIG_MAPS, listing.resource_version, namespace=place.namespace, selector=selector)
+        async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
+            yield open_events

@@ -1,0 +1,145 @@
+"""The informer follows through changes, outages, forgotten history and dropped connections, and never empties."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from kgpu.base.clock import VirtualClock
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.informer import Informer, Scope
+from kgpu.kube.port import CONFIG_MAPS, Object, Selector
+
+
+def config_map(name: str, value: str = "", namespace: str = "n") -> Object:
+    return {"metadata": {"name": name, "namespace": namespace}, "data": {"value": value}}
+
+
+async def until(condition: Callable[[], bool], clock: VirtualClock | None = None) -> None:
+    """Wait for the condition, moving the virtual clock on meanwhile."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+            if clock is not None:
+                await clock.advance(1)
+
+
+@contextlib.asynccontextmanager
+async def following(
+    api: FakeApi, scope: Scope | None = None, clock: VirtualClock | None = None
+) -> AsyncIterator[Informer]:
+    informer = Informer(api, scope or Scope(CONFIG_MAPS, "n"), clock=clock or VirtualClock())
+    task = asyncio.create_task(informer.run())
+    try:
+        yield informer
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def values(informer: Informer) -> dict[str, str]:
+    return {name: obj["data"]["value"] for (_, name), obj in informer.objects.items()}
+
+
+async def test_lists_then_follows_changes_in_scope() -> None:
+    api = FakeApi()
+    api.put(CONFIG_MAPS, config_map("a", "1"))
+    api.put(CONFIG_MAPS, config_map("a", "other", namespace="elsewhere"))
+    async with following(api) as informer:
+        await informer.synced.wait()
+        assert values(informer) == {"a": "1"}
+        api.put(CONFIG_MAPS, config_map("a", "2"))
+        api.put(CONFIG_MAPS, config_map("b", "1"))
+        await until(lambda: values(informer) == {"a": "2", "b": "1"})
+        await api.delete(CONFIG_MAPS, "a", namespace="n")
+        await until(lambda: values(informer) == {"b": "1"})
+
+
+async def test_changed_wakes_with_a_new_revision() -> None:
+    api = FakeApi()
+    async with following(api) as informer:
+        await informer.synced.wait()
+        revision = informer.revision
+        waiter = asyncio.create_task(informer.changed(revision))
+        await asyncio.sleep(0)
+        api.put(CONFIG_MAPS, config_map("a"))
+        assert await asyncio.wait_for(waiter, 10) > revision
+        assert await informer.changed(revision) == informer.revision, "a late asker does not wait"
+
+
+async def test_an_outage_keeps_the_last_state_and_ends_by_itself() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    api.put(CONFIG_MAPS, config_map("a", "1"))
+    async with following(api, clock=clock) as informer:
+        await informer.synced.wait()
+        api.set_down(True)
+        await until(lambda: informer.error is not None, clock)
+        assert values(informer) == {"a": "1"}
+        api.put(CONFIG_MAPS, config_map("a", "2"))
+        api.set_down(False)
+        await until(lambda: values(informer) == {"a": "2"}, clock)
+        assert informer.error is None
+
+
+async def test_an_outage_at_the_start_is_waited_for() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    api.set_down(True)
+    async with following(api, clock=clock) as informer:
+        await until(lambda: informer.error is not None, clock)
+        assert not informer.synced.is_set()
+        api.set_down(False)
+        await until(informer.synced.is_set, clock)
+
+
+async def test_forgotten_history_is_listed_anew_and_tells_what_is_gone() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    api.put(CONFIG_MAPS, config_map("a", "1"))
+    api.put(CONFIG_MAPS, config_map("b", "1"))
+    async with following(api, clock=clock) as informer:
+        await informer.synced.wait()
+        api.set_down(True)
+        await until(lambda: informer.error is not None, clock)
+        api.down = False
+        await api.delete(CONFIG_MAPS, "a", namespace="n")
+        api.expire()
+        await until(lambda: values(informer) == {"b": "1"}, clock)
+        lists = [call for call in api.calls if call[0] == "list"]
+        assert len(lists) == 2
+
+
+async def test_a_dropped_connection_goes_on_without_a_new_list() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    async with following(api, clock=clock) as informer:
+        await informer.synced.wait()
+        await until(lambda: ("watch", "configmaps", "") in api.calls)
+        api.drop_watches()
+        api.put(CONFIG_MAPS, config_map("a", "1"))
+        await until(lambda: values(informer) == {"a": "1"}, clock)
+        assert len([call for call in api.calls if call[0] == "list"]) == 1
+
+
+async def test_pauses_between_attempts_grow() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    api.set_down(True)
+    async with following(api, clock=clock):
+        for _ in range(400):
+            await asyncio.sleep(0)
+            await clock.advance(0.1)
+    attempts = len(api.calls)
+    assert 5 <= attempts <= 16, f"{attempts} attempts in 40 seconds"
+
+
+async def test_selector_and_projection_bound_what_is_kept() -> None:
+    api = FakeApi()
+    await api.apply(CONFIG_MAPS, config_map("a", "1"), manager="someone")
+    api.put(CONFIG_MAPS, config_map("b", "1"))
+    async with following(api, Scope(CONFIG_MAPS, "n", Selector.named("a"))) as informer:
+        await informer.synced.wait()
+        ((key, obj),) = informer.objects.items()
+    assert key == ("n", "a")
+    assert "managedFields" not in obj["metadata"]
+    with pytest.raises(TypeError):
+        informer.objects["n", "x"] = {}  # type: ignore[index]
