@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt tools/setup-venv.sh | sha256sum | cut -c1-16)
 TESTS ?= tests
 
-.PHONY: help setup demo test test-fast lint format bench clean
+.PHONY: help setup demo test test-fast lint format docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -38,6 +38,9 @@ lint: $(STAMP) ## style, types, layers, spelling
 format: $(STAMP) ## let the formatter and the safe fixes do their work
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+
+docs: $(STAMP) ## the tables in docs/reference, made from the tables that the programs run on
+	@$(PY) tools/reference_docs.py
 
 bench: $(STAMP) ## the figures that kgpu is measured by, with this machine's name
 	@$(PY) -m bench

@@ -52,7 +52,7 @@ static uint64_t held(const struct cu_device *device)
     for (uint32_t i = 0; i < KG_MAX_PROCESSES; i++) {
         const kg_process *p = &gpu->process[i];
         if (p->used && (device->gi == KG_NO_INSTANCE || p->gi_id == device->gi))
-            total += p->memory;
+            total += __atomic_load_n(&p->memory, __ATOMIC_RELAXED); /* readers take no lock */
     }
     return device->gi == KG_NO_INSTANCE ? total + gpu->mem_used_base : total;
 }
@@ -65,6 +65,11 @@ void node_usage(const struct cu_device *device, uint64_t *free_bytes, uint64_t *
     *free_bytes = used < device->memory ? device->memory - used : 0;
 }
 
+static void note_memory(const struct cu_device *device)
+{
+    __atomic_store_n(&node_gpu(device)->process[device->slot].memory, device->charged, __ATOMIC_RELAXED);
+}
+
 CUresult node_charge(struct cu_device *device, uint64_t bytes)
 {
     kg_proc_reap(&sim.map, device->gpu);
@@ -75,7 +80,7 @@ CUresult node_charge(struct cu_device *device, uint64_t bytes)
     if (used <= device->memory && bytes <= device->memory - used) {
         device->charged += bytes;
         if (device->slot >= 0)
-            node_gpu(device)->process[device->slot].memory = device->charged;
+            note_memory(device);
         result = CUDA_SUCCESS;
     }
     kg_unlock(&sim.map);
@@ -87,7 +92,7 @@ void node_release(struct cu_device *device, uint64_t bytes)
     device->charged -= bytes < device->charged ? bytes : device->charged;
     if (device->slot < 0 || kg_lock(&sim.map) != 0)
         return;
-    node_gpu(device)->process[device->slot].memory = device->charged;
+    note_memory(device);
     kg_unlock(&sim.map);
 }
 

@@ -14,17 +14,16 @@ static unsigned driver_major;
 static uint32_t visible_count, visible[KG_MAX_GPUS];
 static int32_t index_of[KG_MAX_GPUS];
 
+/* Entry by entry, never through an in-between state: other threads read these tables while one initialises again. */
 static void look_around(void) {
-    uint32_t found = 0;
-    uint32_t count = kg_m.state->gpu_count;
+    uint32_t found = 0, count = kg_m.state->gpu_count;
     if (count > KG_MAX_GPUS) count = KG_MAX_GPUS;
-    for (uint32_t i = 0; i < KG_MAX_GPUS; i++) index_of[i] = -1;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!kg_m.state->gpu[i].used || !kg_gpu_visible(&kg_m, kg_m.state->gpu[i].minor)) continue;
-        index_of[i] = (int32_t)found;
-        visible[found++] = i;
+    for (uint32_t i = 0; i < KG_MAX_GPUS; i++) {
+        int seen = i < count && kg_m.state->gpu[i].used && kg_gpu_visible(&kg_m, kg_m.state->gpu[i].minor);
+        __atomic_store_n(&index_of[i], seen ? (int32_t)found : -1, __ATOMIC_RELEASE);
+        if (seen) __atomic_store_n(&visible[found++], i, __ATOMIC_RELEASE);
     }
-    visible_count = found;
+    __atomic_store_n(&visible_count, found, __ATOMIC_RELEASE);
 }
 
 static nvmlReturn_t init_locked(void) {

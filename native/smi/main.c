@@ -183,7 +183,7 @@ static int run(const struct request *r)
     return code;
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     struct request r = {0};
     for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
@@ -204,4 +204,10 @@ int main(int argc, char **argv)
     if (r.help_apps)
         return show_apps_help();
     return run(&r);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    return code > 255 ? 255 : code; /* NVML_ERROR_UNKNOWN is 999 */
 }

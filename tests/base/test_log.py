@@ -59,7 +59,7 @@ def test_a_message_can_not_forge_a_second_line(formatter, message):
 def test_a_template_of_several_lines_is_the_programs_own(root_logger):
     stream = written("text")
     logging.getLogger("kgpu").info("the document:\n%s", '{\n "key": "a\x1b[31m"\n}')
-    assert stream.getvalue().split("] ", 1)[1] == 'kgpu] the document:\n{\n "key": "a\\x1b[31m"\n}\n'.split("] ", 1)[1]
+    assert stream.getvalue().split("] ", 1)[1] == 'the document:\n{\n "key": "a\\x1b[31m"\n}\n'
 
 
 @given(st.text())

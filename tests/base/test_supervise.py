@@ -213,6 +213,19 @@ async def test_a_role_that_swallows_its_cancellation_ends_all_the_same(ending):
     assert world.clock.deadlines == []
 
 
+async def test_a_lost_cancellation_is_asked_for_again():
+    world = World()
+
+    async def loses_one(handle: RoleHandle) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await forever(handle)
+        await forever(handle)
+
+    world.supervisor.start("loses", loses_one)
+    await settle()
+    assert await world.supervisor.stop(0.1) == ()
+
+
 async def test_stop_names_a_role_that_does_not_end():
     world = World()
     release = asyncio.Event()
@@ -221,7 +234,9 @@ async def test_stop_names_a_role_that_does_not_end():
         try:
             await forever(handle)
         finally:
-            await release.wait()
+            while not release.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await release.wait()
 
     world.supervisor.start("stubborn", stubborn)
     world.supervisor.start("good", forever)

@@ -237,6 +237,8 @@ def test_gpus_of_different_cliques_have_no_clique_label_and_it_is_told() -> None
     planned = plan(replace(node, accelerators=attached), LabelSettings(), FACTS)
     assert "nvidia.com/gpu.clique" not in planned.labels
     assert [decision.reason for decision in planned.decisions] == ["SeveralCliques"]
+    zeros = tuple(replace(gpu, fabric_cluster="00000000-0000-0000-0000-000000000000") for gpu in node.accelerators)
+    assert "nvidia.com/gpu.clique" not in plan(replace(node, accelerators=zeros), LabelSettings(), FACTS).labels
     # A GPU outside any fabric says nothing about the clique of the others.
     partly = replace(node, accelerators=(attached[0], node.accelerators[1]))
     assert plan(partly, LabelSettings(), FACTS).labels["nvidia.com/gpu.clique"] == "c.0"

@@ -9,10 +9,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { ELEMENTS = 50000, THREADS = 256 };
 
@@ -204,6 +206,9 @@ static int add_on(int ordinal, const struct options *options, const float *a, co
     return ok;
 }
 
+/* The first process of a container gets no default action for signals: without this it would outlive its pod's grace. */
+static void on_signal(int number) { _exit(128 + number); }
+
 static void usage(FILE *to)
 {
     fprintf(to, "Usage: vectoradd [--device N] [--seconds S] [--hold S] [--bytes N]\n"
@@ -246,6 +251,8 @@ int main(int argc, char **argv)
         usage(stderr);
         return 2;
     }
+    signal(SIGTERM, on_signal);
+    signal(SIGINT, on_signal);
     printf("[Vector addition of %d elements]\n", ELEMENTS);
     load_driver();
     int count = 0, version = 0, passed = 1;

@@ -66,8 +66,10 @@ class Inotify:
 
     async def wait(self, seconds: float) -> bool:
         """True as soon as something happened since the last ``wait``, False after ``seconds``."""
+        # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the event.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
         happened = self._event.is_set()
         self._event.clear()
         return happened

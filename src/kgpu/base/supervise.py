@@ -128,11 +128,16 @@ class Supervisor:
         return tuple(handle.status for handle in self._handles.values())
 
     async def stop(self, deadline: float) -> tuple[str, ...]:
-        """Cancel every role and wait at most ``deadline`` seconds. Returns the names that had not ended by then."""
-        for task in self._tasks.values():
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=deadline)
+        """Cancel every role and wait at most ``deadline`` seconds. Returns the names that had not ended by then.
+
+        A role that has not ended after half of the time is asked once more: a library may have lost the first.
+        """
+        for share in (deadline / 2, deadline / 2):
+            pending = [task for task in self._tasks.values() if not task.done()]
+            for task in pending:
+                task.cancel()
+            if pending:
+                await asyncio.wait(pending, timeout=share)
         stuck = tuple(name for name, task in self._tasks.items() if not task.done())
         if stuck:
             log.error("these roles did not end within %g s: %s", deadline, ", ".join(stuck))
@@ -165,8 +170,10 @@ class Supervisor:
         try:
             await asyncio.wait([life])
         except asyncio.CancelledError:
-            life.cancel()
-            await asyncio.wait([life])
+            while not life.done():
+                life.cancel()
+                with contextlib.suppress(asyncio.CancelledError):  # asked once more, and so is the role
+                    await asyncio.wait([life])
             problem = None if life.cancelled() else life.exception()
             if problem is not None:
                 log.warning("role %s failed while it was stopped: %s", handle.name, describe(problem))

@@ -14,6 +14,7 @@ from typing import IO, Any, Final, Protocol
 
 from kgpu.base.errors import HostError, KubeError
 from kgpu.base.files import write_atomic
+from kgpu.discovery.lines import as_lines, from_lines
 from kgpu.formats import names
 from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, Object
 
@@ -59,17 +60,6 @@ class MemoryPublisher:
 
     async def close(self) -> None:
         return
-
-
-def as_lines(labels: Mapping[str, str]) -> str:
-    """``key=value`` lines, sorted by key, as a feature file has them."""
-    return "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
-
-
-def from_lines(text: str) -> dict[str, str]:
-    """The labels in a feature file; lines without ``=`` and comments don't count."""
-    pairs = (line.strip().partition("=") for line in text.splitlines() if not line.startswith("#"))
-    return {key: value for key, equals, value in pairs if equals}
 
 
 class FilePublisher:

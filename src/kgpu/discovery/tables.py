@@ -51,8 +51,9 @@ class NodeView:
 
     @property
     def cliques(self) -> frozenset[str]:
-        """Every NVLink clique that an attached GPU belongs to."""
-        return frozenset(f"{gpu.fabric_cluster}.{gpu.fabric_clique}" for gpu in self.gpus if gpu.fabric_cluster)
+        """Every NVLink clique that an attached GPU belongs to; a cluster uuid of zeros is that of no cluster."""
+        attached = (gpu for gpu in self.gpus if gpu.fabric_cluster.strip("0-"))
+        return frozenset(f"{gpu.fabric_cluster}.{gpu.fabric_clique}" for gpu in attached)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +146,9 @@ def _machine(view: NodeView) -> str | None:
 
 
 def _mode(view: NodeView) -> str | None:
-    classes = {gpu.pci_class for gpu in view.gpus}
-    if 0 in classes:
+    # A broken GPU whose class is not known has no say in what the others are.
+    classes = {gpu.pci_class for gpu in view.gpus if gpu.pci_class or not gpu.findings}
+    if not classes or 0 in classes:
         return None
     return MODES.get(classes.pop(), UNKNOWN) if len(classes) == 1 else UNKNOWN
 

@@ -37,6 +37,7 @@ VOLUME_MOUNTS_DIR: Final = "/var/run/nvidia-container-devices"
 
 # CDI
 CDI_DIR: Final = "/var/run/cdi"
+CDI_STATIC_DIR: Final = "/etc/cdi"
 CDI_PLUGIN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
 CDI_NVIDIA_KIND: Final = "nvidia.com/gpu"

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 WORKER = """
 import ctypes, json, os, sys, threading, time, pynvml
@@ -116,7 +116,7 @@ class Nvml:
             if pipe is not None:
                 pipe.close()
 
-    def __enter__(self) -> Nvml:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

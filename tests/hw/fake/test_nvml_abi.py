@@ -53,8 +53,10 @@ def test_every_symbol_of_the_python_bindings_is_exported(sim_libs: Path) -> None
     assert wanted_symbols() - set(exported(sim_libs / "libnvidia-ml.so.1")) == set()
 
 
-def test_nothing_but_nvml_symbols_is_exported(sim_libs: Path) -> None:
-    assert {name for name in exported(sim_libs / "libnvidia-ml.so.1") if not name.startswith("nvml")} == set()
+def test_nothing_else_is_exported(sim_libs: Path) -> None:
+    """Apart from two functions of the simulated nvidia-smi, which the real one does by private means."""
+    others = {name for name in exported(sim_libs / "libnvidia-ml.so.1") if not name.startswith("nvml")}
+    assert others == {"kgpuSimDeviceReset", "kgpuSimDeviceBusId"}
 
 
 def test_the_soname_is_the_real_one(sim_libs: Path) -> None:
@@ -142,6 +144,30 @@ def test_initialisation_is_counted(root: Path) -> None:
         assert n.code("nvmlShutdown()") == pynvml.NVML_ERROR_UNINITIALIZED
 
 
+def test_threads_may_do_all_of_it_at_once(root: Path) -> None:
+    with Nvml(root) as n:
+        n.run(
+            "failures = []\n"
+            "def work(number):\n"
+            "    try:\n"
+            "        for _ in range(150):\n"
+            "            nvmlInit()\n"
+            "            h = nvmlDeviceGetHandleByIndex(number % 2)\n"
+            "            nvmlDeviceGetUUID(h), nvmlDeviceGetPowerUsage(h), nvmlDeviceSetPersistenceMode(h, 1)\n"
+            "            s = nvmlEventSetCreate()\n"
+            "            nvmlDeviceRegisterEvents(h, 8, s)\n"
+            "            nvmlEventSetFree(s)\n"
+            "            nvmlGpmSampleFree(nvmlGpmSampleAlloc())\n"
+            "            nvmlShutdown()\n"
+            "    except Exception as error:\n"
+            "        failures.append(repr(error))\n"
+            "threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]\n"
+            "[t.start() for t in threads], [t.join(60) for t in threads]"
+        )
+        assert n("failures") == []
+        assert not n("any(t.is_alive() for t in threads)")
+
+
 def test_versions_and_error_texts(nvml: Nvml) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", nvml("nvmlSystemGetDriverVersion()"))
     assert nvml("nvmlSystemGetNVMLVersion()").endswith(nvml("nvmlSystemGetDriverVersion()"))
@@ -161,11 +187,15 @@ def test_what_is_not_simulated_says_so(nvml: Nvml, sim_libs: Path) -> None:
 def test_no_function_crashes_on_null_or_random_handles(root: Path) -> None:
     with Nvml(root) as n:
         symbols = re.findall(r"KG_SYMBOL\((\w+), ", (source_dir() / "nvml" / "symbols.h").read_text())
-        takes_handle = re.compile(r"nvml(Device(?!GetCount|GetHandle)|GpuInstance|ComputeInstance|EventSet(Wait|Free)|GpmSample(Get|Free)|GpmMig|GpmQuery)")
+        takes_handle = re.compile(
+            r"nvml(Device(?!GetCount|GetHandle)|GpuInstance|ComputeInstance|EventSet(Wait|Free)|GpmSample(Get|Free)|GpmMig|GpmQuery)"
+        )
         keep = [symbol for symbol in symbols if takes_handle.match(symbol)]
         assert len(keep) > 300
         n.run("import random; rng = random.Random(7)")
-        n.run("raw = lambda: ctypes.c_void_p(rng.choice([0, 1, 0x1000, 0x6b1000000000, 0x6b2ffff00000, 2**63, rng.getrandbits(64)]))")
+        n.run(
+            "raw = lambda: ctypes.c_void_p(rng.choice([0, 1, 0x1000, 0x6b1000000000, 0x6b2ffff00000, 2**63, rng.getrandbits(64)]))"
+        )
         n.run("buffer = (ctypes.c_char * 65536)()")
         # a random first argument, then NULL or a roomy zeroed buffer for everything else
         n.run(
@@ -182,7 +212,17 @@ def test_no_function_crashes_on_null_or_random_handles(root: Path) -> None:
 
 def test_good_handles_with_null_outputs_are_refused(nvml: Nvml) -> None:
     nvml.run("h = nvmlDeviceGetHandleByIndex(0)")
-    for name in ("Name", "UUID", "MemoryInfo", "PowerUsage", "PciInfo_v3", "Index", "MinorNumber", "EccMode", "MigMode"):
+    for name in (
+        "Name",
+        "UUID",
+        "MemoryInfo",
+        "PowerUsage",
+        "PciInfo_v3",
+        "Index",
+        "MinorNumber",
+        "EccMode",
+        "MigMode",
+    ):
         assert nvml(f"pynvml.nvmlLib.nvmlDeviceGet{name}(h, None, None)") == pynvml.NVML_ERROR_INVALID_ARGUMENT, name
 
 
@@ -278,11 +318,27 @@ def tour():
 """
 TOUR_NAMES = [
     f"nvmlDeviceGet{name}"
-    for name in (
-        "Name UUID Serial PciInfo MemoryInfo PowerUsage TotalEnergyConsumption UtilizationRates CurrentClocksEventReasons "
-        "EncoderUtilization FanSpeed PerformanceState RemappedRows MigMode MaxMigDeviceCount Index "
-        "ComputeRunningProcesses SupportedMemoryClocks BAR1MemoryInfo"
-    ).split()
+    for name in [
+        "Name",
+        "UUID",
+        "Serial",
+        "PciInfo",
+        "MemoryInfo",
+        "PowerUsage",
+        "TotalEnergyConsumption",
+        "UtilizationRates",
+        "CurrentClocksEventReasons",
+        "EncoderUtilization",
+        "FanSpeed",
+        "PerformanceState",
+        "RemappedRows",
+        "MigMode",
+        "MaxMigDeviceCount",
+        "Index",
+        "ComputeRunningProcesses",
+        "SupportedMemoryClocks",
+        "BAR1MemoryInfo",
+    ]
 ]
 
 
@@ -303,14 +359,21 @@ def test_random_states_never_crash_a_reader(root: Path, tmp_path: Path) -> None:
     with Nvml(root, init=False, state=state) as n:
         n.run(f"TOUR_NAMES = {TOUR_NAMES!r}")
         n.run(TOUR)
+        n.run("nvmlInit()")
+        assert n("tour()") == 2
+        n.run("nvmlShutdown()")
 
         places = st.one_of(st.integers(24, gpu_at - 1), st.integers(gpu_at, gpu_at + 2 * gpu_size))
         damage = st.lists(
-            st.tuples(places, st.one_of(st.binary(min_size=1, max_size=64), st.just(b"\xff" * 512))), min_size=1, max_size=8
+            st.tuples(
+                places, st.one_of(st.binary(min_size=1, max_size=64), st.just(b"\xff" * 512), st.just(b"\xff" * 40000))
+            ),
+            min_size=1,
+            max_size=8,
         )
 
         @given(patches=damage)
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
         def run(patches: list[tuple[int, bytes]]) -> None:
             data = bytearray(good)
             for at, patch in patches:

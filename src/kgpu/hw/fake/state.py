@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from kgpu.base.errors import HwError
+from kgpu.formats.names import ENV_HW_STATE, HW_STATE_PATH
 from kgpu.hw.fake import schema
 
-DEFAULT_PATH: Final = Path("/run/kgpu/hw/state")
-ENV: Final = "KGPU_HW_STATE"
+DEFAULT_PATH: Final = Path(HW_STATE_PATH)
 
 EVENT_SINGLE_BIT_ECC: Final = 0x1
 EVENT_DOUBLE_BIT_ECC: Final = 0x2
@@ -52,7 +52,7 @@ def _bad(path: Path, why: str) -> HwError:
 
 def default_path() -> Path:
     """The state file that programs of this environment use: KGPU_HW_STATE, else /run/kgpu/hw/state."""
-    return Path(os.environ.get(ENV) or DEFAULT_PATH)
+    return Path(os.environ.get(ENV_HW_STATE) or DEFAULT_PATH)
 
 
 class State:

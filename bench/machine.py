@@ -1,0 +1,61 @@
+"""Which machine a figure was measured on, and how much memory a process tree has there."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def describe_machine() -> dict[str, str | int | float]:
+    """Processor, cores, memory, kernel, Python and how busy it is, as shown beside every figure."""
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
+    total = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return {
+        "name": platform.node(),
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": total // 1024,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """MiB, summed over processes: resident, and proportional (shared pages counted once)."""
+
+    rss: float
+    pss: float
+
+
+def memory_of(pids: Iterable[int]) -> Memory:
+    """What ``smaps_rollup`` says about the processes."""
+    rss = pss = 0
+    for pid in pids:
+        for line in _lines(f"/proc/{pid}/smaps_rollup"):
+            if line.startswith("Rss:"):
+                rss += int(line.split()[1])
+            elif line.startswith("Pss:"):
+                pss += int(line.split()[1])
+    return Memory(rss / 1024, pss / 1024)
+
+
+def children_of(pid: int) -> list[int]:
+    """Every descendant's pid."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *children_of(int(child))]
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().splitlines()

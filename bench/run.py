@@ -1,0 +1,178 @@
+"""``make bench``: measures kgpu on this machine and prints each figure beside its goal.
+
+``python -m bench [-o json] [--runs N] [--only WORD]``. Exit code 1 when a goal is missed or a figure can't be
+measured, so that a slow submission does not pass unseen where someone asks for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bench import measures
+from bench.machine import describe_machine
+from bench.measures import World
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One printed line; ``goal`` is the most that the median may be, None when there is no goal."""
+
+    key: str
+    title: str
+    unit: str
+    goal: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What is measured together; ``measure`` gives each figure's values by its key."""
+
+    name: str
+    figures: tuple[Figure, ...]
+    measure: Callable[[World], Mapping[str, list[float]]]
+
+
+MEASUREMENTS: Final = (
+    Measurement(
+        "agent",
+        (
+            Figure("pss", "agent with both roles and the hardware child, PSS", "MiB", 60),
+            Figure("rss", "the same, RSS", "MiB"),
+            Figure("registered", "agent start to registered", "s", 1),
+        ),
+        measures.start_and_memory,
+    ),
+    Measurement(
+        "allocate",
+        (Figure("p50", "Allocate p50", "ms", 0.6), Figure("p99", "Allocate p99", "ms", 1.5)),
+        measures.allocate,
+    ),
+    Measurement(
+        "prefer-8",
+        (
+            Figure("choice", "preferred allocation, 8 GPUs, any size, p99", "ms", 1),
+            Figure("socket", "the same asked over the unix socket, p99", "ms"),
+        ),
+        lambda world: measures.prefer(world, "hgx-h100", 8, tuple(range(1, 9))),
+    ),
+    Measurement(
+        "prefer-16",
+        (
+            Figure("choice", "preferred allocation, 16 GPUs, size 8, p99", "ms", 10),
+            Figure("socket", "the same asked over the unix socket, p99", "ms"),
+        ),
+        lambda world: measures.prefer(world, "hgx-h100", 16, (8,)),
+    ),
+    Measurement(
+        "prefer-cube",
+        (
+            Figure("choice", "preferred allocation, 8 GPUs of a hybrid cube mesh, any size, p99", "ms", 1),
+            Figure("socket", "the same asked over the unix socket, p99", "ms"),
+        ),
+        lambda world: measures.prefer(world, "dgx-1-v100", 8, tuple(range(1, 9))),
+    ),
+    Measurement(
+        "prefer-16-cube",
+        (
+            Figure("choice", "preferred allocation, 16 GPUs, two cube meshes, size 8, p99", "ms", 10),
+            Figure("socket", "the same asked over the unix socket, p99", "ms"),
+        ),
+        lambda world: measures.prefer(world, "dgx-1-v100", 16, (8,)),
+    ),
+    Measurement(
+        "list-560",
+        (Figure("first", "ListAndWatch of 560 devices, open to whole list", "ms"),),
+        lambda world: {"first": measures.list_and_watch(world)},
+    ),
+    Measurement(
+        "encode-560",
+        (Figure("encode", "the list of 560 devices, encoding alone", "ms"),),
+        lambda world: {"encode": measures.encode_list(world)},
+    ),
+    Measurement(
+        "labels",
+        (Figure("wall", "kgpu labels, wall time", "ms", 150),),
+        lambda world: {"wall": measures.command(world, "labels", "--root", str(world.root("hgx-h100")))},
+    ),
+    Measurement(
+        "help",
+        (Figure("wall", "kgpu --help, wall time", "ms", 100),),
+        lambda world: {"wall": measures.command(world, "--help")},
+    ),
+)
+
+
+def main() -> int:
+    """Measure and print; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--runs", type=int, default=5, help="rounds per figure (default 5)")
+    parser.add_argument("--only", default="", metavar="WORD", help="only measurements whose name has this in it")
+    arguments = parser.parse_args()
+    machine = describe_machine()
+    if arguments.output == "text":
+        click.echo(
+            f"{machine['name']}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_mib']} MiB, "
+            f"Linux {machine['kernel']}, Python {machine['python']}, load {machine['load']:.2f}"
+        )
+        click.echo(f"{'figure':<66}{'goal':>8}{'min':>10}{'median':>10}{'max':>10}  unit")
+    rows = []
+    measures.compile_all()
+    with tempfile.TemporaryDirectory(prefix="kgpu-bench-") as folder:
+        world = World(Path(folder), max(1, arguments.runs))
+        for measurement in MEASUREMENTS:
+            if arguments.only in measurement.name:
+                for row in _measure(measurement, world):
+                    rows.append(row)
+                    if arguments.output == "text":
+                        click.echo(_line(row))
+    if arguments.output == "json":
+        click.echo(json.dumps({"machine": machine, "figures": rows}, indent=2))
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+def _measure(measurement: Measurement, world: World) -> list[dict[str, Any]]:
+    try:
+        found = measurement.measure(world)
+    except Exception as error:  # one figure that can't be measured must not hide the others
+        click.echo(f"{measurement.name}: {type(error).__name__}: {error}", err=True)
+        found = {}
+    rows = []
+    for figure in measurement.figures:
+        values = found.get(figure.key, [])
+        row: dict[str, Any] = {
+            "name": f"{measurement.name}.{figure.key}",
+            "title": figure.title,
+            "unit": figure.unit,
+            "goal": figure.goal,
+            "runs": len(values),
+            "ok": False,
+        }
+        if values:
+            median = statistics.median(values)
+            row |= {"min": min(values), "median": median, "max": max(values)}
+            row["ok"] = figure.goal is None or median <= figure.goal
+        rows.append(row)
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    goal = "" if row["goal"] is None else f"<= {row['goal']:g}"
+    if not row["runs"]:
+        return f"{row['title']:<66}{goal:>8}{'not measured':>30}  {row['unit']}"
+    numbers = "".join(f"{row[key]:>10.3f}" for key in ("min", "median", "max"))
+    return f"{row['title']:<66}{goal:>8}{numbers}  {row['unit']}{'' if row['ok'] else '  OVER THE GOAL'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

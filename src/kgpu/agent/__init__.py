@@ -1,0 +1,1 @@
+"""The one process per node that hosts the roles."""

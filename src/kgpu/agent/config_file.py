@@ -1,0 +1,83 @@
+"""A configuration file that is followed: what is in it now, and being told when that is something else.
+
+Compared by content, so that a touched file is no news and a ConfigMap volume's swapped link is. A file that can't be
+read is a problem for whoever asks, never an empty configuration. ``reload`` looks at once (SIGHUP).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.base.errors import ConfigError, UserError
+from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.formats.config_choice import ConfigText, problem_text
+
+# The net below the kernel's events, and the way where there are none (some network file systems).
+POLL_SECONDS: Final = 5.0
+MAX_BYTES: Final = 1 << 20  # what a ConfigMap can hold
+
+
+def read_config(path: Path) -> ConfigText:
+    """The file as it stands; what keeps it from being read is the result's ``problem``."""
+    name = f"file {path}"
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        return ConfigText(name=name, text=raw.decode())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return problem_text(
+            name,
+            ConfigError(
+                f"can't read the config file {path}: {reason}",
+                "a readable UTF-8 file of at most 1 MiB",
+                "correct --config-file (CONFIG_FILE) or the file",
+            ),
+        )
+
+
+class FileConfigSource:
+    """A configuration source. ``run`` must run beside those who wait in ``next``; several may wait."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._current = read_config(path)
+        self._changed = asyncio.Event()
+
+    @property
+    def error(self) -> UserError | None:
+        """Why the file can't be read."""
+        return self._current.problem
+
+    async def next(self, after: Any) -> ConfigText:
+        """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
+        while self._current == after:
+            await self._changed.wait()
+        return self._current
+
+    def current(self) -> ConfigText | None:
+        """What was last read."""
+        return self._current
+
+    def reload(self) -> None:
+        """Read the file now."""
+        found = read_config(self._path)
+        if found != self._current:
+            self._current = found
+            # Those who wait keep the event they have; later ones get a fresh one.
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the file until cancelled."""
+        async with Inotify() as inotify:
+            while True:
+                # A ConfigMap volume swaps the link ``..data`` beside the file; a linked file changes in its own folder.
+                folders = {nearest_existing(self._path.parent), nearest_existing(self._path.resolve().parent)}
+                inotify.watch(folders, CONTENT)
+                self.reload()
+                await inotify.wait(POLL_SECONDS)

@@ -1,0 +1,105 @@
+"""Decisions become Node Events: only those that a person should see, each once, never in a flood.
+
+The filter is pure: a decision is let through when it is at least a warning, was not told within ``REPEAT_AFTER``, and
+the bucket has a token. The worker posts what was let through; an API server that does not answer costs events, never
+the decision's effect, and the log has them all anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from typing import Final, Protocol
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision
+from kgpu.base.errors import KubeError
+
+log = logging.getLogger(__name__)
+
+REPEAT_AFTER: Final = 600.0  # seconds until the same decision is told again
+BURST: Final = 25  # events at once, as client-go's own limit
+REFILL: Final = 10.0  # seconds per further event
+MEMORY: Final = 512  # decisions remembered for repeats
+QUEUE: Final = 64  # events waiting for the API server
+
+
+class EventPublisher(Protocol):
+    """Writes one Event about this node."""
+
+    async def publish(self, decision: Decision) -> None:
+        """Raises KubeError when the API server refuses or can't be reached."""
+        ...
+
+
+class MemoryPublisher:
+    """The fake: keeps what was published; ``refuse`` makes it fail."""
+
+    def __init__(self) -> None:
+        self.published: list[Decision] = []
+        self.refuse: KubeError | None = None
+
+    async def publish(self, decision: Decision) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.published.append(decision)
+
+
+class EventFilter:
+    """Which decisions become Events."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
+        self._tokens = float(BURST)
+        self._at: float | None = None
+        self.suppressed = 0
+
+    def admit(self, decision: Decision, now: float) -> bool:
+        """True when an Event should be written at ``now`` (monotonic seconds)."""
+        if not decision.severity.notable:
+            return False
+        key = (decision.subject, decision.reason, decision.what, decision.why)
+        told = self._told.get(key)
+        if told is not None and now - told < REPEAT_AFTER:
+            return False
+        if self._at is not None:
+            self._tokens = min(float(BURST), self._tokens + (now - self._at) / REFILL)
+        self._at = now
+        if self._tokens < 1:
+            self.suppressed += 1
+            return False
+        self._tokens -= 1
+        self._told[key] = now
+        self._told.move_to_end(key)
+        if len(self._told) > MEMORY:
+            self._told.popitem(last=False)
+        return True
+
+
+class EventQueue:
+    """Takes decisions from anywhere in the loop; ``run`` posts them."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._filter = EventFilter()
+        self._waiting: deque[Decision] = deque(maxlen=QUEUE)
+        self._wake = asyncio.Event()
+
+    def take(self, decision: Decision) -> None:
+        """A ``DecisionSink``."""
+        if self._filter.admit(decision, self._clock.monotonic()):
+            self._waiting.append(decision)
+            self._wake.set()
+
+    async def run(self, publisher: EventPublisher) -> None:
+        """Post until cancelled. A refused Event is dropped with a log line."""
+        while True:
+            while self._waiting:
+                decision = self._waiting.popleft()
+                try:
+                    await publisher.publish(decision)
+                except KubeError as error:
+                    log.warning("an Event was not written: %s", error.one_line())
+            self._wake.clear()
+            await self._wake.wait()

@@ -1,0 +1,106 @@
+"""What the agent was told on its command line, checked as a whole before anything starts."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kgpu.agent.http import Address
+from kgpu.base.errors import ConfigError
+from kgpu.formats.config_choice import Fallback
+from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE
+
+
+class LabelsSink(enum.StrEnum):
+    """Where labels go. AUTO: a NodeFeature when an API server is configured, otherwise nowhere."""
+
+    AUTO = "auto"
+    NODE_FEATURE = "nodefeature"
+    FILE = "file"
+    NODE = "node"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMapRef:
+    """A ConfigMap whose keys are configuration names."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """Everything the agent is told. ``root`` is the driver root as this process sees it, None for its own ``/``.
+
+    ``plugin_overrides`` and ``labels_overrides`` are component flags that were given, by the components' own names.
+    """
+
+    roles: tuple[str, ...]
+    root: Path | None = None
+    node_name: str = ""
+    kubeconfig: str = ""
+    namespace: str = ""
+    kubelet_socket: Path = Path(KUBELET_SOCKET)
+    config_file: Path | None = None
+    config_map: ConfigMapRef | None = None
+    default_config: str = ""
+    fallbacks: tuple[Fallback, ...] = ()
+    labels_sink: LabelsSink = LabelsSink.AUTO
+    labels_file: Path = Path(NFD_FEATURE_FILE)
+    cdi_dir: Path = Path(CDI_DIR)
+    health_address: Address | None = None
+    state_dir: Path = Path("/var/lib/kgpu")
+    shutdown_seconds: float = 10.0
+    plugin_overrides: Mapping[str, Any] = field(default_factory=dict)
+    labels_overrides: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @property
+    def has_api_server(self) -> bool:
+        """True when something says where the API server is; it may still be out of reach."""
+        return bool(self.kubeconfig or self.env.get("KUBERNETES_SERVICE_HOST"))
+
+    @property
+    def sink(self) -> LabelsSink:
+        """Where labels go, AUTO resolved."""
+        if self.labels_sink is not LabelsSink.AUTO:
+            return self.labels_sink
+        return LabelsSink.NODE_FEATURE if self.has_api_server and self.node_name else LabelsSink.NONE
+
+    def check(self) -> None:
+        """Raise ConfigError for options that contradict each other."""
+        if self.config_file is not None and self.config_map is not None:
+            raise ConfigError(
+                "both --config-file and --config-map are given",
+                "one source of the configuration",
+                "leave one of them out (also CONFIG_FILE and CONFIG_MAP in the environment)",
+            )
+        needs_node = {
+            "--config-map": self.config_map is not None,
+            "--labels-sink nodefeature": self.labels_sink is LabelsSink.NODE_FEATURE,
+            "--labels-sink node": self.labels_sink is LabelsSink.NODE,
+        }
+        for option, used in needs_node.items():
+            if used and not self.node_name:
+                raise ConfigError(
+                    f"{option} needs to know which node this is",
+                    "the node's name in --node-name or NODE_NAME",
+                    "set NODE_NAME from the pod's spec.nodeName",
+                )
+
+
+def parse_config_map(text: str, namespace: str) -> ConfigMapRef:
+    """``NAMESPACE/NAME``, or ``NAME`` in the agent's own namespace. Raises ConfigError."""
+    first, slash, second = text.partition("/")
+    found = ConfigMapRef(first, second) if slash else ConfigMapRef(namespace, first)
+    if not found.namespace or not found.name or "/" in found.name:
+        raise ConfigError(
+            f'"{text}" does not name a ConfigMap', "NAMESPACE/NAME, for example gpu-operator/plugin-configs",
+            "correct --config-map (CONFIG_MAP)",
+        )  # fmt: skip
+    return found

@@ -1,0 +1,141 @@
+"""The CDI specs that the device plugin's answers refer to, written before a device is offered.
+
+One file per class in the CDI folder, named as the replaced program names them, so that an upgrade overwrites its files.
+Nothing is written when nothing changed; finding the driver's files again costs tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import HostError
+from kgpu.base.files import write_atomic
+from kgpu.deviceplugin.allocate import IMEX_NODE
+from kgpu.deviceplugin.config import Settings
+from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
+from kgpu.formats.names import CDI_PLUGIN_VENDOR
+from kgpu.host.driver_files import driver_edits, find_driver_files
+from kgpu.host.root import DriverRoot
+from kgpu.hw.port import Inventory
+from kgpu.toolkit.config import GenerateConfig
+from kgpu.toolkit.plan import plan_spec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """Devices that containers get beside their GPUs: a class, whether it is wanted, and device name to node paths."""
+
+    name: str
+    wanted: Callable[[Settings], bool]
+    nodes: Callable[[Settings, DriverRoot], dict[str, tuple[str, ...]]]
+
+
+def _in_folder(folder: str, prefix: str = "") -> Callable[[Settings, DriverRoot], dict[str, tuple[str, ...]]]:
+    def nodes(_settings: Settings, root: DriverRoot) -> dict[str, tuple[str, ...]]:
+        return {"all": tuple(f"{folder}/{name}" for name in root.dev.names(folder) if name.startswith(prefix))}
+
+    return nodes
+
+
+EXTRAS: Final = (
+    Extra(
+        "imex-channel",
+        lambda settings: bool(settings.imex_channel_ids),
+        lambda settings, _root: {str(one): (IMEX_NODE.format(one),) for one in settings.imex_channel_ids},
+    ),
+    Extra("gds", lambda settings: settings.gds_enabled, _in_folder("/dev", "nvidia-fs")),
+    Extra("mofed", lambda settings: settings.mofed_enabled, _in_folder("/dev/infiniband")),
+    Extra("gdrcopy", lambda settings: settings.gdrcopy_enabled, _in_folder("/dev", "gdrdrv")),
+)
+
+
+class PluginSpecs:
+    """A device plugin's ``cdi_writer``. ``seen`` is the driver root as this process sees it."""
+
+    def __init__(self, seen: Path, folder: Path) -> None:
+        self._seen = seen
+        self._folder = folder
+        self._written: tuple[Hashable, dict[Path, str]] = (None, {})
+
+    def __call__(self, inventory: Inventory, settings: Settings) -> None:
+        """Bring the files in line. Raises HostError or ConfigError; files of before stay then."""
+        root = DriverRoot.at(self._seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
+        key = _key(inventory, settings, root)
+        if key == self._written[0] and all(path.is_file() for path in self._written[1]):
+            return
+        texts = {
+            self._folder / f"{spec.kind.replace('/', '-')}.json": dump_spec(spec, "json")
+            for spec in (self._gpus(inventory, settings, root), *_extras(settings, root))
+        }
+        for path, text in texts.items():
+            _write(path, text)
+        self._written = (key, texts)
+
+    def _gpus(self, inventory: Inventory, settings: Settings, root: DriverRoot) -> Spec:
+        files = find_driver_files(root, version=inventory.driver_version)
+        config = GenerateConfig(
+            kind=kind_of(CDI_PLUGIN_VENDOR, "gpu"), strategies=(settings.id_strategy,), all_device=False
+        )
+        generated = plan_spec(
+            _as_offered(inventory, settings),
+            driver_edits(root, files),
+            config,
+            node=root.device_node,
+            has_node=root.has_node,
+            notes=files.notes,
+        )
+        for note in generated.notes:
+            log.info("CDI: %s", note)
+        return generated.spec
+
+
+def _as_offered(inventory: Inventory, settings: Settings) -> Inventory:
+    """With MIG strategy none a GPU in MIG mode is offered whole, so its name must resolve."""
+    if settings.mig_strategy != "none":
+        return inventory
+    whole = tuple(dataclasses.replace(gpu, mig_enabled=False, partitions=()) for gpu in inventory.accelerators)
+    return dataclasses.replace(inventory, accelerators=whole)
+
+
+def _extras(settings: Settings, root: DriverRoot) -> Iterator[Spec]:
+    for extra in EXTRAS:
+        if not extra.wanted(settings):
+            continue
+        devices = [
+            CdiDevice(names=(name,), nodes=tuple(root.device_node(path) for path in paths))
+            for name, paths in extra.nodes(settings, root).items()
+            if paths and all(root.has_node(path) for path in paths)
+        ]
+        if devices:
+            yield build_spec(kind=kind_of(CDI_PLUGIN_VENDOR, extra.name), devices=devices, all_device=False)
+
+
+def _key(inventory: Inventory, settings: Settings, root: DriverRoot) -> Hashable:
+    """What the specs depend on; health is not part of it."""
+    devices = tuple(
+        (gpu.uuid, gpu.index, gpu.mig_enabled, gpu.device_nodes, gpu.partitions, root.has_node(path))
+        for gpu in inventory.accelerators
+        for path in gpu.device_nodes or ("",)
+    )
+    extras = tuple(tuple(extra.nodes(settings, root).items()) for extra in EXTRAS if extra.wanted(settings))
+    return inventory.driver_version, settings.id_strategy, settings.mig_strategy, root, devices, extras
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+            return
+        write_atomic(path, text)
+    except OSError as error:
+        raise HostError(
+            f"the CDI spec {path} can't be written: {error.strerror}",
+            "a folder that may be written and that the container runtime reads",
+            "correct --cdi-dir (CDI_DIR), or mount the folder",
+        ) from error

@@ -1,0 +1,136 @@
+"""A configuration source that remembers: an API server that is away at the start must not cost a node its GPUs.
+
+The last configuration that was in force is kept in a file. When the real source has nothing to say within ``patience``
+seconds, the remembered one is used until it does. Nothing is remembered of a source that never spoke, so that a start
+never applies a configuration that this node was not given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import UserError
+from kgpu.base.files import write_atomic
+from kgpu.formats.config_choice import ConfigText
+
+log = logging.getLogger(__name__)
+
+PATIENCE: Final = 3.0  # seconds; a reachable API server answers in a fraction of one
+_FIELDS: Final = {"name", "text"}
+
+
+class FollowedConfig(Protocol):
+    """A configuration source that must run beside those who ask it. Level-triggered: never the same twice."""
+
+    @property
+    def error(self) -> UserError | None:
+        """Why the configuration may be out of date; None while it is followed."""
+        ...
+
+    def current(self) -> ConfigText | None:
+        """The configuration in force, None while nothing is known."""
+        ...
+
+    async def next(self, after: Any) -> ConfigText:
+        """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
+        ...
+
+    async def run(self) -> None:
+        """Follow it until cancelled."""
+        ...
+
+
+class DefaultConfig:
+    """No source: every setting is a flag's, the environment's or the default."""
+
+    def __init__(self) -> None:
+        self._text = ConfigText(name="no configuration file")
+
+    @property
+    def error(self) -> UserError | None:
+        return None
+
+    def current(self) -> ConfigText | None:
+        return self._text
+
+    async def next(self, after: Any) -> ConfigText:
+        while self._text == after:
+            await asyncio.Event().wait()
+        return self._text
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class RememberedConfig:
+    """A configuration source in front of another."""
+
+    def __init__(
+        self, source: FollowedConfig, path: Path, *, clock: Clock | None = None, patience: float = PATIENCE
+    ) -> None:
+        self._source = source
+        self._path = path
+        self._clock = clock or SystemClock()
+        self._patience = patience
+        self._remembered = load(path)
+
+    @property
+    def error(self) -> UserError | None:
+        """As the source's."""
+        return self._source.error
+
+    def current(self) -> ConfigText | None:
+        """What the source knows, else what is remembered."""
+        return self._source.current() or self._remembered
+
+    async def next(self, after: Any) -> ConfigText:
+        """As the source; the remembered configuration when the source is silent and nothing else is in force."""
+        if after is None and self._source.current() is None and self._remembered is not None:
+            found = await self._soon()
+            if found is None:
+                log.warning("the configuration can't be read now; using the last one: %s", self._remembered.name)
+                self._patience = 0.0  # who asks next has waited enough
+                return self._remembered
+        else:
+            found = await self._source.next(after)
+        self._remember(found)
+        return found
+
+    async def run(self) -> None:
+        """Run the source."""
+        await self._source.run()
+
+    async def _soon(self) -> ConfigText | None:
+        asked = asyncio.ensure_future(self._source.next(None))
+        limit = asyncio.ensure_future(self._clock.sleep(self._patience))
+        try:
+            await asyncio.wait([asked, limit], return_when=asyncio.FIRST_COMPLETED)
+            return asked.result() if asked.done() else None
+        finally:
+            for task in (asked, limit):
+                task.cancel()
+            await asyncio.gather(asked, limit, return_exceptions=True)
+
+    def _remember(self, found: ConfigText) -> None:
+        if found.problem is not None or found == self._remembered:
+            return
+        self._remembered = found
+        with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
+            write_atomic(self._path, json.dumps({"name": found.name, "text": found.text}), mode=0o600)
+
+
+def load(path: Path) -> ConfigText | None:
+    """What was remembered; None when there is nothing, or nothing that can be understood."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or set(found) != _FIELDS or not all(isinstance(one, str) for one in found.values()):
+        return None
+    return ConfigText(name=found["name"], text=found["text"])

@@ -1,0 +1,239 @@
+"""One hardware reader for all roles: a reading is made once however many ask, an event reaches everyone.
+
+Calls that overlap, or that come within ``max_age`` seconds of the last answer, get the same answer; any event about the
+inventory makes the next call read anew, so nobody acts on what an event has just made untrue. The reader is opened on
+first use: while that fails every caller gets the ``HwError``, and the next call tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import HwError
+from kgpu.hw.port import Event, EventKind, Inventory, Link, Reader, Reading
+
+T = TypeVar("T")
+
+# A subscriber that is this far behind has missed its purpose: what it lost is replaced by "read the inventory again".
+QUEUE_LIMIT = 1024
+
+
+class Coalesced(Generic[T]):
+    """The latest answer of one call; callers that come together share it."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[T]], *, clock: Clock, max_age: float) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._max_age = max_age
+        self._generation = 0
+        self._task: asyncio.Task[T] | None = None
+        self._task_generation = -1
+        self._kept: tuple[T, float] | None = None
+
+    async def get(self) -> T:
+        """The answer; at most ``max_age`` old, and begun after the last ``forget``."""
+        if self._kept is not None and self._clock.monotonic() - self._kept[1] <= self._max_age:
+            return self._kept[0]
+        task = self._task
+        if task is None or task.done() or self._task_generation != self._generation:
+            task = asyncio.create_task(self._read(self._generation), name="shared-reading")
+            task.add_done_callback(_retrieve)
+            self._task, self._task_generation = task, self._generation
+        # One caller's cancellation must not cost the others their answer.
+        return await asyncio.shield(task)
+
+    def forget(self) -> None:
+        """What is known or being read may be untrue now."""
+        self._generation += 1
+        self._kept = None
+
+    async def cancel(self) -> None:
+        """End a read in flight."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _read(self, generation: int) -> T:
+        answer = await self._fetch()
+        if generation == self._generation:
+            self._kept = (answer, self._clock.monotonic())
+        return answer
+
+
+class Subscription:
+    """One role's events, from the moment it was made; iterate it, and ``aclose`` it when done."""
+
+    def __init__(self, on_close: Callable[[Subscription], None]) -> None:
+        self._items: deque[Event | Exception] = deque()
+        self._wake = asyncio.Event()
+        self._on_close = on_close
+        self._closed = False
+
+    def put(self, item: Event | Exception) -> None:
+        """Hand over one event, or the error that ended them."""
+        if len(self._items) >= QUEUE_LIMIT and not isinstance(item, Exception):
+            self._items.clear()
+            item = Event(kind=EventKind.INVENTORY)
+        self._items.append(item)
+        self._wake.set()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._items:
+            if self._closed:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        item = self._items.popleft()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        if not self._closed:
+            self._closed = True
+            self._wake.set()
+            self._on_close(self)
+
+
+class SharedReader:
+    """A ``Reader`` for several roles over one real reader. ``close`` is the host's; roles get ``view()``."""
+
+    def __init__(
+        self, open_reader: Callable[[], Awaitable[Reader]], *, clock: Clock | None = None, max_age: float = 0.5
+    ) -> None:
+        clock = clock or SystemClock()
+        self._open = Coalesced(open_reader, clock=clock, max_age=float("inf"))
+        self._inventory = Coalesced(self._read_inventory, clock=clock, max_age=max_age)
+        self._links = Coalesced(self._read_links, clock=clock, max_age=max_age)
+        self._readings = Coalesced(self._read_readings, clock=clock, max_age=max_age)
+        self._subscribers: list[Subscription] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._source: AsyncIterator[Event] | None = None
+        self._closed = False
+        self.last_inventory: Inventory | None = None
+        self.last_error: HwError | None = None
+
+    async def inventory(self) -> Inventory:
+        return await self._inventory.get()
+
+    async def links(self) -> tuple[Link, ...]:
+        return await self._links.get()
+
+    async def readings(self) -> tuple[Reading, ...]:
+        return await self._readings.get()
+
+    def events(self) -> Subscription:
+        """Subscribe now: whatever happens after the next ``inventory`` call has begun reaches the subscription."""
+        subscription = Subscription(self._drop)
+        self._subscribers.append(subscription)
+        if self._pump is None or self._pump.done():
+            self._source = None
+            self._pump = asyncio.create_task(self._deliver(), name="hardware-events")
+            self._pump.add_done_callback(_retrieve)
+            # A reader waits for events only from the first reading after someone wants them.
+            self._forget()
+        return subscription
+
+    def view(self) -> RoleReader:
+        """The same reader for one role, which may close its view without closing the reader."""
+        return RoleReader(self)
+
+    async def close(self) -> None:
+        """Close the real reader; everyone still waiting gets an ``HwError``."""
+        self._closed = True
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+        for shared in (self._inventory, self._links, self._readings):
+            await shared.cancel()
+        with contextlib.suppress(HwError, asyncio.CancelledError):
+            if self._open._task is not None:
+                await (await self._open.get()).close()
+
+    async def _reader(self) -> Reader:
+        if self._closed:
+            raise HwError("the hardware reader is closed", "a running agent", "start the agent again")
+        reader = await self._open.get()
+        if self._source is None and self._subscribers:
+            self._source = reader.events()
+        return reader
+
+    def _forget(self) -> None:
+        self._inventory.forget()
+        self._links.forget()
+
+    async def _read_inventory(self) -> Inventory:
+        try:
+            inventory = await (await self._reader()).inventory()
+        except HwError as error:
+            self.last_error = error
+            raise
+        self.last_inventory, self.last_error = inventory, None
+        return inventory
+
+    async def _read_links(self) -> tuple[Link, ...]:
+        return await (await self._reader()).links()
+
+    async def _read_readings(self) -> tuple[Reading, ...]:
+        return await (await self._reader()).readings()
+
+    async def _deliver(self) -> None:
+        try:
+            await self._reader()
+            assert self._source is not None, "this runs only for subscribers"
+            async for event in self._source:
+                self._forget()
+                for subscriber in tuple(self._subscribers):
+                    subscriber.put(event)
+            end = HwError("the driver's events ended", "events for as long as the agent runs", "see the agent's log")
+        except HwError as error:
+            end = error
+        self._source = None
+        for subscriber in tuple(self._subscribers):
+            subscriber.put(end)
+
+    def _drop(self, subscription: Subscription) -> None:
+        with contextlib.suppress(ValueError):
+            self._subscribers.remove(subscription)
+
+
+class RoleReader:
+    """One role's view of a ``SharedReader``."""
+
+    def __init__(self, shared: SharedReader) -> None:
+        self._shared = shared
+        self._subscriptions: list[Subscription] = []
+
+    async def inventory(self) -> Inventory:
+        return await self._shared.inventory()
+
+    async def links(self) -> tuple[Link, ...]:
+        return await self._shared.links()
+
+    async def readings(self) -> tuple[Reading, ...]:
+        return await self._shared.readings()
+
+    def events(self) -> Subscription:
+        subscription = self._shared.events()
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def close(self) -> None:
+        """End this role's subscriptions; the reader stays open for the others."""
+        while self._subscriptions:
+            await self._subscriptions.pop().aclose()
+
+
+def _retrieve(task: asyncio.Task[T]) -> None:
+    """Mark a failure as seen: those who asked got it, and nobody may be left asking."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,106 @@
+"""What ``/healthz``, ``/readyz`` and ``/statusz`` say: pure functions of the agent's state.
+
+``/healthz`` is about the process alone: while it answers, it is healthy, because restarting it would take the roles
+that work along with the one that waits. ``/readyz`` is about the roles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kgpu.agent.http import Response
+from kgpu.base.decision import Decision
+from kgpu.base.errors import UserError
+from kgpu.base.supervise import RoleStatus
+from kgpu.formats.config_choice import ConfigText
+from kgpu.hw.port import Accelerator, Inventory
+
+
+def healthz() -> Response:
+    """The process answers."""
+    return Response(200, "ok\n")
+
+
+def readyz(roles: Iterable[RoleStatus]) -> Response:
+    """200 when every role runs, otherwise 503 with what each of the others lacks."""
+    rows = list(roles)
+    lines = [
+        f"[{'+' if role.ready else '-'}]{role.name} {role.state}" + (f": {role.reason}" if role.reason else "")
+        for role in rows
+    ]
+    ready = bool(rows) and all(role.ready for role in rows)
+    return Response(200 if ready else 503, "\n".join([*lines, "ready" if ready else "not ready", ""]))
+
+
+def role_row(role: RoleStatus, now: float) -> dict[str, Any]:
+    """One role for JSON; ``since_seconds`` is how long it has been in its state."""
+    return {
+        "name": role.name,
+        "state": str(role.state),
+        "reason": role.reason,
+        "since_seconds": round(now - role.since, 1),
+        "restarts": role.restarts,
+    }
+
+
+def accelerator_row(device: Accelerator) -> dict[str, Any]:
+    """One accelerator for JSON."""
+    return {
+        "index": device.index,
+        "uuid": device.uuid,
+        "name": device.name,
+        "usable": device.usable,
+        "findings": [
+            {"problem": str(finding.problem), "what": finding.what, "todo": finding.todo} for finding in device.findings
+        ],
+        "partitions": [{"uuid": part.uuid, "profile": part.profile} for part in device.partitions],
+    }
+
+
+def hardware(inventory: Inventory | None, error: UserError | None) -> dict[str, Any]:
+    """What was last read; ``state`` is ``ok``, ``unread`` or ``unavailable``."""
+    state = "unavailable" if error is not None else "unread" if inventory is None else "ok"
+    row: dict[str, Any] = {"state": state}
+    if error is not None:
+        row |= {"what": error.what, "expected": error.expected, "todo": error.todo}
+    if inventory is not None:
+        row |= {
+            "vendor": str(inventory.vendor),
+            "driver_version": inventory.driver_version,
+            "accelerators": [accelerator_row(device) for device in inventory.accelerators],
+            "findings": [
+                {"problem": str(one.problem), "what": one.what, "todo": one.todo} for one in inventory.findings
+            ],
+        }
+    return row
+
+
+def config_row(config: ConfigText | None) -> dict[str, Any]:
+    """Which configuration was last seen; the text itself stays where it is."""
+    if config is None:
+        return {"name": "", "problem": "not known yet"}
+    return {
+        "name": config.name,
+        "bytes": len(config.text.encode()),
+        "problem": config.problem.one_line() if config.problem is not None else "",
+    }
+
+
+def decision_row(decision: Decision) -> dict[str, Any]:
+    """One decision for JSON."""
+    return {
+        "subject": decision.subject,
+        "what": decision.what,
+        "why": decision.why,
+        "evidence": list(decision.evidence),
+        "severity": str(decision.severity),
+        "remedy": decision.remedy,
+        "reason": decision.reason,
+    }
+
+
+def statusz(document: Mapping[str, Any]) -> Response:
+    """The whole document as indented JSON."""
+    return Response(200, json.dumps(document, indent=2) + "\n", "application/json")

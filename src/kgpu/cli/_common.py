@@ -1,0 +1,116 @@
+"""What commands share: the help layout with examples, common options, printing data, running a coroutine.
+
+Imports click only; whatever is heavier is imported inside the function that needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from kgpu.base.errors import UserError
+from kgpu.base.problems import obstacle_in
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Examples:
+    """Mixin: a command whose help ends with examples, one per line, shown as they are typed."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = [line.strip() for line in self.examples.splitlines() if line.strip()]
+        if lines:
+            formatter.write_paragraph()
+            formatter.write("Examples:\n")
+            for line in lines:
+                formatter.write(f"  {line}\n")
+        if isinstance(self, click.Command):
+            click.Command.format_epilog(self, ctx, formatter)
+
+
+class ExampleCommand(Examples, click.Command):
+    """``@click.command(cls=ExampleCommand, examples="kgpu version -o json")``; several examples are several lines."""
+
+
+class ExampleGroup(Examples, click.Group):
+    """A group with examples; its subcommands are ``ExampleCommand`` unless they say otherwise."""
+
+    command_class = ExampleCommand
+
+
+def output_option(*forms: str, default: str = "text") -> Callable[[F], F]:
+    """``-o/--output`` with the given forms (text and json when none are given); the parameter is ``output``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(forms or ("text", "json")),
+        default=default,
+        show_default=True,
+        help="How to print the result.",
+    )
+
+
+def root_option(function: F) -> F:
+    """``--root DIR`` (also ``--driver-root``): whose driver to use; the parameter is ``root``, "" when not given."""
+    return click.option(
+        "--root",
+        "--driver-root",
+        "root",
+        metavar="DIR",
+        default="",
+        envvar=["KGPU_ROOT", "DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"],
+        help="Driver root as this process sees it, e.g. a simulated one. Default: this machine's.",
+    )(function)
+
+
+def log_options(function: F) -> F:
+    """``--log-level`` and ``--log-format``; parameters of the same names."""
+    level = click.option(
+        "--log-level",
+        type=click.Choice(("debug", "info", "warning", "error")),
+        default="info",
+        show_default=True,
+        envvar="LOG_LEVEL",
+        help="The least important records to write.",
+    )
+    form = click.option(
+        "--log-format",
+        type=click.Choice(("text", "json")),
+        default="text",
+        show_default=True,
+        envvar="LOG_FORMAT",
+        help="Log lines for people, or one JSON object per line.",
+    )
+    return level(form(function))
+
+
+def print_json(data: object) -> None:
+    """Print JSON data, indented, in the order given."""
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end. A ``UserError`` that a task group has wrapped comes out as itself."""
+    import asyncio
+
+    try:
+        return asyncio.run(coroutine)
+    except BaseExceptionGroup as group:
+        obstacle = obstacle_in(group)
+        if obstacle is not None:
+            raise obstacle from group
+        raise
+
+
+def print_error(error: UserError, program: str = "kgpu") -> None:
+    """Write the three parts to standard error."""
+    click.echo(f"{program}: {error}", file=sys.stderr)

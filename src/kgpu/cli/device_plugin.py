@@ -1,0 +1,258 @@
+"""``kgpu device-plugin``: the device plugin alone, and trying its choices without a cluster.
+
+Without a subcommand it runs the plugin, so that the replaced program's command lines work as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kgpu.base.errors import ConfigError
+from kgpu.cli._common import (
+    ExampleCommand,
+    ExampleGroup,
+    log_options,
+    output_option,
+    print_error,
+    print_json,
+    root_option,
+    run_async,
+)
+from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET
+
+if TYPE_CHECKING:
+    from kgpu.deviceplugin.config import Settings
+    from kgpu.hw.port import Reader
+
+# A boolean flag may stand alone or have a value, as in Go: --gds-enabled, --gds-enabled=false.
+_SHAPES: Final[Mapping[str, dict[str, Any]]] = {
+    "bool": {"is_flag": False, "flag_value": "true", "default": None},
+    "text": {"default": None},
+    "choice": {"default": None},
+    "list": {"multiple": True},
+    "ints": {"multiple": True},
+}
+
+
+def _help(row: Any) -> str:
+    choices = f" One of: {', '.join(row.choices)}." if row.choices else ""
+    return f"{row.help[:1].upper()}{row.help[1:]}.{choices}  [env var: {', '.join(row.envs)}]"
+
+
+class RunByDefault(ExampleGroup):
+    """Words that begin with a flag belong to ``run``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+class RunCommand(ExampleCommand):
+    """Takes the flags in from the component's table when it is used."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from kgpu.deviceplugin.config import FLAGS
+
+        own = super().get_params(ctx)
+        rows = [
+            click.Option(
+                [row.flag, *row.aliases, f"flag_{row.attr}"],
+                metavar="VALUE",
+                help=_help(row),
+                **_SHAPES[row.kind.value],
+            )
+            for row in FLAGS
+        ]
+        return [*own[:-1], *rows, *own[-1:]]
+
+
+@click.group(
+    "device-plugin",
+    cls=RunByDefault,
+    examples="""
+    kgpu device-plugin run --mig-strategy mixed
+    kgpu device-plugin check-config plugin.yaml
+    kgpu device-plugin prefer --root /tmp/node --available 0,2,4,5 --must 0 --size 2
+    """,
+)
+def device_plugin() -> None:
+    """The device plugin alone; try its choices. Without a subcommand: run."""
+
+
+@device_plugin.command("run", cls=RunCommand, examples="kgpu device-plugin run --device-list-strategy cdi-cri")
+@click.option("--config-file", envvar="CONFIG_FILE", default="", metavar="FILE", help="Config file v1; followed.")
+@click.option(
+    "--kubelet-socket", envvar="KUBELET_SOCKET", default=KUBELET_SOCKET, show_default=True, metavar="FILE",
+    help="The kubelet's socket; the plugin's own sockets are made beside it.",
+)  # fmt: skip
+@click.option("--cdi-dir", envvar="CDI_DIR", default=CDI_DIR, show_default=True, metavar="DIR", help="For CDI specs.")
+@click.option(
+    "--state-dir", envvar="STATE_DIR", default="/var/lib/kgpu", show_default=True, metavar="DIR",
+    help="What is remembered over restarts.",
+)  # fmt: skip
+@log_options
+def run_command(
+    *,
+    config_file: str,
+    kubelet_socket: str,
+    cdi_dir: str,
+    state_dir: str,
+    log_level: str,
+    log_format: str,
+    **given: Any,
+) -> None:
+    """Offer this node's devices to its kubelet until stopped."""
+    from kgpu.base.log import configure
+
+    configure(level=log_level, form=log_format)
+    overrides = {name.removeprefix("flag_"): value for name, value in given.items() if value not in {None, ()}}
+    run_async(_run(config_file, Path(kubelet_socket), Path(cdi_dir), Path(state_dir), overrides))
+
+
+async def _run(
+    config_file: str, kubelet_socket: Path, cdi_dir: Path, state_dir: Path, overrides: Mapping[str, Any]
+) -> None:
+    import asyncio
+    import signal
+
+    from kgpu.agent.config_file import FileConfigSource
+    from kgpu.agent.shared import SharedReader
+    from kgpu.deviceplugin.config import resolve
+    from kgpu.deviceplugin.run import DevicePluginContext, run
+    from kgpu.deviceplugin.source import MemoryConfigSource
+    from kgpu.formats.plugin_config_parse import parse_config
+
+    source = FileConfigSource(Path(config_file)) if config_file else MemoryConfigSource()
+    first = await source.next(None)
+    if first.problem is not None:
+        raise first.problem
+    settings = resolve(parse_config(first.text, source=first.name), overrides=overrides, env=os.environ)
+    reader = SharedReader(lambda: _open(settings))
+    context = DevicePluginContext(
+        reader=reader,
+        config=source,
+        report=_report,
+        state_dir=state_dir,
+        kubelet_socket=kubelet_socket,
+        cdi_dir=cdi_dir,
+        overrides=overrides,
+        env=os.environ,
+        wait=not settings.fail_on_init_error,
+    )
+    tasks = [asyncio.create_task(run(context), name="device plugin")]
+    if isinstance(source, FileConfigSource):
+        tasks.append(asyncio.create_task(source.run(), name="config file"))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, source.reload)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopped}:
+            task.result()
+    finally:
+        for task in (stopped, *tasks):
+            task.cancel()
+        await asyncio.gather(stopped, *tasks, return_exceptions=True)
+        await reader.close()
+
+
+async def _open(settings: Settings) -> Reader:
+    from kgpu.hw.open import open_reader
+
+    return open_reader(driver_root=_seen_root(settings.container_driver_root))
+
+
+def _report(decision: Any) -> None:
+    import logging
+
+    from kgpu.base.log import log_decision
+
+    log_decision(logging.getLogger("kgpu.deviceplugin"), decision)
+
+
+def _seen_root(mounted: str) -> Path:
+    """The driver root where it is mounted here, else this process's own."""
+    return Path(mounted) if os.path.isdir(mounted) else Path("/")
+
+
+@device_plugin.command("prefer", examples="kgpu device-plugin prefer --available 0,2,4,5 --must 0 --size 2 -o json")
+@root_option
+@click.option("--available", required=True, metavar="LIST", help="Indices of the GPUs that are free, e.g. 0,2,4,5.")
+@click.option("--must", default="", metavar="LIST", help="Indices that have to be among the choice.")
+@click.option("--size", required=True, type=int, help="How many GPUs to choose.")
+@output_option("text", "json")
+def prefer_command(*, root: str, available: str, must: str, size: int, output: str) -> None:
+    """Which GPUs the kubelet would be told to take, and why."""
+    free, required = _indices("--available", available), _indices("--must", must)
+    choice = run_async(_prefer(root, free, required, size))
+    if output == "json":
+        print_json(choice)
+    else:
+        click.echo(f"devices: {','.join(map(str, choice['devices']))}\nscore: {choice['score']}\nwhy: {choice['why']}")
+
+
+async def _prefer(root: str, free: list[int], required: list[int], size: int) -> dict[str, Any]:
+    from kgpu.deviceplugin.prefer import prefer_indices
+    from kgpu.hw.open import open_reader
+
+    reader = open_reader(driver_root=Path(root) if root else None)
+    try:
+        inventory = await reader.inventory()
+        links = await reader.links()
+    finally:
+        await reader.close()
+    choice = prefer_indices(inventory, links, available=free, required=required, size=size)
+    return {"devices": list(choice.indices), "score": choice.score, "why": choice.why}
+
+
+def _indices(flag: str, text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) < 5):
+            raise ConfigError(f"{flag}: {word!r} is not a GPU index", "numbers separated by commas, e.g. 0,2,4,5",
+                              "see the indices with `nvidia-smi -L`")  # fmt: skip
+    return [int(word) for word in dict.fromkeys(words)]
+
+
+@device_plugin.command("check-config", examples="kgpu device-plugin check-config plugin.yaml")
+@click.argument("file", metavar="FILE")
+@output_option("text", "json")
+def check_config(*, file: str, output: str) -> None:
+    """Check a config file (v1): every problem, or the configuration that it means."""
+    from kgpu.agent.config_file import read_config
+    from kgpu.deviceplugin.config import printable, resolve
+    from kgpu.formats.plugin_config_parse import examine
+
+    text = read_config(Path(file))
+    if text.problem is not None:
+        raise text.problem
+    config, problems = examine(text.text, source=text.name)
+    settings = None
+    if not problems:
+        try:
+            settings = resolve(config, overrides={}, env={})
+        except ConfigError as contradiction:
+            problems = [contradiction]
+    if output == "json":
+        print_json(
+            {
+                "valid": not problems,
+                "problems": [{"what": p.what, "expected": p.expected, "todo": p.todo} for p in problems],
+                "config": printable(settings) if settings is not None else None,
+            }
+        )
+    else:
+        for problem in problems:
+            print_error(problem)
+        if settings is not None:
+            print_json(printable(settings))
+    if problems:
+        raise click.exceptions.Exit(2)

@@ -1,0 +1,200 @@
+"""The command line's front door: which commands there are, and what happens when one fails.
+
+Commands are rows of a table; the module of a command is imported only when it runs, so that ``kgpu --help`` and every
+small command start at once. Exit codes: 0 done, 1 a defect of kgpu, 2 bad input or an obstacle that is explained in
+three parts, 130 interrupted, 141 the reader of the output went away. A traceback appears only with ``KGPU_DEBUG=1``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kgpu.base.errors import ConfigError, UserError
+from kgpu.base.problems import describe, obstacle_in
+from kgpu.base.suggest import did_you_mean
+from kgpu.cli._common import ExampleGroup, print_error
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command: its name, where its click command is, and the line that ``kgpu --help`` shows."""
+
+    name: str
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Final = (
+    Entry("agent", "kgpu.cli.agent", "agent", "Run a node's roles: device plugin, labels."),
+    Entry("device-plugin", "kgpu.cli.device_plugin", "device_plugin", "The device plugin alone; try its choices."),
+    Entry("labels", "kgpu.cli.labels", "labels", "Print or publish this node's accelerator labels."),
+    Entry("cdi", "kgpu.cli.cdi", "cdi", "Write and list CDI specs for containers."),
+    Entry("lab", "kgpu.cli.lab", "lab", "Simulated accelerators and clusters to try and test with."),
+    Entry("completion", "kgpu.cli.completion", "completion", "Shell completion for bash, zsh or fish."),
+    Entry("version", "kgpu.cli.version", "version", "Print the version."),
+)
+
+# The replaced programs' names: a link of that name to kgpu behaves as that program, with these words put in front.
+PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
+    "nvidia-device-plugin": ("device-plugin", "run"),
+    "gpu-feature-discovery": ("labels", "--daemon"),
+    "nvidia-ctk": (),
+    "kubectl-gpu": (),
+}
+
+EXAMPLES: Final = """
+kgpu agent --roles deviceplugin,labels
+kgpu labels
+kgpu lab up --real
+"""
+
+
+class LazyGroup(ExampleGroup):
+    """A group whose commands are imported when they are used, not when they are listed."""
+
+    def __init__(self, *args: Any, entries: Sequence[Entry] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.entries = {entry.name: entry for entry in entries}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.entries, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.list_commands(ctx) and not name.startswith("-"):
+            hint = did_you_mean(name, self.list_commands(ctx))
+            raise ConfigError(
+                f'there is no command "{name}"' + (f"; {hint}" if hint else ""),
+                f"one of: {', '.join(self.list_commands(ctx))}",
+                f"see `{ctx.command_path} --help`",
+            )
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(entry.name, help=entry.help)
+            for entry in self.entries.values()
+            if entry.name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        with formatter.section("Commands"):
+            formatter.write_dl([(entry.name, entry.help) for entry in self.entries.values()])
+
+
+@click.group(
+    cls=LazyGroup,
+    entries=COMMANDS,
+    examples=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Makes accelerators usable on Kubernetes, and says why when they are not."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. ``argv`` includes the program's name; default ``sys.argv``."""
+    words = list(sys.argv if argv is None else argv)
+    program = os.path.basename(words[0]) if words else "kgpu"
+    if program == "__main__.py" or program not in PROGRAMS:
+        program = "kgpu"
+    arguments = [*PROGRAMS.get(program, ()), *words[1:]]
+    try:
+        code = _run(program, arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _forget_output()
+        return 141
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as problem:
+        if os.environ.get("KGPU_DEBUG"):
+            raise
+        return _explain(program, problem)
+
+
+def _run(program: str, arguments: list[str]) -> int:
+    instruction = os.environ.get("_KGPU_COMPLETE")
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, program, "_KGPU_COMPLETE", instruction)
+    with cli.make_context("kubectl gpu" if program == "kubectl-gpu" else program, arguments) as ctx:
+        cli.invoke(ctx)
+    return 0
+
+
+def _explain(program: str, problem: Exception) -> int:
+    """Say it in the way that fits the kind of error; returns the exit code."""
+    if isinstance(problem, click.exceptions.Exit):
+        return problem.exit_code
+    error = obstacle_in(problem) or _foreign(problem)
+    if error is not None:
+        print_error(error, program)
+        return 2
+    click.echo(
+        f"{program}: unexpected error: {describe(problem)}\n"
+        "  This is a defect of kgpu. Run the command again with KGPU_DEBUG=1 and report what it prints.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _foreign(problem: Exception) -> UserError | None:
+    """Errors of click and of the system that are about input, in three parts; None for everything else."""
+    if isinstance(problem, click.UsageError):
+        path = problem.ctx.command_path if problem.ctx else "kgpu"
+        usage = problem.ctx.get_usage().removeprefix("Usage: ") if problem.ctx else "a known command"
+        what = " ".join(problem.format_message().split()).rstrip(".")
+        return ConfigError(what, " ".join(usage.split()), f"see `{path} --help`")
+    if isinstance(problem, click.ClickException):
+        return ConfigError(problem.format_message(), "valid input", "correct it and run the command again")
+    if isinstance(problem, OSError) and problem.filename is not None:
+        name = os.fsdecode(problem.filename) if isinstance(problem.filename, str | bytes) else str(problem.filename)
+        return UserError(
+            f"can't use {name}: {problem.strerror}",
+            "a path that this user may use in this way",
+            "check the path and its permissions",
+        )
+    return None
+
+
+def _forget_output() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush does not complain again."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The device plugin: offers accelerators and slices to the kubelet. Read plan.py first."""

@@ -1,0 +1,184 @@
+"""From device ids to what a container gets, per strategy. Pure: answers come from what is known, never from hardware.
+
+The table of strategies is the replaced program's. Several strategies add up; where envvar and volume-mounts both set
+``NVIDIA_VISIBLE_DEVICES`` the latter wins. A device that is known to be broken is refused: the kubelet asks for one
+only in a race, and a refused pod is replaced while a pod on a dead GPU hangs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from kgpu.base.errors import KubeletError
+from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.model import Device, HostFacts, Resource
+from kgpu.formats import names
+from kgpu.formats.plugin_config import SharingKind
+from kgpu.kubelet.model import ContainerAllocation, DeviceNode, Mount
+
+IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
+MPS_CONTAINER_ROOT = "/mps"
+
+
+class AllocationError(KubeletError):
+    """The kubelet's request can't be met; the pod shows the text."""
+
+
+def allocate(
+    resource: Resource,
+    ids: Sequence[str],
+    settings: Settings,
+    host: HostFacts,
+    *,
+    unhealthy: Mapping[str, str],
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+) -> ContainerAllocation:
+    """The answer for one container. ``unhealthy`` maps device ids to the reason. Raises AllocationError."""
+    devices = _requested(resource, ids, unhealthy)
+    parts = _Parts(settings, host)
+    shown = list(dict.fromkeys(_shown(device, settings) for device in devices))
+    for strategy in names_in_order(settings.list_strategies):
+        _STRATEGIES[strategy](parts, shown, new_id)
+    for flag, variable in (
+        (settings.gdrcopy_enabled, names.ENV_GDRCOPY),
+        (settings.gds_enabled, names.ENV_GDS),
+        (settings.mofed_enabled, names.ENV_MOFED),
+    ):
+        if flag:
+            parts.envs[variable] = "enabled"
+    if settings.pass_device_specs and not _only_cdi(settings):
+        _device_specs(parts, devices)
+    if resource.sharing is SharingKind.MPS and any(device.is_replica for device in devices):
+        _mps(parts, resource)
+    return ContainerAllocation(
+        envs=parts.envs,
+        mounts=tuple(parts.mounts),
+        devices=tuple(parts.nodes),
+        annotations=parts.annotations,
+        cdi_devices=tuple(parts.cdi),
+    )
+
+
+class _Parts:
+    def __init__(self, settings: Settings, host: HostFacts) -> None:
+        self.settings = settings
+        self.host = host
+        self.envs: dict[str, str] = {}
+        self.mounts: list[Mount] = []
+        self.nodes: list[DeviceNode] = []
+        self.annotations: dict[str, str] = {}
+        self.cdi: list[str] = []
+
+    @property
+    def channels(self) -> list[int]:
+        """IMEX channels that are wanted and there."""
+        return [channel for channel in self.settings.imex_channel_ids if channel in self.host.imex_channels]
+
+
+def names_in_order(strategies: Sequence[str]) -> list[str]:
+    """The chosen strategies in the order in which they overwrite each other, whatever order they were given in."""
+    return [strategy for strategy in _STRATEGIES if strategy in strategies]
+
+
+def _requested(resource: Resource, ids: Sequence[str], unhealthy: Mapping[str, str]) -> list[Device]:
+    known = {device.id: device for device in resource.devices}
+    prefix = f'invalid allocation request for "{resource.name}": invalid request: '
+    for wanted in ids:
+        if wanted not in known:
+            raise AllocationError(
+                f"{prefix}unknown device: {wanted}",
+                f"one of the {len(known)} devices that {resource.name} has now",
+                "delete the pod: its replacement gets a device that exists",
+            )
+    if resource.refuses_many and len(ids) > 1 and any(known[wanted].is_replica for wanted in ids):
+        raise AllocationError(
+            f"{prefix}maximum request size for shared resources is 1; found {len(ids)}",
+            "a request for one share, because more shares of a device give no more of it",
+            f"request {resource.name}: 1, or set failRequestsGreaterThanOne: false",
+        )
+    for wanted in ids:
+        if reason := unhealthy.get(wanted):
+            raise AllocationError(
+                f"{prefix}device {wanted} is unhealthy: {reason}",
+                "a healthy device",
+                "delete the pod: its replacement gets a healthy device, if there is one",
+            )
+    return [known[wanted] for wanted in dict.fromkeys(ids)]
+
+
+def _shown(device: Device, settings: Settings) -> str:
+    return device.unit.index if settings.id_strategy == "index" else device.unit.uuid
+
+
+def _only_cdi(settings: Settings) -> bool:
+    return all(strategy.startswith("cdi-") for strategy in settings.list_strategies)
+
+
+def _envvar(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
+    parts.envs[names.ENV_VISIBLE_DEVICES] = ",".join(shown)
+    if parts.channels:
+        parts.envs[names.ENV_IMEX_CHANNELS] = ",".join(map(str, parts.channels))
+
+
+def _volume_mounts(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
+    parts.envs[names.ENV_VISIBLE_DEVICES] = names.VOLUME_MOUNTS_DIR
+    wanted = [*shown, *(f"imex/{channel}" for channel in parts.channels)]
+    parts.mounts += [
+        Mount(container_path=f"{names.VOLUME_MOUNTS_DIR}/{name}", host_path="/dev/null") for name in wanted
+    ]
+
+
+def cdi_names(shown: Sequence[str], settings: Settings, host: HostFacts) -> list[str]:
+    """Qualified CDI names for device ids, and for what comes with every container."""
+    wanted = [("gpu", name) for name in shown]
+    wanted += [("imex-channel", str(channel)) for channel in settings.imex_channel_ids if channel in host.imex_channels]
+    wanted += [
+        (kind, "all")
+        for kind, on in (
+            ("gds", settings.gds_enabled and host.gds),
+            ("mofed", settings.mofed_enabled and host.mofed),
+            ("gdrcopy", settings.gdrcopy_enabled and host.gdrcopy),
+        )
+        if on
+    ]
+    return [f"{names.CDI_PLUGIN_VENDOR}/{kind}={name}" for kind, name in wanted]
+
+
+def _cdi_annotations(parts: _Parts, shown: list[str], new_id: Callable[[], str]) -> None:
+    key = f"{parts.settings.cdi_annotation_prefix}nvidia-device-plugin_{new_id()}"
+    parts.annotations[key] = ",".join(cdi_names(shown, parts.settings, parts.host))
+
+
+def _cdi_cri(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
+    parts.cdi += cdi_names(shown, parts.settings, parts.host)
+
+
+_STRATEGIES: Mapping[str, Callable[[_Parts, list[str], Callable[[], str]], None]] = {
+    "envvar": _envvar,
+    "volume-mounts": _volume_mounts,
+    "cdi-annotations": _cdi_annotations,
+    "cdi-cri": _cdi_cri,
+}
+
+
+def _device_specs(parts: _Parts, devices: Sequence[Device]) -> None:
+    root = parts.settings.host_dev_root.rstrip("/")
+    paths = [
+        *parts.host.control_nodes,
+        *(path for device in devices for path in device.unit.device_nodes),
+        *(IMEX_NODE.format(channel) for channel in parts.channels),
+    ]
+    parts.nodes += [
+        DeviceNode(container_path=path, host_path=root + path, permissions="rw") for path in dict.fromkeys(paths)
+    ]
+
+
+def _mps(parts: _Parts, resource: Resource) -> None:
+    pipe = f"{MPS_CONTAINER_ROOT}/{resource.name}/pipe"
+    root = parts.settings.mps_root.rstrip("/")
+    parts.envs[names.ENV_MPS_PIPE_DIRECTORY] = pipe
+    parts.mounts += [
+        Mount(container_path=pipe, host_path=f"{root}/{resource.name}/pipe"),
+        Mount(container_path="/dev/shm", host_path=f"{root}/shm"),  # noqa: S108 - the path in the container
+    ]

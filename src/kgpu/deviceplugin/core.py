@@ -1,0 +1,198 @@
+"""All that the device plugin knows and decides, without a socket or a clock: inputs in, offers and decisions out.
+
+``run.py`` feeds it configurations, readings and events, and asks for the resources to offer. Every answer to the
+kubelet comes from here, so that a hung driver can't delay one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import HwError, UserError
+from kgpu.deviceplugin import health as health_rules
+from kgpu.deviceplugin import roster
+from kgpu.deviceplugin.allocate import AllocationError, allocate
+from kgpu.deviceplugin.config import Settings, resolve
+from kgpu.deviceplugin.health import Health
+from kgpu.deviceplugin.model import HostFacts, Plan, Resource
+from kgpu.deviceplugin.plan import plan
+from kgpu.deviceplugin.prefer import Choice, prefer
+from kgpu.deviceplugin.roster import Memory
+from kgpu.deviceplugin.topology import Topology
+from kgpu.formats.config_choice import ConfigText
+from kgpu.formats.plugin_config_parse import parse_config
+from kgpu.hw.port import Accelerator, Event, Finding, Inventory, Link, Problem
+from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest
+
+
+class Core:
+    """The state of one node's device plugin. Not thread-safe; every method is quick."""
+
+    def __init__(
+        self,
+        *,
+        overrides: Mapping[str, Any],
+        env: Mapping[str, str],
+        report: DecisionSink,
+        facts: Callable[[Settings], HostFacts],
+        memory: Memory,
+    ) -> None:
+        self._overrides = overrides
+        self._env = env
+        self._report = report
+        self._facts = facts
+        self._memory = memory
+        self._told: frozenset[Decision] = frozenset()
+        self.settings: Settings | None = None
+        self.host = HostFacts()
+        self.accelerators: tuple[Accelerator, ...] = memory.accelerators
+        self.topology = Topology((), ())
+        self.plan = Plan()
+        self.health = Health(illnesses=memory.illnesses)
+        self.read = False  # whether an inventory or its failure is known
+        self._rules, decisions = health_rules.rules_from_env(env)
+        self._tell(decisions)
+
+    # --- inputs ---
+
+    def configure(self, config: ConfigText) -> None:
+        """Take a configuration over. Raises UserError when it can't be used; what was in force then stays so."""
+        if config.problem is not None:
+            raise config.problem
+        self.settings = resolve(parse_config(config.text, source=config.name), overrides=self._overrides, env=self._env)
+        self._memory = replace(self._memory, config=config.text)
+        self._replan()
+
+    def configure_from_memory(self) -> bool:
+        """Use the last good configuration of an earlier run; False when there is none."""
+        if self._memory.config is None:
+            return False
+        try:
+            self.configure(ConfigText(name="the last good configuration", text=self._memory.config))
+        except UserError:
+            return False
+        return True
+
+    def inventory(self, inventory: Inventory, links: Sequence[Link], now: float) -> None:
+        """Take a reading over."""
+        self.accelerators, decisions = roster.merge(self.accelerators, inventory)
+        self._tell(decisions)
+        self.topology = self.topology.updated(self.accelerators, links)
+        self._observe(now)
+
+    def unreadable(self, problem: HwError, now: float) -> None:
+        """Nothing can be read at all: every known device keeps its place and is unhealthy."""
+        finding = Finding(
+            subject="", problem=Problem.CRASHED, what=problem.what, expected=problem.expected, todo=problem.todo
+        )
+        self.accelerators = tuple(
+            gpu if not gpu.usable else replace(gpu, findings=(*gpu.findings, replace(finding, subject=gpu.uuid)))
+            for gpu in self.accelerators
+        )
+        self._observe(now)
+
+    def event(self, event: Event, now: float) -> bool:
+        """Take an event over; True when it changed somebody's health."""
+        before = self.health
+        self.health, decisions = health_rules.on_event(before, event, self._rules, now)
+        self._tell(decisions)
+        return self.health.illnesses != before.illnesses
+
+    def _observe(self, now: float) -> None:
+        self.read = True
+        self.health, decisions = health_rules.on_reading(self.health, self.accelerators, self._rules, now)
+        self._tell(decisions)
+        self._replan()
+
+    def _replan(self) -> None:
+        if self.settings is None or not self.read:
+            return
+        self.host = self._facts(self.settings)
+        missing = [ch for ch in self.settings.imex_channel_ids if ch not in self.host.imex_channels]
+        made = plan(self.accelerators, self.settings)
+        if missing:
+            made = _without_imex(made, missing, required=self.settings.imex_required)
+        self.plan = made
+        news = frozenset(made.decisions)
+        self._tell([decision for decision in made.decisions if decision not in self._told])
+        self._told = news
+
+    def _tell(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            self._report(decision)
+
+    # --- outputs ---
+
+    @property
+    def memory(self) -> Memory:
+        """What a later run needs to know."""
+        return replace(
+            self._memory,
+            accelerators=self.accelerators,
+            illnesses=self.health.illnesses,
+        )
+
+    @property
+    def sick(self) -> bool:
+        """True while something may recover."""
+        return bool(self.health.broken or self.health.illnesses)
+
+    def states(self, resource: Resource) -> tuple[DeviceState, ...]:
+        """The device list for the kubelet."""
+        reason = self.health.reason
+        bad = {unit for unit in dict.fromkeys(device.unit for device in resource.devices) if reason(unit)}
+        return tuple(
+            DeviceState(id=device.id, healthy=device.unit not in bad, numa_node=device.unit.numa_node)
+            for device in resource.devices
+        )
+
+    def allocate(self, name: str, ids: Sequence[str]) -> ContainerAllocation:
+        """Answer Allocate for the resource ``name``. Raises AllocationError."""
+        resource = self._resource(name)
+        wanted = set(ids)
+        unhealthy = {
+            device.id: reason
+            for device in resource.devices
+            if device.id in wanted and (reason := self.health.reason(device.unit))
+        }
+        assert self.settings is not None
+        return allocate(resource, ids, self.settings, self.host, unhealthy=unhealthy)
+
+    def prefer(self, name: str, request: PreferenceRequest) -> Choice:
+        """Answer GetPreferredAllocation for the resource ``name``. Raises AllocationError."""
+        assert self.settings is not None
+        return prefer(self._resource(name), request, self.topology, policy=self.settings.shared_policy)
+
+    def _resource(self, name: str) -> Resource:
+        resource = self.plan.resource(name)
+        if resource is None or self.settings is None:
+            raise AllocationError(
+                f'invalid allocation request for "{name}": the resource is being withdrawn',
+                "a resource that this node still offers",
+                "delete the pod: its replacement is scheduled anew",
+            )
+        return resource
+
+
+def _without_imex(made: Plan, missing: Sequence[int], *, required: bool) -> Plan:
+    """Missing channels are a warning, or with ``required`` the end of every offer until they are there."""
+    names = ", ".join(f"channel{channel}" for channel in missing)
+    decision = Decision(
+        subject="",
+        what="nothing is offered" if required else f"containers get no IMEX {names}",
+        why=f"error querying IMEX channels: requested IMEX channel {names} does not exist",
+        severity=Severity.ERROR if required else Severity.WARNING,
+        remedy="load the nvidia-caps-imex-channels device (NVreg_CreateImexChannel0=1), or set imex.required: false",
+        reason="ImexMissing",
+    )
+    return Plan(resources=() if required else made.resources, decisions=(*made.decisions, decision))
+
+
+def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Decision:
+    """The record of a configuration that can't be used."""
+    decision = Decision.from_error(problem, subject=config.name, reason="ConfigRefused", severity=Severity.ERROR)
+    tail = "the last good configuration stays in force" if kept else "nothing is offered until it is corrected"
+    return replace(decision, evidence=(tail,))

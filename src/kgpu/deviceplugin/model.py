@@ -1,0 +1,88 @@
+"""What the device plugin offers: units of hardware, the devices made of them, and the resources they form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kgpu.base.decision import Decision
+from kgpu.formats.plugin_config import SharingKind
+
+REPLICA_SEPARATOR = "::"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One GPU or one MIG device as hardware. ``index`` is ``3`` or ``3:1``; ``profile`` is "" for a whole GPU.
+
+    ``device_nodes`` are the paths that a container sees. ``gpu_instance`` and ``compute_instance`` are None for a
+    whole GPU.
+    """
+
+    uuid: str
+    index: str
+    gpu_uuid: str
+    gpu_index: int
+    model: str = ""
+    profile: str = ""
+    numa_node: int | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    device_nodes: tuple[str, ...] = ()
+
+    @property
+    def is_mig(self) -> bool:
+        """True for a slice of a GPU."""
+        return bool(self.profile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One schedulable device: a unit, or one of its replicas (``id`` is then ``<uuid>::<n>``)."""
+
+    id: str
+    unit: Unit
+
+    @property
+    def is_replica(self) -> bool:
+        """True for one of several shares of its unit."""
+        return REPLICA_SEPARATOR in self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One resource as the kubelet sees it, its devices in the order of GPU, slice, replica."""
+
+    name: str
+    devices: tuple[Device, ...] = ()
+    sharing: SharingKind | None = None
+    refuses_many: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        """The socket's file name: ``nvidia-<name>.sock``; another domain than nvidia.com comes before the name."""
+        domain, _, name = self.name.partition("/")
+        return f"nvidia-{name}.sock" if domain == "nvidia.com" else f"{domain}-{name}.sock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to offer, and everything that was decided on the way there."""
+
+    resources: tuple[Resource, ...] = ()
+    decisions: tuple[Decision, ...] = field(default=(), compare=False)
+
+    def resource(self, name: str) -> Resource | None:
+        """The resource called ``name``."""
+        return next((resource for resource in self.resources if resource.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What this node's /dev offers beside the GPUs' own nodes; paths as a container sees them."""
+
+    control_nodes: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
+    gds: bool = False
+    mofed: bool = False
+    gdrcopy: bool = False

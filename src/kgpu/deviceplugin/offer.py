@@ -1,0 +1,171 @@
+"""One resource at the kubelet: its socket, its registration, its device list. Troubles of one never reach another.
+
+Registers whenever the kubelet's socket is another one than before, and again when the kubelet does not keep a stream.
+Makes its own socket again when somebody removed it (a starting kubelet empties the folder).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock
+from kgpu.base.decision import Decision, DecisionSink
+from kgpu.base.errors import KubeletError
+from kgpu.deviceplugin.core import Core
+from kgpu.deviceplugin.model import Resource
+from kgpu.kubelet.device_plugin import DevicePluginServer, register
+from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest, Registration
+from kgpu.kubelet.socket_watch import SocketIdentity
+
+STREAM_SECONDS = 5.0
+"""A kubelet that registered a plugin opens a stream at once; after this long without one it is told again."""
+WITHDRAW_SECONDS = 10.0
+"""How long an empty list is still served after the kubelet got it, so that it is sure to be acted on."""
+RETRY = BackoffPolicy(first=0.05, cap=1.0, factor=2.0, jitter=0.2, healthy_after=5.0)
+
+
+class Offer:
+    """Serves one resource until cancelled. ``set`` may be called before and while ``run`` runs."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        core: Core,
+        kubelet_socket: Path,
+        clock: Clock,
+        report: DecisionSink,
+        identity: Callable[[], SocketIdentity | None],
+        on_progress: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self._core = core
+        self._kubelet_socket = kubelet_socket
+        self._clock = clock
+        self._report = report
+        self._identity = identity
+        self._on_progress = on_progress
+        self._wake = asyncio.Event()
+        self._states: tuple[DeviceState, ...] | None = None
+        self._server: DevicePluginServer | None = None
+        self._registered: SocketIdentity | None = None
+        self._registered_at = 0.0
+        self._told = ""
+        self._empty_since: float | None = None
+        self.problem = ""
+
+    # --- what the kubelet asks (PluginLogic) ---
+
+    def allocate(self, ids: Sequence[str]) -> ContainerAllocation:
+        return self._core.allocate(self.name, ids)
+
+    def prefer(self, request: PreferenceRequest) -> Sequence[str]:
+        return self._core.prefer(self.name, request).ids
+
+    # --- what the loop says ---
+
+    def set(self, states: tuple[DeviceState, ...]) -> None:
+        """Offer these devices from now on; none withdraws the resource."""
+        if states == self._states:
+            return
+        self._states = states
+        self._empty_since = None
+        if self._server is not None:
+            self._server.update(states)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something about the kubelet or its folder changed: look again."""
+        self._wake.set()
+
+    @property
+    def registered(self) -> bool:
+        """True while the kubelet that is there now knows the resource."""
+        return self._registered is not None and self._registered == self._identity()
+
+    @property
+    def withdrawn(self) -> bool:
+        """True when the resource has no devices any more and the kubelet had time to act on it."""
+        return self._empty_since is not None and self._clock.monotonic() - self._empty_since >= WITHDRAW_SECONDS
+
+    async def run(self) -> None:
+        """Serve and register for ever."""
+        backoff = Backoff(RETRY)
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    await self._serve()
+                    await self._register()
+                    self._said("")
+                    backoff.reset()
+                    pause = 1.0
+                except KubeletError as problem:
+                    self._said(problem.one_line(), problem)
+                    pause = backoff.next_delay()
+                self._note_withdrawal()
+                self._on_progress()
+                # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the event.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+        finally:
+            if self._server is not None:
+                await self._server.close()
+
+    async def _serve(self) -> None:
+        if self._server is not None and self._server.exists:
+            return
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+        if not self._kubelet_socket.parent.is_dir():
+            return  # the folder is the kubelet's to make; the wait for it is told elsewhere
+        endpoint = Resource(name=self.name).endpoint
+        server = DevicePluginServer(
+            self._kubelet_socket.parent, Registration(resource=self.name, endpoint=endpoint), self
+        )
+        server.update(self._states or ())
+        await server.start()
+        self._server = server
+        self._registered = None
+
+    async def _register(self) -> None:
+        identity = self._identity()
+        server = self._server
+        if identity is None or server is None:
+            self._registered = None
+            return
+        now = self._clock.monotonic()
+        if self._registered == identity:
+            if server.streams or now - self._registered_at < STREAM_SECONDS:
+                return
+            self._registered = None
+        await register(self._kubelet_socket, server.registration)
+        self._registered = identity
+        self._registered_at = now
+        self._report(
+            Decision(
+                subject=self.name,
+                what=f"registered with the kubelet, {len(self._states or ())} devices",
+                why="the kubelet's socket appeared or changed",
+                reason="Registered",
+            )
+        )
+
+    def _note_withdrawal(self) -> None:
+        server = self._server
+        if self._states or server is None:
+            self._empty_since = None
+        elif self._empty_since is None and server.delivered == server.version:
+            self._empty_since = self._clock.monotonic()
+
+    def _said(self, text: str, problem: KubeletError | None = None) -> None:
+        self.problem = text
+        if problem is not None and text != self._told:
+            self._report(Decision.from_error(problem, subject=self.name, reason="NotRegistered"))
+        self._told = text

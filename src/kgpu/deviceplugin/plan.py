@@ -1,0 +1,201 @@
+"""From accelerators and settings to resources: naming, MIG strategies, patterns, sharing. Pure.
+
+Promises: the same input gives the same resources in the same order; whatever is left out is said with its reason, and
+never takes the rest along (a wrong MIG layout ends the replaced program).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.model import Device, Plan, Resource, Unit
+from kgpu.deviceplugin.shares import share
+from kgpu.formats.names import GPU_RESOURCE, MIG_RESOURCE_PREFIX
+from kgpu.formats.plugin_config import NamePattern
+from kgpu.hw.port import Accelerator
+
+DISPLAY_MODELS = frozenset({"DGX Display", "NVIDIA DGX Display"})
+"""Boards that only drive a monitor; never offered."""
+
+
+def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
+    """What to offer for these accelerators."""
+    decisions: list[Decision] = []
+    units = _offered_units(accelerators, settings, decisions)
+    by_name: dict[str, list[Unit]] = {}
+    for unit in units:
+        name = _resource_name(unit, settings, decisions)
+        if name:
+            by_name.setdefault(name, []).append(unit)
+    plain = [
+        Resource(name=name, devices=tuple(Device(id=unit.uuid, unit=unit) for unit in members))
+        for name, members in by_name.items()
+    ]
+    resources = share(plain, settings, decisions)
+    if not resources:
+        decisions.append(
+            Decision(
+                subject="",
+                what="No devices found; nothing is offered",
+                why="no accelerator is left after the rules above" if accelerators else "the driver shows no device",
+                severity=Severity.WARNING,
+                remedy="devices are looked for all the time; nothing needs a restart",
+                reason="NoDevices",
+            )
+        )
+    return Plan(resources=tuple(sorted(resources, key=lambda r: r.name)), decisions=tuple(decisions))
+
+
+def whole_gpu(gpu: Accelerator) -> Unit:
+    """The whole of an accelerator."""
+    return Unit(
+        uuid=gpu.uuid,
+        index=str(gpu.index),
+        gpu_uuid=gpu.uuid,
+        gpu_index=gpu.index,
+        model=gpu.name,
+        numa_node=gpu.numa_node,
+        compute_capability=gpu.compute_capability,
+        device_nodes=gpu.device_nodes,
+    )
+
+
+def _slices(gpu: Accelerator) -> list[Unit]:
+    return [
+        Unit(
+            uuid=part.uuid,
+            index=part.index,
+            gpu_uuid=gpu.uuid,
+            gpu_index=gpu.index,
+            model=gpu.name,
+            profile=part.profile,
+            numa_node=gpu.numa_node,
+            gpu_instance=part.gpu_instance,
+            compute_instance=part.compute_instance,
+            compute_capability=gpu.compute_capability,
+            device_nodes=part.device_nodes,
+        )
+        for part in gpu.partitions
+    ]
+
+
+def _offered_units(accelerators: Sequence[Accelerator], settings: Settings, decisions: list[Decision]) -> list[Unit]:
+    gpus = sorted(
+        (gpu for gpu in accelerators if gpu.name not in DISPLAY_MODELS), key=lambda gpu: (gpu.index, gpu.uuid)
+    )
+    if settings.mig_strategy == "none":
+        return _units_none(gpus, decisions)
+    decisions += [
+        Decision(
+            subject=gpu.uuid,
+            what=f"GPU {gpu.index} is not offered",
+            why=f"device {gpu.index} has no MIG devices configured",
+            evidence=("MIG mode is on and no MIG device exists",),
+            severity=Severity.WARNING,
+            remedy="make MIG devices on it, or turn its MIG mode off",
+            reason="MigEmpty",
+        )
+        for gpu in gpus
+        if gpu.mig_enabled and not gpu.partitions
+    ]
+    if settings.mig_strategy == "mixed":
+        return [unit for gpu in gpus for unit in (_slices(gpu) if gpu.mig_enabled else [whole_gpu(gpu)])]
+    return _units_single(gpus, decisions)
+
+
+def _units_none(gpus: Sequence[Accelerator], decisions: list[Decision]) -> list[Unit]:
+    decisions += [
+        Decision(
+            subject=gpu.uuid,
+            what=f"GPU {gpu.index} is offered whole although its MIG mode is on",
+            why="MIG strategy none does not look at MIG devices",
+            evidence=(f"{len(gpu.partitions)} MIG devices exist on it",),
+            severity=Severity.WARNING,
+            remedy="choose MIG strategy single or mixed, or turn MIG mode off",
+            reason="MigIgnored",
+        )
+        for gpu in gpus
+        if gpu.mig_enabled
+    ]
+    return [whole_gpu(gpu) for gpu in gpus]
+
+
+def _units_single(gpus: Sequence[Accelerator], decisions: list[Decision]) -> list[Unit]:
+    """Strategy single promises that all devices are alike: the kind that most GPUs have is kept, the rest left out."""
+    on = [gpu for gpu in gpus if gpu.mig_enabled]
+    off = [gpu for gpu in gpus if not gpu.mig_enabled]
+    if on and off:
+        keep_slices = len(on) >= len(off)
+        left_out = off if keep_slices else on
+        evidence = (f"MIG mode is on for {len(on)} GPUs and off for {len(off)}",)
+        decisions += [
+            Decision(
+                subject=gpu.uuid,
+                what=f"GPU {gpu.index} is not offered",
+                why="all devices on the node must be configured with the same migEnabled value"
+                " under MIG strategy single",
+                evidence=evidence,
+                severity=Severity.ERROR,
+                remedy=f"turn MIG mode {'on' if keep_slices else 'off'} for it, or choose MIG strategy mixed",
+                reason="MigInvalid",
+            )
+            for gpu in left_out
+        ]
+        on, off = (on, []) if keep_slices else ([], off)
+    units = [unit for gpu in on for unit in _slices(gpu)]
+    counts = Counter(unit.profile for unit in units)
+    if len(counts) > 1:
+        # The most frequent profile; among equals the one that comes first on the node.
+        kept = max(counts, key=lambda profile: counts[profile])
+        for profile, number in sorted(counts.items()):
+            if profile != kept:
+                decisions.append(
+                    Decision(
+                        subject=GPU_RESOURCE,
+                        what=f"{number} MIG devices with profile {profile} are not offered",
+                        why="more than one MIG device type present on node, and MIG strategy single promises one",
+                        evidence=tuple(f"{count} of {name}" for name, count in sorted(counts.items())),
+                        severity=Severity.ERROR,
+                        remedy=f"make all MIG devices {kept}, or choose MIG strategy mixed",
+                        reason="MigInvalid",
+                    )
+                )
+        units = [unit for unit in units if unit.profile == kept]
+    return units + [whole_gpu(gpu) for gpu in off]
+
+
+def _first_match(rows: Sequence[NamePattern], text: str) -> str:
+    return next((row.name for row in rows if row.matches(text)), "")
+
+
+def _resource_name(unit: Unit, settings: Settings, decisions: list[Decision]) -> str:
+    """The resource that a unit belongs to, before sharing; "" with a decision when none fits."""
+    if not unit.is_mig:
+        return _first_match(settings.gpus, unit.model) or GPU_RESOURCE
+    if named := _first_match(settings.mig, unit.profile):
+        return named
+    if settings.mig_strategy == "single":
+        return GPU_RESOURCE
+    # A compute instance smaller than its GPU instance ("1c.3g.20gb") shares the memory of its siblings.
+    if "c." in unit.profile:
+        decisions.append(
+            Decision(
+                subject=unit.uuid,
+                what=f"MIG device {unit.index} is not offered",
+                why=f"MIG profile '{unit.profile}' does not match any resource patterns",
+                evidence=("it is a compute instance that does not fill its GPU instance",),
+                severity=Severity.WARNING,
+                remedy="make one compute instance over the whole GPU instance, or name the profile in resources.mig",
+                reason="MigNoResource",
+            )
+        )
+        return ""
+    return mig_resource_name(unit.profile)
+
+
+def mig_resource_name(profile: str) -> str:
+    """``1g.10gb+me`` is ``nvidia.com/mig-1g.10gb.me``: '+' is not allowed in resource names."""
+    return MIG_RESOURCE_PREFIX + profile.replace("+", ".")

@@ -1,0 +1,160 @@
+"""Which devices of a resource the kubelet should take: aligned, distributed or packed. Pure.
+
+Whole unshared GPUs are aligned (``search.py``). Shares and slices are spread over the GPUs or packed onto few. Equal
+choices fall in the order of the devices, so the same request gets the same answer. Every choice says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgpu.base.errors import ConfigError
+from kgpu.deviceplugin.allocate import AllocationError
+from kgpu.deviceplugin.model import Device, Resource
+from kgpu.deviceplugin.plan import whole_gpu
+from kgpu.deviceplugin.topology import Topology
+from kgpu.formats.names import GPU_RESOURCE
+from kgpu.hw.port import Inventory, Link
+from kgpu.kubelet.model import PreferenceRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The preferred ids, the score of their GPUs' connections, and the reason in one sentence."""
+
+    ids: tuple[str, ...]
+    score: int
+    why: str
+
+
+def prefer(resource: Resource, request: PreferenceRequest, topology: Topology, *, policy: str) -> Choice:
+    """The choice for one container. Raises AllocationError when devices are too few or unknown."""
+    known = {device.id: device for device in resource.devices}
+    for wanted in (*request.available, *request.must_include):
+        if wanted not in known:
+            raise AllocationError(
+                f"error getting list of preferred allocation devices: unknown device: {wanted}",
+                f"one of the {len(known)} devices that {resource.name} has now",
+                "the kubelet asks again when it has the present list",
+            )
+    available = [known[wanted] for wanted in dict.fromkeys(request.available)]
+    required = [known[wanted] for wanted in dict.fromkeys(request.must_include)]
+    whole = not any(device.unit.is_mig or device.is_replica for device in (*resource.devices, *available))
+    if whole and all(topology.knows(device.unit.uuid) for device in available):
+        return _aligned(available, required, request.size, topology)
+    return _spread(resource, available, required, request.size, topology, packed=policy == "packed")
+
+
+def _aligned(available: Sequence[Device], required: Sequence[Device], size: int, topology: Topology) -> Choice:
+    by_uuid = {device.unit.uuid: device.id for device in available}
+    alignment = (
+        topology.align(list(by_uuid), [device.unit.uuid for device in required], size)
+        if all(device.unit.uuid in by_uuid for device in required)
+        else None
+    )
+    if alignment is None or not alignment.uuids:
+        return Choice(
+            ids=(),
+            score=0,
+            why=f"no choice of {size} among {len(by_uuid)} available devices can include"
+            f" the {len(required)} required ones",
+        )
+    if size == len(by_uuid):
+        why = "all available GPUs are needed"
+    elif size == len(required):
+        why = "the required GPUs are all that is asked for"
+    elif size == 1:
+        why = "the other available GPUs lose least in connections when this one is taken"
+    else:
+        why = (
+            f"of all ways to split the {len(by_uuid)} available GPUs into sets of {size}, this set belongs to the one"
+            " with the best connections within its sets"
+        )
+        if not alignment.exact:
+            why = f"these GPUs are well connected; {len(by_uuid)} are too many to compare every way to split them"
+    return Choice(ids=tuple(by_uuid[uuid] for uuid in alignment.uuids), score=alignment.score, why=why)
+
+
+def _spread(
+    resource: Resource,
+    available: Sequence[Device],
+    required: Sequence[Device],
+    size: int,
+    topology: Topology,
+    *,
+    packed: bool,
+) -> Choice:
+    order = {device.id: position for position, device in enumerate(resource.devices)}
+    must = {device.id for device in required}
+    candidates = sorted((device for device in available if device.id not in must), key=lambda d: order[d.id])
+    need = size - len(required)
+    if need < 0 or len(candidates) < need:
+        raise AllocationError(
+            "error getting list of preferred allocation devices: not enough available devices to satisfy allocation",
+            f"at least {max(need, 0)} devices beside the {len(required)} required ones, of {len(candidates)} available",
+            "the kubelet then chooses by itself, or refuses the pod",
+        )
+    total = Counter(device.unit.gpu_uuid for device in resource.devices)
+    free = Counter(device.unit.gpu_uuid for device in candidates)
+    taken: Counter[str] = Counter()
+    picks: list[Device] = []
+    for _ in range(need):
+        choice = min(
+            candidates,
+            key=lambda device: (
+                (total[gpu := device.unit.gpu_uuid] - free[gpu]) * (-1 if packed else 1),
+                taken[gpu],
+                order[device.id],
+            ),
+        )
+        candidates.remove(choice)
+        free[choice.unit.gpu_uuid] -= 1
+        taken[choice.unit.gpu_uuid] += 1
+        picks.append(choice)
+    chosen = [*required, *picks]
+    gpus = sorted({device.unit.gpu_uuid: device.unit.gpu_index for device in chosen}.values())
+    how = "most" if packed else "least"
+    return Choice(
+        ids=tuple(device.id for device in chosen),
+        score=topology.score(list(dict.fromkeys(device.unit.gpu_uuid for device in chosen))),
+        why=f"taken from the GPUs with the {how} devices in use: {', '.join(map(str, gpus))}"
+        if chosen
+        else "nothing was asked for",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexChoice:
+    """A choice among whole GPUs, by the driver's indices."""
+
+    indices: tuple[int, ...]
+    score: int
+    why: str
+
+
+def prefer_indices(
+    inventory: Inventory, links: Sequence[Link], *, available: Sequence[int], required: Sequence[int], size: int
+) -> IndexChoice:
+    """The choice that an unshared GPU resource of this inventory would make. Raises ConfigError for unknown indices."""
+    gpus = {gpu.index: gpu for gpu in inventory.accelerators}
+    for index in (*available, *required):
+        if index not in gpus or (index in required and index not in available):
+            known = ", ".join(map(str, sorted(gpus if index not in gpus else available))) or "none"
+            raise ConfigError(
+                f"GPU {index} is required but not available" if index in gpus else f"there is no GPU {index}",
+                f"indices among: {known}",
+                "correct --available or --must",
+            )
+    units = [whole_gpu(gpu) for gpu in gpus.values()]
+    resource = Resource(name=GPU_RESOURCE, devices=tuple(Device(id=unit.uuid, unit=unit) for unit in units))
+    topology = Topology((), ()).updated(inventory.accelerators, links)
+    request = PreferenceRequest(
+        available=tuple(gpus[index].uuid for index in available),
+        must_include=tuple(gpus[index].uuid for index in required),
+        size=size,
+    )
+    choice = prefer(resource, request, topology, policy="distributed")
+    by_uuid = {gpu.uuid: index for index, gpu in gpus.items()}
+    return IndexChoice(indices=tuple(by_uuid[uuid] for uuid in choice.ids), score=choice.score, why=choice.why)

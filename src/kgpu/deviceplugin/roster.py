@@ -1,0 +1,167 @@
+"""Accelerators that were seen once keep their place while they can't be read. Pure, apart from load and save.
+
+A GPU that fell off the bus may vanish from the enumeration or lose its facts; the node's capacity must stay what it
+was, with that device unhealthy, also when the agent is started only afterwards. A device leaves the roster when the
+hardware was evidently exchanged: another device took its place, nothing of what is remembered is there, or the machine
+was booted anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.base.files import write_atomic
+from kgpu.deviceplugin.health import Illness
+from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "devices.json"
+FILE_VERSION = 1
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What survives a restart. ``source`` says which driver the devices belong to, ``boot`` since which boot."""
+
+    version: int = FILE_VERSION
+    boot: str = ""
+    source: str = ""
+    accelerators: tuple[Accelerator, ...] = ()
+    resources: tuple[str, ...] = ()
+    illnesses: tuple[Illness, ...] = ()
+    config: str | None = None  # the last good configuration's text
+
+
+def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Accelerator, ...], list[Decision]]:
+    """The inventory, completed by what is known of devices that it lacks or tells nothing about."""
+    decisions: list[Decision] = []
+    by_uuid = {gpu.uuid: gpu for gpu in known}
+    merged: dict[str, Accelerator] = {}
+    read = {gpu.uuid for gpu in inventory.accelerators if gpu.uuid}
+    for gpu in inventory.accelerators:
+        old = by_uuid.get(gpu.uuid) or _nameless(gpu, known, read)
+        told = gpu if old is None or gpu.name else _with_facts_of(old, gpu)
+        if told.uuid:
+            merged[told.uuid] = told
+    if read and known and not (read & by_uuid.keys()):
+        decisions.append(
+            Decision(
+                subject="",
+                what=f"{len(known)} remembered devices are forgotten",
+                why="none of them is there and others are: the hardware was exchanged",
+                reason="DevicesExchanged",
+            )
+        )
+        return _ordered(merged.values()), decisions
+    for gpu in known:
+        if gpu.uuid in merged:
+            continue
+        successor = _successor(gpu, merged.values())
+        if successor is None:
+            merged[gpu.uuid] = _missing(gpu)
+            continue
+        decisions.append(
+            Decision(
+                subject=gpu.uuid,
+                what="The device is not offered any more",
+                why=f"{successor.uuid} has taken its place at {gpu.pci_bus_id or f'index {gpu.index}'}",
+                reason="DeviceReplaced",
+            )
+        )
+    return _ordered(merged.values()), decisions
+
+
+def _with_facts_of(old: Accelerator, blank: Accelerator) -> Accelerator:
+    return replace(old, findings=blank.findings or old.findings, recovery_action=blank.recovery_action)
+
+
+def _ordered(accelerators: Iterable[Accelerator]) -> tuple[Accelerator, ...]:
+    return tuple(sorted(accelerators, key=lambda gpu: (gpu.index, gpu.uuid)))
+
+
+def _nameless(gpu: Accelerator, known: Sequence[Accelerator], read: set[str]) -> Accelerator | None:
+    """The remembered device behind an unreadable one that does not even tell its uuid."""
+    if gpu.uuid:
+        return None
+    candidates = [old for old in known if old.uuid not in read]
+    same_place = [old for old in candidates if gpu.pci_bus_id and old.pci_bus_id == gpu.pci_bus_id]
+    return next(iter(same_place or [old for old in candidates if old.index == gpu.index]), None)
+
+
+def _successor(gpu: Accelerator, present: Iterable[Accelerator]) -> Accelerator | None:
+    for other in present:
+        if gpu.pci_bus_id and other.pci_bus_id == gpu.pci_bus_id and other.uuid != gpu.uuid:
+            return other
+    return None
+
+
+def _missing(gpu: Accelerator) -> Accelerator:
+    finding = Finding(
+        subject=gpu.uuid,
+        problem=Problem.MISSING,
+        what=f"GPU {gpu.index} ({gpu.pci_bus_id or gpu.uuid}) was seen before and is not enumerated any more",
+        expected="every GPU of this boot to stay enumerable",
+        todo="look for Xid 79 in the kernel log; reset the GPU or restart the machine",
+    )
+    return replace(gpu, findings=(finding,))
+
+
+def boot_id() -> str:
+    """The id of this boot; "" where the kernel does not tell."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Decision]]:
+    """What was saved by ``save`` for the same driver in the same boot; empty otherwise, with the reason."""
+    path = folder / FILE_NAME
+    fresh = Memory(boot=boot, source=source)
+    try:
+        memory = msgspec.json.decode(path.read_bytes(), type=Memory)
+    except FileNotFoundError:
+        return fresh, []
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        return fresh, [
+            Decision(
+                subject=str(path),
+                what="The remembered devices are not used",
+                why=f"the file can't be read: {problem}",
+                severity=Severity.WARNING,
+                remedy="nothing: it is written anew",
+                reason="MemoryUnreadable",
+            )
+        ]
+    if memory.version != FILE_VERSION:
+        return fresh, []
+    if memory.boot != boot:
+        # A machine that is off may get other hardware, and the kubelet starts with what plugins tell it.
+        return replace(fresh, config=memory.config), []
+    if memory.source != source:
+        return replace(memory, source=source, accelerators=(), illnesses=()), []
+    return memory, []
+
+
+def save(folder: Path, memory: Memory) -> Decision | None:
+    """Write atomically; trouble is told, not raised: the plugin works without."""
+    try:
+        write_atomic(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(memory), indent=1))
+    except OSError as problem:
+        return Decision(
+            subject=str(folder / FILE_NAME),
+            what="Known devices are not remembered across restarts",
+            why=f"the file can't be written: {problem.strerror}",
+            severity=Severity.WARNING,
+            remedy=f"make {folder} a writable folder of the host",
+            reason="MemoryUnwritable",
+        )
+    return None

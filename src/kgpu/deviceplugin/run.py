@@ -1,0 +1,319 @@
+"""The device plugin's loop over injected ports: reader, kubelet folder, configuration, clock.
+
+Promises: a kubelet that restarts finds every resource again at once; a change of devices, health or configuration
+reaches every open stream without a restart; a bad configuration leaves the last good one in force; one resource that
+can't be served does not disturb the others; answers to the kubelet never touch the hardware.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import HwError, UserError
+from kgpu.deviceplugin import roster
+from kgpu.deviceplugin.config import Settings, printable
+from kgpu.deviceplugin.core import Core, refused
+from kgpu.deviceplugin.host_facts import read_host_facts
+from kgpu.deviceplugin.model import HostFacts, Resource
+from kgpu.deviceplugin.offer import Offer
+from kgpu.deviceplugin.source import ConfigSource
+from kgpu.formats.config_choice import ConfigText
+from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
+from kgpu.hw.port import EventKind, Inventory, Reader
+from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
+
+log = logging.getLogger(__name__)
+
+REREAD_SECONDS = 10.0
+"""How often the inventory is read without an event; events are the rule, this is the net."""
+REREAD_SICK_SECONDS = 2.0
+"""The same while something is unhealthy or nothing was found."""
+FAILURES_BEFORE_UNHEALTHY = 3
+"""So many failed readings in a row, a second apart, before every device is called unhealthy: a driver library that is
+started again is no fault of the devices."""
+
+
+CdiWriter: TypeAlias = Callable[[Inventory, Settings], None]
+
+
+def _ignore_state(ready: bool, reason: str) -> None:
+    del ready, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePluginContext:
+    """Everything that the device plugin gets from outside.
+
+    ``state_dir`` keeps ``devices.json`` (the last known devices). ``overrides`` are command line flags that were given,
+    by the attribute names of ``deviceplugin.config.Settings``; they beat ``env``, which beats the config file.
+    ``cdi_writer(inventory, settings)`` writes the CDI spec that ``cdi-*`` answers refer to, and is called before a
+    changed inventory is offered; None leaves spec files to others. With ``wait=False`` what is missing at the start
+    (a driver, a usable configuration) is raised instead of waited for. ``on_state(ready, reason)`` hears whether the
+    plugin does its job, and if not, what it waits for.
+    """
+
+    reader: Reader
+    config: ConfigSource
+    report: DecisionSink
+    state_dir: Path
+    kubelet_socket: Path = Path(KUBELET_SOCKET)
+    cdi_dir: Path = Path(CDI_DIR)
+    clock: Clock = field(default_factory=SystemClock)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    cdi_writer: CdiWriter | None = None
+    host_facts: Callable[[Settings], HostFacts] | None = None
+    wait: bool = True
+    on_state: Callable[[bool, str], None] = _ignore_state
+
+
+async def run(ctx: DevicePluginContext) -> None:
+    """Serve until cancelled. With ``ctx.wait`` False raises the first ConfigError or HwError of the start."""
+    await _Plugin(ctx).run()
+
+
+class _Plugin:
+    def __init__(self, ctx: DevicePluginContext) -> None:
+        self._ctx = ctx
+        self._boot = roster.boot_id()
+        memory, decisions = roster.load(ctx.state_dir, source=ctx.env.get(ENV_HW_STATE, "driver"), boot=self._boot)
+        for decision in decisions:
+            ctx.report(decision)
+        self._saved = memory
+        self._core = Core(
+            overrides=ctx.overrides,
+            env=ctx.env,
+            report=ctx.report,
+            facts=ctx.host_facts or (lambda settings: read_host_facts(settings, simulated=ENV_HW_STATE in ctx.env)),
+            memory=memory,
+        )
+        self._former = set(memory.resources)  # offered by an earlier run
+        self._identity: SocketIdentity | None = None
+        self._offers: dict[str, tuple[Offer, asyncio.Task[None]]] = {}
+        self._changed = asyncio.Event()
+        self._look = asyncio.Event()
+        self._driver_problem: HwError | None = None
+        self._config_problem = ""
+        self._inventory: Inventory | None = None
+        self._told_socket = False
+        self._state: tuple[bool, str] | None = None
+
+    async def run(self) -> None:
+        first = await self._ctx.config.next(None)
+        self._configure(first, at_start=True)
+        # Listening begins before the first look, so that nothing falls between the two.
+        events = asyncio.create_task(self._follow_events(), name="device plugin events")
+        try:
+            await asyncio.sleep(0)
+            await self._read_inventory(at_start=True)
+            async with asyncio.TaskGroup() as group:
+                for loop in (self._follow_config(first), self._reread(), self._follow_kubelet(), self._apply(group)):
+                    group.create_task(loop)
+        finally:
+            events.cancel()
+            await asyncio.gather(events, return_exceptions=True)
+
+    # --- configuration ---
+
+    def _configure(self, config: ConfigText, *, at_start: bool = False) -> None:
+        try:
+            self._core.configure(config)
+        except UserError as problem:
+            if at_start and not self._ctx.wait:
+                raise
+            kept = self._core.settings is not None or self._core.configure_from_memory()
+            self._ctx.report(refused(config, problem, kept=kept))
+            self._config_problem = "" if kept else problem.one_line()
+        else:
+            self._config_problem = ""
+            assert self._core.settings is not None
+            log.info("Running with config:\n%s", json.dumps(printable(self._core.settings), indent=2))
+            if not at_start:
+                self._ctx.report(
+                    Decision(
+                        subject=config.name,
+                        what="the configuration was taken over",
+                        why="it changed and is valid",
+                        reason="ConfigApplied",
+                    )
+                )
+        self._changed.set()
+
+    async def _follow_config(self, current: ConfigText) -> None:
+        while True:
+            current = await self._ctx.config.next(current)
+            self._configure(current)
+
+    # --- hardware ---
+
+    async def _read_inventory(self, *, at_start: bool = False) -> bool:
+        now = self._ctx.clock.monotonic
+        try:
+            inventory = await self._ctx.reader.inventory()
+            links = await self._ctx.reader.links()
+        except HwError as problem:
+            if at_start and not self._ctx.wait:
+                raise
+            if self._driver_problem is None or str(self._driver_problem) != str(problem):
+                self._ctx.report(Decision.from_error(problem, reason="DriverUnreadable", severity=Severity.ERROR))
+            self._driver_problem = problem
+            if at_start:
+                self._core.unreadable(problem, now())
+                self._changed.set()
+            return False
+        if self._driver_problem is not None:
+            self._ctx.report(
+                Decision(subject="", what="the driver answers", why="it can be read now", reason="DriverReadable")
+            )
+        self._driver_problem = None
+        self._inventory = inventory
+        self._core.inventory(inventory, links, now())
+        self._changed.set()
+        return True
+
+    async def _reread(self) -> None:
+        failures = 0 if self._driver_problem is None else FAILURES_BEFORE_UNHEALTHY
+        while True:
+            calm = self._core.plan.resources and not self._core.sick
+            seconds = 1.0 if failures else REREAD_SECONDS if calm else REREAD_SICK_SECONDS
+            await self._wait_look(seconds)
+            failures = 0 if await self._read_inventory() else failures + 1
+            if failures == FAILURES_BEFORE_UNHEALTHY and self._driver_problem is not None:
+                self._core.unreadable(self._driver_problem, self._ctx.clock.monotonic())
+                self._changed.set()
+
+    async def _wait_look(self, seconds: float) -> None:
+        """Until somebody wants the inventory read, at most ``seconds``."""
+        waits = [asyncio.ensure_future(self._look.wait()), asyncio.ensure_future(self._ctx.clock.sleep(seconds))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._look.clear()
+
+    async def _follow_events(self) -> None:
+        while True:
+            with contextlib.suppress(HwError):
+                events = self._ctx.reader.events()
+                try:
+                    async for event in events:
+                        if self._core.event(event, self._ctx.clock.monotonic()):
+                            self._changed.set()
+                        if event.kind not in {EventKind.SINGLE_BIT_ECC, EventKind.DOUBLE_BIT_ECC}:
+                            self._look.set()
+                finally:
+                    close = getattr(events, "aclose", None)
+                    if close is not None:
+                        await close()
+            self._look.set()  # whatever happened in between is found by looking
+            await self._ctx.clock.sleep(1.0)
+
+    # --- kubelet ---
+
+    async def _follow_kubelet(self) -> None:
+        async for identity in SocketWatch(self._ctx.kubelet_socket).folder_changes():
+            if identity is None and not self._told_socket:
+                self._ctx.report(
+                    Decision(
+                        subject=str(self._ctx.kubelet_socket),
+                        what="waiting for the kubelet",
+                        why="its socket is not there",
+                        remedy="start the kubelet; check that its device plugin folder is mounted here",
+                        severity=Severity.WARNING,
+                        reason="NoKubelet",
+                    )
+                )
+            self._told_socket = identity is None
+            if identity != self._identity:
+                self._identity = identity
+                self._tell_state()
+            for offer, _ in self._offers.values():
+                offer.wake()
+
+    async def _apply(self, group: asyncio.TaskGroup) -> None:
+        """Bring the offers in line with what the core says, whenever that may have changed."""
+        while True:
+            self._changed.clear()
+            if self._core.read and self._core.settings is not None:
+                if self._ctx.cdi_writer is not None and self._inventory is not None and self._core.settings.uses_cdi:
+                    self._write_cdi(self._ctx.cdi_writer, self._inventory, self._core.settings)
+                self._sync(group)
+                self._save()
+            self._tell_state()
+            await self._changed.wait()
+
+    def _write_cdi(self, write: CdiWriter, inventory: Inventory, settings: Settings) -> None:
+        try:
+            write(inventory, settings)
+        except UserError as problem:
+            self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
+
+    def _sync(self, group: asyncio.TaskGroup) -> None:
+        wanted: dict[str, Resource] = {resource.name: resource for resource in self._core.plan.resources}
+        for name in wanted.keys() | self._former:
+            if name not in self._offers:
+                self._start(name, group)
+        self._former = set()
+        for name, (offer, task) in list(self._offers.items()):
+            resource = wanted.get(name)
+            offer.set(self._core.states(resource) if resource is not None else ())
+            if resource is None and offer.withdrawn:
+                task.cancel()  # closes its socket on the way out
+                del self._offers[name]
+
+    def _start(self, name: str, group: asyncio.TaskGroup) -> None:
+        offer = Offer(
+            name,
+            core=self._core,
+            kubelet_socket=self._ctx.kubelet_socket,
+            clock=self._ctx.clock,
+            report=self._ctx.report,
+            identity=lambda: self._identity,
+            on_progress=self._progress,
+        )
+        self._offers[name] = (offer, group.create_task(offer.run(), name=f"offer {name}"))
+
+    def _progress(self) -> None:
+        if any(offer.withdrawn for offer, _ in self._offers.values()):
+            self._changed.set()
+        self._tell_state()
+
+    def _save(self) -> None:
+        # A resource that is still being withdrawn is remembered too: a later run has to finish that.
+        memory = replace(self._core.memory, resources=tuple(sorted(self._offers)))
+        if memory != self._saved:
+            problem = roster.save(self._ctx.state_dir, memory)
+            if problem is not None:
+                self._ctx.report(problem)
+            self._saved = memory
+
+    def _tell_state(self) -> None:
+        state = self._present_state()
+        if state != self._state:
+            self._state = state
+            self._ctx.on_state(*state)
+
+    def _present_state(self) -> tuple[bool, str]:
+        if self._config_problem:
+            return False, f"no usable configuration: {self._config_problem}"
+        if self._driver_problem is not None:
+            return False, f"the driver can't be read: {self._driver_problem.what}"
+        if not self._core.plan.resources:
+            return False, "No devices found"
+        if self._identity is None:
+            return False, f"no kubelet socket at {self._ctx.kubelet_socket}"
+        behind = [offer.name for offer, _ in self._offers.values() if not offer.registered]
+        if behind:
+            return False, f"not registered yet: {', '.join(sorted(behind))}"
+        return True, ""

@@ -1,0 +1,288 @@
+"""Container Device Interface specs, versions 0.3.0 to 1.0.0: types, a pure builder, validation, rendering.
+
+Promises: a built spec declares the lowest ``cdiVersion`` that has what it uses, so that old engines accept it; the same
+input gives the same bytes; nothing invalid is rendered. Names and version rules are the CDI specification's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.formats import yaml
+
+ALL_DEVICE: Final = "all"
+FORMATS: Final = ("yaml", "json")
+MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+SOCKET_OPTIONS: Final = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+
+_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
+_DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
+_HOOKS: Final = frozenset({"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"})
+VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0")
+
+T = TypeVar("T", bound=Hashable)
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+class DeviceNode(_Part, frozen=True):
+    """A device node in the container; ``host_path`` only where it differs; the runtime reads type and numbers."""
+
+    path: str
+    host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
+    file_mode: int | None = None
+    permissions: str = ""
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Mount(_Part, frozen=True):
+    """A bind mount."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ()
+    type: str = ""
+
+
+class Hook(_Part, frozen=True):
+    """An OCI hook; ``timeout`` in seconds."""
+
+    hook_name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    timeout: int | None = None
+
+
+class ContainerEdits(_Part, frozen=True):
+    """What a device (or every device of the spec) changes in a container; ``env`` items are ``NAME=value``."""
+
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    intel_rdt: dict[str, Any] = {}
+    additional_gids: tuple[int, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing is changed."""
+        return self == ContainerEdits()
+
+
+class Device(_Part, frozen=True):
+    """One named device of a spec."""
+
+    name: str
+    annotations: dict[str, str] = {}
+    container_edits: ContainerEdits = ContainerEdits()
+
+
+class Spec(_Part, frozen=True):
+    """One spec file. ``kind`` is ``vendor/class``."""
+
+    cdi_version: str
+    kind: str
+    annotations: dict[str, str] = {}
+    devices: tuple[Device, ...] = ()
+    container_edits: ContainerEdits = ContainerEdits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdiDevice:
+    """What ``build_spec`` makes entries of: one entry per name, all alike. ``in_all``: it is part of device ``all``."""
+
+    names: tuple[str, ...]
+    nodes: tuple[DeviceNode, ...]
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[str, ...] = ()
+    in_all: bool = True
+
+
+def kind_of(vendor: str, device_class: str) -> str:
+    """``vendor/class``. Raises ConfigError when either is not a CDI name."""
+    for what, text in (("vendor", vendor), ("class", device_class)):
+        if not _NAME.fullmatch(text):
+            raise ConfigError(
+                f'"{text}" is not a CDI {what}',
+                "letters, digits, '_', '-' and '.', a letter first and a letter or digit last",
+                f"give another --{what}",
+            )
+    return f"{vendor}/{device_class}"
+
+
+def qualified_name(kind: str, device: str) -> str:
+    """``vendor/class=device``, as runtimes and the kubelet know it."""
+    return f"{kind}={device}"
+
+
+def build_spec(
+    *, kind: str, devices: Iterable[CdiDevice], common: ContainerEdits | None = None, all_device: bool = True
+) -> Spec:
+    """A valid spec with its lowest version.
+
+    Duplicates go, what is common leaves the devices unless that would empty one, devices are ordered by name, nodes and
+    mounts by depth and path. ``all_device`` adds the union under the name ``all`` unless a device has that name.
+    Raises ConfigError when the result would be invalid (a bad name, a name twice, a device without edits, none at all).
+    """
+    shared = _ordered(common or ContainerEdits())
+    entries: list[Device] = []
+    union = ContainerEdits()
+    for device in devices:
+        edits = ContainerEdits(env=device.env, device_nodes=device.nodes, mounts=device.mounts)
+        if device.in_all:
+            union = _merged(union, edits)
+        own = _without(_ordered(edits), shared)
+        entries += [Device(name=name, container_edits=own) for name in device.names]
+    if all_device and not union.empty and all(entry.name != ALL_DEVICE for entry in entries):
+        entries.append(Device(name=ALL_DEVICE, container_edits=_without(_ordered(union), shared)))
+    entries.sort(key=lambda entry: _natural(entry.name))
+    spec = Spec(cdi_version=VERSIONS[0], kind=kind, devices=tuple(entries), container_edits=shared)
+    spec = msgspec.structs.replace(spec, cdi_version=minimal_version(spec))
+    validate(spec)
+    return spec
+
+
+def minimal_version(spec: Spec) -> str:
+    """The lowest CDI version that has every feature that the spec uses."""
+    every = [spec.container_edits, *(device.container_edits for device in spec.devices)]
+    needs = (
+        ("0.4.0", any(mount.type for edits in every for mount in edits.mounts)),
+        ("0.5.0", any(node.host_path for edits in every for node in edits.device_nodes)),
+        ("0.5.0", any(not device.name[:1].isalpha() for device in spec.devices)),
+        ("0.6.0", bool(spec.annotations) or any(device.annotations for device in spec.devices)),
+        ("0.6.0", "." in spec.kind.partition("/")[2]),
+        ("0.7.0", any(edits.additional_gids or edits.intel_rdt for edits in every)),
+    )
+    return max((version for version, needed in needs if needed), default=VERSIONS[0])
+
+
+def validate(spec: Spec, *, source: str = "the CDI spec") -> None:
+    """Raises ConfigError for the first thing that a CDI library would refuse."""
+    problem = next(_problems(spec), None)
+    if problem is not None:
+        what, expected = problem
+        raise ConfigError(
+            f"{source}: {what}", expected, "correct the spec, or generate it again with `kgpu cdi generate`"
+        )
+
+
+def parse_spec(text: str | bytes, *, source: str = "CDI spec") -> Spec:
+    """A spec from YAML or JSON. Raises ConfigError naming the place; unknown keys are errors."""
+    value = yaml.load(text, source=source)
+    try:
+        spec = msgspec.convert(value, Spec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {error}{_hint(str(error))}", "a CDI spec", "correct or regenerate it") from error
+    validate(spec, source=source)
+    return spec
+
+
+def dump_spec(spec: Spec, form: str = "yaml") -> str:
+    """YAML (begins with ``---``) or one compact line of JSON."""
+    data = msgspec.to_builtins(spec)
+    if form == "json":
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return "---\n" + yaml.dump(data)
+
+
+def _problems(spec: Spec) -> Iterator[tuple[str, str]]:
+    if spec.cdi_version not in VERSIONS:
+        yield f'version "{spec.cdi_version}" is not known', f"one of {', '.join(VERSIONS)}"
+    vendor, _, device_class = spec.kind.partition("/")
+    if not _NAME.fullmatch(vendor) or not _NAME.fullmatch(device_class):
+        yield f'kind "{spec.kind}" is not vendor/class', "such as nvidia.com/gpu"
+    if not spec.devices:
+        yield "it has no devices", "at least one device; a lost GPU or a GPU in MIG mode without slices gives none"
+    seen: set[str] = set()
+    for device in spec.devices:
+        if not _DEVICE_NAME.fullmatch(device.name):
+            yield f'"{device.name}" is not a device name', "letters, digits, '_', '.', ':' and '-'"
+        if device.name in seen:
+            yield f'device "{device.name}" is there twice', "each name once; a runtime resolves neither"
+        seen.add(device.name)
+        if device.container_edits.empty:
+            yield f'device "{device.name}" changes nothing', "at least one edit"
+        yield from _edit_problems(device.container_edits, f'device "{device.name}"')
+    yield from _edit_problems(spec.container_edits, "containerEdits")
+    needed = minimal_version(spec)
+    if spec.cdi_version in VERSIONS and VERSIONS.index(spec.cdi_version) < VERSIONS.index(needed):
+        yield f"it says version {spec.cdi_version} but uses what {needed} brought", f"cdiVersion {needed}"
+
+
+def _edit_problems(edits: ContainerEdits, where: str) -> Iterator[tuple[str, str]]:
+    for env in edits.env:
+        if not env.partition("=")[0] or "=" not in env:
+            yield f'{where}: env "{env}" is not NAME=value', "NAME=value"
+    for node in edits.device_nodes:
+        if not node.path.startswith("/"):
+            yield f'{where}: device node "{node.path}" is not an absolute path', "an absolute path"
+    for mount in edits.mounts:
+        if not mount.container_path.startswith("/") or not mount.host_path.startswith("/"):
+            yield f'{where}: mount "{mount.host_path}" to "{mount.container_path}"', "two absolute paths"
+    for hook in edits.hooks:
+        if hook.hook_name not in _HOOKS:
+            yield f'{where}: there is no hook "{hook.hook_name}"', f"one of {', '.join(sorted(_HOOKS))}"
+
+
+def _hint(message: str) -> str:
+    match = re.search(r"unknown field `([^`]*)`", message)
+    fields = {name for kind in (Spec, Device, ContainerEdits, DeviceNode, Mount, Hook) for name in _wire_names(kind)}
+    hint = did_you_mean(match[1], fields) if match else ""
+    return f"; {hint}" if hint else ""
+
+
+def _wire_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return kind.__struct_encode_fields__
+
+
+def _ordered(edits: ContainerEdits) -> ContainerEdits:
+    return msgspec.structs.replace(
+        edits,
+        env=_unique(edits.env),
+        device_nodes=tuple(sorted(_unique(edits.device_nodes), key=lambda node: _depth(node.path))),
+        hooks=_unique(edits.hooks),
+        mounts=tuple(sorted(_unique(edits.mounts), key=lambda mount: _depth(mount.container_path))),
+        additional_gids=_unique(edits.additional_gids),
+    )
+
+
+def _merged(a: ContainerEdits, b: ContainerEdits) -> ContainerEdits:
+    return ContainerEdits(env=a.env + b.env, device_nodes=a.device_nodes + b.device_nodes, mounts=a.mounts + b.mounts)
+
+
+def _without(edits: ContainerEdits, common: ContainerEdits) -> ContainerEdits:
+    mounts = set(common.mounts)
+    rest = ContainerEdits(
+        env=tuple(env for env in edits.env if env not in common.env),
+        device_nodes=tuple(node for node in edits.device_nodes if node not in common.device_nodes),
+        mounts=tuple(mount for mount in edits.mounts if mount not in mounts),
+    )
+    return edits if rest.empty else rest
+
+
+def _unique(values: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _depth(path: str) -> tuple[int, str]:
+    return path.count("/"), path
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """``2`` before ``10``; numbers before words."""
+    return tuple((int(part), "") if part.isdigit() else (1 << 62, part) for part in re.split(r"(\d+)", name) if part)

@@ -1,0 +1,1 @@
+"""NVIDIA accelerators through NVML, called in a child process with a deadline."""

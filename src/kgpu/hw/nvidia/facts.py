@@ -1,0 +1,212 @@
+"""From what the hardware child read to the port's terms: pure, and the place where a reading becomes a judgement.
+
+Profile names follow go-nvlib's rule (GI profile's memory against the GPU's reported total). A device that can't be used
+keeps its last known facts and carries one typed finding that says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kgpu.formats.mig_profile import profile_name_of_kinds
+from kgpu.hw.nvidia.fallbacks import GPU_IS_LOST, RESET_REQUIRED
+from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Pulse, Trouble
+from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Partition, Problem, Vendor
+
+MIB: Final = 1 << 20
+# NVML_GPU_RECOVERY_ACTION_*; a bus reset and a system reboot are the stronger forms of the same two.
+RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
+    0: "none",
+    1: "reset",
+    2: "reboot",
+    3: "drain",
+    4: "drain-reset",
+    6: "reset",
+    7: "reboot",
+}
+_TROUBLES: Final[Mapping[int, Problem]] = {GPU_IS_LOST: Problem.LOST, RESET_REQUIRED: Problem.NEEDS_RESET}
+_EVENTS: Final[Mapping[int, EventKind]] = {
+    0x1: EventKind.SINGLE_BIT_ECC,
+    0x2: EventKind.DOUBLE_BIT_ECC,
+    0x8: EventKind.XID,
+    0x100: EventKind.MIG_CHANGE,
+    0x8000: EventKind.RECOVERY_ACTION,
+}
+_TODO: Final[Mapping[Problem, str]] = {
+    Problem.LOST: "reset the GPU or reboot the node; the kernel log's Xid lines say why it fell off the bus",
+    Problem.HUNG: "look for Xid lines and blocked tasks in the kernel log, then reset the GPU or reboot the node",
+    Problem.CRASHED: "check that the driver library matches the kernel module, then report the crash to the vendor",
+    Problem.UNREADABLE: "compare with `nvidia-smi -q`; if it persists, reset the GPU or update the driver",
+    Problem.NEEDS_RESET: "move the work off this GPU, then reset it (`nvidia-smi --gpu-reset -i INDEX`) or reboot",
+    Problem.MISSING: "check the kernel log and `lspci` for this device; it may have been unbound, removed or isolated",
+}
+_MIG_NAME: Final = re.compile(r"MIG (\S+)$")
+
+
+def finding(subject: str, problem: Problem, what: str, expected: str) -> Finding:
+    """A finding with the standing advice for its kind of problem."""
+    return Finding(subject=subject, problem=problem, what=what, expected=expected, todo=_TODO[problem])
+
+
+def trouble_finding(subject: str, index: int, trouble: Trouble) -> Finding:
+    """The finding behind an NVML error that stopped the reading of a whole GPU."""
+    call, code, text = trouble
+    problem = _TROUBLES.get(code, Problem.UNREADABLE)
+    return finding(subject, problem, f"GPU {index}: {call}: {text} (NVML error {code})", "the GPU answers NVML")
+
+
+def accelerator(facts: GpuFacts) -> Accelerator:
+    """One GPU in the port's terms."""
+    pulse = facts.pulse
+    uuid = pulse.uuid
+    node = f"/dev/nvidia{facts.minor if facts.minor is not None else facts.index}"
+    action = "none" if pulse.recovery is None else RECOVERY_ACTIONS.get(pulse.recovery, "unknown")
+    findings = []
+    for call, code, text in facts.errors:
+        what = f"GPU {facts.index}: {call}: {text} (NVML error {code})"
+        findings.append(finding(uuid, Problem.UNREADABLE, what, "the reading succeeds"))
+    if action != "none":
+        what = f"GPU {facts.index}: the driver asks for recovery action {action}"
+        findings.append(finding(uuid, Problem.NEEDS_RESET, what, "recovery action none"))
+    findings += [_missing_cap(uuid, facts, mig) for mig in facts.migs if None in mig.caps]
+    cluster, clique, _ = facts.fabric or ("", 0, 0)
+    return Accelerator(
+        vendor=Vendor.NVIDIA,
+        index=facts.index,
+        uuid=uuid,
+        name=facts.name,
+        minor=facts.minor if facts.minor is not None else facts.index,
+        serial=facts.serial,
+        pci_bus_id=facts.bus_id,
+        pci_class=facts.pci_class,
+        pci_device_id=facts.pci_device_id,
+        numa_node=facts.numa_node,
+        memory_mib=None if facts.memory_bytes is None else facts.memory_bytes // MIB,
+        compute_capability=facts.compute_capability,
+        mig_capable=pulse.mig_capable,
+        mig_enabled=pulse.mig,
+        mig_pending=pulse.mig_pending,
+        partitions=tuple(_partition(facts, mig, node) for mig in facts.migs),
+        fabric_cluster=cluster,
+        fabric_clique=clique,
+        recovery_action=action,
+        device_nodes=(node,),
+        findings=tuple(findings),
+    )
+
+
+def unreachable(known: Accelerator, index: int, found: Finding) -> Accelerator:
+    """The last known facts of a GPU that can't be read now, with the reason in place of older findings."""
+    return replace(known, index=index, findings=(found,))
+
+
+def from_procfs(index: int, entry: tuple[str, str, str, str]) -> Accelerator | None:
+    """What procfs says about a GPU that NVML never answered for; None when it has no usable uuid."""
+    bus_id, uuid, model, minor = entry
+    if not uuid.startswith("GPU-") or "?" in uuid:
+        return None
+    number = int(minor) if minor.isdigit() else index
+    return Accelerator(
+        vendor=Vendor.NVIDIA,
+        index=index,
+        uuid=uuid,
+        name=model,
+        minor=number,
+        pci_bus_id=bus_id,
+        device_nodes=(f"/dev/nvidia{number}",),
+    )
+
+
+def identify(
+    index: int,
+    seen: Iterable[str],
+    known: Iterable[Accelerator],
+    procfs: tuple[tuple[str, str, str, str], ...],
+) -> Accelerator | None:
+    """Which GPU stands at an index that doesn't answer: what was last there, else procfs in bus order (NVML's order).
+
+    ``seen`` are the uuids that did answer, so that a shifted numbering can't blame a healthy GPU.
+    """
+    answered = set(seen)
+    for candidate in known:
+        if candidate.index == index and candidate.uuid not in answered:
+            return candidate
+    if index < len(procfs):
+        found = from_procfs(index, procfs[index])
+        if found is not None and found.uuid not in answered:
+            return found
+    return None
+
+
+def event(raw: DriverEvent) -> Event | None:
+    """The port's event, None for a kind that the port doesn't have."""
+    kind = _EVENTS.get(raw.type)
+    if kind is None:
+        return None
+    code = raw.data if kind is EventKind.XID else 0
+    return Event(kind=kind, uuid=raw.uuid, code=code, gpu_instance=raw.gi, compute_instance=raw.ci)
+
+
+def signature(pulse: Pulse | Trouble) -> tuple[object, ...]:
+    """Differs exactly when a consumer should read the inventory again."""
+    if isinstance(pulse, Pulse):
+        return (pulse.uuid, pulse.mig, pulse.mig_pending, pulse.instances, pulse.recovery)
+    return ("error", pulse[1])
+
+
+def _partition(facts: GpuFacts, mig: MigFacts, node: str) -> Partition:
+    copy, decoder, encoder, jpeg, ofa = mig.engines
+    caps = tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in mig.caps if minor is not None)
+    return Partition(
+        uuid=mig.uuid,
+        index=f"{facts.index}:{mig.position}",
+        parent_uuid=facts.pulse.uuid,
+        profile=_profile(facts, mig),
+        gpu_instance=mig.gi,
+        compute_instance=mig.ci,
+        placement_start=mig.start,
+        placement_size=mig.size,
+        memory_mib=mig.memory_mib,
+        multiprocessors=mig.multiprocessors,
+        slices_gi=mig.slices[0],
+        slices_ci=mig.slices[1],
+        copy_engines=copy,
+        decoders=decoder,
+        encoders=encoder,
+        jpeg_engines=jpeg,
+        ofa_engines=ofa,
+        device_nodes=(node, *caps),
+    )
+
+
+def _profile(facts: GpuFacts, mig: MigFacts) -> str:
+    if mig.gi_kind is not None and mig.ci_kind is not None and mig.gi_memory_mib is not None and facts.memory_bytes:
+        try:
+            return profile_name_of_kinds(
+                gi_kind=mig.gi_kind,
+                ci_kind=mig.ci_kind,
+                memory_mib=mig.gi_memory_mib,
+                total_bytes=facts.memory_bytes,
+            )
+        except KeyError:
+            pass
+    # A profile newer than the tables: the driver's own device name ends in "MIG <profile>".
+    match = _MIG_NAME.search(mig.name)
+    return match[1] if match else ""
+
+
+def _missing_cap(uuid: str, facts: GpuFacts, mig: MigFacts) -> Finding:
+    what = (
+        f"GPU {facts.index}: missing MIG GPU instance capability path: gpu{facts.minor}/gi{mig.gi}/ci{mig.ci}/access "
+        "is not in /proc/driver/nvidia-caps/mig-minors"
+    )
+    return Finding(
+        subject=uuid,
+        problem=Problem.UNREADABLE,
+        what=what,
+        expected="a capability minor for each MIG device",
+        todo="load the nvidia-caps part of the driver (`nvidia-modprobe -f` makes its nodes), then look again",
+    )

@@ -1,0 +1,51 @@
+"""Where one driver root keeps what the hardware port reads: the NVML library, /proc, /sys and the simulation's state.
+
+A root other than ``/`` is a driver container's tree or a simulated one; what it doesn't hold is read from the host's
+own ``/``. Imported by the hardware child, so it stays clear of dataclasses and pathlib.
+"""
+
+from __future__ import annotations
+
+import os
+
+LIBRARY = "libnvidia-ml.so.1"
+# The replaced device plugin's order (`--driver-root-ctr-path`): the first hit under the root wins.
+LIBRARY_DIRS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+)
+
+
+def library_candidates(root: str) -> list[str]:
+    """Every path under the root that would be looked at, in order."""
+    return [os.path.join(root, folder, LIBRARY) for folder in LIBRARY_DIRS]
+
+
+def find_library(root: str) -> str | None:
+    """The NVML library under the root with symbolic links followed, or None: then the loader path decides."""
+    for path in library_candidates(root):
+        if os.path.isfile(path):
+            return os.path.realpath(path)
+    return None
+
+
+def proc_root(root: str) -> str:
+    """The folder that stands for /proc: the root's own when it has an nvidia driver in it."""
+    own = os.path.join(root, "proc")
+    return own if os.path.isdir(os.path.join(own, "driver")) else "/proc"
+
+
+def sys_root(root: str) -> str:
+    """The folder that stands for /sys: the root's own when it holds a PCI bus."""
+    own = os.path.join(root, "sys")
+    return own if os.path.isdir(os.path.join(own, "bus", "pci")) else "/sys"
+
+
+def state_file(root: str) -> str | None:
+    """The simulation's state file of a root made by ``kgpu lab hw create``, None on real hardware."""
+    path = os.path.join(root, "state")
+    return path if os.path.abspath(root) != "/" and os.path.isfile(path) else None

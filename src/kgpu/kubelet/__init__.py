@@ -1,0 +1,1 @@
+"""The port to the kubelet's sockets: device plugin, registration, pod resources."""

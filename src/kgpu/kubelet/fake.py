@@ -1,0 +1,323 @@
+"""A kubelet's device manager for simulated nodes and tests, speaking the real gRPC to real plugins.
+
+Does what the kubelet does: accepts registrations and dials back, follows ListAndWatch, counts capacity (all devices)
+and allocatable (healthy ones), asks for preferred allocation only when there is a choice, keeps what containers hold
+in a checkpoint across restarts, empties its folder at the start, and marks devices unhealthy when a plugin goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from kgpu.base.errors import KubeletError
+from kgpu.base.files import write_atomic
+from kgpu.kubelet import convert
+from kgpu.kubelet.methods import ALLOCATE, GET_PREFERRED, LIST_AND_WATCH, PRE_START, REGISTRATION
+from kgpu.kubelet.model import API_VERSION, ContainerAllocation, DeviceState, PreferenceRequest, Registration
+from kgpu.kubelet.pb import deviceplugin_v1beta1_pb2 as dp
+from kgpu.kubelet.rpc import RpcClient, RpcError, RpcServer, Service
+
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+CALL_SECONDS: Final = 10.0
+
+
+class AdmissionError(KubeletError):
+    """A pod that the kubelet refuses; ``what`` is the text that its status shows."""
+
+
+@dataclass(slots=True)
+class _Endpoint:
+    """One registered plugin."""
+
+    registration: Registration
+    client: RpcClient
+    task: asyncio.Task[None] | None = None
+    updates: int = 0
+
+
+@dataclass(slots=True)
+class _Resource:
+    devices: dict[str, DeviceState] = field(default_factory=dict)
+    endpoint: _Endpoint | None = None
+
+    @property
+    def healthy(self) -> set[str]:
+        return {name for name, device in self.devices.items() if device.healthy}
+
+
+class FakeKubelet:
+    """One node's device manager in ``folder`` (``kubelet.sock`` and the checkpoint are there)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "kubelet.sock"
+        self._server: RpcServer | None = None
+        self._resources: dict[str, _Resource] = {}
+        # (pod, container) -> resource -> ids
+        self._held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+        self._changed = asyncio.Event()
+        self.registrations: list[Registration] = []
+        self.refuse: str = ""
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Empty the folder as a kubelet does, load the checkpoint, listen."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for entry in self.folder.iterdir():
+            if entry.name != CHECKPOINT and not entry.is_dir():
+                with contextlib.suppress(FileNotFoundError):
+                    entry.unlink()
+        self._load()
+        server = RpcServer(self.socket, [Service(REGISTRATION, {"Register": self._register})])
+        await server.start()
+        self._server = server
+
+    async def stop(self, *, leave_socket: bool = False) -> None:
+        """Go away; a killed kubelet leaves its socket file behind."""
+        server, self._server = self._server, None
+        if server is not None:
+            if leave_socket:
+                os.link(self.socket, self.socket.with_suffix(".left"))
+            await server.close()
+            if leave_socket:
+                os.rename(self.socket.with_suffix(".left"), self.socket)
+        for resource in self._resources.values():
+            if resource.endpoint is not None:
+                await self._drop(resource.endpoint)
+                resource.endpoint = None
+        self._resources.clear()
+
+    async def restart(self) -> None:
+        """Stop and start."""
+        await self.stop()
+        await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # --- what the node shows ---
+
+    def capacity(self) -> dict[str, int]:
+        """Devices of every resource, healthy or not."""
+        return {name: len(resource.devices) for name, resource in self._resources.items()}
+
+    def allocatable(self) -> dict[str, int]:
+        """Healthy devices of every resource."""
+        return {name: len(resource.healthy) for name, resource in self._resources.items()}
+
+    def devices(self, resource: str) -> tuple[DeviceState, ...]:
+        """The last list that the plugin sent."""
+        found = self._resources.get(resource)
+        return tuple(found.devices.values()) if found else ()
+
+    def connected(self, resource: str) -> bool:
+        """True while the plugin's stream is open and has sent a list."""
+        found = self._resources.get(resource)
+        return found is not None and found.endpoint is not None and found.endpoint.updates > 0
+
+    def held(self) -> Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]:
+        """What containers hold: (pod, container) to resource to ids."""
+        return self._held
+
+    async def wait_for(self, condition: Any, *, seconds: float = 10.0) -> None:
+        """Return when ``condition()`` is true; TimeoutError after ``seconds``. Looked at on every change."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._changed.clear()
+                # Conditions may also depend on what does not pass through here.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await self._changed.wait()
+
+    # --- pods ---
+
+    async def admit(self, pod: str, container: str, wants: Mapping[str, int]) -> dict[str, ContainerAllocation]:
+        """Give a container its devices, as at pod admission. Raises AdmissionError; then nothing is held."""
+        key = (pod, container)
+        granted: dict[str, tuple[str, ...]] = {}
+        answers: dict[str, ContainerAllocation] = {}
+        for name, count in wants.items():
+            # Reserved at once: two pods admitted side by side must not be given the same device.
+            ids = await self._choose(name, count, key, reserved=granted)
+            granted[name] = ids
+            self._held.setdefault(key, {})[name] = ids
+            try:
+                answers[name] = await self._allocate(name, ids)
+            except AdmissionError:
+                self.release(pod)
+                raise
+        self._save()
+        return answers
+
+    def release(self, pod: str) -> None:
+        """The pod is gone; its devices are free."""
+        for key in [key for key in self._held if key[0] == pod]:
+            del self._held[key]
+        self._save()
+
+    async def _choose(
+        self, name: str, count: int, key: tuple[str, str], reserved: Mapping[str, Iterable[str]]
+    ) -> tuple[str, ...]:
+        del reserved
+        already = self._held.get(key, {}).get(name, ())
+        if len(already) >= count:
+            return already
+        resource = self._resources.get(name)
+        if resource is None:
+            raise AdmissionError(
+                f"UnexpectedAdmissionError: Allocate failed due to unregistered resource {name}",
+                "a registered plugin",
+                "start the plugin",
+            )
+        used = {device for held in self._held.values() for device in held.get(name, ())}
+        free = sorted(resource.healthy - used)
+        if len(free) < count:
+            raise AdmissionError(
+                "UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable for "
+                f"{name}. Requested: {count}, Available: {len(free)}, which is unexpected",
+                "enough free devices",
+                "wait for devices",
+            )
+        endpoint = resource.endpoint
+        preferred: tuple[str, ...] = ()
+        if endpoint is not None and endpoint.registration.preferred_allocation and len(free) > count:
+            request = PreferenceRequest(available=tuple(free), size=count)
+            try:
+                reply = await endpoint.client.call(
+                    GET_PREFERRED, convert.preference_message(request), timeout=CALL_SECONDS
+                )
+            except KubeletError as problem:
+                raise AdmissionError(
+                    "UnexpectedAdmissionError: Allocate failed due to device plugin GetPreferredAllocation rpc failed "
+                    f"with err: {_described(problem)}, which is unexpected",
+                    "an answer from the plugin",
+                    "look at the plugin",
+                ) from problem
+            if reply.container_responses:
+                preferred = tuple(reply.container_responses[0].deviceIDs)
+        # Another admission may have gone on while the plugin was asked.
+        used = {device for held in self._held.values() for device in held.get(name, ())}
+        wanted = [device for device in preferred if device in free and device not in used][:count]
+        wanted += [device for device in free if device not in wanted and device not in used][: count - len(wanted)]
+        return tuple(wanted)
+
+    async def _allocate(self, name: str, ids: tuple[str, ...]) -> ContainerAllocation:
+        endpoint = self._resources[name].endpoint if name in self._resources else None
+        if endpoint is None:
+            raise AdmissionError(
+                f"UnexpectedAdmissionError: Allocate failed due to no endpoint for {name}, which is unexpected",
+                "a connected plugin",
+                "start the plugin",
+            )
+        request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=ids)])
+        try:
+            reply = await endpoint.client.call(ALLOCATE, request, timeout=CALL_SECONDS)
+            if endpoint.registration.pre_start:
+                await endpoint.client.call(
+                    PRE_START, dp.PreStartContainerRequest(devices_ids=ids), timeout=CALL_SECONDS
+                )
+        except KubeletError as problem:
+            raise AdmissionError(
+                f"UnexpectedAdmissionError: Allocate failed due to {_described(problem)}, which is unexpected",
+                "an answer from the plugin",
+                "look at the plugin",
+            ) from problem
+        return convert.allocation_of(reply.container_responses[0])
+
+    # --- plugins ---
+
+    async def _register(self, message: Any) -> Any:
+        registration = convert.registration_of(message)
+        if self.refuse or registration.version != API_VERSION:
+            why = self.refuse or f"requested API version {registration.version!r} is not supported by kubelet"
+            raise KubeletError(why, f"version {API_VERSION}", "use a matching plugin")
+        client = RpcClient(self.folder / registration.endpoint)
+        resource = self._resources.setdefault(registration.resource, _Resource())
+        old, endpoint = resource.endpoint, _Endpoint(registration, client)
+        resource.endpoint = endpoint
+        if old is not None:
+            await self._drop(old)
+        self.registrations.append(registration)
+        endpoint.task = asyncio.create_task(self._follow(resource, endpoint))
+        self._changed.set()
+        return dp.Empty()
+
+    async def _follow(self, resource: _Resource, endpoint: _Endpoint) -> None:
+        try:
+            async with contextlib.aclosing(endpoint.client.stream(LIST_AND_WATCH, dp.Empty())) as replies:
+                async for reply in replies:
+                    if resource.endpoint is endpoint:
+                        resource.devices = {device.id: device for device in convert.devices_of(reply)}
+                        endpoint.updates += 1
+                        self._save()
+                        self._changed.set()
+        except KubeletError:
+            pass
+        finally:
+            endpoint.client.close()
+        if resource.endpoint is endpoint:
+            resource.endpoint = None
+            resource.devices = {
+                name: DeviceState(id=name, healthy=False, numa_node=device.numa_node)
+                for name, device in resource.devices.items()
+            }
+            self._changed.set()
+
+    async def _drop(self, endpoint: _Endpoint) -> None:
+        if endpoint.task is not None:
+            endpoint.task.cancel()
+            await asyncio.gather(endpoint.task, return_exceptions=True)
+        endpoint.client.close()
+
+    # --- checkpoint ---
+
+    def _save(self) -> None:
+        data = {
+            "PodDeviceEntries": [
+                {"PodUID": pod, "ContainerName": container, "ResourceName": name, "DeviceIDs": {"-1": list(ids)}}
+                for (pod, container), held in self._held.items()
+                for name, ids in held.items()
+            ],
+            "RegisteredDevices": {
+                name: sorted(resource.healthy) for name, resource in self._resources.items() if resource.healthy
+            },
+        }
+        checksum = zlib.crc32(json.dumps(data, sort_keys=True).encode())
+        write_atomic(self.folder / CHECKPOINT, json.dumps({"Data": data, "Checksum": checksum}), mode=0o600)
+
+    def _load(self) -> None:
+        self._held.clear()
+        try:
+            data = json.loads((self.folder / CHECKPOINT).read_bytes())["Data"]
+        except (OSError, ValueError, KeyError):
+            return
+        for entry in data["PodDeviceEntries"]:
+            key = (entry["PodUID"], entry["ContainerName"])
+            ids = tuple(device for group in entry["DeviceIDs"].values() for device in group)
+            self._held.setdefault(key, {})[entry["ResourceName"]] = ids
+        for name in data["RegisteredDevices"]:
+            # Known by name only until its plugin registers again: that is how the kubelet comes back.
+            self._resources.setdefault(name, _Resource())
+
+
+def _described(problem: KubeletError) -> str:
+    if isinstance(problem, RpcError):
+        return f"rpc error: code = {_camel(problem.status)} desc = {problem.message}"
+    return f"rpc error: code = Unavailable desc = {problem.what}"
+
+
+def _camel(status: str) -> str:
+    return "".join(word.capitalize() for word in status.split("_"))

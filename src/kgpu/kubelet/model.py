@@ -1,0 +1,89 @@
+"""What crosses the kubelet's sockets, as plain values: no protobuf or gRPC type leaves this package.
+
+Field names and meanings are the device plugin API's (v1beta1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+API_VERSION = "v1beta1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """One schedulable device of a resource; ``numa_node`` is None when it has no affinity."""
+
+    id: str
+    healthy: bool = True
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A bind mount that the runtime makes in the container."""
+
+    container_path: str
+    host_path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A device node that the runtime makes in the container; ``permissions`` are of ``rwm``."""
+
+    container_path: str
+    host_path: str
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAllocation:
+    """What one container gets for the devices that it was given."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceRequest:
+    """Which ``size`` of the ``available`` ids would be best, ``must_include`` among them?"""
+
+    available: tuple[str, ...]
+    must_include: tuple[str, ...] = ()
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a plugin tells the kubelet about itself; ``endpoint`` is the socket's name in the plugin folder."""
+
+    resource: str
+    endpoint: str
+    version: str = API_VERSION
+    preferred_allocation: bool = True
+    pre_start: bool = False
+
+
+class PluginLogic(Protocol):
+    """What a served plugin decides; called on the event loop, so it must not block.
+
+    Both raise UserError to refuse: the kubelet shows its text in the pod's UnexpectedAdmissionError.
+    """
+
+    def allocate(self, ids: Sequence[str]) -> ContainerAllocation:
+        """The answer for one container."""
+        ...
+
+    def prefer(self, request: PreferenceRequest) -> Sequence[str]:
+        """The preferred ids; an empty answer leaves the choice to the kubelet."""
+        ...
+
+
+StreamObserver = Callable[[int, int], None]
+"""Called with (open ListAndWatch streams, highest version of the device list that every one of them was sent)."""

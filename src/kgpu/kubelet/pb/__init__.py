@@ -1,0 +1,1 @@
+"""Messages generated from ../protos; import them only inside kgpu.kubelet."""

@@ -1,0 +1,1 @@
+"""The kubelet APIs in protobuf, written from their published descriptions."""

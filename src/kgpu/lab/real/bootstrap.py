@@ -1,0 +1,102 @@
+"""The steps of bringing a lab up that make files and objects: hardware, keys, configs, images, cluster objects."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.lab.real import configs, images, namespaces
+from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec, Network, Paths, node_dir
+
+if TYPE_CHECKING:
+    from kgpu.lab.real.cluster import RealLab
+
+_OBJECTS: Final = Path(__file__).parent / "objects.yaml"
+_OVERLAY_MAGIC: Final = 0x794C7630
+_SOCKET_S: Final = 30.0
+
+
+def create_hardware(spec: LabSpec, paths: Paths) -> None:
+    """The simulated driver root; an existing one is kept."""
+    if (paths.hw / "state").exists():
+        return
+    from kgpu.hw.fake.create import create_root
+
+    if not __import__("os").environ.get("TMP_NOHW"):
+        create_root(spec.profile, paths.hw, gpus=spec.gpus)
+
+
+def write_files(spec: LabSpec, paths: Paths, network: Network, bin_dir: Path) -> None:
+    """Keys, certificates, configs and the node's empty folders."""
+    for folder in (paths.pki, paths.config, paths.logs, paths.images, *(node_dir(paths, name) for name in NODE_DIRS)):
+        folder.mkdir(parents=True, exist_ok=True)
+    paths.pki.chmod(0o700)
+    done = subprocess.run(
+        [str(bin_dir / "lab-pki"), str(paths.pki)],
+        input=json.dumps(configs.pki_requests(network)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise LabError(f"making certificates failed: {done.stderr.strip()}", "keys and certificates", "check the disk")
+    for path, text in configs.files(
+        spec, paths, network, bin_dir=str(bin_dir), snapshotter=snapshotter(paths.root)
+    ).items():
+        write_atomic(path, text, mode=0o600 if path.endswith("kubeconfig") else 0o644)
+    for target, value in KERNEL_TUNABLES.items():
+        write_atomic(paths.config / "tunables" / Path(target).name, f"{value}\n")
+
+
+def snapshotter(folder: Path) -> str:
+    """overlayfs, or the copying one where the lab's folder is itself on an overlay and can't hold another."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(256)
+    if libc.statfs(os.fsencode(folder), buffer) == 0 and ctypes.c_long.from_buffer(buffer).value == _OVERLAY_MAGIC:
+        return "native"
+    return "overlayfs"
+
+
+def import_images(lab: RealLab) -> None:
+    """Make the image archives and load them into the node's containerd."""
+    sample = lab.hw_root / "usr/share/kgpu/vectoradd"
+    archives = images.write_archives(lab.paths.images, sample if sample.exists() else None)
+    ctr = Path(lab.state.bin_dir, "ctr")
+    lab._wait(lambda: _containerd_answers(lab, ctr), _SOCKET_S, "containerd to answer", "containerd")
+    snapshots = snapshotter(lab.paths.root)
+    for archive in archives:
+        command = [str(ctr), "-a", configs.CONTAINERD_SOCKET, "-n", "k8s.io", "images", "import"]
+        command += ["--snapshotter", snapshots, "--local", str(archive)]
+        done = subprocess.run(lab.in_node(command), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LabError(
+                f"importing {archive.name} failed: {done.stderr.strip()}",
+                "containerd to take the image",
+                f"look into {lab.paths.logs}/containerd.log",
+            )
+        archive.unlink()
+
+
+def _containerd_answers(lab: RealLab, ctr: Path) -> bool:
+    command = [str(ctr), "-a", configs.CONTAINERD_SOCKET, "version"]
+    return subprocess.run(lab.in_node(command), capture_output=True, check=False).returncode == 0
+
+
+def apply_objects(lab: RealLab) -> None:
+    """What the lab itself puts into the cluster: the agent's rights and its configurations."""
+    lab.kubectl("apply", "-f", str(_OBJECTS))
+
+
+def write_cdi_spec(lab: RealLab) -> None:
+    """The node's CDI spec of its simulated GPUs, under the usual vendor and class."""
+    out = node_dir(lab.paths, "/etc/cdi") / "nvidia.yaml"
+    command = [sys.executable, "-m", "kgpu", "cdi", "generate", "--driver-root", str(lab.hw_root), "--output", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=namespaces.child_env())
+    if done.returncode != 0:
+        raise LabError(
+            f"kgpu cdi generate failed: {done.stderr.strip()}", "a CDI spec of the simulated GPUs", "see its message"
+        )

@@ -1,0 +1,345 @@
+"""One real Kubernetes cluster with one node of simulated GPUs: bring it up, look at it, disturb it, take it down.
+
+``RealLab`` is what the command line, the scenarios and the tests use. ``up`` may be called again at any time and
+finishes what is missing; ``down`` removes what the state file names, and works after a crash or a half-finished ``up``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.lab.progress import PlainProgress, Progress
+from kgpu.lab.real import bootstrap, cgroups, hosttools, mountpoints, namespaces, routes, state
+from kgpu.lab.real.build import ensure_binaries
+from kgpu.lab.real.model import NODE_DIRS, NODE_NAME, LabSpec, Network, Paths, plan_network
+from kgpu.lab.real.plan import AGENT, make_plan
+from kgpu.lab.real.state import LabState, ProcessRecord
+from kgpu.lab.scenarios.run import LocalBackend
+
+_POLL_S: Final = 0.1
+_KEEPER_S: Final = 40.0
+_API_S: Final = 120.0
+_NODE_S: Final = 180.0
+_END_S: Final = 30.0
+
+
+def labs_root() -> Path:
+    """``$XDG_STATE_HOME/kgpu/lab``, or ``~/.local/state/kgpu/lab``: one folder per lab, by name."""
+    found = os.environ.get("XDG_STATE_HOME")
+    return (Path(found) if found else Path.home() / ".local" / "state") / "kgpu" / "lab"
+
+
+class RealLab:
+    """The lab of one name, in ``folder`` (default: ``labs_root()/NAME``); nothing is done before ``up``."""
+
+    def __init__(
+        self, spec: LabSpec | None = None, *, folder: Path | None = None, progress: Progress | None = None
+    ) -> None:
+        self.spec = spec or LabSpec()
+        self.paths = Paths((folder or labs_root() / self.spec.name).absolute())
+        self.progress: Progress = progress or PlainProgress()
+
+    # --- up -------------------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Bring the cluster up: the node Ready and, with an agent, its GPUs allocatable. Raises LabError."""
+        hosttools.require_platform()
+        hosttools.require_host_tools()
+        self._refuse_other_spec()
+        bin_dir = ensure_binaries(self.progress)
+        with self._only_one():
+            found = state.load(self.paths.state)
+            if found and (found.keeper is None or not state.alive(found.keeper)):
+                with self.progress.step("clean up after a lab that did not end well"):
+                    self._remove(found)
+                found = None
+            if found is None:
+                found = self._create(bin_dir)
+            if not found.complete:
+                self._finish(found)
+
+    def _refuse_other_spec(self) -> None:
+        found = state.load(self.paths.state)
+        if found is None or found.keeper is None or not state.alive(found.keeper):
+            return
+        have, want = (found.profile, found.gpus, found.agent), (self.spec.profile, self.spec.gpus, self.spec.agent)
+        if have != want:
+            raise LabError(
+                f'the lab "{found.name}" is already up with other settings: profile {have[0]}, gpus {have[1] or "all"}',
+                f"the same settings, or no such lab; asked for: profile {want[0]}, gpus {want[1] or 'all'}",
+                f'"kgpu lab down --name {found.name}" first, or choose another --name',
+            )
+
+    def _create(self, bin_dir: Path) -> LabState:
+        """Everything up to running processes. What is about to exist is written down first."""
+        network = plan_network(routes.used_networks())
+        found = LabState(
+            name=self.spec.name,
+            profile=self.spec.profile,
+            gpus=self.spec.gpus,
+            agent=self.spec.agent,
+            network_index=network.index,
+            bin_dir=str(bin_dir),
+            mountpoints=tuple(mountpoints.claim(NODE_DIRS)),
+            cgroups=tuple(str(tree / self.spec.cgroup) for tree in cgroups.trees()),
+        )
+        state.save(self.paths.state, found)
+        with self.progress.step(f"simulate the GPUs of {self.spec.profile}"):
+            bootstrap.create_hardware(self.spec, self.paths)
+        with self.progress.step("write keys, certificates and configs"):
+            bootstrap.write_files(self.spec, self.paths, network, bin_dir)
+            plan = make_plan(self.spec, self.paths, network, bin_dir=bin_dir, environ=namespaces.child_env())
+            write_atomic(self.paths.plan, msgspec.json.format(msgspec.json.encode(plan)))
+        mountpoints.make(found.mountpoints)
+        cgroups.create(self.spec.cgroup)
+        with self.progress.step(f"start the node at {network.node_ip}"):
+            pid = namespaces.start_keeper(self.paths)
+            found = msgspec.structs.replace(found, keeper=state.record(pid))
+            state.save(self.paths.state, found)
+            namespaces.link_node(pid, network)
+            self._wait(lambda: namespaces.answers(pid), _KEEPER_S, "the node's keeper to take orders", "keeper")
+        return found
+
+    def _finish(self, found: LabState) -> None:
+        """Images, a Ready node, the lab's own objects, the agent."""
+        with self.progress.step("make and import the images"):
+            bootstrap.import_images(self)
+        with self.progress.step("wait for the API server"):
+            self._wait(self._api_ready, _API_S, "the API server to be ready", "kube-apiserver")
+        with self.progress.step(f"wait for node {NODE_NAME} to be Ready"):
+            self._wait(self._node_ready, _NODE_S, "the node to be Ready", "kubelet")
+        with self.progress.step("apply the lab's own objects"):
+            bootstrap.apply_objects(self)
+        if found.agent:
+            with self.progress.step("start the kgpu agent"):
+                bootstrap.write_cdi_spec(self)
+                self.order("start", AGENT)
+                self._wait(self._gpus_allocatable, _NODE_S, "the node to offer its GPUs", AGENT)
+        state.save(self.paths.state, msgspec.structs.replace(found, complete=True))
+
+    def _api_ready(self) -> bool:
+        return self.kubectl_run("get", "--raw", "/readyz").returncode == 0
+
+    def _node_ready(self) -> bool:
+        done = self.kubectl_run("get", "node", NODE_NAME, "-o", "json")
+        if done.returncode != 0:
+            return False
+        conditions = json.loads(done.stdout)["status"].get("conditions", [])
+        ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+        # Without its service account, which a controller makes, no pod is admitted.
+        return ready and self.kubectl_run("get", "serviceaccount", "default").returncode == 0
+
+    def _gpus_allocatable(self) -> bool:
+        allocatable = self.node()["status"].get("allocatable", {})
+        return any("/" in name and count not in {"0", ""} for name, count in allocatable.items())
+
+    # --- looking and disturbing -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> LabState:
+        """The lab's state; LabError when it is not up."""
+        found = state.load(self.paths.state)
+        if found is None or found.keeper is None or not state.alive(found.keeper):
+            raise LabError(
+                f'there is no running lab "{self.spec.name}" in {self.paths.root}',
+                "a lab that is up",
+                f'"kgpu lab up --real --name {self.spec.name}"',
+            )
+        return found
+
+    def require_running(self) -> None:
+        """Raises LabError when the lab is not up."""
+        _ = self.state
+
+    @property
+    def running(self) -> bool:
+        """Whether the lab's keeper is alive."""
+        found = state.load(self.paths.state)
+        return found is not None and found.keeper is not None and state.alive(found.keeper)
+
+    @property
+    def keeper(self) -> int:
+        """The pid of the node's first process on this machine."""
+        process = self.state.keeper
+        assert process is not None
+        return process.pid
+
+    @property
+    def hw_root(self) -> Path:
+        """The simulated driver root of the node."""
+        return self.paths.hw
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig, usable from this machine."""
+        return self.paths.kubeconfig
+
+    @property
+    def network(self) -> Network:
+        return Network(self.state.network_index)
+
+    @property
+    def kubectl_program(self) -> str:
+        """The kubectl that was built with the cluster, or the machine's own."""
+        found = state.load(self.paths.state)
+        built = Path(found.bin_dir, "kubectl") if found else None
+        return str(built) if built and built.exists() else shutil.which("kubectl") or "kubectl"
+
+    def kubectl_run(
+        self, *arguments: str, stdin: str | None = None, timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl against this cluster; the caller looks at the exit status. LabError when the lab is not up."""
+        # Without the lab's link its address would be looked for in the networks outside.
+        self.require_running()
+        command = [self.kubectl_program, "--kubeconfig", str(self.kubeconfig), *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
+        """What kubectl prints. Raises LabError with kubectl's message when it fails."""
+        done = self.kubectl_run(*arguments, stdin=stdin, timeout=timeout)
+        if done.returncode != 0:
+            raise LabError(
+                f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}",
+                "kubectl to succeed",
+                'see "kgpu lab status" and the logs in the lab\'s folder',
+            )
+        return done.stdout
+
+    def node(self) -> Any:
+        """The Node object, decoded."""
+        return json.loads(self.kubectl("get", "node", NODE_NAME, "-o", "json"))
+
+    def backend(self, name: str = "real") -> LocalBackend:
+        """The lab as a place to play scenarios on."""
+        return LocalBackend(
+            name, kubeconfig=self.kubeconfig, kubectl=self.kubectl_program, hw_root=self.hw_root, node=NODE_NAME
+        )
+
+    def in_node(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs ``command`` in the node's namespaces."""
+        return namespaces.enter(self.keeper, command)
+
+    def order(self, verb: Literal["start", "stop", "restart", "status"], name: str = "") -> Any:
+        """Give the keeper an order."""
+        return namespaces.order(self.keeper, verb, name)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """The kept processes: name, ``pid`` (of this machine; 0 when down), starts, started, last_exit."""
+        pids = namespaces.machine_pids(self.keeper)
+        return [{**entry, "pid": pids.get(entry["pid"], 0)} for entry in self.order("status")]
+
+    def pid_of(self, name: str) -> int:
+        """The pid on this machine of a kept process, 0 when it is down right now."""
+        return next((int(entry["pid"]) for entry in self.processes() if entry["name"] == name), 0)
+
+    @property
+    def agent_pid(self) -> int:
+        return self.pid_of(AGENT)
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> ProcessRecord:
+        """Send a signal to a kept process, as a crash would; the keeper starts it again. The process that was hit."""
+        pid = self.pid_of(name)
+        try:
+            target = state.record(pid)
+        except OSError:
+            target = None
+        if not pid or target is None or not state.signal_process(target, number):
+            raise LabError(f"{name} is not running", "a running process", 'see "kgpu lab status"')
+        return target
+
+    def kill_agent(self) -> ProcessRecord:
+        """SIGKILL the agent."""
+        return self.kill(AGENT)
+
+    def restart_kubelet(self) -> None:
+        """Stop the kubelet in the usual way and start it again; returns when the new one runs."""
+        self.order("restart", "kubelet")
+
+    # --- down -----------------------------------------------------------------------------------------------------
+
+    def down(self) -> bool:
+        """Take everything away that ``up`` made; False when there was nothing. Raises LabError when something stays."""
+        hosttools.require_platform()
+        found = state.load(self.paths.state)
+        if found is None:
+            return False
+        with self._only_one(), self.progress.step(f'take down the lab "{found.name}"'):
+            self._remove(found)
+        (self.paths.root / ".lock").unlink(missing_ok=True)
+        if self.paths.root.is_dir() and not os.listdir(self.paths.root):
+            self.paths.root.rmdir()
+        return True
+
+    def _remove(self, found: LabState) -> None:
+        if found.keeper:
+            keeper = found.keeper
+            # The first process of a PID namespace takes every other one with it, and they the mounts and links.
+            state.signal_process(keeper, signal.SIGKILL)
+            self._wait(lambda: not state.alive(keeper), _END_S, "the lab's processes to end", "keeper")
+        left = cgroups.remove(found.cgroups)
+        left += mountpoints.remove(found.mountpoints)
+        if left:
+            raise LabError(
+                f"these could not be removed: {', '.join(left)}",
+                "nothing that uses them any more",
+                'look what uses them, then "kgpu lab down" again',
+            )
+        link = Path("/sys/class/net", Network(found.network_index).host_link)
+        self._wait(lambda: not link.exists(), _END_S, f"the link {link.name} to go away", "keeper")
+        for entry in sorted(self.paths.root.iterdir(), key=lambda path: path == self.paths.state):
+            if entry in self._own_entries():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def _own_entries(self) -> set[Path]:
+        own = self.paths
+        folders = {own.pki, own.config, own.logs, own.node, own.etcd, own.images, own.hw}
+        return folders | {own.state, own.plan, own.kubeconfig}
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _only_one(self) -> Iterator[None]:
+        self.paths.root.mkdir(parents=True, exist_ok=True)
+        with (self.paths.root / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LabError(
+                    f'another kgpu is bringing the lab "{self.spec.name}" up or down',
+                    "one at a time",
+                    "wait for it to end",
+                ) from None
+            yield
+
+    def _wait(self, condition: Callable[[], bool], deadline_s: float, what: str, log: str) -> None:
+        until = time.monotonic() + deadline_s
+        while not condition():
+            if time.monotonic() > until:
+                raise LabError(
+                    f"waited {deadline_s:.0f} s for {what}\n{self.log_tail(log)}",
+                    f"{what} within {deadline_s:.0f} s",
+                    f'look into {self.paths.logs}/{log}.log; then "kgpu lab down" and try again',
+                )
+            time.sleep(_POLL_S)
+
+    def log_tail(self, name: str, lines: int = 8) -> str:
+        """The last lines of a process's log, indented."""
+        try:
+            text = (self.paths.logs / f"{name}.log").read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(f"    {name}: {line[:240]}" for line in text.splitlines()[-lines:])

@@ -1,0 +1,3 @@
+module kgpu.dev/lab/pki
+
+go 1.24

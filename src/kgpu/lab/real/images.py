@@ -1,0 +1,307 @@
+"""The lab's container images, made on this machine without a registry.
+
+An image is an OCI archive built as a pure function from a list of files, so that the same input gives the same bytes.
+The root file system of the CUDA samples is this machine's own C library with busybox, plus the sample program; the
+driver's libraries come in at run time through CDI, as on a real node.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.lab.real.configs import PAUSE_IMAGE
+
+PAUSE_SOURCE: Final = Path(__file__).parent / "pause.c"
+BUSYBOX_IMAGES: Final = ("kgpu.dev/busybox:1", "docker.io/library/busybox:latest")
+CUDA_BASE_IMAGES: Final = (
+    "kgpu.dev/cuda:base",
+    "docker.io/nvidia/cuda:12.5.0-base-ubuntu22.04",
+    "nvcr.io/nvidia/cuda:12.5.0-base-ubuntu22.04",
+    "docker.io/nvidia/cuda:12.1-base-ubuntu22.04",
+)
+VECTORADD_IMAGES: Final = (
+    "kgpu.dev/cuda-sample:vectoradd",
+    "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
+    "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1-ubuntu20.04",
+)
+# What programs that use CUDA link with; older C libraries have them apart, newer ones as empty shells.
+_LIBRARIES: Final = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
+_ARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_CUDA_ENV: Final = (
+    "PATH=/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "NVIDIA_VISIBLE_DEVICES=all",
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One entry of a layer: a file with ``data``, a symbolic link to ``link``, or a folder (neither)."""
+
+    path: str
+    data: bytes | None = None
+    link: str = ""
+    mode: int = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image to build: every name it goes by, its files and what it runs."""
+
+    names: tuple[str, ...]
+    files: tuple[File, ...]
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    env: tuple[str, ...] = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
+    workdir: str = "/"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def layer_tar(files: Iterable[File]) -> bytes:
+    """An uncompressed layer; entries in the given order, owner root, time 0."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for file in files:
+            info = tarfile.TarInfo(file.path.strip("/"))
+            info.mode = file.mode
+            if file.link:
+                info.type, info.linkname, info.mode = tarfile.SYMTYPE, file.link, 0o777
+                tar.addfile(info)
+            elif file.data is None:
+                info.type = tarfile.DIRTYPE
+                tar.addfile(info)
+            else:
+                info.size = len(file.data)
+                tar.addfile(info, io.BytesIO(file.data))
+    return out.getvalue()
+
+
+def oci_archive(image: Image, *, architecture: str) -> bytes:
+    """The image as an OCI layout in a tar, with one index entry per name, as ``ctr images import`` reads it."""
+    raw_layer = layer_tar(image.files)
+    layer = gzip.compress(raw_layer, compresslevel=1, mtime=0)
+    config = _json(
+        {
+            "architecture": architecture,
+            "os": "linux",
+            "config": {
+                "Env": list(image.env),
+                "Entrypoint": list(image.entrypoint) or None,
+                "Cmd": list(image.command) or None,
+                "WorkingDir": image.workdir,
+                "Labels": dict(image.labels),
+            },
+            "rootfs": {"type": "layers", "diff_ids": [_digest(raw_layer)]},
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
+            "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar+gzip", layer)],
+        }
+    )
+    entry = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest)
+    index = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": [
+                {**entry, "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}}
+                for name in image.names
+            ],
+        }
+    )
+    blobs = {_digest(blob): blob for blob in (config, layer, manifest)}
+    files = [
+        File(path="oci-layout", data=_json({"imageLayoutVersion": "1.0.0"}), mode=0o644),
+        File(path="index.json", data=index, mode=0o644),
+        *(
+            File(path=f"blobs/sha256/{digest.removeprefix('sha256:')}", data=blob, mode=0o644)
+            for digest, blob in sorted(blobs.items())
+        ),
+    ]
+    return layer_tar(files)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+
+
+def _folders(files: Sequence[File]) -> list[File]:
+    """The folders that ``files`` need, parents first, each once."""
+    seen: dict[str, File] = {}
+    links = {file.path.strip("/") for file in files if file.link}
+    for file in files:
+        parts = file.path.strip("/").split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            path = "/".join(parts[:depth])
+            if path not in links:
+                seen.setdefault(path, File(path=path))
+    return list(seen.values())
+
+
+def pause_image(program: bytes) -> Image:
+    """The sandbox container of every pod."""
+    return Image(names=(PAUSE_IMAGE,), files=(File(path="pause", data=program),), entrypoint=("/pause",))
+
+
+def _base_files(busybox: bytes, applets: Sequence[str]) -> list[File]:
+    files = [
+        File(path="bin", link="usr/bin"),
+        File(path="sbin", link="usr/sbin"),
+        File(path="usr/bin/busybox", data=busybox),
+        *(File(path=f"usr/bin/{applet}", link="busybox") for applet in applets if applet != "busybox"),
+        File(path="etc/passwd", data=b"root:x:0:0:root:/root:/bin/sh\n", mode=0o644),
+        File(path="etc/group", data=b"root:x:0:\n", mode=0o644),
+        File(path="tmp", mode=0o1777),
+        File(path="root", mode=0o700),
+        File(path="usr/sbin"),
+    ]
+    return [*_folders(files), *files]
+
+
+def busybox_image(busybox: bytes, applets: Sequence[str]) -> Image:
+    """A shell and the usual small tools."""
+    return Image(names=BUSYBOX_IMAGES, files=tuple(_base_files(busybox, applets)), command=("sh",))
+
+
+def cuda_images(
+    busybox: bytes, applets: Sequence[str], libraries: Mapping[str, bytes], vectoradd: bytes | None
+) -> list[Image]:
+    """The CUDA base image and, when the sample program is given, the vector addition sample.
+
+    ``libraries`` maps absolute paths in the image to contents: the loader and the C library.
+    """
+    extra = [
+        # The folders of the loader, as links into /usr, so that /lib and /usr/lib are one as on current systems.
+        *(File(path=top, link=f"usr/{top}") for top in ("lib", "lib64")),
+        *(File(path=_merged(path), data=data) for path, data in sorted(libraries.items())),
+    ]
+    base = [*_base_files(busybox, applets), *_folders(extra), *extra]
+    images = [Image(names=CUDA_BASE_IMAGES, files=tuple(base), command=("sh",), env=_CUDA_ENV)]
+    if vectoradd is not None:
+        sample = [
+            File(path="cuda-samples"),
+            File(path="cuda-samples/vectorAdd", data=vectoradd),
+            File(path="cuda-samples/vectoradd", link="vectorAdd"),
+        ]
+        images.append(
+            Image(
+                names=VECTORADD_IMAGES,
+                files=(*base, *sample),
+                entrypoint=("/cuda-samples/vectorAdd",),
+                env=_CUDA_ENV,
+                workdir="/cuda-samples",
+            )
+        )
+    return images
+
+
+def _merged(path: str) -> str:
+    path = path.strip("/")
+    return path if path.startswith("usr/") else f"usr/{path}"
+
+
+def host_libraries() -> dict[str, bytes]:
+    """The machine's loader and C library: path in the image -> content. Raises LabError when not found."""
+    listing = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False, env=_sbin_env()).stdout
+    found: dict[str, bytes] = {}
+    for name in _LIBRARIES:
+        hits = re.findall(rf"^\s+{re.escape(name)} \([^)]*x86-64[^)]*\) => (\S+)", listing, re.MULTILINE)
+        hits += re.findall(rf"^\s+{re.escape(name)} \(libc6(?:,AArch64)?\) => (\S+)", listing, re.MULTILINE)
+        if hits:
+            found[hits[0]] = Path(hits[0]).read_bytes()
+    loader = _loader()
+    if not loader or not any(path.endswith("/libc.so.6") for path in found):
+        raise LabError(
+            "this machine's C library can't be found",
+            "glibc with its dynamic loader, listed by ldconfig",
+            "use a machine with glibc; musl-based systems can't run the CUDA samples",
+        )
+    found[loader] = Path(loader).read_bytes()
+    return found
+
+
+def _loader() -> str:
+    for path in ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"):
+        if os.path.exists(path):
+            return path
+    return ""
+
+
+def _sbin_env() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin{os.pathsep}/sbin"}
+
+
+def host_busybox() -> tuple[bytes, list[str]]:
+    """The machine's static busybox and the names of its applets. Raises LabError when there is none."""
+    program = shutil.which("busybox")
+    if program is None:
+        raise LabError(
+            "no busybox on PATH", "a static busybox, the shell of the lab's images", "apt-get install busybox-static"
+        )
+    listing = subprocess.run([program, "--list"], capture_output=True, text=True, check=False)
+    return Path(program).read_bytes(), listing.stdout.split()
+
+
+def compile_pause(folder: Path) -> bytes:
+    """The static pause program, built with the machine's C compiler."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / "pause"
+    compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
+    command = [compiler, "-Os", "-static", "-s", "-o", str(out), str(PAUSE_SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabError(
+            f"the pause program can't be built: {done.stderr.strip()[-400:]}",
+            "a C compiler with a static C library",
+            'on Debian or Ubuntu "apt-get install gcc libc6-dev"',
+        )
+    return out.read_bytes()
+
+
+def architecture() -> str:
+    """The machine's architecture in OCI terms."""
+    return _ARCH.get(platform.machine(), platform.machine())
+
+
+def write_archives(folder: Path, vectoradd: Path | None) -> list[Path]:
+    """Build every image of the lab into ``folder`` as ``NAME.tar``; the archives, the pause image first."""
+    busybox, applets = host_busybox()
+    sample = vectoradd.read_bytes() if vectoradd is not None else None
+    images = [
+        pause_image(compile_pause(folder)),
+        busybox_image(busybox, applets),
+        *cuda_images(busybox, applets, host_libraries(), sample),
+    ]
+    archives = []
+    for image in images:
+        archive = folder / f"{image.names[0].split('/')[-1].replace(':', '-')}.tar"
+        write_atomic(archive, oci_archive(image, architecture=architecture()))
+        archives.append(archive)
+    return archives

@@ -1,0 +1,82 @@
+"""Folders on the host over which the node's own are mounted, in the node's namespace only.
+
+A mount needs a folder to sit on. Those that are missing are made, recorded and removed again; one that another lab's
+node sits on is left to the last lab, because removing a folder detaches what is mounted on it elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def missing(targets: Iterable[str]) -> list[str]:
+    """The folders to make so that every target exists, parents first."""
+    needed: list[str] = []
+    for target in targets:
+        chain = [target, *map(str, Path(target).parents)]
+        absent = [folder for folder in chain if not os.path.isdir(folder)]
+        needed += [folder for folder in reversed(absent) if folder not in needed]
+    return needed
+
+
+def in_use() -> set[str]:
+    """Every mount point in any mount namespace of this machine other than our own."""
+    points: set[str] = set()
+    own = _namespace("self")
+    seen = {own}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        namespace = _namespace(pid)
+        if namespace and namespace not in seen:
+            seen.add(namespace)
+            with contextlib.suppress(OSError):
+                points |= parse_mountinfo(Path(f"/proc/{pid}/mountinfo").read_text())
+    return points
+
+
+def _namespace(pid: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    return ""
+
+
+def parse_mountinfo(text: str) -> set[str]:
+    """The mount points in the text of ``/proc/PID/mountinfo``; octal escapes are resolved."""
+    points = set()
+    for line in text.splitlines():
+        fields = line.split(" ")
+        if len(fields) > 4:
+            points.add(fields[4].encode("latin-1").decode("unicode_escape"))
+    return points
+
+
+def claim(targets: Iterable[str]) -> list[str]:
+    """The folders that this lab must remove in the end: those it will make, and those another lab's node sits on."""
+    targets = list(targets)
+    # A mount point of another lab that has none of its own files was made by that lab.
+    shared = [target for target in targets if os.path.isdir(target) and target in in_use() and not os.listdir(target)]
+    return [*missing(targets), *shared]
+
+
+def make(folders: Iterable[str]) -> None:
+    """Make the folders, parents first."""
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+
+
+def remove(folders: Iterable[str]) -> list[str]:
+    """Remove the folders that are empty and nobody's mount point, children first; those that stayed."""
+    busy, left = in_use(), []
+    for folder in sorted(folders, key=len, reverse=True):
+        if folder in busy or any(point.startswith(f"{folder}/") for point in busy):
+            left.append(folder)
+            continue
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(folder)
+    return left

@@ -1,0 +1,218 @@
+"""The keeper's plan: which mounts the node has and which processes it runs, as pure data.
+
+``needs`` are conditions that must hold before a process is started for the first time: ``unix:PATH`` (somebody
+listens there), ``tcp:HOST:PORT``, ``file:PATH`` (exists). After that it is simply restarted when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kgpu.formats import names
+from kgpu.lab.real.configs import CONTAINERD_SOCKET
+from kgpu.lab.real.model import (
+    API_PORT,
+    KERNEL_TUNABLES,
+    NODE_DIRS,
+    NODE_LINK,
+    NODE_NAME,
+    POD_CIDR,
+    SERVICE_CIDR,
+    LabSpec,
+    Network,
+    Paths,
+    node_dir,
+)
+
+ETCD_URL: Final = "http://127.0.0.1:2379"
+AGENT: Final = "kgpu-agent"
+CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
+RUN_DIR: Final = "/run/kgpu-lab"
+CONTROL_SOCKET: Final = f"{RUN_DIR}/keeper.sock"
+
+
+class Bind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``source`` on the host appears as ``target`` in the node."""
+
+    source: str
+    target: str
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One program that the keeper starts and restarts. ``env`` is added to the keeper's own environment."""
+
+    name: str
+    argv: tuple[str, ...]
+    log: str
+    env: dict[str, str] = {}
+    needs: tuple[str, ...] = ()
+    autostart: bool = True
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that the keeper does."""
+
+    hostname: str
+    link: str
+    address: str
+    gateway: str
+    binds: tuple[Bind, ...]
+    processes: tuple[Process, ...]
+
+
+def make_plan(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: Path, environ: Mapping[str, str]) -> Plan:
+    """The whole plan of one lab."""
+    binds = [Bind(str(node_dir(paths, target)), target) for target in NODE_DIRS]
+    binds += [Bind(str(paths.config / "tunables" / Path(target).name), target) for target in KERNEL_TUNABLES]
+    # The programs that containerd looks for by name (the shim, runc) come first.
+    search = os.pathsep.join([str(bin_dir), environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+    processes = [*_control_plane(paths, network), *_node(paths, network)]
+    if spec.agent:
+        processes.append(agent_process(paths, environ))
+    return Plan(
+        hostname=NODE_NAME,
+        link=NODE_LINK,
+        address=f"{network.node_ip}/{network.subnet.prefixlen}",
+        gateway=network.host_ip,
+        binds=tuple(binds),
+        processes=tuple(
+            msgspec.structs.replace(
+                process,
+                argv=(_program(bin_dir, process.argv[0]), *process.argv[1:]),
+                log=str(paths.logs / f"{process.name}.log"),
+                env={"PATH": search, **process.env},
+            )
+            for process in processes
+        ),
+    )
+
+
+def _program(bin_dir: Path, name: str) -> str:
+    return name if name.startswith("/") else str(bin_dir / name)
+
+
+def _process(name: str, flags: Sequence[str], *, needs: tuple[str, ...] = ()) -> Process:
+    return Process(name=name, argv=(name, *flags), log="", needs=needs)
+
+
+def _control_plane(paths: Paths, network: Network) -> list[Process]:
+    pki = paths.pki
+    api = f"tcp:{network.node_ip}:{API_PORT}"
+    return [
+        _process(
+            "etcd",
+            [
+                f"--data-dir={paths.etcd}",
+                "--name=lab",
+                f"--listen-client-urls={ETCD_URL}",
+                f"--advertise-client-urls={ETCD_URL}",
+                "--listen-peer-urls=http://127.0.0.1:2380",
+                "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+                "--initial-cluster=lab=http://127.0.0.1:2380",
+                "--unsafe-no-fsync",  # the lab's data need not survive a power cut
+                "--log-level=warn",
+            ],
+        ),
+        _process(
+            "kube-apiserver",
+            [
+                f"--etcd-servers={ETCD_URL}",
+                "--bind-address=0.0.0.0",
+                f"--advertise-address={network.node_ip}",
+                f"--secure-port={API_PORT}",
+                f"--tls-cert-file={pki}/apiserver.crt",
+                f"--tls-private-key-file={pki}/apiserver.key",
+                f"--client-ca-file={pki}/ca.crt",
+                "--authorization-mode=Node,RBAC",
+                "--allow-privileged=true",
+                f"--service-cluster-ip-range={SERVICE_CIDR}",
+                "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+                f"--service-account-key-file={pki}/service-account.pub",
+                f"--service-account-signing-key-file={pki}/service-account.key",
+                f"--kubelet-client-certificate={pki}/apiserver-kubelet.crt",
+                f"--kubelet-client-key={pki}/apiserver-kubelet.key",
+                "--kubelet-preferred-address-types=InternalIP",
+            ],
+            needs=("tcp:127.0.0.1:2379",),
+        ),
+        _process(
+            "kube-controller-manager",
+            [
+                f"--kubeconfig={paths.kubeconfig_of('kube-controller-manager')}",
+                f"--authentication-kubeconfig={paths.kubeconfig_of('kube-controller-manager')}",
+                f"--authorization-kubeconfig={paths.kubeconfig_of('kube-controller-manager')}",
+                "--leader-elect=false",
+                # It may look before the API server has granted it that; failing would cost a restart.
+                "--authentication-tolerate-lookup-failure=true",
+                # Its start makes hundreds of small calls; the default limit would stretch them over seconds.
+                "--kube-api-qps=200",
+                "--kube-api-burst=400",
+                "--use-service-account-credentials=true",
+                f"--service-account-private-key-file={pki}/service-account.key",
+                f"--root-ca-file={pki}/ca.crt",
+                f"--cluster-cidr={POD_CIDR}",
+                f"--service-cluster-ip-range={SERVICE_CIDR}",
+            ],
+            needs=(api,),
+        ),
+        _process(
+            "kube-scheduler",
+            [
+                f"--kubeconfig={paths.kubeconfig_of('kube-scheduler')}",
+                f"--authentication-kubeconfig={paths.kubeconfig_of('kube-scheduler')}",
+                f"--authorization-kubeconfig={paths.kubeconfig_of('kube-scheduler')}",
+                "--leader-elect=false",
+                "--authentication-tolerate-lookup-failure=true",
+            ],
+            needs=(api,),
+        ),
+    ]
+
+
+def _node(paths: Paths, network: Network) -> list[Process]:
+    api = f"tcp:{network.node_ip}:{API_PORT}"
+    return [
+        _process("containerd", ["--config=/etc/containerd/config.toml", "--log-level=info"]),
+        _process(
+            "kubelet",
+            [
+                f"--config={paths.config}/kubelet.yaml",
+                f"--kubeconfig={paths.kubeconfig_of('kubelet')}",
+                f"--hostname-override={NODE_NAME}",
+                f"--node-ip={network.node_ip}",
+                "--root-dir=/var/lib/kubelet",
+                "--cert-dir=/var/lib/kubelet/pki",
+            ],
+            needs=(f"unix:{CONTAINERD_SOCKET}", api),
+        ),
+        _process("kube-proxy", [f"--config={paths.config}/kube-proxy.yaml"], needs=(api,)),
+    ]
+
+
+def agent_process(paths: Paths, environ: Mapping[str, str]) -> Process:
+    """The kgpu agent, run from the same Python as this one; started by the lab once the node is there."""
+    argv = (
+        sys.executable, "-m", "kgpu", "agent",
+        "--roles", "deviceplugin,labels",
+        "--root", str(paths.hw),
+        "--driver-root", str(paths.hw),
+        "--kubeconfig", str(paths.kubeconfig_of("agent")),
+        "--node-name", NODE_NAME,
+        "--device-list-strategy", "cdi-cri",
+        "--config-map", CONFIG_MAP,
+        "--fallback-strategies", "named,single,empty",
+        "--labels-sink", "node",
+        "--health-address", "0.0.0.0:8090",
+    )  # fmt: skip
+    env = {
+        names.ENV_HW_STATE: str(paths.hw / "state"),
+        "PYTHONPATH": environ.get("PYTHONPATH", ""),
+        "PYTHONSAFEPATH": "1",
+    }
+    return Process(name=AGENT, argv=argv, log="", env=env, autostart=False)

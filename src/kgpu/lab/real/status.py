@@ -1,0 +1,76 @@
+"""What a lab looks like right now, as plain data: processes with memory, versions, the node, its GPUs, its pods."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from kgpu.lab.real import components
+from kgpu.lab.real.cluster import RealLab
+from kgpu.lab.real.model import NODE_NAME
+
+
+def parse_memory(smaps_rollup: str) -> dict[str, int]:
+    """``rss_kib`` and ``pss_kib`` from the text of ``/proc/PID/smaps_rollup``."""
+    found = {}
+    for key in ("Rss", "Pss"):
+        hit = re.search(rf"^{key}:\s+(\d+) kB", smaps_rollup, re.MULTILINE)
+        if hit:
+            found[f"{key.lower()}_kib"] = int(hit.group(1))
+    return found
+
+
+def memory(pid: int) -> dict[str, int]:
+    """A process's memory, empty when it is gone."""
+    try:
+        return parse_memory(Path(f"/proc/{pid}/smaps_rollup").read_text())
+    except OSError:
+        return {}
+
+
+def accelerators(quantities: dict[str, str]) -> dict[str, str]:
+    """The extended resources among a node's quantities: those with a domain that is not Kubernetes' own."""
+    return {name: count for name, count in quantities.items() if "/" in name and "kubernetes.io/" not in name}
+
+
+def report(lab: RealLab) -> dict[str, Any]:
+    """The whole status; ``running`` alone is false when the lab is not up."""
+    if not lab.running:
+        return {"name": lab.spec.name, "running": False, "folder": str(lab.paths.root)}
+    found = lab.state
+    processes = [
+        {"name": entry["name"], "pid": entry["pid"], "restarts": max(0, entry["starts"] - 1), **memory(entry["pid"])}
+        for entry in lab.processes()
+        if entry["starts"]
+    ]
+    versions = {item.name: components.version_of(item) for item in components.COMPONENTS if components.version_of(item)}
+    return {
+        "name": found.name,
+        "running": True,
+        "complete": found.complete,
+        "folder": str(lab.paths.root),
+        "kubeconfig": str(lab.kubeconfig),
+        "api": lab.network.api_url,
+        "profile": found.profile,
+        "hw_root": str(lab.hw_root),
+        "keeper": lab.keeper,
+        "processes": processes,
+        "versions": versions,
+        "node": _node(lab),
+    }
+
+
+def _node(lab: RealLab) -> dict[str, Any]:
+    done = lab.kubectl_run("get", "node", NODE_NAME, "-o", "json", "--request-timeout=5s")
+    if done.returncode != 0:
+        return {"name": NODE_NAME, "ready": False, "problem": done.stderr.strip()}
+    status = json.loads(done.stdout)["status"]
+    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions", []))
+    return {
+        "name": NODE_NAME,
+        "ready": ready,
+        "capacity": accelerators(status.get("capacity", {})),
+        "allocatable": accelerators(status.get("allocatable", {})),
+    }

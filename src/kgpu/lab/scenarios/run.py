@@ -1,0 +1,252 @@
+"""Play a scenario on a lab: step after step, telling what is typed, what came back, and whether that is right.
+
+The first step that is not as expected ends the story; the cleanup is done in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import yaml
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.lab.scenarios.model import Expect, Scenario, Step, fill, verdict
+
+_REPEAT_S: Final = 0.5
+_COMMAND_S: Final = 180.0
+_EVIDENCE_LINES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command printed (both streams) and its exit status."""
+
+    code: int
+    text: str
+
+
+class Backend(Protocol):
+    """A lab that scenarios can be played on."""
+
+    name: str
+
+    def values(self) -> Mapping[str, str]:
+        """What ``${NODE}``, ``${HW_ROOT}`` and ``${KUBECONFIG}`` stand for."""
+        ...
+
+    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+        """Run ``kubectl ...``, ``kgpu ...`` or ``sh -c ...`` against the lab."""
+        ...
+
+    def inside(self, namespace: str) -> AbstractContextManager[Backend]:
+        """The same lab with another default namespace, as ``kubectl config set-context --namespace`` sets it."""
+        ...
+
+
+class LocalBackend:
+    """A lab on this machine, reached with a kubeconfig; simulated hardware is under ``hw_root``."""
+
+    def __init__(self, name: str, *, kubeconfig: Path, kubectl: str, hw_root: Path, node: str) -> None:
+        self.name = name
+        self._kubectl = kubectl
+        self._kubeconfig = kubeconfig
+        self._hw_root = hw_root
+        self._node = node
+        self._values = {"NODE": node, "HW_ROOT": str(hw_root), "KUBECONFIG": str(kubeconfig)}
+
+    def values(self) -> Mapping[str, str]:
+        return self._values
+
+    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+        program = self._programs().get(words[0], [words[0]])
+        source = str(Path(__file__).resolve().parents[3])
+        modules = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+        search = os.pathsep.join([str(self._kubeconfig.parent / "bin"), os.environ.get("PATH", "")])
+        env = {**os.environ, **self._values, "PYTHONPATH": modules, "PATH": search}
+        try:
+            done = subprocess.run(
+                [*program, *words[1:]], input=stdin if stdin is not None else "", stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="replace", check=False, timeout=_COMMAND_S, env=env,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            return Outcome(124, f"{error.output or ''}\nno answer within {_COMMAND_S:.0f} s")
+        except OSError as error:
+            return Outcome(127, str(error))
+        return Outcome(done.returncode, done.stdout)
+
+    def _programs(self) -> dict[str, list[str]]:
+        return {"kubectl": [self._kubectl], "kgpu": [sys.executable, "-m", "kgpu"]}
+
+    @contextlib.contextmanager
+    def inside(self, namespace: str) -> Iterator[Backend]:
+        config = yaml.safe_load(self._kubeconfig.read_text())
+        for entry in config["contexts"]:
+            entry["context"]["namespace"] = namespace
+        with tempfile.TemporaryDirectory(prefix="kgpu-scenario-") as folder:
+            copy = Path(folder, "kubeconfig")
+            write_atomic(copy, json.dumps(config), mode=0o600)
+            # So that a shell line of a story finds the same programs.
+            for program, words in self._programs().items():
+                line = f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
+                write_atomic(Path(folder, "bin", program), line, mode=0o755)
+            yield LocalBackend(
+                self.name, kubeconfig=copy, kubectl=self._kubectl, hw_root=self._hw_root, node=self._node
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step as it went. ``command`` is what a person would type; ``why`` is "" when all is as expected.
+
+    ``evidence`` is what the cluster itself says about a step that went wrong.
+    """
+
+    title: str
+    command: str
+    output: str
+    seconds: float
+    why: str = ""
+    evidence: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a scenario went on a backend."""
+
+    scenario: str
+    backend: str
+    seconds: float
+    steps: tuple[StepResult, ...] = field(default_factory=tuple)
+
+    @property
+    def ok(self) -> bool:
+        return all(step.ok for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``kgpu lab run -o json`` prints it."""
+        steps = [{**asdict(step), "ok": step.ok} for step in self.steps]
+        return {
+            "scenario": self.scenario,
+            "backend": self.backend,
+            "ok": self.ok,
+            "seconds": self.seconds,
+            "steps": steps,
+        }
+
+
+Listener = Callable[[StepResult], None]
+
+
+def play(scenario: Scenario, backend: Backend, *, listener: Listener | None = None, keep: bool = False) -> Result:
+    """Play ``scenario``; each finished step is told to ``listener`` at once. ``keep`` leaves its objects for a look."""
+    begun = time.monotonic()
+    results: list[StepResult] = []
+    tell = listener or (lambda _: None)
+    _make_namespace(scenario, backend)
+    with backend.inside(scenario.namespace) as inner:
+        try:
+            for step in scenario.steps:
+                result = play_step(step, inner)
+                results.append(result)
+                tell(result)
+                if not result.ok:
+                    break
+        finally:
+            if not keep:
+                for result in (play_step(step, inner) for step in scenario.cleanup):
+                    if not result.ok:
+                        results.append(result)
+                        tell(result)
+                backend.command(["kubectl", "delete", "namespace", scenario.namespace, "--timeout=60s"])
+    seconds = round(time.monotonic() - begun, 2)
+    return Result(scenario=scenario.name, backend=backend.name, seconds=seconds, steps=tuple(results))
+
+
+def _make_namespace(scenario: Scenario, backend: Backend) -> None:
+    """A fresh namespace, and the service account without which no pod can be made in it."""
+    backend.command(["kubectl", "delete", "namespace", scenario.namespace, "--ignore-not-found", "--wait=true"])
+    made = backend.command(["kubectl", "create", "namespace", scenario.namespace])
+    deadline = time.monotonic() + _COMMAND_S / 3
+    account = ["kubectl", "get", "serviceaccount", "default", "--namespace", scenario.namespace]
+    while made.code == 0 and backend.command(account).code != 0:
+        if time.monotonic() > deadline:
+            made = Outcome(1, "no default service account was made in it")
+        time.sleep(_REPEAT_S / 5)
+    if made.code != 0:
+        raise LabError(
+            f"namespace {scenario.namespace} can't be made: {made.text.strip()}",
+            "a lab that is up",
+            '"kgpu lab status" tells whether it is',
+        )
+
+
+def play_step(step: Step, backend: Backend) -> StepResult:
+    """One step, repeated for ``within`` seconds until it is as expected."""
+    begun = time.monotonic()
+    words, stdin, shown, expect = translate(step, backend.values())
+    while True:
+        outcome = backend.command(words, stdin)
+        why = verdict(expect, outcome.text, outcome.code)
+        if not why or time.monotonic() - begun >= step.within:
+            break
+        time.sleep(_REPEAT_S)
+    return StepResult(
+        title=step.title,
+        command=shown,
+        output=outcome.text.rstrip(),
+        seconds=round(time.monotonic() - begun, 2),
+        why=why,
+        evidence=_evidence(backend) if why else "",
+    )
+
+
+def _evidence(backend: Backend) -> str:
+    """The pods and the last events of the story's namespace."""
+    asked = (
+        ["kubectl", "get", "pods", "-o", "wide"],
+        ["kubectl", "get", "events", "--sort-by=.lastTimestamp"],
+    )
+    texts = [backend.command(words).text.rstrip().splitlines() for words in asked]
+    return "\n".join(line for lines in texts for line in [*lines[:1], *lines[1:][-_EVIDENCE_LINES:]])
+
+
+def translate(step: Step, values: Mapping[str, str]) -> tuple[list[str], str | None, str, Expect]:
+    """A step as (words to run, standard input, what a person would type, what to expect)."""
+    action = step.action
+    if action == "apply":
+        manifest = fill(step.apply or "", values)
+        return (
+            ["kubectl", "apply", "-f", "-"],
+            manifest,
+            f"kubectl apply -f - <<EOF\n{manifest.rstrip()}\nEOF",
+            step.expect,
+        )
+    if action == "sh":
+        line = fill(step.sh or "", values)
+        return ["sh", "-c", line], None, line, step.expect
+    expect = step.expect
+    if action == "delete":
+        line = f"kubectl delete {fill(step.delete or '', values)}"
+    elif step.wait is not None:
+        line = f"kubectl get {fill(step.wait.object, values)} -o {shlex.quote(f'jsonpath={step.wait.jsonpath}')}"
+        expect = Expect(equals=fill(step.wait.equals, values))
+    else:
+        line = fill(step.run or "", values)
+    return shlex.split(line), None, line, expect

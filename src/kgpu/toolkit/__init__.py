@@ -1,0 +1,1 @@
+"""Brings accelerators into containers through CDI. Read plan.py first."""

@@ -1,0 +1,148 @@
+"""The status server answers its pages and survives whatever a client sends, or does not send."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgpu.agent.http import MAX_CONNECTIONS, MAX_HEAD, Address, Response, StatusServer, answer, encode, parse_address
+from kgpu.base.errors import ConfigError, HostError
+
+
+def broken() -> Response:
+    raise KeyError("secret detail")
+
+
+ROUTES = {"/healthz": lambda: Response(200, "ok\n"), "/broken": broken}
+LOCAL = Address("127.0.0.1", 0)
+
+
+@pytest.fixture
+async def server():
+    server = StatusServer(ROUTES, deadline=5)
+    server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
+    yield server
+    await server.close()
+
+
+async def exchange(server, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+    try:
+        writer.write(data)
+        await writer.drain()
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+async def eventually(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is another object's state
+            await asyncio.sleep(0.001)
+
+
+async def test_a_page(server):
+    reply = await exchange(server, b"GET /healthz?verbose=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Connection: close" in head
+    assert b"Content-Length: 3" in head
+    assert body == b"ok\n"
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"HEAD /healthz HTTP/1.0", 200),
+        (b"GET /nowhere HTTP/1.1", 404),
+        (b"GET /broken HTTP/1.1", 500),
+        (b"POST /healthz HTTP/1.1\r\nContent-Length: 3", 405),
+        (b"GET /healthz HTTP/2.0", 505),
+        (b"GET  /healthz HTTP/1.1", 400),
+        (b"GET /hea\x00lthz HTTP/1.1", 400),
+        (b"GET ../../etc/passwd HTTP/1.1", 400),
+        (b"GET /../../etc/passwd HTTP/1.1", 404),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"", 400),
+    ],
+)
+async def test_status_codes(server, request_head, status):
+    reply = await exchange(server, request_head + b"\r\n\r\n")
+    assert int(reply.split(b" ")[1]) == status
+    assert b"secret detail" not in reply
+    if request_head.startswith(b"HEAD"):
+        assert reply.endswith(b"\r\n\r\n")
+
+
+async def test_a_head_that_is_too_long(server):
+    reply = await exchange(server, b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 2 * MAX_HEAD)
+    assert reply.startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_client_that_leaves_early_harms_nobody(server):
+    _, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+    writer.write(b"GET /hea")
+    writer.close()
+    await writer.wait_closed()
+    assert b"200 OK" in await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n")
+
+
+async def test_a_client_that_says_nothing_is_dropped():
+    server = StatusServer(ROUTES, deadline=0.1)
+    server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
+    assert (await exchange(server, b"GET /healthz")).startswith(b"HTTP/1.1 408 ")
+    await server.close()
+
+
+async def test_connections_are_bounded_and_come_free_again(server):
+    idle = [await asyncio.open_connection("127.0.0.1", server.address.port) for _ in range(MAX_CONNECTIONS)]
+    await eventually(lambda: len(server._open) == MAX_CONNECTIONS)
+    assert (await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+    for _, writer in idle:
+        writer.close()
+    await eventually(lambda: not server._open)
+    assert b"200 OK" in await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n")
+
+
+async def test_close_drops_open_connections():
+    server = StatusServer(ROUTES)
+    address = await server.start(LOCAL)
+    reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+    await eventually(lambda: len(server._open) == 1)
+    await server.close()
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+
+
+async def test_an_address_in_use_is_an_error_in_three_parts(server):
+    with pytest.raises(HostError, match="can't listen on"):
+        await StatusServer(ROUTES).start(server.address)
+
+
+@given(st.binary(max_size=200))
+def test_any_head_has_an_answer(head):
+    response, with_body = answer(head, ROUTES)
+    assert encode(response, with_body=with_body).startswith(b"HTTP/1.1 ")
+    assert response.status in {200, 400, 404, 405, 500, 505}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
+        (":0", Address("", 0)),
+        ("[::1]:80", Address("::1", 80)),
+        ("localhost:1", Address("localhost", 1)),
+    ],
+)
+def test_addresses(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "8080", "host:", "host:http", "host:65536", "::1:80", "host:-1", "host:\u0661"])
+def test_wrong_addresses(text):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        parse_address(text)

@@ -1,0 +1,175 @@
+"""Bad input of ``kgpu agent``: three parts, exit code 2, nothing started, never a traceback; and what options become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from kgpu.agent.options import ConfigMapRef, LabelsSink
+from kgpu.cli import agent as command
+from kgpu.cli.main import main
+from kgpu.deviceplugin.config import FLAGS
+from kgpu.discovery.config import OPTIONS
+from kgpu.formats.names import ENV_HW_STATE
+
+FILES = {
+    "malformed.yaml": "version: v1\nsharing: [unclosed",
+    "unknown-key.yaml": "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {name: gpu, replica: 4}\n",
+    "misplaced-key.yaml": "version: v1\nflags:\n  renameByDefault: true\n",
+    "wrong-type.yaml": "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {name: nvidia.com/gpu, replicas: ten}\n",
+    "contradiction.yaml": "version: v1\nsharing:\n"
+    "  timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}\n  mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}\n",
+    "bad-name.yaml": "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {name: 'nvidia.com/GP U', replicas: 2}\n",
+    "wrong-version.yaml": "version: v7\n",
+    "list.yaml": "- a\n- b\n",
+    "binary.yaml": "\x00\x01",
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch):
+    """The agent itself must not be reached, nor this machine's environment be seen."""
+
+    def refuse(coroutine):
+        coroutine.close()
+        raise AssertionError("the agent was started")
+
+    monkeypatch.setattr(command, "run_async", refuse)
+    for variable in ("KUBECONFIG", "NODE_NAME", "CONFIG_FILE", "KUBERNETES_SERVICE_HOST", "KGPU_DEBUG", ENV_HW_STATE):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def refused(capsys, *words: str) -> str:
+    assert main(["kgpu", "agent", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    lines = err.rstrip("\n").split("\n")
+    assert lines[0].startswith("kgpu: ")
+    assert any(line.startswith("  expected: ") for line in lines)
+    assert any(line.startswith("  to do: ") for line in lines)
+    return err
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_config_file_that_is_wrong_from_the_start(name, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    assert str(path) in refused(capsys, "--config-file", str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--config-file", "/no/such/file"], "No such file"),
+        (["--config-file", "/"], "/"),
+        (["--roles", "deviceplugn"], 'did you mean "deviceplugin"?'),
+        (["--roles", ","], "no role"),
+        (["--labels-sink", "nowhere"], "'nowhere' is not one of"),
+        (["--labels-sink", "node"], "NODE_NAME"),
+        (["--config-map", "a/b/c", "--node-name", "n"], "NAMESPACE/NAME"),
+        (["--config-map", "a/b"], "NODE_NAME"),
+        (["--fallback-strategies", "namd"], 'did you mean "named"'),
+        (["--health-address", "localhost"], "HOST:PORT"),
+        (["--mig-strategy", "sigle"], "sigle"),
+        (["--device-list-strategy", "env-var"], "env-var"),
+        (["--imex-channel-ids", "1"], "channelIDs must be [] or [0]"),
+        (["--gds-enabled=perhaps"], "perhaps"),
+        (["--sleep-interval", "soon"], "soon"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--log-level", "loud"], "'loud' is not one of"),
+    ],
+)
+def test_flags_that_are_wrong(words, says, capsys):
+    assert says in refused(capsys, *words)
+
+
+def test_environment_that_is_wrong(capsys, monkeypatch):
+    monkeypatch.setenv("MIG_STRATEGY", "tripple")
+    assert "tripple" in refused(capsys)
+
+
+@pytest.fixture
+def options_of(monkeypatch):
+    """The options that the agent would have been started with."""
+
+    def build(*words: str):
+        seen = []
+        monkeypatch.setattr(command, "settle", lambda options: seen.append(command_settle(options)) or Stop.now())
+        command_settle = settle
+        assert main(["kgpu", "agent", *words]) == 77
+        return seen[0]
+
+    settle = command.settle
+
+    class Stop:
+        @staticmethod
+        def now():
+            raise click.exceptions.Exit(77)
+
+    return build
+
+
+def test_options_become_what_they_say(options_of, tmp_path):
+    options = options_of(
+        "--roles", "labels", "--root", str(tmp_path), "--node-name", "n", "--config-map", "gpu/configs",
+        "--labels-sink", "nodefeature", "--health-address", "[::1]:99", "--state-dir", "/s", "--fallback-strategies", "empty",
+    )  # fmt: skip
+    assert options.roles == ("labels",)
+    assert options.root == tmp_path
+    assert options.config_map == ConfigMapRef("gpu", "configs")
+    assert options.sink is LabelsSink.NODE_FEATURE
+    assert str(options.health_address) == "[::1]:99"
+    assert options.state_dir == Path("/s")
+    assert [str(fallback) for fallback in options.fallbacks] == ["empty"]
+    assert options.plugin_overrides["container_driver_root"] == str(tmp_path)
+
+
+def test_only_flags_that_were_given_are_overrides(options_of):
+    options = options_of()
+    assert options.plugin_overrides == {"container_driver_root": "/"}
+    assert options.labels_overrides == {}
+    assert options.root is None
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "host"),
+    [
+        ([], {}, "{root}"),
+        (["--driver-root", "/"], {}, "/"),
+        ([], {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"}, None),
+    ],
+)
+def test_the_host_has_the_driver_where_it_is_here_unless_told(  # noqa: PLR0917
+    words, environment, host, options_of, monkeypatch, tmp_path
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = options_of("--root", str(tmp_path), *words)
+    assert options.plugin_overrides.get("driver_root") == (host and host.format(root=tmp_path))
+
+
+def test_a_flag_of_both_components_reaches_both(options_of):
+    options = options_of("--mig-strategy", "mixed", "--no-timestamp", "--gds-enabled=false", "--pass-device-specs")
+    assert options.plugin_overrides["mig_strategy"] == "mixed"
+    assert options.labels_overrides == {"mig_strategy": "mixed", "no_timestamp": "true"}
+    assert options.plugin_overrides["gds_enabled"] == "false"
+    assert options.plugin_overrides["pass_device_specs"] == "true"
+
+
+def test_the_replaced_programs_environment_says_where_the_driver_is(options_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("DRIVER_ROOT_CTR_PATH", str(tmp_path / "not-mounted-yet"))
+    assert options_of().root == tmp_path / "not-mounted-yet"
+
+
+def test_a_simulated_root_names_its_state(options_of, tmp_path):
+    (tmp_path / "state").write_bytes(b"")
+    assert options_of("--root", str(tmp_path)).env[ENV_HW_STATE] == str(tmp_path / "state")
+
+
+def test_every_flag_of_the_components_is_there():
+    names = {name for parameter in command.agent.get_params(click.Context(command.agent)) for name in parameter.opts}
+    assert {row.flag for row in FLAGS} <= names
+    assert {row.flag for row in OPTIONS if row.attr not in command.REPLACED_LABEL_OPTIONS} <= names

@@ -1,0 +1,31 @@
+"""Fixtures that several folders share: the simulated driver's libraries, and a simulated driver root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def sim_libs() -> Path:
+    """The folder with libnvidia-ml.so.1, libcuda.so.1, nvidia-smi and vectoradd; built once per content."""
+    from kgpu.hw.fake.build import native_dir
+
+    return native_dir()
+
+
+@pytest.fixture
+def sim_root(tmp_path: Path, sim_libs: Path) -> Callable[..., Path]:
+    """`sim_root("hgx-h100", gpus=2, ...)` makes a simulated driver root below tmp_path and returns its path."""
+    from kgpu.hw.fake.create import create_root
+
+    made = 0
+
+    def make(profile: str = "hgx-h100", **options: object) -> Path:
+        nonlocal made
+        made += 1
+        return Path(create_root(profile, tmp_path / f"root{made}", **options))
+
+    return make

@@ -1,0 +1,175 @@
+"""Which Xids make which devices unhealthy, and when they recover."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from deviceplugin.nodes import broken, gpus, with_mig
+
+from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.health import (
+    APPLICATION_XIDS,
+    QUIET_SECONDS,
+    Health,
+    XidRules,
+    on_event,
+    on_reading,
+    rules_from_env,
+)
+from kgpu.deviceplugin.model import Unit
+from kgpu.deviceplugin.plan import plan
+from kgpu.hw.port import Event, EventKind, Problem
+
+DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
+NODES = gpus(2)
+RULES = XidRules()
+
+
+def units(nodes=NODES, strategy: str = "none") -> list[Unit]:
+    return [d.unit for r in plan(nodes, Settings(mig_strategy=strategy)).resources for d in r.devices]
+
+
+def xid(code: int, gpu=NODES[0], gi: int | None = None, ci: int | None = None) -> Event:
+    return Event(kind=EventKind.XID, uuid=gpu and gpu.uuid, code=code, gpu_instance=gi, compute_instance=ci)
+
+
+@pytest.mark.parametrize(
+    ("env", "critical", "ignored"),
+    [
+        ({}, {79, 48, 94, 1}, set(APPLICATION_XIDS)),
+        ({DISABLE: "79"}, {48}, {79, 13}),
+        ({DISABLE: "79, 48 ,x"}, {94}, {79, 48, 13}),
+        ({DISABLE: "all"}, set(), {79, 13}),
+        ({DISABLE: "XIDS"}, set(), {79, 13}),
+        ({DISABLE: "48,xids"}, set(), {79, 48}),
+        ({ENABLE: "13"}, {13, 79}, {31}),
+        ({ENABLE: "all"}, {13, 31, 79}, set()),
+        ({DISABLE: "all", ENABLE: "79"}, {79}, {48, 13}),
+        ({DISABLE: "all", ENABLE: "xids"}, {79, 13}, set()),
+        ({DISABLE: "79", ENABLE: "79"}, {79}, {13}),
+        ({DISABLE: "", ENABLE: ""}, {79}, {13}),
+        ({DISABLE: ",,,", ENABLE: "-5,1.5"}, {79}, {13}),
+    ],
+)
+def test_the_environment_chooses_xids(env: dict[str, str], critical: set[int], ignored: set[int]) -> None:
+    rules, _ = rules_from_env(env)
+    assert {code for code in critical | ignored if rules.critical(code)} == critical
+
+
+def test_words_that_mean_nothing_are_told() -> None:
+    _, decisions = rules_from_env({DISABLE: "79,foo", ENABLE: "1e3"})
+    assert [decision.subject for decision in decisions] == [DISABLE, ENABLE]
+
+
+def test_one_xid_marks_its_gpu_and_no_other() -> None:
+    health, decisions = on_event(Health(), xid(79), RULES, 0)
+    assert [health.reason(unit) for unit in units()] == ["Xid 79", ""]
+    assert f"device marked unhealthy: {NODES[0].uuid}" in decisions[0].what
+
+
+def test_one_xid_marks_every_slice_of_its_gpu() -> None:
+    node = (with_mig(NODES[0], ("1g.10gb", 3)), with_mig(NODES[1], ("1g.10gb", 2)))
+    health, _ = on_event(Health(), xid(79), RULES, 0)
+    assert [bool(health.reason(unit)) for unit in units(node, "single")] == [True] * 3 + [False] * 2
+
+
+def test_an_xid_of_a_slice_marks_that_slice() -> None:
+    node = (with_mig(NODES[0], ("1g.10gb", 3)),)
+    health, _ = on_event(Health(), xid(94, gi=2, ci=0), RULES, 0)
+    assert [bool(health.reason(unit)) for unit in units(node, "single")] == [False, True, False]
+    whole_instance, _ = on_event(Health(), xid(94, gi=2), RULES, 0)
+    assert [bool(whole_instance.reason(unit)) for unit in units(node, "single")] == [False, True, False]
+    # Strategy none offers the GPU whole: an error in a slice of it is an error of what is offered.
+    assert health.reason(units(node, "none")[0])
+
+
+def test_application_errors_are_told_once() -> None:
+    health, first = on_event(Health(), xid(31), RULES, 0)
+    health, second = on_event(health, xid(31), RULES, 1)
+    assert not health.illnesses
+    assert (len(first), second) == (1, [])
+
+
+def test_an_xid_without_a_device_marks_nobody() -> None:
+    health, decisions = on_event(Health(), xid(79, gpu=None), RULES, 0)
+    assert health == Health()
+    assert decisions[0].reason == "XidWithoutDevice"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EventKind if kind is not EventKind.XID])
+def test_other_events_alone_mark_nobody(kind: EventKind) -> None:
+    assert on_event(Health(), Event(kind=kind, uuid=NODES[0].uuid, code=79), RULES, 0) == (Health(), [])
+
+
+def sick(now: float = 0.0) -> Health:
+    return on_event(Health(), xid(79), RULES, now)[0]
+
+
+def read(health: Health, node, now: float) -> Health:
+    return on_reading(health, node, RULES, now)[0]
+
+
+def test_without_a_recovery_action_health_returns_after_a_quiet_time() -> None:
+    unit = units()[0]
+    old_driver = (replace(NODES[0], recovery_action="unknown"), NODES[1])
+    health = read(sick(), old_driver, QUIET_SECONDS - 1)
+    assert health.reason(unit)
+    health, _ = on_event(health, xid(79), RULES, QUIET_SECONDS - 1)
+    assert read(health, old_driver, QUIET_SECONDS + 1).reason(unit)
+    assert not read(health, old_driver, 2 * QUIET_SECONDS).reason(unit)
+
+
+def test_a_recovery_action_that_is_done_ends_it_at_once() -> None:
+    unit = units()[0]
+    pending = (replace(NODES[0], recovery_action="reset"), NODES[1])
+    health = read(sick(), pending, 1)
+    health = read(health, pending, 1000)
+    assert health.reason(unit)
+    after, decisions = on_reading(health, NODES, RULES, 1001)
+    assert not after.reason(unit)
+    assert [decision.reason for decision in decisions] == ["DeviceRecovered"]
+
+
+@pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.MISSING])
+def test_findings_make_a_gpu_unhealthy_and_go(problem: Problem) -> None:
+    unit, other = units()
+    lost, decisions = on_reading(Health(), (broken(NODES[0], problem), NODES[1]), RULES, 0)
+    assert problem.value in lost.reason(unit)
+    assert not lost.reason(other)
+    assert decisions[0].remedy == "heal"
+    again, silence = on_reading(lost, (broken(NODES[0], problem), NODES[1]), RULES, 1)
+    assert (again, silence) == (lost, [])
+    well, told = on_reading(lost, NODES, RULES, 2)
+    assert not well.reason(unit)
+    assert told[0].reason == "DeviceRecovered"
+
+
+def test_a_reading_that_fails_alone_is_no_illness() -> None:
+    health = read(Health(), (broken(NODES[0], Problem.UNREADABLE), NODES[1]), 0)
+    assert not health.reason(units()[0])
+
+
+def test_an_xid_and_a_lost_gpu_recover_together_and_are_told_once() -> None:
+    health = read(sick(), (broken(NODES[0]), NODES[1]), 1)
+    assert len(health.illnesses) == 1
+    after, decisions = on_reading(health, NODES, RULES, 2)
+    assert not after.reason(units()[0])
+    assert len(decisions) == 1
+    assert "Xid 79" in decisions[0].why
+
+
+def test_a_slice_that_was_taken_down_takes_its_illness_along() -> None:
+    node = (with_mig(NODES[0], ("1g.10gb", 3)), NODES[1])
+    health, _ = on_event(Health(), xid(94, gi=2, ci=0), RULES, 0)
+    assert read(health, node, 1).illnesses
+    assert not read(health, (with_mig(NODES[0], ("1g.10gb", 1)), NODES[1]), 1).illnesses
+
+
+def test_all_checks_off_leaves_only_what_is_not_there() -> None:
+    rules, _ = rules_from_env({DISABLE: "all"})
+    unit = units()[0]
+    assert not on_reading(Health(), (broken(NODES[0], Problem.LOST),), rules, 0)[0].reason(unit)
+    assert on_reading(Health(), (broken(NODES[0], Problem.MISSING),), rules, 0)[0].reason(unit)
+    xids_only, _ = rules_from_env({DISABLE: "xids"})
+    assert on_reading(Health(), (broken(NODES[0], Problem.LOST),), xids_only, 0)[0].reason(unit)

@@ -1,0 +1,458 @@
+"""The whole plugin over real sockets: a fake kubelet on one side, a reader in memory on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deviceplugin.nodes import GPU
+
+from kgpu.base.clock import SystemClock, VirtualClock
+from kgpu.base.decision import Decision
+from kgpu.base.errors import ConfigError, HwError, KubeletError
+from kgpu.base.problems import obstacle_in
+from kgpu.deviceplugin import offer, run
+from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.run import DevicePluginContext
+from kgpu.deviceplugin.source import MemoryConfigSource
+from kgpu.formats.config_choice import problem_text
+from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
+from kgpu.hw.port import Event, EventKind, Inventory, Problem
+from kgpu.kubelet import convert
+from kgpu.kubelet.fake import AdmissionError, FakeKubelet
+from kgpu.kubelet.methods import LIST_AND_WATCH
+from kgpu.kubelet.pb import deviceplugin_v1beta1_pb2 as dp
+from kgpu.kubelet.rpc import RpcClient
+
+INVENTORY = sample_inventory(8)
+GPUS = INVENTORY.accelerators
+NO_DRIVER = HwError("nvml init failed: ERROR_LIBRARY_NOT_FOUND", "a driver", "install it")
+
+
+class Node:
+    """One node: reader, kubelet, configuration, and the plugin's task."""
+
+    def __init__(self, folder: Path, inventory: Inventory = INVENTORY) -> None:
+        self.folder = folder
+        self.reader: Any = MemoryReader(inventory)
+        self.kubelet = FakeKubelet(folder / "plugins")
+        self.config = MemoryConfigSource()
+        self.decisions: list[Decision] = []
+        self.states: list[tuple[bool, str]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self, **options: Any) -> None:
+        context = DevicePluginContext(
+            reader=self.reader,
+            config=self.config,
+            report=self.decisions.append,
+            state_dir=self.folder / "state",
+            kubelet_socket=self.kubelet.socket,
+            on_state=lambda ready, reason: self.states.append((ready, reason)),
+            **{"env": {}, "host_facts": lambda _settings: HostFacts(), "clock": SystemClock(), **options},
+        )
+        self.task = asyncio.create_task(run.run(context))
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                assert self.task is None or not self.task.done(), self.task
+                await asyncio.sleep(0.005)
+
+    async def offers(self, **counts: int) -> None:
+        """Wait for exactly these healthy devices; `gpu=8` is nvidia.com/gpu."""
+        wanted = {f"nvidia.com/{name}": count for name, count in counts.items()}
+        await self.until(lambda: {n: c for n, c in self.kubelet.allocatable().items() if c} == wanted)
+
+    def reasons(self) -> list[str]:
+        return [decision.reason for decision in self.decisions]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Unix socket names have at most 107 bytes, which pytest's own folders can exceed.
+    with tempfile.TemporaryDirectory(prefix="kgpu") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def node(folder: Path) -> AsyncIterator[Node]:
+    node = Node(folder)
+    async with node.kubelet:
+        yield node
+        await node.stop()
+
+
+async def test_eight_gpus_are_registered_and_allocated(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    (registration,) = node.kubelet.registrations
+    assert (registration.resource, registration.endpoint) == (GPU, "nvidia-gpu.sock")
+    assert registration.preferred_allocation
+    assert not registration.pre_start
+    assert [device.numa_node for device in node.kubelet.devices(GPU)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    answers = await node.kubelet.admit("pod", "main", {GPU: 2})
+    assert answers[GPU].envs["NVIDIA_VISIBLE_DEVICES"] == ",".join(gpu.uuid for gpu in GPUS[:2])
+    await node.until(lambda: node.states[-1] == (True, ""))
+
+
+async def test_an_xid_takes_one_gpu_out_and_it_comes_back(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
+    await node.offers(gpu=7)
+    assert node.kubelet.capacity() == {GPU: 8}
+    node.reader.change(GPUS[3].uuid, recovery_action="reset")
+    reads = node.reader.inventory_calls
+    await node.until(lambda: node.reader.inventory_calls > reads)
+    node.reader.heal(GPUS[3].uuid)
+    await node.offers(gpu=8)
+    assert "DeviceRecovered" in node.reasons()
+    assert len(node.kubelet.registrations) == 1
+
+
+@pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.MISSING])
+async def test_a_broken_gpu_blocks_nobody(node: Node, problem: Problem) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    if problem is Problem.MISSING:
+        node.reader.set_inventory(replace(INVENTORY, accelerators=GPUS[1:]))
+    else:
+        node.reader.fail(GPUS[0].uuid, problem)
+    await node.offers(gpu=7)
+    assert node.kubelet.capacity() == {GPU: 8}
+    answers = await node.kubelet.admit("pod", "main", {GPU: 7})
+    assert GPUS[0].uuid not in answers[GPU].envs["NVIDIA_VISIBLE_DEVICES"]
+
+
+async def test_every_open_stream_gets_every_change(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    lists: list[list[int]] = [[], []]
+
+    async def follow(seen: list[int]) -> None:
+        async with RpcClient(node.folder / "plugins" / "nvidia-gpu.sock") as client:
+            async for reply in client.stream(LIST_AND_WATCH, dp.Empty()):
+                seen.append(sum(device.healthy for device in convert.devices_of(reply)))
+
+    followers = [asyncio.create_task(follow(seen)) for seen in lists]
+    await node.until(lambda: lists == [[8], [8]])
+    node.reader.fail(GPUS[0].uuid, Problem.LOST)
+    await node.until(lambda: lists == [[8, 7], [8, 7]])
+    await node.offers(gpu=7)
+    for follower in followers:
+        follower.cancel()
+    await asyncio.gather(*followers, return_exceptions=True)
+
+
+async def test_a_kubelet_that_restarts_again_and_again_finds_everything(node: Node) -> None:
+    node.config.set("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 10}]}}")
+    node.start()
+    await node.offers(gpu=80)
+    await node.kubelet.admit("pod", "main", {GPU: 3})
+    held = {key: dict(value) for key, value in node.kubelet.held().items()}
+    for turn in range(20):
+        await node.kubelet.stop(leave_socket=turn % 2 == 0)
+        await node.kubelet.start()
+        await node.offers(gpu=80)
+    assert node.kubelet.held() == held
+    assert set(node.reasons()) <= {"Registered", "NotRegistered", "NoKubelet"}
+
+
+async def test_a_removed_socket_is_made_again(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    socket = node.folder / "plugins" / "nvidia-gpu.sock"
+    socket.unlink()
+    await node.until(lambda: socket.exists() and len(node.kubelet.registrations) == 2)
+    await node.offers(gpu=8)
+
+
+async def test_no_device_is_handed_out_twice_while_everything_restarts(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+
+    async def pod(number: int) -> None:
+        for attempt in range(20):
+            try:
+                await node.kubelet.admit(f"pod{number}", "main", {GPU: 1})
+            except AdmissionError:
+                await asyncio.sleep(0.02 * attempt)
+            else:
+                return
+        raise AssertionError(f"pod {number} was never admitted")
+
+    pods = [asyncio.create_task(pod(number)) for number in range(8)]
+    for _ in range(3):
+        await node.stop()
+        node.start()
+        await asyncio.sleep(0)
+        await node.kubelet.restart()
+    await asyncio.gather(*pods)
+    held = [device for resources in node.kubelet.held().values() for ids in resources.values() for device in ids]
+    assert sorted(held) == sorted(gpu.uuid for gpu in GPUS)
+
+
+async def test_the_folder_may_come_late(folder: Path) -> None:
+    node = Node(folder)
+    node.start()
+    await node.until(lambda: "NoKubelet" in node.reasons())
+    async with node.kubelet:
+        await node.offers(gpu=8)
+        await node.stop()
+    assert node.reasons().count("NoKubelet") == 1
+
+
+# --- configuration ---
+
+
+async def test_a_changed_configuration_needs_no_restart(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    node.config.set("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 70}]}}")
+    await node.offers(**{"gpu.shared": 560})
+    assert node.kubelet.capacity()[GPU] == 0
+    node.config.set("")
+    await node.offers(gpu=8)
+    assert len({registration.resource for registration in node.kubelet.registrations}) == 2
+
+
+async def test_a_bad_configuration_is_refused_and_the_last_good_one_stays(node: Node) -> None:
+    node.config.set("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}", name="file a")
+    node.start()
+    await node.offers(gpu=32)
+    node.config.set("flags: {renameByDefault: true}", name="file b")
+    await node.until(lambda: "ConfigRefused" in node.reasons())
+    (refusal,) = [decision for decision in node.decisions if decision.reason == "ConfigRefused"]
+    assert refusal.subject == "file b"
+    assert "flags.renameByDefault" in refusal.what
+    assert "sharing.timeSlicing" in refusal.remedy
+    assert refusal.evidence == ("the last good configuration stays in force",)
+    await node.kubelet.admit("pod", "main", {GPU: 1})
+    missing = ConfigError("specified config x does not exist", "a key", "add it")
+    node.config.put(problem_text("label", missing))
+    await node.until(lambda: node.reasons().count("ConfigRefused") == 2)
+    assert node.kubelet.allocatable() == {GPU: 32}
+    # A later run starts with the last good one, too.
+    await node.stop()
+    node.start()
+    await node.until(lambda: node.reasons().count("ConfigRefused") == 3)
+    await node.offers(gpu=32)
+
+
+async def test_without_any_good_configuration_it_waits_and_says_why(node: Node) -> None:
+    node.config.set("sharin: {}")
+    node.start()
+    await node.until(lambda: bool(node.states))
+    assert node.states[-1][0] is False
+    assert "sharin" in node.states[-1][1]
+    assert node.kubelet.registrations == []
+    node.config.set("")
+    await node.offers(gpu=8)
+
+
+async def test_at_once_or_not_at_all(node: Node) -> None:
+    node.config.set("sharin: {}")
+    node.start(wait=False)
+    with pytest.raises(ConfigError):
+        await node.task
+    node.config.set("")
+    node.reader.set_down(NO_DRIVER)
+    node.start(wait=False)
+    with pytest.raises((HwError, ExceptionGroup)) as raised:
+        await node.task
+    assert obstacle_in(raised.value) is NO_DRIVER
+
+
+async def test_a_withdrawn_resource_stays_at_zero_until_the_kubelet_had_time(node: Node) -> None:
+    clock = VirtualClock()
+    node.start(clock=clock)
+    await node.offers(gpu=8)
+    first = node.folder / "plugins" / "nvidia-gpu.sock"
+    node.config.set("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 2}]}}")
+    await node.offers(**{"gpu.shared": 16})
+    await node.until(lambda: node.kubelet.capacity()[GPU] == 0)
+    assert first.exists()
+    with pytest.raises(AdmissionError):
+        await node.kubelet.admit("pod", "main", {GPU: 1})
+    await node.until(lambda: (node.folder / "state" / "devices.json").exists())
+    await clock.advance(offer.WITHDRAW_SECONDS + 1)
+    await node.until(lambda: not first.exists())
+    assert node.kubelet.allocatable()["nvidia.com/gpu.shared"] == 16
+
+
+async def test_a_resource_of_an_earlier_run_is_withdrawn(node: Node) -> None:
+    node.config.set("flags: {migStrategy: mixed}")
+    node.reader.set_partitions(GPUS[0].uuid, sample_partitions(GPUS[0]))
+    node.start()
+    await node.offers(gpu=7, **{"mig-1g.10gb": 7})
+    await node.stop()
+    node.reader.change(GPUS[0].uuid, mig_enabled=False, partitions=())
+    await node.kubelet.restart()
+    node.start()
+    await node.offers(gpu=8)
+    await node.until(lambda: node.kubelet.connected("nvidia.com/mig-1g.10gb"))
+    assert node.kubelet.capacity()["nvidia.com/mig-1g.10gb"] == 0
+
+
+# --- hardware ---
+
+
+async def test_mig_changes_need_no_restart(node: Node) -> None:
+    node.config.set("flags: {migStrategy: mixed}")
+    node.start()
+    await node.offers(gpu=8)
+    node.reader.set_partitions(GPUS[0].uuid, sample_partitions(GPUS[0]))
+    await node.offers(gpu=7, **{"mig-1g.10gb": 7})
+    node.reader.set_partitions(GPUS[0].uuid, sample_partitions(GPUS[0], "3g.40gb", 2))
+    await node.offers(gpu=7, **{"mig-3g.40gb": 2})
+    assert node.kubelet.capacity()["nvidia.com/mig-1g.10gb"] == 0
+
+
+async def test_a_driver_that_comes_late_is_waited_for_and_told_once(node: Node) -> None:
+    node.reader.set_down(NO_DRIVER)
+    node.start()
+    await node.until(lambda: any("ERROR_LIBRARY_NOT_FOUND" in reason for _, reason in node.states))
+    assert node.kubelet.registrations == []
+    node.reader.set_down(None)
+    await node.offers(gpu=8)
+    assert node.reasons().count("DriverUnreadable") == 1
+    assert "DriverReadable" in node.reasons()
+
+
+async def test_a_driver_that_goes_leaves_the_capacity(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    node.reader.set_down(NO_DRIVER)
+    await node.offers()
+    assert node.kubelet.capacity() == {GPU: 8}
+    node.reader.set_down(None)
+    await node.offers(gpu=8)
+
+
+async def test_a_gpu_lost_before_the_start_is_still_there_as_unhealthy(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    await node.stop()
+    node.reader.set_inventory(replace(INVENTORY, accelerators=GPUS[:7]))
+    await node.kubelet.restart()
+    node.start()
+    await node.offers(gpu=7)
+    assert node.kubelet.capacity() == {GPU: 8}
+
+
+async def test_a_critical_xid_survives_a_restart_of_the_plugin(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[1].uuid, code=48))
+    await node.offers(gpu=7)
+    await node.stop()
+    await node.kubelet.restart()
+    node.start()
+    await node.offers(gpu=7)
+
+
+class StuckReader(MemoryReader):
+    """Answers until told to hang."""
+
+    stuck = False
+
+    async def inventory(self) -> Inventory:
+        if self.stuck:
+            await asyncio.Event().wait()
+        return await super().inventory()
+
+
+async def test_a_hanging_driver_delays_no_answer(node: Node) -> None:
+    node.reader = StuckReader(INVENTORY)
+    node.start()
+    await node.offers(gpu=8)
+    node.reader.stuck = True
+    node.reader.report(Event(kind=EventKind.INVENTORY))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await node.kubelet.admit("pod", "main", {GPU: 4})
+    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[7].uuid, code=79))
+    await node.offers(gpu=7)
+
+
+# --- neighbours ---
+
+
+async def test_a_resource_that_can_not_be_served_does_not_disturb_the_others(node: Node) -> None:
+    blocked = node.folder / "plugins" / "nvidia-mig-1g.10gb.sock"
+    blocked.mkdir()
+    node.config.set("flags: {migStrategy: mixed}")
+    node.reader.set_partitions(GPUS[0].uuid, sample_partitions(GPUS[0]))
+    node.start()
+    await node.offers(gpu=7)
+    await node.until(lambda: "NotRegistered" in node.reasons())
+    await node.kubelet.admit("pod", "main", {GPU: 1})
+    blocked.rmdir()
+    await node.offers(gpu=7, **{"mig-1g.10gb": 7})
+    assert [registration.resource for registration in node.kubelet.registrations].count(GPU) == 1
+
+
+async def test_a_kubelet_that_refuses_is_asked_again_and_told_once(node: Node) -> None:
+    node.kubelet.refuse = "requested API version is not supported"
+    node.start()
+    await node.until(lambda: "NotRegistered" in node.reasons())
+    node.kubelet.refuse = ""
+    await node.offers(gpu=8)
+    assert node.reasons().count("NotRegistered") == 1
+
+
+async def test_required_imex_channels_hold_everything_back_until_they_are_there(node: Node) -> None:
+    facts = HostFacts()
+    node.config.set("imex: {channelIDs: [0], required: true}")
+    node.start(host_facts=lambda _settings: facts)
+    await node.until(lambda: "ImexMissing" in node.reasons())
+    assert node.kubelet.registrations == []
+    facts = HostFacts(imex_channels=(0,))
+    node.reader.report(Event(kind=EventKind.INVENTORY))
+    await node.offers(gpu=8)
+    answers = await node.kubelet.admit("pod", "main", {GPU: 1})
+    assert answers[GPU].envs["NVIDIA_IMEX_CHANNELS"] == "0"
+
+
+async def test_cdi_specs_are_written_before_devices_are_offered(node: Node) -> None:
+    written: list[int] = []
+
+    def write(inventory: Inventory, settings: object) -> None:
+        del settings
+        written.append(len(inventory.accelerators))
+        assert node.kubelet.registrations == [] or len(written) > 1
+
+    node.config.set("flags: {plugin: {deviceListStrategy: cdi-cri}}")
+    node.start(cdi_writer=write)
+    await node.offers(gpu=8)
+    assert written[0] == 8
+    answers = await node.kubelet.admit("pod", "main", {GPU: 1})
+    assert answers[GPU].cdi_devices == (f"k8s.device-plugin.nvidia.com/gpu={GPUS[0].uuid}",)
+
+
+async def test_stopping_leaves_no_socket_behind(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    await node.stop()
+    assert not (node.folder / "plugins" / "nvidia-gpu.sock").exists()
+    with contextlib.suppress(TimeoutError):
+        await node.kubelet.wait_for(lambda: node.kubelet.allocatable() == {GPU: 0})
+    assert node.kubelet.allocatable() == {GPU: 0}
+    with pytest.raises(KubeletError):
+        async with RpcClient(node.folder / "plugins" / "nvidia-gpu.sock") as client:
+            async for _ in client.stream(LIST_AND_WATCH, dp.Empty()):
+                pass
+
+

@@ -1,0 +1,227 @@
+"""What every reader of the hardware port must do, as one test class; each reader's own file supplies the node.
+
+A ``Node`` is eight H100s behind a reader, with the faults that a test can make. Tests wait on conditions, never on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import pytest
+
+from kgpu.base.errors import HwError
+from kgpu.hw.port import Accelerator, Event, EventKind, Inventory, Problem, Reader
+
+PATIENCE = 30.0
+
+
+class Node(Protocol):
+    """The node under test; GPUs by index."""
+
+    reader: Reader
+
+    async def lose(self, gpu: int) -> None: ...
+
+    async def hang(self, gpu: int) -> None: ...
+
+    async def xid(self, gpu: int, code: int) -> None: ...
+
+    async def slice(self, gpu: int, count: int) -> None: ...
+
+    async def clear(self, gpu: int) -> None: ...
+
+    async def take_driver(self) -> None: ...
+
+    async def return_driver(self) -> None: ...
+
+
+async def wait_for(reader: Reader, condition: Callable[[Inventory], bool]) -> Inventory:
+    """Read until the inventory is as expected."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            inventory = await reader.inventory()
+            if condition(inventory):
+                return inventory
+            await asyncio.sleep(0.05)
+
+
+async def wait_for_error(reader: Reader) -> HwError:
+    """Read until nothing can be read."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await reader.inventory()
+            except HwError as error:
+                return error
+            await asyncio.sleep(0.05)
+
+
+async def wait_for_event(events, condition: Callable[[Event], bool]) -> Event:
+    """Take events until one is as expected."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition(event := await anext(events)):
+            pass
+    return event
+
+
+def usable(inventory: Inventory) -> list[int]:
+    return [gpu.index for gpu in inventory.accelerators if gpu.usable]
+
+
+def problems(gpu: Accelerator) -> set[Problem]:
+    return {finding.problem for finding in gpu.findings}
+
+
+class ReaderContract:
+    """Inherit and provide a ``node`` fixture."""
+
+    async def test_inventory(self, node: Node) -> None:
+        inventory = await node.reader.inventory()
+        gpus = inventory.accelerators
+        assert [gpu.index for gpu in gpus] == list(range(8))
+        assert len({gpu.uuid for gpu in gpus}) == 8
+        assert usable(inventory) == list(range(8))
+        for gpu in gpus:
+            assert gpu.uuid.startswith("GPU-")
+            assert "H100" in gpu.name
+            assert gpu.compute_capability == (9, 0)
+            assert gpu.memory_mib is not None
+            assert 79_000 < gpu.memory_mib <= 81_920
+            assert gpu.mig_capable
+            assert not gpu.mig_enabled
+            assert gpu.pci_bus_id == gpu.pci_bus_id.lower()
+            assert gpu.pci_bus_id.startswith("0000:")
+            assert gpu.pci_class == 0x030200
+            assert gpu.numa_node is not None
+            assert gpu.device_nodes == (f"/dev/nvidia{gpu.minor}",)
+            assert gpu.recovery_action == "none"
+            assert gpu.findings == ()
+        assert inventory.findings == ()
+        assert inventory.cuda_version is not None
+        assert inventory.cuda_version >= (11, 0)
+        assert inventory.driver_version.count(".") >= 1
+
+    async def test_two_readings_agree(self, node: Node) -> None:
+        first, second = await asyncio.gather(node.reader.inventory(), node.reader.inventory())
+        assert first == second
+
+    async def test_links_cover_every_pair_once(self, node: Node) -> None:
+        uuids = [gpu.uuid for gpu in (await node.reader.inventory()).accelerators]
+        links = await node.reader.links()
+        assert len(links) == 28
+        assert {frozenset((link.a, link.b)) for link in links} == {
+            frozenset((a, b)) for a in uuids for b in uuids if a != b
+        }
+
+    async def test_readings_name_every_gpu(self, node: Node) -> None:
+        uuids = [gpu.uuid for gpu in (await node.reader.inventory()).accelerators]
+        readings = await node.reader.readings()
+        assert [reading.uuid for reading in readings] == uuids
+
+    async def test_lost_gpu_keeps_its_facts_and_its_neighbours(self, node: Node) -> None:
+        before = await node.reader.inventory()
+        await node.lose(2)
+        after = await wait_for(node.reader, lambda inventory: 2 not in usable(inventory))
+        assert usable(after) == [0, 1, 3, 4, 5, 6, 7]
+        lost = after.accelerators[2]
+        assert lost.uuid == before.accelerators[2].uuid
+        assert lost.name == before.accelerators[2].name
+        assert Problem.LOST in problems(lost)
+        assert all(finding.subject == lost.uuid and finding.todo for finding in lost.findings)
+        assert len(await node.reader.links()) == 21
+        await node.clear(2)
+        healed = await wait_for(node.reader, lambda inventory: 2 in usable(inventory))
+        assert healed.accelerators == before.accelerators
+
+    async def test_hung_gpu_leaves_the_others_answering(self, node: Node) -> None:
+        before = await node.reader.inventory()
+        await node.hang(5)
+        after = await wait_for(node.reader, lambda inventory: 5 not in usable(inventory))
+        assert usable(after) == [0, 1, 2, 3, 4, 6, 7]
+        assert problems(after.accelerators[5]) == {Problem.HUNG}
+        assert after.accelerators[5].uuid == before.accelerators[5].uuid
+        assert len(await node.reader.readings()) == 7
+        assert len(await node.reader.links()) == 21
+        await node.clear(5)
+        healed = await wait_for(node.reader, lambda inventory: 5 in usable(inventory))
+        assert healed.accelerators == before.accelerators
+
+    async def test_xid_reaches_every_consumer(self, node: Node) -> None:
+        first, second = node.reader.events(), node.reader.events()
+        uuid = (await node.reader.inventory()).accelerators[3].uuid
+        await node.xid(3, 31)
+        for events in (first, second):
+            event = await wait_for_event(events, lambda event: event.kind is EventKind.XID)
+            assert (event.uuid, event.code) == (uuid, 31)
+            assert event.gpu_instance is None
+
+    async def test_slices_appear_with_events(self, node: Node) -> None:
+        events = node.reader.events()
+        uuid = (await node.reader.inventory()).accelerators[0].uuid
+        await node.slice(0, 7)
+        await wait_for_event(events, lambda event: event.kind is EventKind.MIG_CHANGE and event.uuid == uuid)
+        inventory = await wait_for(node.reader, lambda inventory: len(inventory.accelerators[0].partitions) == 7)
+        await wait_for_event(events, lambda event: event.kind is EventKind.INVENTORY)
+        gpu = inventory.accelerators[0]
+        assert gpu.mig_enabled
+        assert [part.index for part in gpu.partitions] == [f"0:{position}" for position in range(7)]
+        assert len({part.uuid for part in gpu.partitions}) == 7
+        assert len({part.device_nodes for part in gpu.partitions}) == 7
+        for part in gpu.partitions:
+            assert part.uuid.startswith("MIG-")
+            assert part.parent_uuid == uuid
+            assert part.profile == "1g.10gb"
+            assert (part.slices_gi, part.slices_ci) == (1, 1)
+            assert part.placement_size == 1
+            assert part.memory_mib > 9_000
+            assert part.multiprocessors == 16
+            assert part.device_nodes[0] == gpu.device_nodes[0]
+            assert len(part.device_nodes) == 3
+            assert all(path.startswith("/dev/nvidia-caps/nvidia-cap") for path in part.device_nodes[1:])
+        assert inventory.findings == ()
+        assert usable(inventory) == list(range(8))
+
+    async def test_fault_and_healing_are_announced(self, node: Node) -> None:
+        events = node.reader.events()
+        await node.reader.inventory()
+        await node.lose(1)
+        await wait_for_event(events, lambda event: event.kind is EventKind.INVENTORY)
+        await wait_for(node.reader, lambda inventory: 1 not in usable(inventory))
+        await node.clear(1)
+        await wait_for_event(events, lambda event: event.kind is EventKind.INVENTORY)
+        await wait_for(node.reader, lambda inventory: 1 in usable(inventory))
+
+    async def test_driver_away_and_back(self, node: Node) -> None:
+        before = await node.reader.inventory()
+        await node.take_driver()
+        error = await wait_for_error(node.reader)
+        assert error.what
+        assert error.expected
+        assert error.todo
+        await node.return_driver()
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    after = await node.reader.inventory()
+                    break
+                except HwError:
+                    await asyncio.sleep(0.05)
+        assert usable(after) == usable(before)
+
+    async def test_closed_reader_refuses_and_ends_iteration(self, node: Node) -> None:
+        events = node.reader.events()
+        await node.reader.inventory()
+        waiting = asyncio.create_task(_drain(events))
+        await asyncio.sleep(0)
+        await node.reader.close()
+        async with asyncio.timeout(PATIENCE):
+            await waiting
+        with pytest.raises(HwError):
+            await node.reader.inventory()
+
+
+async def _drain(events) -> None:
+    async for _ in events:
+        pass

@@ -1,0 +1,242 @@
+"""``NvidiaReader`` over the simulated driver's C library keeps the port's contract, and survives what only it can meet."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hw.contract import (
+    PATIENCE,
+    ReaderContract,
+    problems,
+    usable,
+    wait_for,
+    wait_for_error,
+    wait_for_event,
+)
+
+from kgpu.hw.fake import mig, operate
+from kgpu.hw.nvidia.client import NvidiaReader
+from kgpu.hw.nvidia.faults import NvmlInitError
+from kgpu.hw.port import EventKind, Level, Problem
+
+
+class SimulatedNode:
+    def __init__(self, root) -> None:
+        self.root = root
+        self.reader = NvidiaReader(
+            driver_root=root, deadline=1.0, attach_deadline=1.0, init_deadline=PATIENCE, poll=0.1, retry=0.1
+        )
+
+    async def lose(self, gpu: int) -> None:
+        operate.inject(self.root, "lost", gpu=gpu)
+
+    async def hang(self, gpu: int) -> None:
+        operate.inject(self.root, "hang", gpu=gpu)
+
+    async def xid(self, gpu: int, code: int) -> None:
+        operate.inject(self.root, "xid", gpu=gpu, xid=code)
+
+    async def slice(self, gpu: int, count: int) -> None:
+        await asyncio.to_thread(mig.partition, self.root, gpu, ["1g.10gb"] * count)
+
+    async def clear(self, gpu: int) -> None:
+        operate.clear(self.root, gpu)
+
+    async def take_driver(self) -> None:
+        operate.inject(self.root, "init-error", code="DRIVER_NOT_LOADED")
+        os.kill(self.reader.child_pid, signal.SIGKILL)
+
+    async def return_driver(self) -> None:
+        operate.clear(self.root)
+
+
+@pytest.fixture
+async def node(sim_root):
+    root = sim_root("hgx-h100")
+    node = SimulatedNode(root)
+    yield node
+    operate.clear(root)
+    await node.reader.close()
+
+
+class TestNvidiaReader(ReaderContract):
+    pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+async def test_child_that_died_is_replaced_without_a_trace(node: SimulatedNode, number: int) -> None:
+    before = await node.reader.inventory()
+    pid = node.reader.child_pid
+    os.kill(pid, number)
+    after = await node.reader.inventory()
+    assert after == before
+    assert node.reader.child_pid != pid
+
+
+async def test_events_go_on_after_the_child_died(node: SimulatedNode) -> None:
+    events = node.reader.events()
+    await node.reader.inventory()
+    os.kill(node.reader.child_pid, signal.SIGKILL)
+    await node.reader.inventory()
+    await node.xid(6, 48)
+    event = await wait_for_event(events, lambda event: event.kind is EventKind.XID)
+    assert event.code == 48
+
+
+async def test_stopped_child_is_a_hang_and_the_gpus_come_back(node: SimulatedNode) -> None:
+    before = await node.reader.inventory()
+    os.kill(node.reader.child_pid, signal.SIGSTOP)
+    await wait_for_error(node.reader)
+    after = await wait_for(node.reader, lambda inventory: len(usable(inventory)) == 8)
+    assert after.accelerators == before.accelerators
+
+
+async def test_child_ends_with_its_reader(node: SimulatedNode) -> None:
+    await node.reader.inventory()
+    pid = node.reader.child_pid
+    await node.reader.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_init_error_keeps_nvmls_reason(node: SimulatedNode, caplog) -> None:
+    operate.inject(node.root, "init-error", code="LIB_RM_VERSION_MISMATCH")
+    for _ in range(2):
+        with pytest.raises(NvmlInitError) as caught:
+            await node.reader.inventory()
+    assert caught.value.what == "nvml init failed: Driver/library version mismatch"
+    assert caught.value.code == 18
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines.count("Failed to initialize NVML: Driver/library version mismatch.") == 1
+
+
+async def test_missing_library_names_where_it_was_looked_for(tmp_path) -> None:
+    reader = NvidiaReader(driver_root=tmp_path)
+    with pytest.raises(NvmlInitError) as caught:
+        await reader.inventory()
+    await reader.close()
+    assert caught.value.what == "nvml init failed: ERROR_LIBRARY_NOT_FOUND"
+    assert f"{tmp_path}/usr/lib64/libnvidia-ml.so.1" in caught.value.expected
+
+
+async def test_one_gpu_that_refuses_its_handle_is_named_and_alone(node: SimulatedNode) -> None:
+    before = await node.reader.inventory()
+    operate.inject(node.root, "init-error", gpu=4, code="UNKNOWN")
+    after = await wait_for(node.reader, lambda inventory: bool(inventory.accelerators[4].findings))
+    assert problems(after.accelerators[4]) == {Problem.UNREADABLE}
+    assert after.accelerators[4].uuid == before.accelerators[4].uuid
+    assert [gpu.index for gpu in after.accelerators if gpu.findings] == [4]
+
+
+async def test_gpu_that_hangs_from_the_start_is_known_from_procfs(node: SimulatedNode) -> None:
+    operate.inject(node.root, "hang", gpu=7)
+    inventory = await node.reader.inventory()
+    assert usable(inventory) == [0, 1, 2, 3, 4, 5, 6]
+    (hung,) = [gpu for gpu in inventory.accelerators if not gpu.usable]
+    operate.clear(node.root, 7)
+    healed = await wait_for(node.reader, lambda inventory: len(usable(inventory)) == 8)
+    assert healed.accelerators[7].uuid == hung.uuid
+    assert healed.accelerators[7].minor == hung.minor
+
+
+async def test_driver_that_hangs_as_a_whole_is_found_and_heals(sim_root) -> None:
+    root = sim_root("hgx-h100", gpus=4)
+    reader = NvidiaReader(driver_root=root, deadline=0.3, attach_deadline=0.6, retry=0.1)
+    try:
+        before = await reader.inventory()
+        operate.inject(root, "hang")
+        hung = await wait_for(reader, lambda inventory: usable(inventory) == [])
+        assert [problems(gpu) for gpu in hung.accelerators] == [{Problem.HUNG}] * 4
+        operate.clear(root)
+        after = await wait_for(reader, lambda inventory: len(usable(inventory)) == 4)
+        assert after.accelerators == before.accelerators
+    finally:
+        operate.clear(root)
+        await reader.close()
+
+
+async def test_recovery_action_is_a_finding_and_an_event(node: SimulatedNode) -> None:
+    events = node.reader.events()
+    await node.reader.inventory()
+    await node.xid(2, 95)
+    await wait_for_event(events, lambda event: event.kind is EventKind.INVENTORY)
+    inventory = await wait_for(node.reader, lambda inventory: 2 not in usable(inventory))
+    assert Problem.NEEDS_RESET in problems(inventory.accelerators[2])
+    assert inventory.accelerators[2].recovery_action != "none"
+
+
+async def test_mixed_slices_have_the_drivers_names(node: SimulatedNode) -> None:
+    names = ["3g.40gb", "1c.2g.20gb", "1g.10gb+me"]
+    await asyncio.to_thread(mig.partition, node.root, 1, names)
+    gpu = (await node.reader.inventory()).accelerators[1]
+    assert sorted(part.profile for part in gpu.partitions) == sorted(names)
+    by_profile = {part.profile: part for part in gpu.partitions}
+    assert by_profile["3g.40gb"].slices_gi == 3
+    assert (by_profile["1c.2g.20gb"].slices_gi, by_profile["1c.2g.20gb"].slices_ci) == (2, 1)
+    await asyncio.to_thread(mig.disable, node.root, 1)
+    gpu = (await node.reader.inventory()).accelerators[1]
+    assert gpu.partitions == ()
+    assert not gpu.mig_enabled
+
+
+async def test_direct_links_have_lanes_and_switched_ones_do_not(sim_root) -> None:
+    node = SimulatedNode(sim_root("dgx-1-v100"))
+    try:
+        links = await node.reader.links()
+        assert {link.lanes for link in links} == {0, 1, 2}
+        assert all(isinstance(link.level, Level) for link in links)
+    finally:
+        await node.reader.close()
+
+
+async def test_readings_are_in_plausible_units(node: SimulatedNode) -> None:
+    for reading in await node.reader.readings():
+        assert 10 < reading.values["temperature_c"] < 110
+        assert 20 < reading.values["power_w"] < 1500
+        assert 0 <= reading.values["utilization_percent"] <= 100
+        assert reading.values["memory_used_mib"] + reading.values["memory_free_mib"] < 82_000
+
+
+async def test_child_is_light(node: SimulatedNode) -> None:
+    await node.reader.inventory()
+    status = Path(f"/proc/{node.reader.child_pid}/status").read_text()  # noqa: ASYNC240
+    resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    assert resident < 17 * 1024
+
+
+PARENT = """
+import asyncio, sys
+from kgpu.hw.nvidia.client import NvidiaReader
+async def main():
+    reader = NvidiaReader(driver_root=sys.argv[1])
+    await reader.inventory()
+    print(reader.child_pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def test_child_does_not_outlive_a_killed_parent(sim_root) -> None:
+    root = sim_root("t4", gpus=1)
+    command = [sys.executable, "-c", PARENT, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + PATIENCE
+    while process_runs(pid):
+        assert time.monotonic() < deadline, "the child outlived its parent"
+        time.sleep(0.01)
+
+
+def process_runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

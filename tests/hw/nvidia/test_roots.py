@@ -1,0 +1,46 @@
+"""What is looked for under a driver root, and when the host's own /proc and /sys stand in."""
+
+from __future__ import annotations
+
+import os
+
+from kgpu.hw.nvidia import roots
+
+
+def touch(path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def test_first_folder_of_the_order_wins(tmp_path) -> None:
+    touch(tmp_path / "lib64/libnvidia-ml.so.1")
+    assert roots.find_library(str(tmp_path)) == str(tmp_path / "lib64/libnvidia-ml.so.1")
+    touch(tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+    assert roots.find_library(str(tmp_path)) == str(tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+
+
+def test_links_are_followed(tmp_path) -> None:
+    touch(tmp_path / "usr/lib64/libnvidia-ml.so.550.54.15")
+    os.symlink("libnvidia-ml.so.550.54.15", tmp_path / "usr/lib64/libnvidia-ml.so.1")
+    assert roots.find_library(str(tmp_path)) == str(tmp_path / "usr/lib64/libnvidia-ml.so.550.54.15")
+
+
+def test_dangling_link_is_not_a_library(tmp_path) -> None:
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    os.symlink("nowhere", tmp_path / "usr/lib64/libnvidia-ml.so.1")
+    assert roots.find_library(str(tmp_path)) is None
+
+
+def test_proc_and_sys_of_the_root_only_when_they_are_there(tmp_path) -> None:
+    assert (roots.proc_root(str(tmp_path)), roots.sys_root(str(tmp_path))) == ("/proc", "/sys")
+    (tmp_path / "proc/driver").mkdir(parents=True)
+    (tmp_path / "sys/bus/pci").mkdir(parents=True)
+    assert roots.proc_root(str(tmp_path)) == str(tmp_path / "proc")
+    assert roots.sys_root(str(tmp_path)) == str(tmp_path / "sys")
+
+
+def test_state_file_marks_a_simulated_root(tmp_path) -> None:
+    assert roots.state_file(str(tmp_path)) is None
+    touch(tmp_path / "state")
+    assert roots.state_file(str(tmp_path)) == str(tmp_path / "state")
+    assert roots.state_file("/") is None

@@ -1,0 +1,100 @@
+"""The in-memory reader keeps the port's contract, and what only it can do."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hw.contract import ReaderContract
+
+from kgpu.base.errors import HwError
+from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
+from kgpu.hw.port import Event, EventKind, Level, Link, Problem
+from kgpu.hw.subscription import LIMIT, Subscriptions
+
+
+class MemoryNode:
+    def __init__(self) -> None:
+        self.start = sample_inventory()
+        self.reader = MemoryReader(self.start)
+
+    def uuid(self, gpu: int) -> str:
+        return self.start.accelerators[gpu].uuid
+
+    async def lose(self, gpu: int) -> None:
+        self.reader.fail(self.uuid(gpu), Problem.LOST)
+
+    async def hang(self, gpu: int) -> None:
+        self.reader.fail(self.uuid(gpu), Problem.HUNG)
+
+    async def xid(self, gpu: int, code: int) -> None:
+        self.reader.report(Event(kind=EventKind.XID, uuid=self.uuid(gpu), code=code))
+
+    async def slice(self, gpu: int, count: int) -> None:
+        self.reader.set_partitions(self.uuid(gpu), sample_partitions(self.start.accelerators[gpu], count=count))
+
+    async def clear(self, gpu: int) -> None:
+        self.reader.heal(self.uuid(gpu))
+
+    async def take_driver(self) -> None:
+        self.reader.set_down(HwError("nvml init failed: Driver Not Loaded", "a driver", "load it"))
+
+    async def return_driver(self) -> None:
+        self.reader.set_down(None)
+
+
+class TestMemoryReader(ReaderContract):
+    @pytest.fixture
+    def node(self) -> MemoryNode:
+        return MemoryNode()
+
+
+async def test_given_links_are_kept_except_of_silent_gpus() -> None:
+    inventory = sample_inventory(3)
+    a, b, c = (gpu.uuid for gpu in inventory.accelerators)
+    links = (Link(a=a, b=b, level=Level.SINGLE, lanes=4), Link(a=b, b=c, level=Level.SYSTEM))
+    reader = MemoryReader(inventory, links=links)
+    assert await reader.links() == links
+    reader.fail(c, Problem.HUNG)
+    assert await reader.links() == links[:1]
+
+
+async def test_change_of_an_unknown_gpu_is_a_mistake_of_the_test() -> None:
+    with pytest.raises(KeyError):
+        MemoryReader(sample_inventory(1)).change("GPU-none", name="x")
+
+
+async def test_removed_subscription_gets_nothing_more() -> None:
+    reader = MemoryReader(sample_inventory(1))
+    events = reader.events()
+    await events.aclose()
+    reader.report(Event(kind=EventKind.XID, code=79))
+    assert [event async for event in events] == []
+
+
+async def test_consumer_that_does_not_read_keeps_a_bounded_queue_and_is_told_to_look_again() -> None:
+    subscriptions = Subscriptions()
+    events = subscriptions.add()
+    for code in range(LIMIT + 10):
+        subscriptions.publish(Event(kind=EventKind.XID, code=code))
+    subscriptions.close()
+    received = [event async for event in events]
+    assert len(received) == LIMIT
+    assert received[0].kind is EventKind.INVENTORY
+    assert received[-1].code == LIMIT + 9
+
+
+async def test_unread_inventory_event_is_not_repeated() -> None:
+    subscriptions = Subscriptions()
+    events = subscriptions.add()
+    for _ in range(3):
+        subscriptions.publish(Event(kind=EventKind.INVENTORY))
+    subscriptions.close()
+    assert [event.kind async for event in events] == [EventKind.INVENTORY]
+
+
+def test_sample_inventory_is_deterministic() -> None:
+    assert sample_inventory(4) == sample_inventory(4)
+    gpu = sample_inventory(1).accelerators[0]
+    assert dataclasses.replace(gpu) == gpu
+    assert len(sample_partitions(gpu)) == 7

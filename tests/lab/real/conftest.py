@@ -1,0 +1,188 @@
+"""The real cluster for the tests: one lab for the whole run, and what the tests need to look at it and disturb it.
+
+Where the machine can't carry it the tests are skipped with the reason; with ``KGPU_REQUIRE_REAL=1`` they fail instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import pytest
+
+from kgpu.base.errors import LabError
+from kgpu.lab.progress import PlainProgress
+from kgpu.lab.real import build, hosttools
+from kgpu.lab.real.cluster import RealLab
+from kgpu.lab.real.model import NODE_NAME, LabSpec, node_dir
+
+T = TypeVar("T")
+REQUIRE = "KGPU_REQUIRE_REAL"
+GPU = "nvidia.com/gpu"
+# A cold build of Kubernetes belongs to the first test's setup.
+TIMEOUT_S = 3000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.real)
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip with the reason, or fail where the real cluster is required."""
+    if os.environ.get(REQUIRE) == "1":
+        pytest.fail(f"{REQUIRE}=1, and the real cluster can't be had: {reason}")
+    pytest.skip(f"no real cluster here: {reason}")
+
+
+def until(condition: Callable[[], T], what: str, deadline_s: float = 60) -> T:
+    """The first true value of ``condition``; the deadline only ends a wait that would never end."""
+    end = time.monotonic() + deadline_s
+    while not (found := condition()):
+        if time.monotonic() > end:
+            pytest.fail(f"waited {deadline_s:.0f} s for {what}")
+        time.sleep(0.1)
+    return found
+
+
+@dataclass
+class Cluster:
+    """A lab as the tests use it."""
+
+    lab: RealLab
+
+    def pod(self, name: str, *, command: str, gpus: int = 1, resource: str = GPU) -> None:
+        spec = {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "cuda",
+                    "image": "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
+                    "command": ["sh", "-c", command],
+                    "resources": {"limits": {resource: gpus}} if gpus else {},
+                }
+            ],
+        }
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": {"test": "yes"}},
+            "spec": spec,
+        }
+        self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def pods(self) -> dict[str, Any]:
+        found = json.loads(self.lab.kubectl("get", "pods", "-l", "test=yes", "-o", "json"))["items"]
+        return {item["metadata"]["name"]: item for item in found}
+
+    def phase(self, name: str) -> str:
+        return self.lab.kubectl("get", "pod", name, "-o", "jsonpath={.status.phase}")
+
+    def wait_phase(self, name: str, phase: str, deadline_s: float = 60) -> None:
+        try:
+            until(lambda: self.phase(name) == phase, f"pod {name} to be {phase}", deadline_s)
+        except BaseException:
+            print(self.lab.kubectl("describe", "pod", name))
+            print(self.lab.log_tail("kgpu-agent", 40))
+            raise
+
+    def gpus(self, resource: str = GPU) -> tuple[str, str]:
+        """(Capacity, Allocatable) of the node."""
+        status = self.lab.node()["status"]
+        return status["capacity"].get(resource, ""), status["allocatable"].get(resource, "")
+
+    def wait_gpus(self, capacity: str, allocatable: str, deadline_s: float = 60) -> None:
+        try:
+            until(lambda: self.gpus() == (capacity, allocatable), f"{capacity}/{allocatable} GPUs", deadline_s)
+        except BaseException:
+            print(self.gpus(), self.lab.log_tail("kgpu-agent", 40))
+            raise
+
+    def hw(self, *words: str) -> None:
+        """``kgpu lab hw WORDS``."""
+        command = [sys.executable, "-m", "kgpu", "lab", "hw", *words, "--root", str(self.lab.hw_root)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def device_plugin_dir(self) -> Path:
+        return node_dir(self.lab.paths, "/var/lib/kubelet") / "device-plugins"
+
+    def assignments(self) -> dict[str, set[str]]:
+        """What the kubelet itself remembers: pod uid -> device ids."""
+        raw = json.loads((self.device_plugin_dir() / "kubelet_internal_checkpoint").read_text())
+        found: dict[str, set[str]] = {}
+        for entry in raw["Data"]["PodDeviceEntries"] or []:
+            for ids in entry["DeviceIDs"].values():
+                found.setdefault(entry["PodUID"], set()).update(ids)
+        return found
+
+    def registrations(self) -> list[float]:
+        """When the kubelet took a registration of the GPU resource, as seconds since the epoch, from its own log."""
+        return self._kubelet_log('"Got registration request from device plugin with resource"')
+
+    def kubelet_log_lines(self) -> int:
+        return len((self.lab.paths.logs / "kubelet.log").read_text(errors="replace").splitlines())
+
+    def _kubelet_log(self, text: str) -> list[float]:
+        lines = (self.lab.paths.logs / "kubelet.log").read_text(errors="replace").splitlines()
+        return [klog_time(line) for line in lines if text in line]
+
+    def clear(self) -> None:
+        """No pods of the tests, healthy GPUs, no slices."""
+        self.lab.kubectl("delete", "pods", "-l", "test=yes", "--force", "--grace-period=0", "--ignore-not-found")
+        until(lambda: not self.pods(), "the pods to go")
+        self.hw("clear")
+
+
+def klog_time(line: str) -> float:
+    """The time of a log line of Kubernetes, ``I1121 09:48:35.692466 ...``, which leaves the year out."""
+    stamp = datetime.strptime(f"{datetime.now().year} {line[1:21]}", "%Y %m%d %H:%M:%S.%f")
+    return stamp.timestamp()
+
+
+@pytest.fixture(scope="session")
+def real_machine() -> None:
+    """The machine can carry a real lab; what is missing is installed where that is possible."""
+    try:
+        hosttools.require_platform()
+        hosttools.ensure_host_tools(PlainProgress())
+        build.find_toolchain()
+    except LabError as error:
+        unavailable(error.one_line())
+
+
+@pytest.fixture(scope="session")
+def cluster(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The lab of the whole run, with eight simulated H100s and the agent."""
+    lab = RealLab(LabSpec(name="tests"), folder=tmp_path_factory.mktemp("lab") / "tests", progress=PlainProgress())
+    try:
+        lab.up()
+        yield Cluster(lab)
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def gpus(cluster: Cluster) -> Iterator[Cluster]:
+    """The lab with nothing wrong and nothing running; left that way."""
+    cluster.wait_gpus("8", "8")
+    yield cluster
+    cluster.clear()
+    cluster.wait_gpus("8", "8")
+
+
+@pytest.fixture
+def node_name() -> str:
+    return NODE_NAME

@@ -1,0 +1,118 @@
+"""Taking a lab down leaves nothing of it: no process, mount, link, cgroup, folder or changed kernel setting."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgpu.base.errors import LabError
+from kgpu.lab.progress import PlainProgress
+from kgpu.lab.real import mountpoints, state
+from kgpu.lab.real.cluster import RealLab
+from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec
+
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "sleeper"},
+    "spec": {
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "c", "image": "kgpu.dev/busybox:1", "command": ["sleep", "3600"]}],
+    },
+}
+
+
+def _footprint() -> dict[str, object]:
+    """What a lab could leave behind on this machine. Other labs may run meanwhile; they don't change while we look."""
+    namespaces = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for kind in ("pid", "mnt", "net"):
+            try:
+                namespaces.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
+            except OSError:
+                continue
+    links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
+    netns = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return {
+        "mounts": Path("/proc/self/mounts").read_text(),
+        "links": {link["ifname"] for link in links},
+        "netns": netns,
+        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/kgpu-lab-*")),
+        "cgroups v2": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("kgpu-lab-*")),
+        "folders": {target: os.path.isdir(target) for target in NODE_DIRS},
+        "kernel": {name: Path(name).read_text() for name in KERNEL_TUNABLES if Path(name).exists()},
+        "namespaces": namespaces,
+        "loop devices": sorted(path.name for path in Path("/sys/block").glob("loop*/backing_file")),
+        "iptables": subprocess.run(["iptables-save"], capture_output=True, text=True, check=False).stdout.count("KUBE"),
+    }
+
+
+@pytest.fixture
+def second_lab(real_machine: None, tmp_path: Path) -> Iterator[RealLab]:
+    lab = RealLab(LabSpec(name="second", agent=False), folder=tmp_path / "second", progress=PlainProgress())
+    yield lab
+    lab.down()
+
+
+def test_down_leaves_nothing_even_with_pods_running(second_lab: RealLab) -> None:
+    before = _footprint()
+    second_lab.up()
+    during = _footprint()
+    assert during["links"] != before["links"]
+    assert during["cgroups"] != before["cgroups"] or during["cgroups v2"] != before["cgroups v2"]
+    assert during["mounts"] == before["mounts"]
+    assert during["kernel"] == before["kernel"]
+    second_lab.kubectl("apply", "-f", "-", stdin=json.dumps(POD))
+    second_lab.kubectl("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
+    assert second_lab.down()
+    after = _footprint()
+    new = after.pop("namespaces") - before.pop("namespaces")  # type: ignore[operator]
+    assert after == before
+    # Nobody lives in a namespace that was not there before; a namespace of a pod of another lab may have gone.
+    assert not _processes_of(second_lab), new
+    assert not second_lab.paths.root.exists()
+    assert not second_lab.down()
+
+
+def _processes_of(lab: RealLab) -> list[str]:
+    """Processes of this machine whose command line or environment names the lab's folder."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(lab.paths.root) in command:
+            found.append(f"{pid} {command}")
+    return found
+
+
+def test_up_again_keeps_what_is_there_and_refuses_other_settings(second_lab: RealLab, tmp_path: Path) -> None:
+    second_lab.up()
+    keeper = second_lab.keeper
+    second_lab.up()
+    assert second_lab.keeper == keeper
+    other = RealLab(LabSpec(name="second", profile="t4", agent=False), folder=tmp_path / "second")
+    with pytest.raises(LabError, match="already up with other settings"):
+        other.up()
+
+
+def test_a_lab_whose_keeper_was_killed_can_be_brought_up_again(second_lab: RealLab) -> None:
+    second_lab.up()
+    keeper = second_lab.state.keeper
+    assert keeper is not None
+    assert state.signal_process(keeper, signal.SIGKILL)
+    while state.alive(keeper):
+        os.sched_yield()
+    assert not second_lab.running
+    with pytest.raises(LabError, match="no running lab"):
+        second_lab.node()
+    second_lab.up()
+    assert second_lab.node()["status"]["conditions"]
+    assert mountpoints.missing(NODE_DIRS) == []

@@ -1,0 +1,87 @@
+"""``kgpu lab``: what it says and its exit codes, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kgpu.cli.main import main
+from kgpu.lab.real import hosttools
+from kgpu.lab.scenarios import model
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+
+
+def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kgpu", "lab", "run", "--list"]) == 0
+    assert "first-gpu-pod" in capsys.readouterr().out
+    assert main(["kgpu", "lab", "run", "-o", "json"]) == 0
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(model.bundled())
+
+
+def test_unknown_scenario_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kgpu", "lab", "run", "mig-mixt"]) == 2
+    assert 'did you mean "mig-mixed"' in capsys.readouterr().err
+
+
+def test_status_of_a_lab_that_is_not_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["kgpu", "lab", "status", "-o", "json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert report == {"name": "lab", "running": False, "folder": str(tmp_path / ".local/state/kgpu/lab/lab")}
+
+
+def test_kubectl_without_a_lab(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kgpu", "lab", "kubectl", "get", "nodes"]) == 2
+    assert 'no running lab "lab"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["up"], "real lab only"),
+        (["up", "--real", "--name", "Bad Name"], "can't be a lab's name"),
+        (["up", "--real", "--gpus", "65"], "65"),
+        (["up", "--real", "--profil", "t4"], "--profil"),
+    ],
+)
+def test_bad_input(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kgpu", "lab", *words]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_up_without_root_is_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["kgpu", "lab", "up", "--real"]) == 2
+    assert "needs root" in capsys.readouterr().err
+
+
+def test_up_without_the_machines_tools_names_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(hosttools, "_SEARCH", "/nowhere")
+    assert main(["kgpu", "lab", "up", "--real"]) == 2
+    message = capsys.readouterr().err
+    assert "conntrack" in message
+    assert "apt-get install" in message
+
+
+def test_down_of_nothing_is_no_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert main(["kgpu", "lab", "down"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_a_broken_state_file_is_explained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / ".local/state/kgpu/lab/lab"
+    folder.mkdir(parents=True)
+    (folder / "lab.json").write_text("{")
+    assert main(["kgpu", "lab", "status"]) == 2
+    assert "is not a lab's state file" in capsys.readouterr().err

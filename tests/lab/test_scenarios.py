@@ -1,0 +1,186 @@
+"""Scenario files: what is read, what is refused and how it is said, what a step runs, how a story is played."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgpu.base.errors import LabError
+from kgpu.lab.scenarios import model
+from kgpu.lab.scenarios.model import Expect, Step, Wait, parse, verdict
+from kgpu.lab.scenarios.run import Backend, Outcome, play, translate
+
+STORY = """
+name: tiny
+title: A tiny story
+steps:
+  - {title: look, run: kubectl get nodes, expect: {contains: [Ready]}}
+  - {title: change, apply: "kind: Pod"}
+  - {title: wait, wait: {object: pod/x, jsonpath: "{.status.phase}", equals: Running}}
+cleanup:
+  - {title: tidy, run: kubectl delete pod x}
+"""
+
+
+class MemoryBackend:
+    """The fake: answers from a table of prefixes, remembers what was run."""
+
+    name = "memory"
+
+    def __init__(self, answers: Mapping[str, list[Outcome]] | None = None) -> None:
+        self.answers = {key: list(outcomes) for key, outcomes in (answers or {}).items()}
+        self.ran: list[str] = []
+
+    def values(self) -> Mapping[str, str]:
+        return {"NODE": "node-1", "HW_ROOT": "/hw", "KUBECONFIG": "/kubeconfig"}
+
+    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+        line = " ".join(words)
+        self.ran.append(line if stdin is None else f"{line} < {stdin.strip()}")
+        for prefix, outcomes in self.answers.items():
+            if line.startswith(prefix):
+                return outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
+        return Outcome(0, "")
+
+    @contextlib.contextmanager
+    def inside(self, namespace: str) -> Iterator[Backend]:
+        self.ran.append(f"namespace {namespace}")
+        yield self
+
+
+READY = {"kubectl get nodes": [Outcome(0, "n1 Ready")], "kubectl get pod/x": [Outcome(0, "Running")]}
+
+
+def test_bundled_scenarios_are_valid_and_named_after_their_file() -> None:
+    bundled = model.bundled()
+    assert {"first-gpu-pod", "time-slicing-lab", "mig-mixed", "unhealthy-gpu"} <= set(bundled)
+    for name in bundled:
+        story = model.load(name)
+        assert story.name == name
+        assert story.title
+        assert story.steps
+        assert all(step.title for step in story.steps)
+
+
+def test_a_story_is_played_in_its_own_namespace_and_cleaned_up() -> None:
+    backend = MemoryBackend(READY)
+    told: list[str] = []
+    result = play(parse(STORY, "s"), backend, listener=lambda step: told.append(step.title))
+    assert result.ok
+    assert told == ["look", "change", "wait"]
+    start = backend.ran.index("namespace demo-tiny")
+    assert backend.ran[start + 1 :] == [
+        "kubectl get nodes",
+        "kubectl apply -f - < kind: Pod",
+        "kubectl get pod/x -o jsonpath={.status.phase}",
+        "kubectl delete pod x",
+        "kubectl delete namespace demo-tiny --timeout=60s",
+    ]
+
+
+def test_the_first_wrong_step_ends_the_story_but_not_the_cleanup() -> None:
+    backend = MemoryBackend({"kubectl get nodes": [Outcome(0, "n1 NotR")]})
+    result = play(parse(STORY, "s"), backend)
+    assert not result.ok
+    assert [step.title for step in result.steps] == ["look"]
+    assert '"Ready" is not in the output' in result.steps[0].why
+    assert "kubectl delete pod x" in backend.ran
+    assert not any(line.startswith("kubectl apply") for line in backend.ran)
+    assert result.to_json()["ok"] is False
+
+
+def test_keep_leaves_the_objects() -> None:
+    backend = MemoryBackend(READY)
+    play(parse(STORY, "s"), backend, keep=True)
+    assert "kubectl delete pod x" not in backend.ran
+    assert "kubectl delete namespace demo-tiny --timeout=60s" not in backend.ran
+
+
+def test_within_repeats_until_it_is_so() -> None:
+    text = STORY.replace("expect: {contains: [Ready]}", "within: 20, expect: {contains: [Ready]}")
+    backend = MemoryBackend(
+        {"kubectl get nodes": [Outcome(1, "refused"), Outcome(0, "n1 NotR"), Outcome(0, "n1 Ready")]}
+        | {"kubectl get pod/x": [Outcome(0, "Running")]}
+    )
+    assert play(parse(text, "s"), backend).ok
+    assert backend.ran.count("kubectl get nodes") == 3
+
+
+def test_a_namespace_that_cannot_be_made_is_told() -> None:
+    backend = MemoryBackend({"kubectl create namespace": [Outcome(1, "connection refused")]})
+    with pytest.raises(LabError, match="connection refused"):
+        play(parse(STORY, "s"), backend)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "Expected `object`"),
+        ("name: [", "is not YAML"),
+        (STORY.replace("title: A tiny story", "titles: A tiny story"), 'did you mean "title"?'),
+        (STORY.replace("run: kubectl get nodes", "rum: kubectl get nodes"), 'did you mean "run"?'),
+        (STORY.replace("name: tiny", "name: Tiny One"), "can't be a name"),
+        (STORY.replace("run: kubectl get nodes", "run: rm -rf x"), 'runs "rm -rf x"'),
+        (STORY.replace("run: kubectl get nodes", "run: ''"), "runs"),
+        (STORY.replace('apply: "kind: Pod"', "expect: {}"), "has no action"),
+        (STORY.replace('apply: "kind: Pod"', 'apply: "kind: Pod", sh: "true"'), "has apply and sh"),
+        (STORY.replace("contains: [Ready]", "matches: ['(']"), "is no regular expression"),
+        (STORY.replace("contains: [Ready]", "contains: Ready"), "Expected `array`"),
+        (STORY.replace("expect: {contains", "within: soon, expect: {contains"), "Expected `float`"),
+    ],
+)
+def test_bad_files_are_refused_with_the_reason(text: str, what: str) -> None:
+    with pytest.raises(LabError) as caught:
+        parse(text, "story.yaml")
+    assert what in caught.value.what
+    assert "story.yaml" in caught.value.what
+
+
+@given(st.text(max_size=200) | st.from_regex(r"name: .*\nsteps: .*", fullmatch=True))
+def test_any_text_is_a_scenario_or_a_lab_error(text: str) -> None:
+    with contextlib.suppress(LabError):
+        parse(text, "fuzz")
+
+
+def test_unknown_scenario_names_the_near_one() -> None:
+    with pytest.raises(LabError, match='did you mean "first-gpu-pod"') as caught:
+        model.load("first-gpu-pot")
+    assert "first-gpu-pod" in caught.value.expected
+
+
+@pytest.mark.parametrize(
+    ("expect", "output", "code", "why"),
+    [
+        (Expect(), "anything", 0, ""),
+        (Expect(), "", 1, "ended with 1"),
+        (Expect(fails=True), "", 1, ""),
+        (Expect(fails=True), "", 0, "expected an error"),
+        (Expect(equals="8"), " 8\n", 0, ""),
+        (Expect(equals="8"), "80", 0, "expected exactly"),
+        (Expect(contains=("a", "b")), "a c", 0, '"b" is not'),
+        (Expect(lacks=("a",)), "a c", 0, '"a" is in'),
+        (Expect(matches=(r"^x\d$",)), "y\nx1\n", 0, ""),
+        (Expect(matches=(r"^x\d$",)), "xx1", 0, "nothing matches"),
+        (Expect(count={r"^GPU \d": 2}), "GPU 0\nGPU 1\n", 0, ""),
+        (Expect(count={r"^GPU \d": 2}), "GPU 0\nGPU 1\nGPU 2", 0, "matches 3 times"),
+    ],
+)
+def test_verdict(expect: Expect, output: str, code: int, why: str) -> None:
+    found = verdict(expect, output, code)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_values_are_filled_in_and_foreign_dollars_stay() -> None:
+    values = MemoryBackend().values()
+    words, stdin, shown, _ = translate(Step(apply="a: ${NODE} $(date) ${OTHER}\n"), values)
+    assert (words, stdin) == (["kubectl", "apply", "-f", "-"], "a: node-1 $(date) ${OTHER}\n")
+    assert shown.startswith("kubectl apply -f - <<EOF\na: node-1")
+    words, _, _, _ = translate(Step(run="kubectl get node ${NODE} -o 'jsonpath={.a b}'"), values)
+    assert words == ["kubectl", "get", "node", "node-1", "-o", "jsonpath={.a b}"]
+    _, _, _, expect = translate(Step(wait=Wait(object="pod/a", jsonpath="{.s}", equals="${NODE}")), values)
+    assert expect == Expect(equals="node-1")

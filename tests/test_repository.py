@@ -1,0 +1,114 @@
+"""The repository keeps its own rules: documented modules of bounded size, one place for names, tests beside sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgpu.formats import names
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "kgpu"
+GENERATED = SOURCE / "kubelet" / "pb"
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if GENERATED not in path.parents)
+NATIVE = sorted(path for path in (ROOT / "native").rglob("*.[ch]") if path.name != "kgpu_state.h")
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+LIMIT = 500
+
+# Something like nvidia.com/gpu; a longer text with spaces in it is a sentence for people and may give examples.
+NAMED = re.compile(r"(?:nvidia\.com|amd\.com|habana\.ai|kgpu\.dev|k8s-sigs\.io|node\.kubernetes\.io)/\S")
+NAMES = {
+    value
+    for name, value in vars(names).items()
+    if name.isupper() and isinstance(value, str) and len(value) > len("gpu")
+}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=relative)
+def test_a_module_says_what_it_is_for_and_is_not_too_long(path):
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)), "a module begins with what it is for and what it promises"
+    assert len(text.splitlines()) <= LIMIT
+
+
+@pytest.mark.parametrize("path", NATIVE, ids=relative)
+def test_a_native_file_says_what_it_is_for_and_is_not_too_long(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("/*")
+    assert len(lines) <= LIMIT
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """The ids of the constants that are docstrings."""
+    found = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            found.add(id(body[0].value))
+    return found
+
+
+def literals(path: Path) -> list[tuple[int, str]]:
+    """(line, text) of every string literal that spells a name which belongs into kgpu.formats.names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = docstrings(tree)
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in prose
+        and " " not in node.value.strip()
+        and (node.value in NAMES or NAMED.search(node.value))
+    ]
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path != SOURCE / "formats" / "names.py"], ids=relative)
+def test_names_that_users_know_are_spelt_in_one_place(path):
+    assert literals(path) == []
+
+
+def test_the_check_for_names_finds_one(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(f'"""Doc of {names.GPU_RESOURCE}."""\nRESOURCE = "{names.GPU_RESOURCE}"\n')
+    assert literals(file) == [(2, names.GPU_RESOURCE)]
+
+
+def test_every_folder_of_tests_has_a_folder_of_source():
+    support = {"data", "golden", "real", "native"}
+    for folder in (
+        path for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
+    ):
+        assert folder.name in support or (SOURCE / folder.name).is_dir(), relative(folder)
+
+
+def test_the_generated_header_is_current():
+    done = subprocess.run(
+        [sys.executable, "-m", "kgpu.hw.fake.schema"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == (ROOT / "native" / "include" / "kgpu_state.h").read_text()
+
+
+def test_layers_are_kept():
+    done = subprocess.run(["lint-imports", "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_bytecode_is_committed_and_the_package_is_typed():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout.split()
+    assert not [name for name in listed if name.endswith((".pyc", ".so", ".o"))]
+    assert (SOURCE / "py.typed").exists()

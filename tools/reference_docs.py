@@ -1,0 +1,104 @@
+"""Writes the tables of flags in docs/reference from the tables that the programs run on.
+
+``python tools/reference_docs.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. Only what
+stands between the marks ``<!-- generated: NAME -->`` and ``<!-- end -->`` is touched.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kgpu.deviceplugin.config import FLAGS
+from kgpu.discovery.config import OPTIONS
+from kgpu.hw.fake import profiles
+from kgpu.hw.fake.operate import FAULTS
+from kgpu.hw.fake.settings import SETTINGS
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _default(value: object) -> str:
+    if value in ("", (), None):
+        return "–"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _flags(rows: tuple[object, ...]) -> str:
+    head = ("flag", "environment", "default", "config key", "meaning")
+    return _table(
+        head,
+        [
+            (
+                ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),  # type: ignore[attr-defined]
+                ", ".join(f"`{name}`" for name in row.envs),  # type: ignore[attr-defined]
+                _default(row.default),  # type: ignore[attr-defined]
+                f"`{row.key}`" if row.key else "–",  # type: ignore[attr-defined]
+                row.help,  # type: ignore[attr-defined]
+            )
+            for row in rows
+        ],
+    )
+
+
+def _profiles() -> str:
+    rows = []
+    for name in profiles.names():
+        profile = profiles.load(name)
+        rows.append((f"`{name}`", str(len(profile.gpus)), profile.title))
+    return _table(("profile", "GPUs", "machine"), rows)
+
+
+def _settings() -> str:
+    rows = [(f"`{row.key}`", row.unit or "–", "node" if row.node else "GPU", row.doc) for row in SETTINGS.values()]
+    return _table(("key", "unit", "about", "meaning"), rows)
+
+
+def _faults() -> str:
+    return _table(("fault", "what happens"), [(f"`{name}`", text) for name, text in FAULTS.items()])
+
+
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "device-plugin-flags": lambda: _flags(FLAGS),
+    "labels-flags": lambda: _flags(OPTIONS),
+    "profiles": _profiles,
+    "settings": _settings,
+    "faults": _faults,
+}
+
+
+def render(text: str) -> str:
+    """The document with every marked part made anew."""
+
+    def part(hit: re.Match[str]) -> str:
+        return f"<!-- generated: {hit[1]} -->\n{GENERATED[hit[1]]()}\n<!-- end -->"
+
+    return re.sub(r"<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->", part, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    stale = []
+    for path in sorted(REFERENCE.glob("*.md")):
+        old = path.read_text()
+        new = render(old)
+        if new != old:
+            stale.append(path)
+            if "--check" not in sys.argv:
+                path.write_text(new)
+    if stale and "--check" in sys.argv:
+        print("not current; run `make docs`:", *stale)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
