@@ -149,7 +149,7 @@ def test_a_lost_gpu_is_labelled_with_the_others(sim_root: MakeRoot) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--mig-strategy", "singel"], 'did you mean "single"'),
+        (["--mig-strategy", "singlex"], 'did you mean "single"'),
         (["-o", "/some/file"], "--output-file /some/file"),
         (["-o", "yaml"], "-o text or -o json"),
         (["--sleep-interval", "60"], "invalid duration"),
@@ -239,3 +239,21 @@ def wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
+
+
+def test_under_its_old_name_it_has_the_old_program_s_defaults(
+    sim_root: MakeRoot, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["/usr/bin/gpu-feature-discovery", "--oneshot"]) == 2
+    assert "node-name not set" in capsys.readouterr().err, "a NodeFeature is the default"
+    path = tmp_path / "gfd"
+    words = [
+        "--oneshot",
+        "--use-node-feature-api=false",
+        "--output-file",
+        str(path),
+        "--driver-root",
+        str(sim_root("t4")),
+    ]
+    assert main(["gpu-feature-discovery", *words]) == 0
+    assert from_lines(path.read_text())[f"{GPU}.family"] == "turing"

@@ -24,7 +24,9 @@ def with_mig(gpu: Accelerator, *layout: tuple[str, int]) -> Accelerator:
         for part in sample_partitions(gpu, profile, count):
             position = len(parts)
             parts.append(
-                replace(part, index=f"{gpu.index}:{position}", gpu_instance=1 + position, uuid=f"{part.uuid}-{position}")
+                replace(
+                    part, index=f"{gpu.index}:{position}", gpu_instance=1 + position, uuid=f"{part.uuid}-{position}"
+                )
             )
     return replace(gpu, mig_enabled=True, mig_pending=True, partitions=tuple(parts))
 
@@ -34,9 +36,7 @@ def broken(gpu: Accelerator, problem: Problem = Problem.LOST) -> Accelerator:
     return replace(gpu, findings=(found,))
 
 
-def shared(
-    *entries: SharedResource, kind: SharingKind = SharingKind.TIME_SLICING, **options: object
-) -> Settings:
+def shared(*entries: SharedResource, kind: SharingKind = SharingKind.TIME_SLICING, **options: object) -> Settings:
     sharing = Sharing(kind=kind, resources=entries, **options)
     return Settings(sharing=sharing, mps_root="/run/nvidia/mps" if kind is SharingKind.MPS else "")
 

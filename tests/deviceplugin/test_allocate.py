@@ -14,6 +14,7 @@ from kgpu.deviceplugin.plan import plan
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.kubelet.model import ContainerAllocation, DeviceNode, Mount
 
+NOTHING = HostFacts()
 CDI = "k8s.device-plugin.nvidia.com"
 MOUNTS = "/var/run/nvidia-container-devices"
 NODES = gpus(3)
@@ -22,12 +23,10 @@ HOST = HostFacts(control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"), imex_chann
 
 
 def answer(
-    settings: Settings, ids: list[str], *, host: HostFacts = HostFacts(), nodes=NODES, name: str = GPU, **options
+    settings: Settings, ids: list[str], *, host: HostFacts = NOTHING, nodes=NODES, name: str = GPU, **options
 ) -> ContainerAllocation:
     resource = plan(nodes, settings).resource(name)
-    return allocate(
-        resource, ids, settings, host, unhealthy=options.get("unhealthy", {}), new_id=lambda: "0000-id"
-    )
+    return allocate(resource, ids, settings, host, unhealthy=options.get("unhealthy", {}), new_id=lambda: "0000-id")
 
 
 def test_envvar_keeps_the_order_of_the_request() -> None:
@@ -80,9 +79,7 @@ def test_cdi_annotations() -> None:
 def test_cdi_annotations_with_another_prefix_and_a_fresh_key_each_time() -> None:
     settings = Settings(list_strategies=("cdi-annotations",), cdi_annotation_prefix="nvidia.cdi.k8s.io/")
     resource = plan(NODES, settings).resource(GPU)
-    keys = {
-        next(iter(allocate(resource, [U0], settings, HostFacts(), unhealthy={}).annotations)) for _ in range(3)
-    }
+    keys = {next(iter(allocate(resource, [U0], settings, HostFacts(), unhealthy={}).annotations)) for _ in range(3)}
     assert len(keys) == 3
     assert all(key.startswith("nvidia.cdi.k8s.io/nvidia-device-plugin_") for key in keys)
 
@@ -145,7 +142,8 @@ def test_device_specs_of_slices_name_the_parent_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategies", "specs"), [(("cdi-cri",), False), (("cdi-cri", "cdi-annotations"), False), (("cdi-cri", "envvar"), True)]
+    ("strategies", "specs"),
+    [(("cdi-cri",), False), (("cdi-cri", "cdi-annotations"), False), (("cdi-cri", "envvar"), True)],
 )
 def test_device_specs_are_left_out_when_all_is_cdi(strategies: tuple[str, ...], specs: bool) -> None:
     got = answer(Settings(pass_device_specs=True, list_strategies=strategies), [U0], host=HOST)
@@ -172,7 +170,11 @@ def test_a_gpu_that_is_not_shared_gets_no_mps() -> None:
 @pytest.mark.parametrize(
     ("settings", "ids", "text"),
     [
-        (Settings(), ["GPU-x"], 'invalid allocation request for "nvidia.com/gpu": invalid request: unknown device: GPU-x'),
+        (
+            Settings(),
+            ["GPU-x"],
+            'invalid allocation request for "nvidia.com/gpu": invalid request: unknown device: GPU-x',
+        ),
         (
             shared(entry(4), fail_requests_greater_than_one=True),
             [f"{U0}::0", f"{U1}::0"],

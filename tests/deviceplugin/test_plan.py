@@ -125,9 +125,7 @@ def test_single_with_mig_on_and_off_offers_what_most_gpus_have(sliced: int, kept
 
 def test_single_with_two_profiles_offers_the_more_frequent_one() -> None:
     first, second = gpus(2)
-    made = plan(
-        (with_mig(first, ("3g.40gb", 2)), with_mig(second, ("1g.10gb", 7))), Settings(mig_strategy="single")
-    )
+    made = plan((with_mig(first, ("3g.40gb", 2)), with_mig(second, ("1g.10gb", 7))), Settings(mig_strategy="single"))
     assert counts(made) == {GPU: 7}
     (wrong,) = made.decisions
     assert "more than one MIG device type present on node" in wrong.why

@@ -124,5 +124,3 @@ def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     decision = save(tmp_path / "file", MEMORY)
     assert decision is not None
     assert decision.reason == "MemoryUnwritable"
-
-

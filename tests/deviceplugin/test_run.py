@@ -15,10 +15,10 @@ from deviceplugin.nodes import GPU
 
 from kgpu.base.clock import SystemClock, VirtualClock
 from kgpu.base.decision import Decision
-from kgpu.base.errors import ConfigError, HwError, KubeletError
+from kgpu.base.errors import ConfigError, HostError, HwError, KubeletError
 from kgpu.base.problems import obstacle_in
 from kgpu.deviceplugin import offer, run
-from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.model import HostFacts, Plan
 from kgpu.deviceplugin.run import DevicePluginContext
 from kgpu.deviceplugin.source import MemoryConfigSource
 from kgpu.formats.config_choice import problem_text
@@ -429,9 +429,9 @@ async def test_required_imex_channels_hold_everything_back_until_they_are_there(
 async def test_cdi_specs_are_written_before_devices_are_offered(node: Node) -> None:
     written: list[int] = []
 
-    def write(inventory: Inventory, settings: object) -> None:
-        del settings
-        written.append(len(inventory.accelerators))
+    def write(plan: Plan, settings: object, host: object) -> None:
+        del settings, host
+        written.append(len(plan.resources[0].devices))
         assert node.kubelet.registrations == [] or len(written) > 1
 
     node.config.set("flags: {plugin: {deviceListStrategy: cdi-cri}}")
@@ -440,6 +440,30 @@ async def test_cdi_specs_are_written_before_devices_are_offered(node: Node) -> N
     assert written[0] == 8
     answers = await node.kubelet.admit("pod", "main", {GPU: 1})
     assert answers[GPU].cdi_devices == (f"k8s.device-plugin.nvidia.com/gpu={GPUS[0].uuid}",)
+
+
+async def test_devices_without_a_cdi_spec_are_held_back_until_it_can_be_written(node: Node) -> None:
+    broken = [HostError("the CDI spec can't be written", "a writable folder", "mount it")]
+
+    def write(*_: object) -> None:
+        if broken:
+            raise broken[0]
+
+    node.config.set("flags: {plugin: {deviceListStrategy: cdi-cri}}")
+    node.start(cdi_writer=write)
+    await node.until(lambda: node.states[-1:] == [(False, broken[0].one_line())])
+    assert node.kubelet.registrations == []
+    node.reader.report(Event(kind=EventKind.INVENTORY))
+    await asyncio.sleep(0.05)
+    assert node.reasons().count("CdiNotWritten") == 1
+    problem = broken.pop()
+    node.reader.report(Event(kind=EventKind.INVENTORY))
+    await node.offers(gpu=8)
+    # Later trouble leaves what was offered: the old spec still serves it.
+    broken.append(problem)
+    node.reader.set_inventory(replace(INVENTORY, driver_version="1.2.3"))
+    await node.until(lambda: node.reasons().count("CdiNotWritten") == 2)
+    assert node.kubelet.allocatable() == {GPU: 8}
 
 
 async def test_stopping_leaves_no_socket_behind(node: Node) -> None:
@@ -454,5 +478,3 @@ async def test_stopping_leaves_no_socket_behind(node: Node) -> None:
         async with RpcClient(node.folder / "plugins" / "nvidia-gpu.sock") as client:
             async for _ in client.stream(LIST_AND_WATCH, dp.Empty()):
                 pass
-
-

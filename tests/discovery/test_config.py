@@ -49,7 +49,7 @@ def test_what_was_given_is_known() -> None:
 @pytest.mark.parametrize(
     ("attr", "value", "said"),
     [
-        ("mig_strategy", "singel", "unknown strategy: singel"),
+        ("mig_strategy", "singlex", "unknown strategy: singlex"),
         ("oneshot", "yes", "not a boolean"),
         ("sleep_interval", "60", "invalid duration"),
         ("sleep_interval", "0s", "not possible"),

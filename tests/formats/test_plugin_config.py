@@ -31,7 +31,9 @@ def sharing(*resources: dict[str, Any], kind: str = "timeSlicing", **block: Any)
     return json.dumps({"version": "v1", "sharing": {kind: {**block, "resources": list(resources)}}})
 
 
-@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "{}", "null", "version: v1", "version:", "version: ''", "flags:\nsharing:\n"])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "# nothing\n", "{}", "null", "version: v1", "version:", "version: ''", "flags:\nsharing:\n"]
+)
 def test_nothing_given_is_nothing_set(text: str) -> None:
     assert parse_config(text) == PluginConfig()
 
@@ -65,7 +67,11 @@ def test_struct_keys_match_in_any_capitals_and_nulls_are_unset() -> None:
 
 @pytest.mark.parametrize(
     ("value", "strategies"),
-    [("envvar", ("envvar",)), (["cdi-cri", "envvar"], ("cdi-cri", "envvar")), ("cdi-cri,envvar", ("cdi-cri", "envvar"))],
+    [
+        ("envvar", ("envvar",)),
+        (["cdi-cri", "envvar"], ("cdi-cri", "envvar")),
+        ("cdi-cri,envvar", ("cdi-cri", "envvar")),
+    ],
 )
 def test_a_strategy_or_a_list_of_them(value: Any, strategies: tuple[str, ...]) -> None:
     config = parse_config(json.dumps({"flags": {"plugin": {"deviceListStrategy": value}}}))
@@ -129,7 +135,11 @@ def test_bad_device_selections(devices: Any, words: str) -> None:
 
 def test_names_that_shares_are_offered_under() -> None:
     block = parse_config(
-        sharing({"name": "gpu", "replicas": 2}, {"name": "mig-1g.5gb", "replicas": 3, "rename": "small"}, renameByDefault=True)
+        sharing(
+            {"name": "gpu", "replicas": 2},
+            {"name": "mig-1g.5gb", "replicas": 3, "rename": "small"},
+            renameByDefault=True,
+        )
     ).sharing
     assert block is not None
     assert [block.offered_name(entry) for entry in block.resources] == ["nvidia.com/gpu.shared", "nvidia.com/small"]
@@ -137,7 +147,13 @@ def test_names_that_shares_are_offered_under() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "given", "refuses"),
-    [("timeSlicing", None, False), ("timeSlicing", True, True), ("mps", None, True), ("mps", False, False), ("mps", True, True)],
+    [
+        ("timeSlicing", None, False),
+        ("timeSlicing", True, True),
+        ("mps", None, True),
+        ("mps", False, False),
+        ("mps", True, True),
+    ],
 )
 def test_mps_refuses_requests_for_many_unless_told(kind: str, given: bool | None, refuses: bool) -> None:
     text = sharing({"name": "gpu", "replicas": 2}, kind=kind, failRequestsGreaterThanOne=given)
@@ -176,7 +192,10 @@ ENTRY = {"name": "gpu", "replicas": 2}
         ("flags: {failOnInitError: 'true'}", ["flags.failOnInitError", "is not a boolean"]),
         ("flags: {plugin: {deviceListStrategy: 3}}", ["invalid deviceListStrategy: 3"]),
         ("flags: {plugin: {deviceListStrategy: []}}", ["invalid deviceListStrategy: []"]),
-        ("flags: {plugin: {deviceListStrategy: foo}}", ["invalid --device-list-strategy option: invalid strategy: foo"]),
+        (
+            "flags: {plugin: {deviceListStrategy: foo}}",
+            ["invalid --device-list-strategy option: invalid strategy: foo"],
+        ),
         ("flags: {plugin: {deviceIDStrategy: foo}}", ["invalid --device-id-strategy option: foo"]),
         ("flags: {gfd: {sleepInterval: 5x}}", ["flags.gfd.sleepInterval", "invalid duration"]),
         ("flags: {gfd: {sleepInterval: [1]}}", ["invalid duration"]),
@@ -199,12 +218,18 @@ ENTRY = {"name": "gpu", "replicas": 2}
         (sharing({"name": "gpu", "replicas": 2.5}), ["is not a whole number"]),
         (sharing({"name": "gpu", "replicas": True}), ["is not a whole number"]),
         (sharing({"name": "gpu", "replicas": 10**9}), ["are too many"]),
-        (sharing({"name": "nvidia.com/gpu/x", "replicas": 2}), ["incorrect format for resource name 'nvidia.com/gpu/x'"]),
+        (
+            sharing({"name": "nvidia.com/gpu/x", "replicas": 2}),
+            ["incorrect format for resource name 'nvidia.com/gpu/x'"],
+        ),
         (sharing({"name": "GPU", "replicas": 2}), ["incorrect format for resource name 'nvidia.com/GPU'"]),
         (sharing({"name": "nvidia.com/", "replicas": 2}), ["incorrect format"]),
         (sharing({"name": "/gpu", "replicas": 2}), ["incorrect format"]),
         (sharing({"name": "kubernetes.io/gpu", "replicas": 2}), ["reserved"]),
-        (sharing({"name": "x" * 60, "replicas": 2}), ["fully-qualified resource name must be 63 characters or less: 71"]),
+        (
+            sharing({"name": "x" * 60, "replicas": 2}),
+            ["fully-qualified resource name must be 63 characters or less: 71"],
+        ),
         (sharing({"name": "x" * 50, "replicas": 2}, renameByDefault=True), ["63 characters or less: 68"]),
         (sharing({**ENTRY, "rename": "Not Valid"}), ["resources[0].rename", "incorrect format"]),
         (sharing(ENTRY, {"name": GPU, "replicas": 3}), ["resources[1].name: nvidia.com/gpu is shared twice"]),
@@ -255,7 +280,9 @@ def test_unknown_keys_say_what_was_meant(text: str, key: str, todo: str) -> None
 
 
 def test_every_problem_is_found_with_its_line() -> None:
-    text = "version: v3\nflags:\n  migStrategy: x\n  foo: 1\nsharing:\n  timeSlicing:\n    resources:\n    - name: gpu\n"
+    text = (
+        "version: v3\nflags:\n  migStrategy: x\n  foo: 1\nsharing:\n  timeSlicing:\n    resources:\n    - name: gpu\n"
+    )
     problems = examine(text, source="FILE")[1]
     assert [problem.what.split(": ")[1] for problem in problems] == [
         "FILE, line 1", "FILE, line 3", "FILE, line 4", "FILE, line 8",
@@ -277,8 +304,6 @@ def test_resource_names(name: str, full: str, good: bool) -> None:
     assert (resource_name_problem(full) == "") is good
 
 
-
-
 def keys(table: Any) -> list[str]:
     found: list[str] = []
     for key, below in table.items():
@@ -295,7 +320,9 @@ VALUES = (
 )  # fmt: skip
 TREES = st.recursive(
     VALUES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=5)
+    ),
     max_leaves=25,
 )
 
@@ -321,7 +348,9 @@ NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 
 
 @given(
-    entries=st.dictionaries(NAMES, st.tuples(st.integers(2, 64), st.none() | st.integers(1, 8)), min_size=1, max_size=4),
+    entries=st.dictionaries(
+        NAMES, st.tuples(st.integers(2, 64), st.none() | st.integers(1, 8)), min_size=1, max_size=4
+    ),
     kind=st.sampled_from(list(SharingKind)),
     rename=st.booleans(),
     fail=st.none() | st.booleans(),

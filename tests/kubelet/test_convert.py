@@ -44,7 +44,12 @@ def test_allocations(allocation: ContainerAllocation) -> None:
 
 @given(
     st.builds(
-        Registration, resource=TEXT, endpoint=TEXT, version=TEXT, preferred_allocation=st.booleans(), pre_start=st.booleans()
+        Registration,
+        resource=TEXT,
+        endpoint=TEXT,
+        version=TEXT,
+        preferred_allocation=st.booleans(),
+        pre_start=st.booleans(),
     )
 )
 def test_registrations(registration: Registration) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,11 +81,11 @@ async def test_a_preference_is_asked_for_only_when_there_is_a_choice(pair) -> No
 async def test_a_refused_pod_holds_nothing(pair) -> None:
     kubelet, _, logic = pair
     logic.refuse = "d3"
-    with pytest.raises(AdmissionError, match="UnexpectedAdmissionError.*unknown device: d3"):
+    with pytest.raises(AdmissionError, match=r"UnexpectedAdmissionError.*unknown device: d3"):
         await kubelet.admit("a", "c", {NAME: 1})
     assert kubelet.held() == {}
     logic.refuse, logic.refuse_preference = "", True
-    with pytest.raises(AdmissionError, match="GetPreferredAllocation rpc failed.*no preference"):
+    with pytest.raises(AdmissionError, match=r"GetPreferredAllocation rpc failed.*no preference"):
         await kubelet.admit("a", "c", {NAME: 1})
     with pytest.raises(AdmissionError, match="unregistered resource"):
         await kubelet.admit("a", "c", {"example.com/other": 1})
@@ -112,7 +113,7 @@ async def test_restarting_keeps_the_checkpoint_and_empties_the_folder(pair, fold
     await kubelet.restart()
     assert kubelet.held() == held
     assert not plugin.exists
-    assert sorted(entry.name for entry in folder.iterdir()) == sorted([CHECKPOINT, "kubelet.sock", "sub"])
+    assert sorted(os.listdir(folder)) == sorted([CHECKPOINT, "kubelet.sock", "sub"])
     assert kubelet.capacity() == {NAME: 0}
     data = json.loads((folder / CHECKPOINT).read_text())["Data"]
     assert data["PodDeviceEntries"] == [

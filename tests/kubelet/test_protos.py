@@ -31,7 +31,9 @@ def test_generated_files_are_current(tmp_path: Path) -> None:
     fresh = generate(tmp_path)
     assert sorted(path.name for path in PB.glob("*_pb2.py*")) == [path.name for path in fresh]
     for path in fresh:
-        assert (PB / path.name).read_text() == path.read_text(), f"run python -m kgpu.kubelet.protos.generate: {path.name}"
+        assert (PB / path.name).read_text() == path.read_text(), (
+            f"run python -m kgpu.kubelet.protos.generate: {path.name}"
+        )
 
 
 def test_no_file_asks_for_a_newer_protobuf() -> None:

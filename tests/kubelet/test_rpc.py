@@ -63,8 +63,8 @@ async def test_a_user_error_is_told_and_anything_else_is_not(folder: Path) -> No
     one = server(folder / "s", Allocate=refuse)
     await one.start()
     async with RpcClient(folder / "s") as client:
+        request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
         with pytest.raises(RpcError) as refused:
-            request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
             await client.call(ALLOCATE, request, timeout=5)
         assert refused.value.message == "what failed; expected what was expected; to do: what to do"
         with pytest.raises(RpcError) as broken:

@@ -232,10 +232,11 @@ def test_a_lost_gpu_hides_no_other(sim_root: Root) -> None:
     root = sim_root(gpus=3)
     with State.open(root / "state") as state:
         state.set_fault(1, lost=1)
+        where = f"0000:{state.gpu(1).pci.bus:02X}:{state.gpu(1).pci.device:02X}.0"
     ending = "GPU is lost.  Reboot the system to recover this GPU"
     for arguments in ((), ("-L",), ("--query-gpu=index", "--format=csv,noheader"), ("-q", "-d", "MEMORY")):
         last = smi(root, *arguments, code=15).splitlines()[-1]
-        assert re.fullmatch(rf"Unable to determine the device handle for GPU.*: {ending}", last)
+        assert last == f"Unable to determine the device handle for GPU{where}: {ending}"
     assert smi(root, "--query-gpu=index", "--format=csv,noheader", code=15).splitlines()[:2] == ["0", "2"]
     assert query(root, "index", "-i", "2") == [["2"]]
 
@@ -310,6 +311,22 @@ def test_modes(sim_root: Root) -> None:
         ["Disabled", "Default", "500.00 W"],
     ]
     assert "Unable to parse" in smi(root, "-pm", "yes", code=2)
+
+
+def test_reset(sim_root: Root) -> None:
+    """It cures what a reset cures, and refuses a GPU that somebody uses."""
+    root = sim_root(gpus=2)
+    bus = query(root, "pci.bus_id", "-i", "1")[0][0]
+    with State.open(root / "state") as state:
+        state.set_fault(1, reset_required=1)
+        state.gpu(1).ecc_volatile[7 + 2] = 5
+        smi(root, "-L", code=16)
+        assert smi(root, "--gpu-reset", "-i", "1") == f"GPU {bus} was successfully reset.\nAll done.\n"
+        assert query(root, "ecc.errors.uncorrected.volatile.total") == [["0"], ["0"]]
+        slot = state.gpu(1).process[0]
+        slot.used, slot.pid, slot.kind = 1, 4242, 1
+        refused = smi(root, "-r", "-i", "1", code=255)
+    assert refused.startswith(f"The following GPUs could not be reset:\n  GPU {bus}: In use by another client\n")
 
 
 # ---- MIG ----

@@ -47,7 +47,7 @@ def allocate(
     ):
         if flag:
             parts.envs[variable] = "enabled"
-    if settings.pass_device_specs and not _only_cdi(settings):
+    if settings.pass_device_specs and not settings.only_cdi:
         _device_specs(parts, devices)
     if resource.sharing is SharingKind.MPS and any(device.is_replica for device in devices):
         _mps(parts, resource)
@@ -109,10 +109,6 @@ def _requested(resource: Resource, ids: Sequence[str], unhealthy: Mapping[str, s
 
 def _shown(device: Device, settings: Settings) -> str:
     return device.unit.index if settings.id_strategy == "index" else device.unit.uuid
-
-
-def _only_cdi(settings: Settings) -> bool:
-    return all(strategy.startswith("cdi-") for strategy in settings.list_strategies)
 
 
 def _envvar(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:

@@ -152,6 +152,11 @@ class Settings:
         """True when a CDI spec is needed for what the kubelet is answered."""
         return any(strategy.startswith("cdi-") for strategy in self.list_strategies)
 
+    @property
+    def only_cdi(self) -> bool:
+        """True when containers get their devices through CDI alone."""
+        return all(strategy.startswith("cdi-") for strategy in self.list_strategies)
+
 
 def resolve(config: PluginConfig, *, overrides: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     """Flag > environment > file > default, validated. Raises ConfigError with the known texts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kgpu.base.decision import Decision
+from kgpu.formats.names import NVIDIA_DOMAIN
 from kgpu.formats.plugin_config import SharingKind
 
 REPLICA_SEPARATOR = "::"
@@ -62,7 +63,7 @@ class Resource:
     def endpoint(self) -> str:
         """The socket's file name: ``nvidia-<name>.sock``; another domain than nvidia.com comes before the name."""
         domain, _, name = self.name.partition("/")
-        return f"nvidia-{name}.sock" if domain == "nvidia.com" else f"{domain}-{name}.sock"
+        return f"nvidia-{name}.sock" if domain == NVIDIA_DOMAIN else f"{domain}-{name}.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -66,6 +66,7 @@ class FakeKubelet:
         self._changed = asyncio.Event()
         self.registrations: list[Registration] = []
         self.refuse: str = ""
+        self._admitting = asyncio.Lock()
 
     # --- life ---
 
@@ -145,22 +146,22 @@ class FakeKubelet:
     # --- pods ---
 
     async def admit(self, pod: str, container: str, wants: Mapping[str, int]) -> dict[str, ContainerAllocation]:
-        """Give a container its devices, as at pod admission. Raises AdmissionError; then nothing is held."""
-        key = (pod, container)
-        granted: dict[str, tuple[str, ...]] = {}
-        answers: dict[str, ContainerAllocation] = {}
-        for name, count in wants.items():
-            # Reserved at once: two pods admitted side by side must not be given the same device.
-            ids = await self._choose(name, count, key, reserved=granted)
-            granted[name] = ids
-            self._held.setdefault(key, {})[name] = ids
-            try:
-                answers[name] = await self._allocate(name, ids)
-            except AdmissionError:
-                self.release(pod)
-                raise
-        self._save()
-        return answers
+        """Give a container its devices, as at pod admission: one pod at a time, as the kubelet does it.
+
+        Raises AdmissionError; then nothing is held.
+        """
+        async with self._admitting:
+            answers: dict[str, ContainerAllocation] = {}
+            for name, count in wants.items():
+                ids = await self._choose(name, count, (pod, container))
+                self._held.setdefault((pod, container), {})[name] = ids
+                try:
+                    answers[name] = await self._allocate(name, ids)
+                except AdmissionError:
+                    self.release(pod)
+                    raise
+            self._save()
+            return answers
 
     def release(self, pod: str) -> None:
         """The pod is gone; its devices are free."""
@@ -168,10 +169,7 @@ class FakeKubelet:
             del self._held[key]
         self._save()
 
-    async def _choose(
-        self, name: str, count: int, key: tuple[str, str], reserved: Mapping[str, Iterable[str]]
-    ) -> tuple[str, ...]:
-        del reserved
+    async def _choose(self, name: str, count: int, key: tuple[str, str]) -> tuple[str, ...]:
         already = self._held.get(key, {}).get(name, ())
         if len(already) >= count:
             return already
@@ -208,10 +206,8 @@ class FakeKubelet:
                 ) from problem
             if reply.container_responses:
                 preferred = tuple(reply.container_responses[0].deviceIDs)
-        # Another admission may have gone on while the plugin was asked.
-        used = {device for held in self._held.values() for device in held.get(name, ())}
-        wanted = [device for device in preferred if device in free and device not in used][:count]
-        wanted += [device for device in free if device not in wanted and device not in used][: count - len(wanted)]
+        wanted = [device for device in preferred if device in free][:count]
+        wanted += [device for device in free if device not in wanted][: count - len(wanted)]
         return tuple(wanted)
 
     async def _allocate(self, name: str, ids: tuple[str, ...]) -> ContainerAllocation:

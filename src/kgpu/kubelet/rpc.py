@@ -100,11 +100,31 @@ def _handler(method: Method, answer: Answer | None) -> Callable[[Any], Awaitable
     return handle
 
 
+class _AnyMethod(dict[str, grpclib.const.Handler]):
+    """Answers UNIMPLEMENTED for every path that no service has."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = super().get(key)
+        if found is not None:
+            return found
+        del default
+        method = Method(path=key, request=None, reply=None)
+        return grpclib.const.Handler(_refusal(method), Cardinality.UNARY_UNARY, None, None)
+
+
+def _refusal(method: Method) -> Callable[[Any], Awaitable[None]]:
+    async def handle(_stream: Any) -> None:
+        raise grpclib.exceptions.GRPCError(Status.UNIMPLEMENTED, f"{method.name} is not offered here")
+
+    return handle
+
+
 class _TrackingServer(grpclib.server.Server):
     """Knows its connections, so that closing hangs up instead of leaving clients waiting."""
 
     def __init__(self, services: Sequence[Service]) -> None:
         super().__init__(services)
+        self._mapping = _AnyMethod(self._mapping)
         self.protocols: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def _protocol_factory(self) -> Any:

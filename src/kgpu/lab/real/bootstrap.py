@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.formats.names import CDI_STATIC_DIR
 from kgpu.lab.real import configs, images, namespaces
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec, Network, Paths, node_dir
 
@@ -93,7 +94,7 @@ def apply_objects(lab: RealLab) -> None:
 
 def write_cdi_spec(lab: RealLab) -> None:
     """The node's CDI spec of its simulated GPUs, under the usual vendor and class."""
-    out = node_dir(lab.paths, "/etc/cdi") / "nvidia.yaml"
+    out = node_dir(lab.paths, CDI_STATIC_DIR) / "nvidia.yaml"
     command = [sys.executable, "-m", "kgpu", "cdi", "generate", "--driver-root", str(lab.hw_root), "--output", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=namespaces.child_env())
     if done.returncode != 0:

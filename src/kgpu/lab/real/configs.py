@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR
 from kgpu.lab.real.model import (
     API_SERVICE_IP,
     DNS_SERVICE_IP,
@@ -21,7 +22,7 @@ from kgpu.lab.real.model import (
 
 PAUSE_IMAGE: Final = "kgpu.dev/pause:1"
 CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
-CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
+CDI_DIRS: Final = (CDI_STATIC_DIR, CDI_DIR)
 AGENT_USER: Final = "kgpu-agent"
 
 # kubeconfig name -> (certificate's common name, groups)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
+from kgpu.formats.names import CDI_STATIC_DIR
 
 NODE_NAME: Final = "gpu-node-1"
 API_PORT: Final = 6443
@@ -154,7 +155,7 @@ NODE_DIRS: Final = (
     "/var/log/pods",
     "/var/log/containers",
     "/etc/cni",
-    "/etc/cdi",
+    CDI_STATIC_DIR,
     "/etc/containerd",
     "/etc/kubernetes",
     "/var/lib/kgpu",
