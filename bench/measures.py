@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -40,6 +41,15 @@ sharing:
       replicas: 70
 """
 
+KUBECONFIG: Final = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "bench",
+    "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+    "clusters": [{"name": "bench", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "bench", "user": {"token": "none"}}],
+}
+
 
 @dataclass
 class World:
@@ -71,7 +81,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def agent(world: World, root: Path, config: str = "") -> Iterator[Running]:
+def agent(world: World, root: Path, config: str = "", words: tuple[str, ...] = ()) -> Iterator[Running]:
     """An agent with both roles beside a kubelet, until the block ends."""
     with tempfile.TemporaryDirectory(dir=world.folder) as text:
         folder = Path(text)
@@ -81,7 +91,7 @@ def agent(world: World, root: Path, config: str = "") -> Iterator[Running]:
         command = [
             *KGPU, "agent", "--roles", "deviceplugin,labels", "--root", str(root), "--state-dir", str(folder / "state"),
             "--kubelet-socket", str(kubelet.socket), "--config-file", str(folder / "config.yaml"),
-            "--labels-sink", "file", "--labels-file", str(labels),
+            "--labels-sink", "file", "--labels-file", str(labels), *words,
         ]  # fmt: skip
         with open(folder / "log", "wb") as log:
             begin = time.perf_counter()
@@ -111,6 +121,21 @@ def start_and_memory(world: World) -> Mapping[str, list[float]]:
                 running.plugin.allocate(ids[:1])
             _wait_for(running.labels.exists)
             time.sleep(1)  # let the start's garbage go: the figure is the steady state
+            memory = memory_of([running.pid, *children_of(running.pid)])
+            found["rss"].append(memory.rss)
+            found["pss"].append(memory.pss)
+    return found
+
+
+def memory_with_client(world: World) -> Mapping[str, list[float]]:
+    """The memory with the API server's client loaded and in use; the server itself is out of reach."""
+    kubeconfig = world.folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(KUBECONFIG))
+    words = ("--kubeconfig", str(kubeconfig), "--node-name", "bench", "--labels-sink", "node")
+    found: dict[str, list[float]] = {"rss": [], "pss": []}
+    for _ in range(world.runs):
+        with agent(world, world.root("hgx-h100"), words=words) as running:
+            time.sleep(2)  # several attempts to reach the server
             memory = memory_of([running.pid, *children_of(running.pid)])
             found["rss"].append(memory.rss)
             found["pss"].append(memory.pss)

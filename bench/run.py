@@ -53,6 +53,14 @@ MEASUREMENTS: Final = (
         measures.start_and_memory,
     ),
     Measurement(
+        "agent-client",
+        (
+            Figure("pss", "the same with the API server's client in use, PSS", "MiB", 60),
+            Figure("rss", "the same, RSS", "MiB"),
+        ),
+        measures.memory_with_client,
+    ),
+    Measurement(
         "allocate",
         (Figure("p50", "Allocate p50", "ms", 0.6), Figure("p99", "Allocate p99", "ms", 1.5)),
         measures.allocate,

@@ -261,6 +261,21 @@ async def test_cdi_answers_can_be_resolved(node):
         await agent.end()
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--health-address", "256.1.1.1:80"), "can't listen on 256.1.1.1:80"),
+        (("--kubeconfig", "/no/such", "--config-map", "a/b", "--node-name", "n"), "/no/such"),
+    ],
+)
+async def test_a_start_that_fails_half_way_leaves_nothing_and_no_noise(words, says, node):
+    async with node.agent(*words) as agent:
+        assert await asyncio.wait_for(agent.process.wait(), SECONDS) == 2
+        assert says in agent.log
+        assert [line.split(":")[0].strip() for line in agent.log.splitlines()[-2:]] == ["expected", "to do"]
+        assert "Task" not in agent.log
+
+
 async def test_bad_input_is_refused_at_the_start(node):
     config = node.folder / "config.yaml"
     config.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replica: 2}]}}\n")

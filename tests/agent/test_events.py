@@ -30,6 +30,17 @@ def test_the_same_decision_is_told_again_only_after_a_while():
     assert told == [0, REPEAT_AFTER]
 
 
+def test_recovery_is_told_and_makes_the_same_trouble_news_again():
+    seen = EventFilter()
+    well = dataclasses.replace(WARNING, severity=Severity.INFO, reason="DeviceRecovered")
+    assert seen.admit(WARNING, 0)
+    assert seen.admit(numbered(2), 0)
+    assert seen.admit(well, 1)
+    assert seen.admit(WARNING, 2)
+    assert not seen.admit(numbered(2), 2)
+    assert seen.admit(well, 3)
+
+
 def test_another_device_reason_or_cause_is_another_event():
     seen = EventFilter()
     assert seen.admit(WARNING, 0)

@@ -44,6 +44,12 @@ def test_no_devices_is_said() -> None:
     assert "NoDevices" in reasons(made)
 
 
+def test_a_discovery_that_can_not_be_done_is_said() -> None:
+    made = plan(gpus(1), Settings(discovery_strategy="tegra"))
+    assert counts(made) == {GPU: 1}
+    assert reasons(made) == {"DiscoveryUnsupported"}
+
+
 def test_broken_gpus_keep_their_place() -> None:
     first, *rest = gpus(8)
     assert counts(plan((broken(first), *rest), Settings())) == {GPU: 8}

@@ -264,7 +264,7 @@ def test_what_is_wrong_is_said_with_its_place(text: str, words: list[str]) -> No
         ("flags: {passDeviceSpecs: true}", "flags.passDeviceSpecs", "move it: it belongs in flags.plugin"),
         ("migStrategy: none", "migStrategy", "move it: it belongs in flags"),
         ("flags: {migStrateg: none}", "flags.migStrateg", 'did you mean "migStrategy"?'),
-        ("sharin: {}", "sharin", 'did you mean "sharing"?'),
+        ("sharingg: {}", "sharingg", 'did you mean "sharing"?'),
         ("sharing: {timeSlicng: {}}", "sharing.timeSlicng", 'did you mean "timeSlicing"?'),
         (sharing({**ENTRY, "Replicas": 3}), "resources[0].Replicas", 'did you mean "replicas"?'),
         (sharing(ENTRY, replicas=3), "sharing.timeSlicing.replicas",

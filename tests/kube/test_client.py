@@ -1,40 +1,18 @@
-"""The real client: against a cluster where KGPU_TEST_KUBECONFIG names one, and against misbehaving servers always."""
+"""The real client against servers that misbehave; tests/lab/real has it against a real API server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from kube.contract import Contract, Place
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.client import connect
 from kgpu.kube.port import CONFIG_MAPS, NODES, Change, KubeApi, KubeRefusedError, KubeUnreachableError, Object
-
-KUBECONFIG = os.environ.get("KGPU_TEST_KUBECONFIG", "")
-
-
-@pytest.mark.real
-@pytest.mark.skipif(not KUBECONFIG, reason="KGPU_TEST_KUBECONFIG names no cluster")
-class TestRealCluster(Contract):
-    @pytest.fixture
-    async def api(self) -> AsyncIterator[KubeApi]:
-        api = connect(KUBECONFIG)
-        yield api
-        await api.close()
-
-    @pytest.fixture
-    async def place(self, api: KubeApi, prefix: str) -> AsyncIterator[Place]:
-        yield Place("default", prefix)
-        for item in (await api.list(CONFIG_MAPS, namespace="default")).items:
-            if item["metadata"]["name"].startswith(prefix):
-                await api.delete(CONFIG_MAPS, item["metadata"]["name"], namespace="default")
-
 
 Answer = Callable[[str, dict[str, str], bytes], tuple[int, str]]
 

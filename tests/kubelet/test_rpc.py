@@ -47,8 +47,7 @@ async def test_methods_without_an_answer_are_unimplemented(folder: Path) -> None
                 await client.call(method, request, timeout=5)
             assert refused.value.status == "UNIMPLEMENTED"
         with pytest.raises(RpcError):
-            async for _ in client.stream(LIST_AND_WATCH, dp.Empty()):
-                pass
+            await anext(client.stream(LIST_AND_WATCH, dp.Empty()))
         # The line is still good.
         assert (await client.call(GET_OPTIONS, dp.Empty(), timeout=5)).pre_start_required
     await one.close()
@@ -150,5 +149,5 @@ async def test_impossible_sockets_are_three_part_errors(folder: Path, name: str)
 
 
 def test_an_answer_for_no_method_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="Alocate"):
-        Service(DEVICE_PLUGIN, {"Alocate": options})
+    with pytest.raises(ValueError, match="AllocateAll"):
+        Service(DEVICE_PLUGIN, {"AllocateAll": options})

@@ -1,8 +1,8 @@
 """Decisions become Node Events: only those that a person should see, each once, never in a flood.
 
-The filter is pure: a decision is let through when it is at least a warning, was not told within ``REPEAT_AFTER``, and
-the bucket has a token. The worker posts what was let through; an API server that does not answer costs events, never
-the decision's effect, and the log has them all anyway.
+The filter is pure: a decision is let through when it is a warning or ends one, was not told within ``REPEAT_AFTER``,
+and the bucket has a token. The worker posts what was let through; an API server that does not answer costs events,
+never the decision's effect, and the log has them all anyway.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ BURST: Final = 25  # events at once, as client-go's own limit
 REFILL: Final = 10.0  # seconds per further event
 MEMORY: Final = 512  # decisions remembered for repeats
 QUEUE: Final = 64  # events waiting for the API server
+
+# What ends a trouble is told too, and makes the same trouble news when it comes again.
+GOOD_NEWS: Final = frozenset({"DeviceRecovered", "DriverReadable", "ConfigApplied"})
 
 
 class EventPublisher(Protocol):
@@ -57,8 +60,12 @@ class EventFilter:
 
     def admit(self, decision: Decision, now: float) -> bool:
         """True when an Event should be written at ``now`` (monotonic seconds)."""
-        if not decision.severity.notable:
+        good = decision.reason in GOOD_NEWS
+        if not decision.severity.notable and not good:
             return False
+        if good:
+            for told_key in [known for known in self._told if known[0] == decision.subject]:
+                del self._told[told_key]
         key = (decision.subject, decision.reason, decision.what, decision.why)
         told = self._told.get(key)
         if told is not None and now - told < REPEAT_AFTER:

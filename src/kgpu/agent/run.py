@@ -68,27 +68,31 @@ class Agent:
     async def run(self) -> tuple[str, ...]:
         """Host the roles until ``stop``. Returns the names of what did not end. Raises UserError for a bad start."""
         warm = asyncio.create_task(self._warm_up())
-        await asyncio.sleep(0)  # the child is on its way before the imports below take their time
         server = StatusServer(self._routes())
-        if self.options.health_address is not None:
-            self.address = await server.start(self.options.health_address)
-            log.info("status pages at http://%s/statusz", self.address)
-        self._config = self._config_source()
-        host = Host(options=self.options, reader=self.reader, config=self._config, decide=self.decide, api=self.api)
-        for role in self._chosen:
-            self.roles.start(role.name, _bind(role, host))
-        self.services.start("config", self._follow_config)
-        if self.options.has_api_server and self.options.node_name:
-            self.services.start("events", self._write_events)
-        log.info("kgpu %s: roles %s", __version__, ", ".join(role.name for role in self._chosen))
         try:
+            await asyncio.sleep(0)  # the child is on its way before the imports below take their time
+            await self._start(server)
             await self.stop.wait()
-        finally:
             log.info("stopping")
+        finally:
             warm.cancel()
             stuck = await self._shut_down(server)
         log.info("stopped")
         return stuck
+
+    async def _start(self, server: StatusServer) -> None:
+        options = self.options
+        if options.health_address is not None:
+            self.address = await server.start(options.health_address)
+            log.info("status pages at http://%s/statusz", self.address)
+        self._config = self._config_source()
+        host = Host(options=options, reader=self.reader, config=self._config, decide=self.decide, api=self.api)
+        for role in self._chosen:
+            self.roles.start(role.name, _bind(role, host))
+        self.services.start("config", self._follow_config)
+        if options.has_api_server and options.node_name:
+            self.services.start("events", self._write_events)
+        log.info("kgpu %s: roles %s", __version__, ", ".join(role.name for role in self._chosen))
 
     def decide(self, decision: Decision) -> None:
         """Where every decision of every role goes: log, status page, Events."""

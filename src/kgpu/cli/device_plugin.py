@@ -122,6 +122,7 @@ async def _run(
     import signal
 
     from kgpu.agent.config_file import FileConfigSource
+    from kgpu.agent.plugin_specs import PluginSpecs
     from kgpu.agent.shared import SharedReader
     from kgpu.deviceplugin.config import resolve
     from kgpu.deviceplugin.run import DevicePluginContext, run
@@ -143,6 +144,7 @@ async def _run(
         cdi_dir=cdi_dir,
         overrides=overrides,
         env=os.environ,
+        cdi_writer=PluginSpecs(_seen_root(settings.container_driver_root), cdi_dir),
         wait=not settings.fail_on_init_error,
     )
     tasks = [asyncio.create_task(run(context), name="device plugin")]

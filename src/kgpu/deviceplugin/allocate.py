@@ -82,7 +82,7 @@ def names_in_order(strategies: Sequence[str]) -> list[str]:
 
 
 def _requested(resource: Resource, ids: Sequence[str], unhealthy: Mapping[str, str]) -> list[Device]:
-    known = {device.id: device for device in resource.devices}
+    known = resource.by_id
     prefix = f'invalid allocation request for "{resource.name}": invalid request: '
     for wanted in ids:
         if wanted not in known:

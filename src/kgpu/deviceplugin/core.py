@@ -152,11 +152,9 @@ class Core:
     def allocate(self, name: str, ids: Sequence[str]) -> ContainerAllocation:
         """Answer Allocate for the resource ``name``. Raises AllocationError."""
         resource = self._resource(name)
-        wanted = set(ids)
+        known = resource.by_id
         unhealthy = {
-            device.id: reason
-            for device in resource.devices
-            if device.id in wanted and (reason := self.health.reason(device.unit))
+            wanted: reason for wanted in ids if wanted in known and (reason := self.health.reason(known[wanted].unit))
         }
         assert self.settings is not None
         return allocate(resource, ids, self.settings, self.host, unhealthy=unhealthy)

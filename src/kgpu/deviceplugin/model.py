@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kgpu.base.decision import Decision
@@ -58,6 +59,10 @@ class Resource:
     devices: tuple[Device, ...] = ()
     sharing: SharingKind | None = None
     refuses_many: bool = False
+    by_id: Mapping[str, Device] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_id", {device.id: device for device in self.devices})
 
     @property
     def endpoint(self) -> str:

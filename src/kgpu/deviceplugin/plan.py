@@ -24,6 +24,17 @@ DISPLAY_MODELS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
     """What to offer for these accelerators."""
     decisions: list[Decision] = []
+    if settings.discovery_strategy == "tegra":
+        decisions.append(
+            Decision(
+                subject="",
+                what="Only devices that the driver library shows are offered",
+                why="the discovery strategy tegra is asked for, and integrated Tegra GPUs can't be discovered",
+                severity=Severity.WARNING,
+                remedy="choose auto or nvml",
+                reason="DiscoveryUnsupported",
+            )
+        )
     units = _offered_units(accelerators, settings, decisions)
     by_name: dict[str, list[Unit]] = {}
     for unit in units:

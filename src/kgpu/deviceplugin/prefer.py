@@ -31,7 +31,7 @@ class Choice:
 
 def prefer(resource: Resource, request: PreferenceRequest, topology: Topology, *, policy: str) -> Choice:
     """The choice for one container. Raises AllocationError when devices are too few or unknown."""
-    known = {device.id: device for device in resource.devices}
+    known = resource.by_id
     for wanted in (*request.available, *request.must_include):
         if wanted not in known:
             raise AllocationError(

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -127,28 +128,31 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Decision
     path = folder / FILE_NAME
     fresh = Memory(boot=boot, source=source)
     try:
-        memory = msgspec.json.decode(path.read_bytes(), type=Memory)
+        tree = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        if tree.get("version") != FILE_VERSION:
+            return fresh, [_unused(path, f"it is not of version {FILE_VERSION}")]
+        memory = msgspec.convert(tree, Memory)
     except FileNotFoundError:
         return fresh, []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        return fresh, [
-            Decision(
-                subject=str(path),
-                what="The remembered devices are not used",
-                why=f"the file can't be read: {problem}",
-                severity=Severity.WARNING,
-                remedy="nothing: it is written anew",
-                reason="MemoryUnreadable",
-            )
-        ]
-    if memory.version != FILE_VERSION:
-        return fresh, []
+        return fresh, [_unused(path, f"the file can't be read: {problem}")]
     if memory.boot != boot:
         # A machine that is off may get other hardware, and the kubelet starts with what plugins tell it.
         return replace(fresh, config=memory.config), []
     if memory.source != source:
         return replace(memory, source=source, accelerators=(), illnesses=()), []
     return memory, []
+
+
+def _unused(path: Path, why: str) -> Decision:
+    return Decision(
+        subject=str(path),
+        what="The remembered devices are not used",
+        why=why,
+        severity=Severity.WARNING,
+        remedy="nothing: it is written anew",
+        reason="MemoryUnreadable",
+    )
 
 
 def save(folder: Path, memory: Memory) -> Decision | None:

@@ -20,16 +20,16 @@ from typing import Any, TypeAlias
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HwError, UserError
-from kgpu.deviceplugin import cdi_spec, roster
+from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.config import Settings, printable
 from kgpu.deviceplugin.core import Core, refused
 from kgpu.deviceplugin.host_facts import read_host_facts
-from kgpu.deviceplugin.model import HostFacts, Plan, Resource
+from kgpu.deviceplugin.model import HostFacts, Resource
 from kgpu.deviceplugin.offer import Offer
 from kgpu.deviceplugin.source import ConfigSource
 from kgpu.formats.config_choice import ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
-from kgpu.hw.port import EventKind, Reader
+from kgpu.hw.port import EventKind, Inventory, Reader
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ FAILURES_BEFORE_UNHEALTHY = 3
 started again is no fault of the devices."""
 
 
-CdiWriter: TypeAlias = Callable[[Plan, Settings, HostFacts], None]
+CdiWriter: TypeAlias = Callable[[Inventory, Settings], None]
 
 
 def _ignore_state(ready: bool, reason: str) -> None:
@@ -56,8 +56,9 @@ class DevicePluginContext:
 
     ``state_dir`` keeps ``devices.json`` (the last known devices). ``overrides`` are command line flags that were given,
     by the attribute names of ``deviceplugin.config.Settings``; they beat ``env``, which beats the config file.
-    ``cdi_writer(plan, settings, host)`` writes the CDI specs that ``cdi-*`` answers refer to, in a thread, before a
-    changed plan is offered; None writes them into ``cdi_dir``. With ``wait=False`` what is missing at the start
+    ``cdi_writer(inventory, settings)`` brings the CDI specs that ``cdi-*`` answers refer to in line; it is called in a
+    thread before a changed inventory is offered, and devices that only CDI could name are held back until it succeeds
+    once; None leaves spec files to others. With ``wait=False`` what is missing at the start
     (a driver, a usable configuration) is raised instead of waited for. ``on_state(ready, reason)`` hears whether the
     plugin does its job, and if not, what it waits for.
     """
@@ -104,8 +105,8 @@ class _Plugin:
         self._look = asyncio.Event()
         self._driver_problem: HwError | None = None
         self._config_problem = ""
-        self._driver_version = ""
-        self._cdi_written: object = None
+        self._inventory: Inventory | None = None
+        self._cdi_written = False
         self._cdi_problem = ""
         self._told_socket = False
         self._state: tuple[bool, str] | None = None
@@ -178,7 +179,7 @@ class _Plugin:
                 Decision(subject="", what="the driver answers", why="it can be read now", reason="DriverReadable")
             )
         self._driver_problem = None
-        self._driver_version = inventory.driver_version
+        self._inventory = inventory
         self._core.inventory(inventory, links, now())
         self._changed.set()
         return True
@@ -255,30 +256,22 @@ class _Plugin:
             await self._changed.wait()
 
     async def _cdi_ready(self, settings: Settings) -> bool:
-        """Write the CDI specs where they changed. False while answers could name nothing but devices without a spec."""
-        plan, host = self._core.plan, self._core.host
-        if not settings.uses_cdi or not plan.resources:
+        """Bring the CDI specs in line. False while answers could name nothing but devices without a spec."""
+        write, inventory = self._ctx.cdi_writer, self._inventory
+        if write is None or inventory is None or not settings.uses_cdi or not self._core.plan.resources:
             self._cdi_problem = ""
             return True
-        wanted = (cdi_spec.offered_units(plan), settings, host, self._driver_version)
-        if wanted == self._cdi_written:
-            return True
         try:
-            await asyncio.to_thread(self._write_cdi, plan, settings, host)
+            # In a thread: answers to the kubelet must not wait for files.
+            await asyncio.to_thread(write, inventory, settings)
         except UserError as problem:
             if problem.one_line() != self._cdi_problem:
                 self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
             self._cdi_problem = problem.one_line()
             # What was written before still serves what was offered before.
-            return self._cdi_written is not None or not settings.only_cdi
-        self._cdi_written, self._cdi_problem = wanted, ""
+            return self._cdi_written or not settings.only_cdi
+        self._cdi_written, self._cdi_problem = True, ""
         return True
-
-    def _write_cdi(self, plan: Plan, settings: Settings, host: HostFacts) -> None:
-        if self._ctx.cdi_writer is not None:
-            self._ctx.cdi_writer(plan, settings, host)
-        else:
-            cdi_spec.write(self._ctx.cdi_dir, plan, settings, host, driver_version=self._driver_version)
 
     def _sync(self, group: asyncio.TaskGroup) -> None:
         wanted: dict[str, Resource] = {resource.name: resource for resource in self._core.plan.resources}

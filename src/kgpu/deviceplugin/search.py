@@ -281,7 +281,8 @@ def _grow(local: Weights, wanted: Sequence[int], size: int) -> list[int]:
     if not chosen:
         count = len(local)
         pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
-        chosen = list(max(pairs, key=lambda pair: local[pair[0]][pair[1]]))
+        first, second = max(pairs, key=lambda pair: local[pair[0]][pair[1]])
+        chosen = [first, second]
     while len(chosen) < size:
         left = [index for index in range(len(local)) if index not in chosen]
         chosen.append(max(left, key=lambda index: sum(local[index][other] for other in chosen)))

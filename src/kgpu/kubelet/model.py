@@ -5,7 +5,7 @@ Field names and meanings are the device plugin API's (v1beta1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,7 +83,3 @@ class PluginLogic(Protocol):
     def prefer(self, request: PreferenceRequest) -> Sequence[str]:
         """The preferred ids; an empty answer leaves the choice to the kubelet."""
         ...
-
-
-StreamObserver = Callable[[int, int], None]
-"""Called with (open ListAndWatch streams, highest version of the device list that every one of them was sent)."""

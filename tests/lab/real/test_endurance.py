@@ -104,13 +104,7 @@ def test_the_agent_is_killed_twenty_times(gpus: Any) -> None:
     gpus.wait_gpus("8", "8")
     last = [f"round-{number}" for number in range(ROUNDS - 3, ROUNDS)]
     for name in last:
-        # Without its plugin the kubelet refuses a new pod; a controller would make it again, as we do.
-        pod = gpus.pods()[name]
-        if pod["status"]["phase"] == "Failed":
-            assert pod["status"]["reason"] == "UnexpectedAdmissionError"
-            gpus.lab.kubectl("delete", "pod", name, "--grace-period=0", "--force")
-            gpus.pod(name, command=WORK, gpus=2)
-        gpus.wait_phase(name, "Running")
+        _until(gpus, lambda name=name: _runs(gpus, name), f"pod {name} to run")
     _no_device_twice(gpus)
     names = ["steady", *last]
     _until(gpus, lambda: all(len(_seen(gpus, name)) == 2 for name in names), "every pod's GPUs")
@@ -122,6 +116,16 @@ def test_the_agent_is_killed_twenty_times(gpus: Any) -> None:
     )
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
     assert _seen(gpus, "steady") == held
+
+
+def _runs(cluster: Any, name: str) -> bool:
+    """Whether the pod runs. Without its plugin the kubelet refuses a pod: it is made again, as a controller would."""
+    status = cluster.pods()[name]["status"]
+    if status["phase"] == "Failed":
+        assert status["reason"] == "UnexpectedAdmissionError"
+        cluster.lab.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+        cluster.pod(name, command=WORK, gpus=2)
+    return bool(status["phase"] == "Running")
 
 
 def _keep_theirs(cluster: Any, known: dict[str, set[str]]) -> None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kgpu.base.errors import HwError
 from kgpu.hw.nvidia import facts as judge
@@ -97,7 +97,7 @@ class NvidiaReader:
         self._suspects: dict[int, Suspect] = {}
         self._crashes: set[int] = set()
         self._troubles: dict[int, Trouble] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._dying: set[asyncio.Task[None]] = set()
         self._probing: set[int] = set()
         self._signature: dict[int, tuple[object, ...]] | None = None
@@ -122,6 +122,9 @@ class NvidiaReader:
         """Enumerate now; callers that arrive before a reading has started share it. Raises HwError."""
         if self._next is None:
             self._next = asyncio.create_task(self._read(), name="hw-inventory")
+            # Once it has begun it is no longer the next one, but closing must still find it.
+            self._background.add(self._next)
+            self._next.add_done_callback(self._background.discard)
             # A caller that was cancelled does not collect the error.
             self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._next)

@@ -1,0 +1,93 @@
+"""The agent stays light: what it must not load, how many modules it has, and what it weighs on a simulated node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgpu.formats.names import GPU_RESOURCE
+from kgpu.kubelet.fake import FakeKubelet
+
+# MiB, proportional, agent and hardware child together; the figure of `make bench` is well below.
+PSS_LIMIT = 60
+MODULE_LIMIT = 430
+
+NEVER = {
+    "hypothesis",
+    "kgpu.hw.fake",
+    "kgpu.lab",
+    "pydantic",
+    "pynvml",
+    "rich",
+    "tomlkit",
+    "uvicorn",
+}
+ONLY_WITH_AN_API_SERVER = {"httpx2", "lightkube"}
+ONLY_WITH_CDI = {"kgpu.toolkit.plan"}
+
+HOSTED = """
+import asyncio, sys
+from pathlib import Path
+from kgpu.agent.options import AgentOptions, LabelsSink
+from kgpu.agent.roles import ROLES
+from kgpu.agent.run import Agent
+
+async def main():
+    root, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    agent = Agent(AgentOptions(roles=(), root=root, env={}, state_dir=folder / "state", kubelet_socket=folder / "none.sock",
+                               labels_sink=LabelsSink.FILE, labels_file=folder / "labels"), ROLES)
+    task = asyncio.create_task(agent.run())
+    async with asyncio.timeout(60):
+        while not (folder / "labels").exists():
+            await asyncio.sleep(0.01)
+    agent.stop.set()
+    await task
+    print(*sorted(sys.modules))
+
+asyncio.run(main())
+"""
+
+
+def test_a_running_agent_has_loaded_only_what_it_needs(sim_root, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTED, sim_root("hgx-h100"), tmp_path], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    assert "kgpu.deviceplugin.run" in modules
+    assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER) & modules
+    assert len(modules) <= MODULE_LIMIT, f"{len(modules)} modules"
+
+
+def pss_mib(pid: int) -> float:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+
+
+@pytest.mark.skipif(not os.access("/proc/self/smaps_rollup", os.R_OK), reason="needs smaps_rollup (Linux 4.14)")
+async def test_agent_and_child_stay_within_the_memory_budget(sim_root, tmp_path_factory):
+    root, folder = sim_root("hgx-h100"), tmp_path_factory.mktemp("budget")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "NODE", "KGPU"))}
+    async with FakeKubelet(folder / "kubelet") as kubelet:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "kgpu", "agent", "--root", str(root), "--state-dir", str(folder / "state"),
+            "--kubelet-socket", str(kubelet.socket), "--labels-sink", "file", "--labels-file", str(folder / "labels"),
+            stderr=asyncio.subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+        try:
+            await kubelet.wait_for(
+                lambda: kubelet.allocatable().get(GPU_RESOURCE) == 8 and (folder / "labels").exists(), seconds=60
+            )
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()  # noqa: ASYNC240
+            assert len(children) == 1
+            assert pss_mib(process.pid) + pss_mib(int(children[0])) <= PSS_LIMIT
+        finally:
+            process.terminate()
+            await process.wait()
+    shutil.rmtree(folder)
