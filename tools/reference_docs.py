@@ -27,7 +27,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def _default(value: object) -> str:
     if value in ("", (), None):
-        return "–"
+        return "-"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -42,7 +42,7 @@ def _flags(rows: tuple[object, ...]) -> str:
                 ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),  # type: ignore[attr-defined]
                 ", ".join(f"`{name}`" for name in row.envs),  # type: ignore[attr-defined]
                 _default(row.default),  # type: ignore[attr-defined]
-                f"`{row.key}`" if row.key else "–",  # type: ignore[attr-defined]
+                f"`{row.key}`" if row.key else "-",  # type: ignore[attr-defined]
                 row.help,  # type: ignore[attr-defined]
             )
             for row in rows
@@ -59,7 +59,7 @@ def _profiles() -> str:
 
 
 def _settings() -> str:
-    rows = [(f"`{row.key}`", row.unit or "–", "node" if row.node else "GPU", row.doc) for row in SETTINGS.values()]
+    rows = [(f"`{row.key}`", row.unit or "-", "node" if row.node else "GPU", row.doc) for row in SETTINGS.values()]
     return _table(("key", "unit", "about", "meaning"), rows)
 
 

@@ -71,9 +71,9 @@ def test_a_config_file_that_is_wrong_from_the_start(name, tmp_path, capsys):
         (["--labels-sink", "node"], "NODE_NAME"),
         (["--config-map", "a/b/c", "--node-name", "n"], "NAMESPACE/NAME"),
         (["--config-map", "a/b"], "NODE_NAME"),
-        (["--fallback-strategies", "namd"], 'did you mean "named"'),
+        (["--fallback-strategies", "namedd"], 'did you mean "named"'),
         (["--health-address", "localhost"], "HOST:PORT"),
-        (["--mig-strategy", "sigle"], "sigle"),
+        (["--mig-strategy", "singlle"], "singlle"),
         (["--device-list-strategy", "env-var"], "env-var"),
         (["--imex-channel-ids", "1"], "channelIDs must be [] or [0]"),
         (["--gds-enabled=perhaps"], "perhaps"),
@@ -87,8 +87,8 @@ def test_flags_that_are_wrong(words, says, capsys):
 
 
 def test_environment_that_is_wrong(capsys, monkeypatch):
-    monkeypatch.setenv("MIG_STRATEGY", "tripple")
-    assert "tripple" in refused(capsys)
+    monkeypatch.setenv("MIG_STRATEGY", "triplle")
+    assert "triplle" in refused(capsys)
 
 
 @pytest.fixture
