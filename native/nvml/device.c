@@ -16,6 +16,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) { return nvmlDeviceG
 
 static nvmlReturn_t give(uint32_t gpu, nvmlDevice_t *device) {
     nvmlReturn_t rc = kg_faults(gpu);
+    /* A GPU that waits for a reset can still be named; what is asked of it then says so. */
+    if (rc == NVML_ERROR_RESET_REQUIRED) rc = NVML_SUCCESS;
     if (rc == NVML_SUCCESS && kg_m.state->gpu[gpu].init_error) rc = (nvmlReturn_t)kg_m.state->gpu[gpu].init_error;
     if (rc == NVML_SUCCESS) *device = kg_gpu_handle(gpu);
     return rc;
@@ -133,7 +135,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
-    ENTER(kg_dev_of, device, name);
+    ENTER(kg_known_of, device, name);
     if (!d.ci) return KG_COPY(name, length, d.g->name);
     char model[96], profile[32], text[160];
     kg_text(model, sizeof model, d.g->name, sizeof d.g->name);
@@ -144,7 +146,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned 
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
-    ENTER(kg_dev_of, device, uuid);
+    ENTER(kg_known_of, device, uuid);
     return d.ci ? KG_COPY(uuid, length, d.ci->uuid) : KG_COPY(uuid, length, d.g->uuid);
 }
 
@@ -216,7 +218,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
 
 EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node) {
     ENTER(kg_gpu_of, device, node);
-    if (d.g->pci.numa_node < 0) return NVML_ERROR_NOT_SUPPORTED;
+    /* The node of the GPU's own memory, which only GPUs on a coherent link to their CPU (Grace) have. */
+    if (!d.g->c2c_links || d.g->pci.numa_node < 0) return NVML_ERROR_NOT_SUPPORTED;
     *node = (unsigned)d.g->pci.numa_node;
     return NVML_SUCCESS;
 }
@@ -281,7 +284,7 @@ void kg_fill_pci(nvmlPciInfo_t *out, unsigned domain, unsigned bus, unsigned dev
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
-    ENTER(kg_dev_of, device, pci);
+    ENTER(kg_known_of, device, pci);
     const kg_pci *p = &d.g->pci;
     kg_fill_pci(pci, p->domain, p->bus, p->device, p->device_id, p->subsystem_id);
     return NVML_SUCCESS;

@@ -99,6 +99,11 @@ nvmlReturn_t kg_dev_of(nvmlDevice_t handle, kg_dev *out) {
     return find(kind_of(handle) == KG_MIG_KIND ? KG_MIG_KIND : KG_GPU_KIND, handle, out);
 }
 
+nvmlReturn_t kg_known_of(nvmlDevice_t handle, kg_dev *out) {
+    nvmlReturn_t rc = kg_dev_of(handle, out);
+    return rc == NVML_ERROR_RESET_REQUIRED && kind_of(handle) == KG_GPU_KIND ? NVML_SUCCESS : rc;
+}
+
 nvmlReturn_t kg_gpu_of(nvmlDevice_t handle, kg_dev *out) {
     nvmlReturn_t rc = kg_dev_of(handle, out);
     return rc == NVML_SUCCESS && out->ci ? NVML_ERROR_NOT_SUPPORTED : rc;

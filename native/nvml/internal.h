@@ -42,6 +42,7 @@ nvmlComputeInstance_t kg_ci_handle(uint32_t gpu, const kg_ci *ci);
 void *kg_id_handle(enum kg_kind kind, uint32_t id);
 int kg_handle_id(enum kg_kind kind, const void *handle, uint32_t *id);
 nvmlReturn_t kg_dev_of(nvmlDevice_t handle, kg_dev *out);      /* a GPU or a MIG device (then ci is set) */
+nvmlReturn_t kg_known_of(nvmlDevice_t handle, kg_dev *out);    /* the same, also for a GPU that waits for a reset */
 nvmlReturn_t kg_gpu_of(nvmlDevice_t handle, kg_dev *out);      /* a GPU; NOT_SUPPORTED for a MIG device */
 nvmlReturn_t kg_mig_of(nvmlDevice_t handle, kg_dev *out);      /* a MIG device; INVALID_ARGUMENT for a GPU */
 nvmlReturn_t kg_gi_of(nvmlGpuInstance_t handle, kg_dev *out);

@@ -3,8 +3,12 @@
 #include "nvml_api.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void *library;
 static const char *(*error_text)(nvmlReturn_t);
@@ -30,9 +34,39 @@ static void resolve(const char *name, void *slot)
     memcpy(slot, &symbol, sizeof symbol); /* data to function pointer, as POSIX allows */
 }
 
+#if defined(__aarch64__)
+#define TRIPLET "aarch64-linux-gnu"
+#else
+#define TRIPLET "x86_64-linux-gnu"
+#endif
+
+/* A simulated driver root's own program finds the library and the state of that root: <root>/usr/bin/nvidia-smi. */
+static void *load_of_own_root(void)
+{
+    char root[PATH_MAX], path[PATH_MAX + 64];
+    ssize_t length = readlink("/proc/self/exe", root, sizeof root - 1);
+    if (length <= 0)
+        return NULL;
+    root[length] = '\0';
+    for (int level = 0; level < 3; level++) {
+        char *slash = strrchr(root, '/');
+        if (!slash)
+            return NULL;
+        *slash = '\0';
+    }
+    snprintf(path, sizeof path, "%s/state", root);
+    if (access(path, R_OK) != 0)
+        return NULL;
+    setenv("KGPU_HW_STATE", path, 0);
+    snprintf(path, sizeof path, "%s/usr/lib/" TRIPLET "/libnvidia-ml.so.1", root);
+    return dlopen(path, RTLD_LAZY | RTLD_GLOBAL);
+}
+
 nvmlReturn_t nvml_load(void)
 {
     library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_GLOBAL);
+    if (!library)
+        library = load_of_own_root();
     if (!library)
         return NVML_ERROR_LIBRARY_NOT_FOUND;
 #define NVML_RESOLVE(name, parameters, arguments) resolve("nvml" #name, &p_##name);

@@ -153,7 +153,7 @@ def test_patterns_name_gpus_by_model_first_match_wins_and_the_rest_keep_the_defa
     )
     made = plan(node, settings)
     assert counts(made) == {"nvidia.com/a100": 1, "example.com/tesla": 1, GPU: 1}
-    assert made.resource("example.com/tesla").endpoint == "example.com-tesla.sock"
+    assert made.resource("example.com/tesla").endpoint == "example.com_tesla.sock"
 
 
 @pytest.mark.parametrize(

@@ -407,6 +407,19 @@ def test_folders_that_are_not_empty_stay(tmp_path: Path) -> None:
     assert mountpoints.remove([str(tmp_path / "a"), str(tmp_path / "a/b")]) == [str(tmp_path / "a")]
 
 
+def test_folders_that_another_lab_sits_on_are_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("own", "shared", "parent/shared"):
+        (tmp_path / name).mkdir(parents=True)
+    others = {str(tmp_path / "shared"), str(tmp_path / "parent/shared")}
+    monkeypatch.setattr(mountpoints, "in_use", lambda: others)
+    folders = [str(tmp_path / name) for name in ("own", "shared", "parent", "parent/shared")]
+    assert mountpoints.remove(folders) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parent", "shared"]
+    monkeypatch.setattr(mountpoints, "in_use", set)
+    assert mountpoints.remove(folders) == []
+    assert not list(tmp_path.iterdir())
+
+
 def test_mountinfo_escapes() -> None:
     text = "1 2 0:3 / /a\\040b rw - tmpfs x rw\n4 2 0:3 /x /c rw - ext4 y rw\n"
     assert mountpoints.parse_mountinfo(text) == {"/a b", "/c"}

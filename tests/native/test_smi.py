@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,7 +210,17 @@ def test_no_driver(sim_root: Root, tmp_path: Path) -> None:
     root = sim_root(gpus=1)
     for arguments in ((), ("-L",), ("--query-gpu=name", "--format=csv"), ("topo", "-m"), ("mig", "-lgip")):
         assert smi(root, *arguments, code=9, KGPU_HW_STATE=str(tmp_path / "none")) == NO_DRIVER
-    assert "couldn't find libnvidia-ml.so" in smi(root, code=12, LD_LIBRARY_PATH="/nonexistent")
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "usr/bin").mkdir(parents=True)
+    shutil.copy2(root / "usr/bin/nvidia-smi", elsewhere / "usr/bin/nvidia-smi")
+    assert "couldn't find libnvidia-ml.so" in smi(elsewhere, code=12, LD_LIBRARY_PATH="/nonexistent")
+
+
+def test_a_roots_own_program_finds_its_driver(sim_root: Root) -> None:
+    root = sim_root(gpus=2)
+    bare = {name: value for name, value in os.environ.items() if name not in {"KGPU_HW_STATE", "LD_LIBRARY_PATH"}}
+    done = subprocess.run([root / "usr/bin/nvidia-smi", "-L"], env=bare, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +331,9 @@ def test_reset(sim_root: Root) -> None:
     with State.open(root / "state") as state:
         state.set_fault(1, reset_required=1)
         state.gpu(1).ecc_volatile[7 + 2] = 5
-        smi(root, "-L", code=16)
+        # It can still be named, but says nothing of itself.
+        assert smi(root, "-L").count("UUID: GPU-") == 2
+        assert query(root, "temperature.gpu", "-i", "1") == [["[GPU requires reset]"]]
         assert smi(root, "--gpu-reset", "-i", "1") == f"GPU {bus} was successfully reset.\nAll done.\n"
         assert query(root, "ecc.errors.uncorrected.volatile.total") == [["0"], ["0"]]
         slot = state.gpu(1).process[0]

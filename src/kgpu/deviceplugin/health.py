@@ -7,6 +7,7 @@ back: at once when a pending recovery action is done or a finding is gone, else 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ QUIET_SECONDS = 30.0
 """How long a GPU that looks well must stay without a critical Xid before it is offered again."""
 NO_ACTION = frozenset({"none", "unknown", ""})
 _ALL = frozenset({"all", "xids"})
+_XID = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Decision]]:
 
 def _codes(name: str, env: Mapping[str, str], decisions: list[Decision]) -> tuple[frozenset[int], frozenset[str]]:
     words = [word for item in env.get(name, "").lower().split(",") if (word := item.strip())]
-    codes = frozenset(int(word) for word in words if word.isascii() and word.isdigit())
+    codes = frozenset(int(word) for word in words if _XID.fullmatch(word))
     decisions += [
         Decision(
             subject=name,
@@ -70,7 +72,7 @@ def _codes(name: str, env: Mapping[str, str], decisions: list[Decision]) -> tupl
             reason="BadXidList",
         )
         for word in words
-        if word not in _ALL and not (word.isascii() and word.isdigit())
+        if word not in _ALL and not _XID.fullmatch(word)
     ]
     return codes, frozenset(words) & _ALL
 

@@ -66,9 +66,12 @@ class Resource:
 
     @property
     def endpoint(self) -> str:
-        """The socket's file name: ``nvidia-<name>.sock``; another domain than nvidia.com comes before the name."""
+        """The socket's file name: ``nvidia-<name>.sock``; another domain than nvidia.com comes before the name.
+
+        No resource name has the underscore, so ``nvidia/gpu`` can't take the socket of ``nvidia.com/gpu``.
+        """
         domain, _, name = self.name.partition("/")
-        return f"nvidia-{name}.sock" if domain == NVIDIA_DOMAIN else f"{domain}-{name}.sock"
+        return f"nvidia-{name}.sock" if domain == NVIDIA_DOMAIN else f"{domain}_{name}.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,9 @@ STREAM_SECONDS = 5.0
 """A kubelet that registered a plugin opens a stream at once; after this long without one it is told again."""
 WITHDRAW_SECONDS = 10.0
 """How long an empty list is still served after the kubelet got it, so that it is sure to be acted on."""
+YIELD = BackoffPolicy(first=5.0, cap=300.0, factor=2.0, jitter=0.3, healthy_after=600.0)
+"""How long a socket that another process put in the place of ours is left to it: the newest one serves, for two that
+take it from each other would keep the kubelet busy and the devices changing hands."""
 RETRY = BackoffPolicy(first=0.05, cap=1.0, factor=2.0, jitter=0.2, healthy_after=5.0)
 
 
@@ -56,6 +59,9 @@ class Offer:
         self._registered_at = 0.0
         self._told = ""
         self._empty_since: float | None = None
+        self._yield = Backoff(YIELD)
+        self._yield_until = 0.0
+        self._served_at = 0.0
         self.problem = ""
 
     # --- what the kubelet asks (PluginLogic) ---
@@ -120,18 +126,28 @@ class Offer:
     async def _serve(self) -> None:
         if self._server is not None and self._server.exists:
             return
+        now = self._clock.monotonic()
         if self._server is not None:
+            replaced = self._server.replaced
             await self._server.close()
             self._server = None
+            self._registered = None
+            if replaced:
+                self._yield_until = now + self._yield.next_delay(ran_for=now - self._served_at)
+        endpoint = self._kubelet_socket.parent / Resource(name=self.name).endpoint
+        if now < self._yield_until and endpoint.is_socket():
+            raise KubeletError(
+                f"another process took over the socket {endpoint}",
+                "one device plugin for each resource of a node",
+                "remove the other one; this one takes the socket back when it is gone, or after a while",
+            )
         if not self._kubelet_socket.parent.is_dir():
             return  # the folder is the kubelet's to make; the wait for it is told elsewhere
-        endpoint = Resource(name=self.name).endpoint
-        server = DevicePluginServer(
-            self._kubelet_socket.parent, Registration(resource=self.name, endpoint=endpoint), self
-        )
+        server = DevicePluginServer(endpoint.parent, Registration(resource=self.name, endpoint=endpoint.name), self)
         server.update(self._states or ())
         await server.start()
         self._server = server
+        self._served_at = now
         self._registered = None
 
     async def _register(self) -> None:

@@ -38,6 +38,12 @@ REREAD_SECONDS = 10.0
 """How often the inventory is read without an event; events are the rule, this is the net."""
 REREAD_SICK_SECONDS = 2.0
 """The same while something is unhealthy or nothing was found."""
+LOOK_PAUSE_SECONDS = 0.25
+"""The least time between readings that events ask for: a program can raise Xids faster than a driver can be read."""
+SAVE_SECONDS = 1.0
+"""The least time between two writes of what is remembered."""
+SAVE_RETRY_SECONDS = 30.0
+"""How long after a write that failed the next one is tried."""
 FAILURES_BEFORE_UNHEALTHY = 3
 """So many failed readings in a row, a second apart, before every device is called unhealthy: a driver library that is
 started again is no fault of the devices."""
@@ -103,6 +109,8 @@ class _Plugin:
         self._offers: dict[str, tuple[Offer, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
         self._look = asyncio.Event()
+        self._looked_at = float("-inf")
+        self._unsaved = asyncio.Event()
         self._driver_problem: HwError | None = None
         self._config_problem = ""
         self._inventory: Inventory | None = None
@@ -120,7 +128,8 @@ class _Plugin:
             await asyncio.sleep(0)
             await self._read_inventory(at_start=True)
             async with asyncio.TaskGroup() as group:
-                for loop in (self._follow_config(first), self._reread(), self._follow_kubelet(), self._apply(group)):
+                loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
+                for loop in (*loops, self._apply(group), _end_of(events)):
                     group.create_task(loop)
         finally:
             events.cancel()
@@ -203,6 +212,9 @@ class _Plugin:
         finally:
             for wait in waits:
                 wait.cancel()
+        now = self._ctx.clock.monotonic()
+        await self._ctx.clock.sleep(self._looked_at + LOOK_PAUSE_SECONDS - now)
+        self._looked_at = self._ctx.clock.monotonic()
         self._look.clear()
 
     async def _follow_events(self) -> None:
@@ -251,7 +263,7 @@ class _Plugin:
             settings = self._core.settings
             if self._core.read and settings is not None and await self._cdi_ready(settings):
                 self._sync(group)
-                self._save()
+                self._unsaved.set()
             self._tell_state()
             await self._changed.wait()
 
@@ -303,14 +315,26 @@ class _Plugin:
             self._changed.set()
         self._tell_state()
 
-    def _save(self) -> None:
-        # A resource that is still being withdrawn is remembered too: a later run has to finish that.
-        memory = replace(self._core.memory, resources=tuple(sorted(self._offers)))
-        if memory != self._saved:
-            problem = roster.save(self._ctx.state_dir, memory)
-            if problem is not None:
+    async def _remember(self) -> None:
+        """Keep the file of what is known up to date, beside everything else: a disk can take its time."""
+        told = False
+        while True:
+            await self._unsaved.wait()
+            self._unsaved.clear()
+            # A resource that is still being withdrawn is remembered too: a later run has to finish that.
+            memory = replace(self._core.memory, resources=tuple(sorted(self._offers)))
+            if memory == self._saved:
+                continue
+            problem = await asyncio.to_thread(roster.save, self._ctx.state_dir, memory)
+            if problem is None:
+                self._saved, told = memory, False
+                await self._ctx.clock.sleep(SAVE_SECONDS)
+                continue
+            if not told:
                 self._ctx.report(problem)
-            self._saved = memory
+                told = True
+            await self._ctx.clock.sleep(SAVE_RETRY_SECONDS)
+            self._unsaved.set()
 
     def _tell_state(self) -> None:
         state = self._present_state()
@@ -333,3 +357,8 @@ class _Plugin:
         if behind:
             return False, f"not registered yet: {', '.join(sorted(behind))}"
         return True, ""
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    """Fails as the task does: a plugin that hears no events any more must not look well."""
+    await task

@@ -37,7 +37,13 @@ class NamePattern:
 
     def matches(self, text: str) -> bool:
         """Whole-text match in which only ``*`` is special, for any run of characters."""
-        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text, re.DOTALL) is not None
+        # Each piece takes its first place for good (atomic group): many stars can't make the search explode.
+        first, *rest = map(re.escape, self.pattern.split("*"))
+        if not rest:
+            return text == self.pattern
+        *inner, last = rest
+        glob = first + "".join(f"(?>.*?{piece})" for piece in inner) + f".*{last}"
+        return re.fullmatch(glob, text, re.DOTALL) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,11 @@ class DevicePluginServer:
         return self._rpc.exists
 
     @property
+    def replaced(self) -> bool:
+        """True when somebody else's file is in the socket's place."""
+        return self._rpc.replaced
+
+    @property
     def streams(self) -> int:
         """How many ListAndWatch streams are open."""
         return len(self._sent)

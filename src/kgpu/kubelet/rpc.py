@@ -195,6 +195,12 @@ class RpcServer:
         """False when somebody (a starting kubelet, for one) removed or replaced the socket file."""
         return self._identity is not None and _identity(self.path) == self._identity
 
+    @property
+    def replaced(self) -> bool:
+        """True when another file has the socket's name; a file that was only touched is still ours."""
+        now = _identity(self.path)
+        return self._identity is not None and now is not None and now[0] != self._identity[0]
+
     async def close(self) -> None:
         """Hang up on every client and remove the socket file, unless it is somebody else's by now."""
         server, self._server = self._server, None

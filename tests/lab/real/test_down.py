@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lab.real.conftest import Cluster
 
 from kgpu.base.errors import LabError
 from kgpu.lab.progress import PlainProgress
@@ -116,3 +117,14 @@ def test_a_lab_whose_keeper_was_killed_can_be_brought_up_again(second_lab: RealL
     second_lab.up()
     assert second_lab.node()["status"]["conditions"]
     assert mountpoints.missing(NODE_DIRS) == []
+
+
+def test_a_lab_goes_without_disturbing_another(cluster: Cluster, second_lab: RealLab) -> None:
+    """They have folders of this machine as mount points in common: the first to go leaves them to the other."""
+    second_lab.up()
+    assert second_lab.down()
+    assert all(os.path.isdir(target) for target in NODE_DIRS)
+    assert cluster.gpus() == ("8", "8")
+    cluster.pod("still-here", command="./vectoradd")
+    cluster.wait_phase("still-here", "Succeeded")
+    cluster.clear()

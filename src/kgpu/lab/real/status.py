@@ -10,6 +10,7 @@ from typing import Any
 from kgpu.lab.real import components
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME
+from kgpu.lab.real.plan import AGENT
 
 
 def parse_memory(smaps_rollup: str) -> dict[str, int]:
@@ -30,6 +31,14 @@ def memory(pid: int) -> dict[str, int]:
         return {}
 
 
+def children(pid: int) -> list[int]:
+    """The process's children, none when it is gone."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def accelerators(quantities: dict[str, str]) -> dict[str, str]:
     """The extended resources among a node's quantities: those with a domain that is not Kubernetes' own."""
     return {name: count for name, count in quantities.items() if "/" in name and "kubernetes.io/" not in name}
@@ -44,6 +53,13 @@ def report(lab: RealLab) -> dict[str, Any]:
         {"name": entry["name"], "pid": entry["pid"], "restarts": max(0, entry["starts"] - 1), **memory(entry["pid"])}
         for entry in lab.processes()
         if entry["starts"]
+    ]
+    # The agent is two processes; its cost on a node is both.
+    processes += [
+        {"name": f"{AGENT} (driver child)", "pid": child, "restarts": 0, **memory(child)}
+        for entry in processes
+        if entry["name"] == AGENT
+        for child in children(entry["pid"])
     ]
     versions = {item.name: components.version_of(item) for item in components.COMPONENTS if components.version_of(item)}
     return {
