@@ -67,7 +67,7 @@ def make(folders: Iterable[str]) -> None:
 
 
 def remove(folders: Iterable[str]) -> list[str]:
-    """Remove the folders, children first; returns those that could not be. Another lab's mount points are left to it."""
+    """Remove the folders, children first; those that could not be. Another lab's mount points are left to it."""
     busy, left = in_use(), []
     for folder in sorted(folders, key=len, reverse=True):
         if folder in busy or any(point.startswith(f"{folder}/") for point in busy):
