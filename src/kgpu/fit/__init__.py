@@ -1,1 +1,0 @@
-"""Does this pod fit this node, and if not, every reason why (pure)."""
