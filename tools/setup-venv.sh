@@ -5,7 +5,10 @@ set -euo pipefail
 venv=${1:-.venv}
 cd "$(dirname "$0")/.."
 
-say() { printf '\033[2m[setup]\033[0m %s\n' "$*" >&2; }
+say() {
+    if [ -t 2 ] && [ -z "${NO_COLOR:-}" ]; then printf '\033[2m[setup]\033[0m %s\n' "$*" >&2
+    else printf '[setup] %s\n' "$*" >&2; fi
+}
 fail() { # what failed, what was expected, what to do
     printf 'error: %s\n  expected: %s\n  to do: %s\n' "$1" "$2" "$3" >&2
     exit 2

