@@ -37,6 +37,7 @@ def test_where_labels_go(given, sink):
         {"config_map": ConfigMapRef("a", "b")},
         {"labels_sink": LabelsSink.NODE_FEATURE},
         {"labels_sink": LabelsSink.NODE},
+        {"kubelet_socket": Path("")},
     ],
 )
 def test_contradictions_are_refused(given):

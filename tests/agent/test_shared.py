@@ -50,7 +50,7 @@ class Scripted:
     async def listen(self):
         while True:
             item = await self.queue.get()
-            if isinstance(item, HwError):
+            if isinstance(item, Exception):
                 raise item
             yield item
 
@@ -187,6 +187,13 @@ async def test_the_end_of_events_is_an_error_for_all_and_a_new_subscription_work
     await settle()
     world.real.queue.put_nowait(XID)
     assert await anext(again) == XID
+
+
+async def test_a_defect_while_following_events_leaves_nobody_waiting(world):
+    first = world.shared.events()
+    world.real.queue.put_nowait(ValueError("a defect"))
+    with pytest.raises(HwError, match="a defect"):
+        await asyncio.wait_for(anext(first), 5)
 
 
 async def test_closing_a_view_ends_its_events_but_not_the_reader(world):

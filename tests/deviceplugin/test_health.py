@@ -50,6 +50,7 @@ def xid(code: int, gpu=NODES[0], gi: int | None = None, ci: int | None = None) -
         ({DISABLE: "79", ENABLE: "79"}, {79}, {13}),
         ({DISABLE: "", ENABLE: ""}, {79}, {13}),
         ({DISABLE: ",,,", ENABLE: "-5,1.5"}, {79}, {13}),
+        ({DISABLE: "9" * 5000}, {79}, {13}),
     ],
 )
 def test_the_environment_chooses_xids(env: dict[str, str], critical: set[int], ignored: set[int]) -> None:
@@ -173,3 +174,12 @@ def test_all_checks_off_leaves_only_what_is_not_there() -> None:
     assert on_reading(Health(), (broken(NODES[0], Problem.MISSING),), rules, 0)[0].reason(unit)
     xids_only, _ = rules_from_env({DISABLE: "xids"})
     assert on_reading(Health(), (broken(NODES[0], Problem.LOST),), xids_only, 0)[0].reason(unit)
+
+
+def test_a_driver_without_recovery_actions_that_hung_for_a_moment_is_not_well_at_once() -> None:
+    unit = units()[0]
+    silent = replace(broken(NODES[0], Problem.HUNG), recovery_action="unknown")
+    health = read(sick(), (silent, NODES[1]), 1)
+    back = (replace(NODES[0], recovery_action="unknown"), NODES[1])
+    assert read(health, back, 2).reason(unit)
+    assert not read(health, back, 1 + QUIET_SECONDS).reason(unit)

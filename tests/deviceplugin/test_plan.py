@@ -295,3 +295,17 @@ def test_no_device_is_offered_twice_and_the_plan_is_repeatable(sliced, strategy,
             assert whole != (f"{device.unit.uuid}::0" in offered)
     gpu_ids = {device.unit.gpu_uuid for r in made.resources for device in r.devices if device.unit.is_mig}
     assert not gpu_ids & {device.unit.uuid for r in made.resources for device in r.devices}
+
+
+def test_no_other_domain_can_take_a_socket() -> None:
+    names = ("nvidia.com/gpu", "nvidia/gpu", "a-b/c", "a/b-c")
+    assert len({Resource(name=name).endpoint for name in names}) == len(names)
+
+
+def test_shares_do_not_take_the_name_of_other_devices() -> None:
+    first, second = gpus(2)
+    settings = replace(shared(entry(2, rename="nvidia.com/mig-1g.10gb")), mig_strategy="mixed")
+    made = plan((first, with_mig(second, ("1g.10gb", 7))), settings)
+    assert counts(made) == {GPU: 1, "nvidia.com/mig-1g.10gb": 7}
+    assert [decision.reason for decision in made.decisions] == ["SharingNameTaken"]
+    assert counts(plan(gpus(2), settings)) == {"nvidia.com/mig-1g.10gb": 4}

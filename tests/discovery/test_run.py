@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from kgpu.base.clock import VirtualClock
 from kgpu.base.decision import Decision
 from kgpu.base.errors import ConfigError, HwError, KubeError
-from kgpu.discovery.model import NodeFacts
+from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.publish import MemoryPublisher
 from kgpu.discovery.run import LabelsContext, run
 from kgpu.formats.config_choice import ConfigText, problem_text
@@ -43,6 +44,11 @@ class Config:
         return self._current
 
 
+async def at_once(facts: Callable[[LabelSettings], NodeFacts], settings: LabelSettings) -> NodeFacts:
+    """Threads do not know virtual time."""
+    return facts(settings)
+
+
 class Role:
     """The role running over fakes, and what it says."""
 
@@ -67,6 +73,7 @@ class Role:
             env={},
             on_state=lambda ready, reason: self.states.append((ready, reason)),
             now=lambda: self.seconds,
+            beside=at_once,
         )
         task = asyncio.create_task(run(ctx))
         try:
@@ -139,7 +146,7 @@ async def test_a_bad_configuration_is_told_and_changes_nothing(bad: ConfigText) 
         await role.until(lambda: bool(role.labels), moving=False)
         before = dict(role.labels)
         role.config.put(bad)
-        await role.until(lambda: any(decision.reason == "BadConfig" for decision in role.decisions))
+        await role.until(lambda: any(decision.reason == "ConfigRefused" for decision in role.decisions))
         await role.calm(120)
         assert role.labels == before
         role.config.put(ConfigText(name="good", text="flags: {migStrategy: mixed}"))
@@ -243,3 +250,29 @@ async def test_standing_decisions_are_told_once() -> None:
         await role.until(lambda: bool(role.labels))
         await role.calm(600)
         assert [decision.reason for decision in role.decisions] == ["SeveralModels"]
+
+
+async def test_slow_files_of_the_node_stop_nobody_else() -> None:
+    asked, freed = threading.Event(), threading.Event()
+
+    def slow(_settings: LabelSettings) -> NodeFacts:
+        asked.set()
+        assert freed.wait(20)
+        return NodeFacts(machine="m", vgpu_present=False)
+
+    publisher = MemoryPublisher()
+    ctx = LabelsContext(
+        reader=MemoryReader(sample_inventory(2)), config=Config(), publisher=publisher, report=lambda _: None,
+        facts=slow, env={},
+    )  # fmt: skip
+    task = asyncio.create_task(run(ctx))
+    try:
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(asked.wait, 10)
+            freed.set()
+            while not publisher.labels:  # noqa: ASYNC110 - the fake gives no event
+                await asyncio.sleep(0.005)
+    finally:
+        freed.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

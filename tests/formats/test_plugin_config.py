@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from typing import Any
 
@@ -375,3 +376,13 @@ def test_what_is_valid_round_trips(entries, kind, rename, fail) -> None:
         ),
     )
     assert parse_config(json.dumps(tree)) == config
+
+
+@given(pattern=st.text("ab*", max_size=8), text=st.text("ab", max_size=8))
+def test_patterns_match_as_wildcards_do(pattern: str, text: str) -> None:
+    expected = fnmatch.fnmatchcase(text, pattern)
+    assert NamePattern(pattern=pattern, name="nvidia.com/gpu").matches(text) == expected
+
+
+def test_a_pattern_of_many_stars_ends() -> None:
+    assert not NamePattern(pattern="*" * 200 + "x", name="nvidia.com/gpu").matches("NVIDIA H100 80GB HBM3" * 4)

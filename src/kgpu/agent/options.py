@@ -80,6 +80,12 @@ class AgentOptions:
                 "one source of the configuration",
                 "leave one of them out (also CONFIG_FILE and CONFIG_MAP in the environment)",
             )
+        if not self.kubelet_socket.name:
+            raise ConfigError(
+                "--kubelet-socket is empty",
+                "the kubelet's socket: a device plugin that does not register serves nobody",
+                f"leave it out, or give its path, usually {KUBELET_SOCKET}",
+            )
         needs_node = {
             "--config-map": self.config_map is not None,
             "--labels-sink nodefeature": self.labels_sink is LabelsSink.NODE_FEATURE,

@@ -123,8 +123,22 @@ async def _labels(host: Host, handle: RoleHandle) -> None:
                 overrides=options.labels_overrides,
                 env=options.env,
                 on_state=_on_state(handle),
+                outcome=_outcome(options),
             )
         )
+
+
+def _outcome(options: AgentOptions) -> str:
+    """What is logged of a set of labels; %d is their number."""
+    if options.sink is not LabelsSink.NONE:
+        return "%d labels published"
+    if options.labels_sink is LabelsSink.NONE:
+        why = "--labels-sink none"
+    elif options.has_api_server:
+        why = "no node name: give --node-name, or set NODE_NAME"
+    else:
+        why = "no API server configured; --labels-sink file writes them"
+    return f"%d labels made; there is nowhere to publish them ({why})"
 
 
 def _publisher(host: Host) -> Any:

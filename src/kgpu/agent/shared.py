@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeVar
@@ -16,6 +17,8 @@ from typing import Generic, TypeVar
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
 from kgpu.hw.port import Event, EventKind, Inventory, Link, Reader, Reading
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -197,6 +200,10 @@ class SharedReader:
             end = HwError("the driver's events ended", "events for as long as the agent runs", "see the agent's log")
         except HwError as error:
             end = error
+        except Exception as error:
+            # Nobody may be left waiting for events that will not come.
+            log.exception("following the driver's events failed")
+            end = HwError(f"following the driver's events failed: {error}", "no error there", "report it as a defect")
         self._source = None
         for subscriber in tuple(self._subscribers):
             subscriber.put(end)

@@ -19,6 +19,7 @@ from kgpu.deviceplugin.core import Core
 from kgpu.deviceplugin.model import Resource
 from kgpu.kubelet.device_plugin import DevicePluginServer, register
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest, Registration
+from kgpu.kubelet.rpc import is_served
 from kgpu.kubelet.socket_watch import SocketIdentity
 
 STREAM_SECONDS = 5.0
@@ -135,7 +136,7 @@ class Offer:
             if replaced:
                 self._yield_until = now + self._yield.next_delay(ran_for=now - self._served_at)
         endpoint = self._kubelet_socket.parent / Resource(name=self.name).endpoint
-        if now < self._yield_until and endpoint.is_socket():
+        if now < self._yield_until and is_served(endpoint):
             raise KubeletError(
                 f"another process took over the socket {endpoint}",
                 "one device plugin for each resource of a node",

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "devices.json"
 FILE_VERSION = 1
+COARSE_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -142,6 +143,11 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Decision
     if memory.source != source:
         return replace(memory, source=source, accelerators=(), illnesses=()), []
     return memory, []
+
+
+def coarse(memory: Memory) -> Memory:
+    """What is worth a write: a pending illness is confirmed by every reading, which alone is not."""
+    return replace(memory, illnesses=tuple(replace(one, last=one.last // COARSE_SECONDS) for one in memory.illnesses))
 
 
 def _unused(path: Path, why: str) -> Decision:

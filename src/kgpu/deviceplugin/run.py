@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +20,9 @@ from typing import Any, TypeAlias
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HwError, UserError
+from kgpu.base.threads import beside
 from kgpu.deviceplugin import roster
+from kgpu.deviceplugin.allocate import shown_name
 from kgpu.deviceplugin.config import Settings, printable
 from kgpu.deviceplugin.core import Core, refused
 from kgpu.deviceplugin.host_facts import read_host_facts
@@ -40,8 +42,8 @@ REREAD_SICK_SECONDS = 2.0
 """The same while something is unhealthy or nothing was found."""
 LOOK_PAUSE_SECONDS = 0.25
 """The least time between readings that events ask for: a program can raise Xids faster than a driver can be read."""
-SAVE_SECONDS = 1.0
-"""The least time between two writes of what is remembered."""
+LAST_SAVE_SECONDS = 2.0
+"""How long the end of the plugin waits for what is remembered to be written."""
 SAVE_RETRY_SECONDS = 30.0
 """How long after a write that failed the next one is tried."""
 FAILURES_BEFORE_UNHEALTHY = 3
@@ -114,7 +116,7 @@ class _Plugin:
         self._driver_problem: HwError | None = None
         self._config_problem = ""
         self._inventory: Inventory | None = None
-        self._cdi_written = False
+        self._cdi_names: set[str] = set()
         self._cdi_problem = ""
         self._told_socket = False
         self._state: tuple[bool, str] | None = None
@@ -134,6 +136,7 @@ class _Plugin:
         finally:
             events.cancel()
             await asyncio.gather(events, return_exceptions=True)
+            await self._remember_last()
 
     # --- configuration ---
 
@@ -261,32 +264,46 @@ class _Plugin:
         while True:
             self._changed.clear()
             settings = self._core.settings
-            if self._core.read and settings is not None and await self._cdi_ready(settings):
-                self._sync(group)
-                self._unsaved.set()
+            if self._core.read and settings is not None:
+                resources = await self._usable(settings)
+                if resources is not None:
+                    self._sync(group, resources)
+                    self._unsaved.set()
             self._tell_state()
             await self._changed.wait()
 
-    async def _cdi_ready(self, settings: Settings) -> bool:
-        """Bring the CDI specs in line. False while answers could name nothing but devices without a spec."""
-        write, inventory = self._ctx.cdi_writer, self._inventory
-        if write is None or inventory is None or not settings.uses_cdi or not self._core.plan.resources:
+    async def _usable(self, settings: Settings) -> tuple[Resource, ...] | None:
+        """Bring the CDI specs in line; the resources without devices that only a missing spec could name.
+
+        None while no spec was ever written and nothing else names devices.
+        """
+        planned, write, inventory = self._core.plan.resources, self._ctx.cdi_writer, self._inventory
+        if write is None or inventory is None or not settings.uses_cdi or not planned:
             self._cdi_problem = ""
-            return True
+            return planned
         try:
             # In a thread: answers to the kubelet must not wait for files.
-            await asyncio.to_thread(write, inventory, settings)
+            await beside(write, inventory, settings)
         except UserError as problem:
             if problem.one_line() != self._cdi_problem:
                 self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
             self._cdi_problem = problem.one_line()
-            # What was written before still serves what was offered before.
-            return self._cdi_written or not settings.only_cdi
-        self._cdi_written, self._cdi_problem = True, ""
-        return True
+        else:
+            self._cdi_problem = ""
+            self._cdi_names = {shown_name(device, settings) for one in planned for device in one.devices}
+        planned = self._core.plan.resources
+        if not settings.only_cdi:
+            return planned
+        if not self._cdi_names:
+            return None
+        # What was written before still serves what was offered before.
+        return tuple(
+            replace(one, devices=tuple(d for d in one.devices if shown_name(d, settings) in self._cdi_names))
+            for one in planned
+        )
 
-    def _sync(self, group: asyncio.TaskGroup) -> None:
-        wanted: dict[str, Resource] = {resource.name: resource for resource in self._core.plan.resources}
+    def _sync(self, group: asyncio.TaskGroup, resources: Sequence[Resource]) -> None:
+        wanted = {resource.name: resource for resource in resources if resource.devices}
         for name in wanted.keys() | self._former:
             if name not in self._offers:
                 self._start(name, group)
@@ -321,20 +338,29 @@ class _Plugin:
         while True:
             await self._unsaved.wait()
             self._unsaved.clear()
-            # A resource that is still being withdrawn is remembered too: a later run has to finish that.
-            memory = replace(self._core.memory, resources=tuple(sorted(self._offers)))
-            if memory == self._saved:
+            memory = self._memory()
+            if roster.coarse(memory) == roster.coarse(self._saved):
                 continue
-            problem = await asyncio.to_thread(roster.save, self._ctx.state_dir, memory)
+            problem = await beside(roster.save, self._ctx.state_dir, memory)
             if problem is None:
                 self._saved, told = memory, False
-                await self._ctx.clock.sleep(SAVE_SECONDS)
                 continue
             if not told:
                 self._ctx.report(problem)
                 told = True
             await self._ctx.clock.sleep(SAVE_RETRY_SECONDS)
             self._unsaved.set()
+
+    def _memory(self) -> roster.Memory:
+        # A resource that is still being withdrawn is remembered too: a later run has to finish that.
+        return replace(self._core.memory, resources=tuple(sorted(self._offers)))
+
+    async def _remember_last(self) -> None:
+        memory = self._memory()
+        if self._unsaved.is_set() and memory != self._saved:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_SAVE_SECONDS):
+                    await beside(roster.save, self._ctx.state_dir, memory)
 
     def _tell_state(self) -> None:
         state = self._present_state()

@@ -35,6 +35,9 @@ def share(resources: Sequence[Resource], settings: Settings, decisions: list[Dec
         if entry.name not in plain:
             decisions.append(_not_here(entry, list(plain)))
             continue
+        if sharing.offered_name(entry) in plain.keys() - {entry.name}:
+            decisions.append(_name_taken(entry, sharing))
+            continue
         chosen = _selected(entry, plain[entry.name], decisions)
         chosen = _shareable(entry, sharing, chosen, decisions)
         if sum(len(device.id) + 2 + len(str(entry.replicas)) + DEVICE_BYTES for device in chosen) * entry.replicas > (
@@ -154,6 +157,18 @@ def _not_here(entry: SharedResource, names: list[str]) -> Decision:
         severity=Severity.WARNING,
         remedy=did_you_mean(entry.name, names) or "name a resource that this node offers",
         reason="SharingUnknownResource",
+    )
+
+
+def _name_taken(entry: SharedResource, sharing: Sharing) -> Decision:
+    return Decision(
+        subject=entry.name,
+        what=f"{entry.name} is offered unshared",
+        why=f"{entry.where} renames its shares to {sharing.offered_name(entry)}, which other devices of this node have",
+        evidence=("a pod could not tell which of the two it gets",),
+        severity=Severity.ERROR,
+        remedy=f"choose another name in {entry.where}.rename",
+        reason="SharingNameTaken",
     )
 
 

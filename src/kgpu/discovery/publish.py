@@ -14,6 +14,7 @@ from typing import IO, Any, Final, Protocol
 
 from kgpu.base.errors import HostError, KubeError
 from kgpu.base.files import write_atomic
+from kgpu.base.threads import beside
 from kgpu.discovery.lines import as_lines, from_lines
 from kgpu.formats import names
 from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, Object
@@ -79,7 +80,7 @@ class FilePublisher:
 
     async def publish(self, labels: Mapping[str, str]) -> None:
         try:
-            write_atomic(self._path, as_lines(labels), mode=0o644)
+            await beside(write_atomic, self._path, as_lines(labels), mode=0o644)
         except OSError as error:
             raise self._error("written", error) from error
 

@@ -10,14 +10,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink
+from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HwError, UserError
+from kgpu.base.threads import beside
 from kgpu.discovery.config import resolve
 from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.plan import plan
@@ -56,7 +57,8 @@ class LabelsContext:
 
     ``overrides`` are command line flags that were given, by the attribute names of ``discovery.config.OPTIONS``; they
     beat ``env``, which beats the config file. ``facts`` reads the node's files. ``on_state(True, "")`` says that the
-    labels are up to date, ``on_state(False, reason)`` what is missing. ``now`` gives Unix seconds.
+    labels are up to date, ``on_state(False, reason)`` what is missing. ``now`` gives Unix seconds. ``beside`` calls
+    ``facts`` without stopping the loop.
     """
 
     reader: Reader
@@ -69,6 +71,8 @@ class LabelsContext:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     on_state: Callable[[bool, str], None] = lambda _ready, _reason: None
     now: Callable[[], float] = time.time
+    outcome: str = "%d labels published"
+    beside: Callable[[Callable[[LabelSettings], NodeFacts], LabelSettings], Awaitable[NodeFacts]] = beside
 
 
 async def run(ctx: LabelsContext) -> None:
@@ -102,7 +106,9 @@ class Labeller:
                 config = parse_config(current.text, source=current.name)
                 settings = resolve(config, overrides=self._ctx.overrides, env=self._ctx.env).labels()
             except UserError as error:
-                self._ctx.report(Decision.from_error(error, subject=current.name, reason="BadConfig"))
+                self._ctx.report(
+                    Decision.from_error(error, subject=current.name, reason="ConfigRefused", severity=Severity.ERROR)
+                )
                 if self._settings is None:
                     self._ctx.on_state(False, error.one_line())
                 continue
@@ -156,7 +162,8 @@ class Labeller:
             inventory = await ctx.reader.inventory()
         except HwError as error:
             problem = error
-        facts = ctx.facts(settings)
+        # In a thread: configuration space of a broken PCI function can take seconds, and this loop also serves others.
+        facts = await ctx.beside(ctx.facts, settings)
         result = plan(inventory, settings, facts, timestamp=self._timestamp, previous=self._published, error=problem)
         self._report(result.decisions)
         if not result.fresh:
@@ -166,7 +173,7 @@ class Labeller:
                 await ctx.publisher.publish(result.labels)
             except UserError as error:
                 return self._obstacle(error, "PublishFailed")
-            log.info("%d labels published", len(result.labels))
+            log.info(ctx.outcome, len(result.labels))
         self._published = dict(result.labels)
         return None
 

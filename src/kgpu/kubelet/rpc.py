@@ -218,6 +218,18 @@ class RpcServer:
                 await server.wait_closed()
 
 
+def is_served(path: Path) -> bool:
+    """Whether a process listens at a unix socket; False for a file that a killed one left behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(os.fsencode(path))
+        except BlockingIOError:
+            return True  # it has more callers than it takes at once
+        except OSError:
+            return False
+        return True
+
+
 def _identity(path: Path) -> tuple[int, int] | None:
     """Inode and change time: inode numbers alone are reused at once on some file systems."""
     try:

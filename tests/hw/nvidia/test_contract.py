@@ -21,9 +21,12 @@ from hw.contract import (
     wait_for_event,
 )
 
+from kgpu.base.errors import HwError
 from kgpu.hw.fake import mig, operate
+from kgpu.hw.nvidia import client
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.nvidia.faults import NvmlInitError
+from kgpu.hw.nvidia.process import Stalled
 from kgpu.hw.port import EventKind, Level, Problem
 
 
@@ -213,6 +216,8 @@ async def test_child_is_light(node: SimulatedNode) -> None:
 
 PARENT = """
 import asyncio, sys
+from kgpu.base.errors import HwError
+from kgpu.hw.nvidia import client
 from kgpu.hw.nvidia.client import NvidiaReader
 async def main():
     reader = NvidiaReader(driver_root=sys.argv[1])
@@ -240,3 +245,109 @@ def process_runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+class Unkillable:
+    """Makes children survive their killing, as a driver call that never returns from the kernel does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all: list[subprocess.Popen[bytes]] = []
+        real = subprocess.Popen
+
+        class Popen(real):
+            def __init__(popen, *arguments, **options) -> None:
+                super().__init__(*arguments, **options)
+                self.all.append(popen)
+
+            def kill(popen) -> None:
+                return
+
+        monkeypatch.setattr(subprocess, "Popen", Popen)
+
+    @property
+    def running(self) -> int:
+        return sum(process.poll() is None for process in self.all)
+
+    def end(self) -> None:
+        for process in self.all:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+async def test_processes_that_a_hung_gpu_holds_do_not_pile_up(sim_root, monkeypatch) -> None:
+    root = sim_root("hgx-h100", gpus=2)
+    children = Unkillable(monkeypatch)
+    monkeypatch.setattr(client, "MAX_WAIT_S", 0.1)
+    reader = NvidiaReader(driver_root=root, deadline=0.3, attach_deadline=0.3, retry=0.05)
+    try:
+        await reader.inventory()
+        operate.inject(root, "hang", gpu=1)
+        await wait_for(reader, lambda inventory: usable(inventory) == [0])
+        for _ in range(30):
+            assert usable(await reader.inventory()) == [0]
+            await asyncio.sleep(0.05)
+        # One that reads the healthy GPU, and two that the hung one holds.
+        assert children.running <= 3
+        operate.clear(root)
+        await wait_for(reader, lambda inventory: usable(inventory) == [0, 1])
+    finally:
+        operate.clear(root)
+        children.end()
+        await reader.close()
+
+
+async def test_processes_that_a_hung_driver_holds_do_not_pile_up(sim_root, monkeypatch) -> None:
+    root = sim_root("hgx-h100", gpus=2)
+    children = Unkillable(monkeypatch)
+    monkeypatch.setattr(client.ChildProcess, "ask", stalled)
+    reader = NvidiaReader(driver_root=root)
+    try:
+        for _ in range(6):
+            with pytest.raises(HwError) as caught:
+                await reader.inventory()
+            # Not even hanging up ends a process that is in the kernel.
+            for process in children.all:
+                process.send_signal(signal.SIGSTOP)
+        assert children.running == 2
+        assert "holds processes that were killed" in caught.value.what
+        children.end()
+        monkeypatch.undo()
+        assert usable(await reader.inventory()) == [0, 1]
+    finally:
+        children.end()
+        await reader.close()
+
+
+async def stalled(child, op, *_) -> None:
+    os.kill(child.pid, signal.SIGSTOP)
+    raise Stalled(op, None, 0.0)
+
+
+async def test_a_gpu_whose_events_can_not_be_had_is_named(node: SimulatedNode, monkeypatch, caplog) -> None:
+    real = client.ChildProcess.each
+
+    async def each(child, op, gpus, *arguments, **options):
+        async for gpu, answer in real(child, op, gpus, *arguments, **options):
+            yield gpu, ("register_events", 999, "Unknown Error") if op == "listen" and gpu == 3 else answer
+
+    monkeypatch.setattr(client.ChildProcess, "each", each)
+    node.reader.events()
+    await node.reader.inventory()
+    (line,) = [record.getMessage() for record in caplog.records if "Xids" in record.getMessage()]
+    assert line == "GPU 3 delivers no events, so its Xids are not seen: register_events: Unknown Error"
+
+
+async def test_gpu_that_hangs_while_links_are_read_takes_nobody_along(node: SimulatedNode, monkeypatch) -> None:
+    real = client.ChildProcess.each
+
+    def each(child, op, gpus, *arguments, **options):
+        if op == "topology":
+            operate.inject(node.root, "hang", gpu=5)
+        return real(child, op, gpus, *arguments, **options)
+
+    monkeypatch.setattr(client.ChildProcess, "each", each)
+    links = await node.reader.links()
+    assert {uuid for link in links for uuid in (link.a, link.b)} == {
+        gpu.uuid for gpu in (await node.reader.inventory()).accelerators if gpu.usable
+    }
+    assert usable(await node.reader.inventory()) == [0, 1, 2, 3, 4, 6, 7]

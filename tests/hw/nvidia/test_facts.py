@@ -108,7 +108,9 @@ def test_recovery_action_makes_the_gpu_unusable_unless_none(code: int, action: s
 
 
 def test_driver_without_the_field_asks_for_nothing() -> None:
-    assert judge.accelerator(gpu(pulse={"recovery": None})).usable
+    accelerator = judge.accelerator(gpu(pulse={"recovery": None}))
+    assert accelerator.usable
+    assert accelerator.recovery_action == "unknown"
 
 
 def test_failed_reading_is_told_and_tolerated() -> None:

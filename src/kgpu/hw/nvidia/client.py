@@ -12,14 +12,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kgpu.base.errors import HwError
 from kgpu.hw.nvidia import facts as judge
 from kgpu.hw.nvidia.fallbacks import STALE
-from kgpu.hw.nvidia.faults import NvmlInitError, init_error, log_init_error, node_error
+from kgpu.hw.nvidia.faults import NvmlInitError, held_error, init_error, log_init_error, node_error
 from kgpu.hw.nvidia.process import ChildProcess, Died, Refused, Stalled
 from kgpu.hw.nvidia.wire import (
     DriverEvent,
@@ -51,6 +51,7 @@ MAX_WAIT_S: Final = 60.0
 _PATIENT_STALLS: Final = 2
 _SETTLE_S: Final = 0.05  # events come in bursts: one look at the state serves them all
 _EVENT_SET_FAILED: Final = 0
+MAX_HELD: Final = 2  # killed children that the driver holds in the kernel, per GPU and for the start; each costs 17 MB
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ class Suspect:
     what: str
     again: float
     wait: float
+    held: list[ChildProcess] = field(default_factory=list)  # killed on its account, and perhaps still there
 
 
 class NvidiaReader:
@@ -99,6 +101,7 @@ class NvidiaReader:
         self._troubles: dict[int, Trouble] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._dying: set[asyncio.Task[None]] = set()
+        self._held: list[ChildProcess] = []
         self._probing: set[int] = set()
         self._signature: dict[int, tuple[object, ...]] | None = None
         self._down = ""
@@ -254,7 +257,13 @@ class NvidiaReader:
                     self._crashes.discard(gpu)
             except (Stalled, Died) as error:
                 stalls += isinstance(error, Stalled)
-                self._blame(error)
+                before = set(self._suspects)
+                if op == "topology":  # it is about pairs: who of them it was shows when each is asked alone
+                    self._drop()
+                    await self._survey("pulse", Pulse, only=wanted)
+                if before == self._suspects.keys():
+                    self._blame(error)
+                wanted = [gpu for gpu in wanted if gpu not in self._suspects]
         self._start_probes()
         if answers and all(isinstance(one, tuple) and one[1] in STALE for one in answers.values()):
             # The driver went away under this child; a fresh one sees what is there now, or says why nothing is.
@@ -293,11 +302,17 @@ class NvidiaReader:
         if self._child is not None and self._child.alive:
             return self._child
         self._drop()
+        self._held = _still_there(self._held)
+        if len(self._held) >= MAX_HELD:
+            failure = held_error(one.pid for one in self._held)
+            self._went_down(failure)
+            raise failure
         child = await ChildProcess.start(self._root, self._on_event)
         try:
             self._init = self._node = await child.ask("init", Init, self._init_deadline)
         except (Stalled, Died, Refused) as error:
             self._kill(child)
+            self._held.append(child)
             failure = init_error(error.trouble, self._root) if isinstance(error, Refused) else node_error(error)
             self._went_down(failure)
             raise failure from error
@@ -321,6 +336,7 @@ class NvidiaReader:
 
     def _blame(self, error: Stalled | Died) -> None:
         """The child died or is stuck: note which GPU did it. A first death may have had other reasons: try again."""
+        held = [self._child] if self._child is not None else []
         self._drop()
         gpu = error.gpu
         assert gpu is not None, "requests about GPUs are answered GPU by GPU"
@@ -334,14 +350,15 @@ class NvidiaReader:
         LOG.warning("%s", what)
         self._crashes.discard(gpu)
         now = asyncio.get_running_loop().time()
-        self._suspects[gpu] = Suspect(problem, what, now + self._retry, self._retry)
+        self._suspects[gpu] = Suspect(problem, what, now + self._retry, self._retry, held)
 
     # --- suspects ---
 
     def _start_probes(self) -> None:
         now = asyncio.get_running_loop().time()
         for gpu, suspect in self._suspects.items():
-            if suspect.again <= now and gpu not in self._probing:
+            suspect.held = _still_there(suspect.held)
+            if suspect.again <= now and gpu not in self._probing and len(suspect.held) < MAX_HELD:
                 self._probing.add(gpu)
                 task = asyncio.create_task(self._probe(gpu, suspect), name=f"hw-probe-{gpu}")
                 self._background.add(task)
@@ -368,6 +385,7 @@ class NvidiaReader:
             self._probing.discard(gpu)
             if child is not None:
                 self._kill(child)
+                suspect.held.append(child)
 
     # --- events ---
 
@@ -393,8 +411,10 @@ class NvidiaReader:
             if not todo:
                 return
             try:
-                async for gpu, _ in child.each("listen", todo, Listening, self._deadline):
+                async for gpu, answer in child.each("listen", todo, Listening, self._deadline):
                     child.listening.add(gpu)
+                    if not isinstance(answer, Listening):
+                        LOG.warning("GPU %d delivers no events, so its Xids are not seen: %s: %s", gpu, *answer[::2])
             except (Stalled, Died) as error:
                 self._blame(error)
             except Refused as error:
@@ -450,6 +470,10 @@ class NvidiaReader:
     def _check_open(self) -> None:
         if self._closed:
             raise HwError("the hardware reader is closed", "a reader that is in use", "open a new one")
+
+
+def _still_there(children: Iterable[ChildProcess]) -> list[ChildProcess]:
+    return [child for child in children if not child.ended]
 
 
 def _links(gpus: dict[int, Accelerator], answers: dict[int, Topology | Trouble]) -> tuple[Link, ...]:

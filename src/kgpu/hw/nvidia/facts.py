@@ -63,12 +63,13 @@ def accelerator(facts: GpuFacts) -> Accelerator:
     pulse = facts.pulse
     uuid = pulse.uuid
     node = f"/dev/nvidia{facts.minor if facts.minor is not None else facts.index}"
-    action = "none" if pulse.recovery is None else RECOVERY_ACTIONS.get(pulse.recovery, "unknown")
+    # A driver that has no such reading does not say that nothing needs to be done.
+    action = "unknown" if pulse.recovery is None else RECOVERY_ACTIONS.get(pulse.recovery, "unknown")
     findings = []
     for call, code, text in facts.errors:
         what = f"GPU {facts.index}: {call}: {text} (NVML error {code})"
         findings.append(finding(uuid, Problem.UNREADABLE, what, "the reading succeeds"))
-    if action != "none":
+    if pulse.recovery:
         what = f"GPU {facts.index}: the driver asks for recovery action {action}"
         findings.append(finding(uuid, Problem.NEEDS_RESET, what, "recovery action none"))
     findings += [_missing_cap(uuid, facts, mig) for mig in facts.migs if None in mig.caps]

@@ -7,7 +7,7 @@ search for it; the reason is NVML's own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kgpu.base.errors import HwError
@@ -54,6 +54,16 @@ def node_error(error: Stalled | Died) -> HwError:
         f"the NVIDIA driver can't be read: {error}",
         "NVML initialises and counts its GPUs in time",
         "read the kernel log for NVRM and Xid lines; a reboot may be needed. kgpu keeps trying",
+    )
+
+
+def held_error(pids: Iterable[int]) -> HwError:
+    """The error when killed children don't end: another one would only be the next to get stuck."""
+    return HwError(
+        f"the NVIDIA driver holds processes that were killed: {', '.join(map(str, pids))}",
+        "a process that reads the driver ends when it is killed",
+        "read the kernel log for NVRM and Xid lines and for blocked tasks; a reboot may be needed. kgpu goes on by"
+        " itself when one of them ends",
     )
 
 

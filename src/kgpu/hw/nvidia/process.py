@@ -105,6 +105,11 @@ class ChildProcess:
         """False once the child's socket has closed."""
         return self._task is not None and not self._task.done()
 
+    @property
+    def ended(self) -> bool:
+        """True once the process is gone; a driver can hold a killed one in the kernel for good."""
+        return self._process.poll() is not None
+
     async def ask(self, op: str, kind: type[T], deadline: float) -> T:
         """One node-wide request."""
         number = self._send({"op": op})
