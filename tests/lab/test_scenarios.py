@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +17,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import LabError
 from kgpu.lab.scenarios import model
 from kgpu.lab.scenarios.model import Expect, Step, Wait, parse, verdict
-from kgpu.lab.scenarios.run import Backend, Outcome, play, translate
+from kgpu.lab.scenarios.run import Backend, Outcome, StepResult, play, run_command, translate
 
 STORY = """
 name: tiny
@@ -184,3 +189,86 @@ def test_values_are_filled_in_and_foreign_dollars_stay() -> None:
     assert words == ["kubectl", "get", "node", "node-1", "-o", "jsonpath={.a b}"]
     _, _, _, expect = translate(Step(wait=Wait(object="pod/a", jsonpath="{.s}", equals="${NODE}")), values)
     assert expect == Expect(equals="node-1")
+
+
+class InterruptedBackend(MemoryBackend):
+    """Gets the signal, as from Ctrl-C, during each command that begins with ``at``."""
+
+    def __init__(self, at: str, number: int = signal.SIGINT) -> None:
+        super().__init__(READY)
+        self.at, self.number = at, number
+
+    def command(self, words: Sequence[str], stdin: str | None = None) -> Outcome:
+        outcome = super().command(words, stdin)
+        if " ".join(words).startswith(self.at):
+            signal.raise_signal(self.number)
+        return outcome
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("at", "cleaned"), [("kubectl apply", True), ("kubectl get nodes", True), ("kubectl create namespace", False)]
+)
+def test_an_interrupted_story_cleans_up(at: str, cleaned: bool, number: int) -> None:
+    backend = InterruptedBackend(at, number)
+    said: list[str] = []
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        play(parse(STORY, "s"), backend, say=said.append)
+    assert said == ["interrupted; cleaning up"]
+    assert ("kubectl delete pod x" in backend.ran) == cleaned
+    assert backend.ran[-1] == "kubectl delete namespace demo-tiny --timeout=60s"
+    assert "kubectl get pod/x -o jsonpath={.status.phase}" not in backend.ran
+    assert signal.getsignal(number) == before
+
+
+def test_one_ctrl_c_does_not_end_the_cleanup() -> None:
+    backend = InterruptedBackend("kubectl delete pod")
+    said: list[str] = []
+    assert play(parse(STORY, "s"), backend, say=said.append).ok
+    assert len(said) == 1
+    assert "kgpu lab reset" in said[0]
+    assert backend.ran[-1] == "kubectl delete namespace demo-tiny --timeout=60s"
+
+
+def test_a_reader_that_went_away_does_not_end_the_cleanup() -> None:
+    def gone(_: StepResult) -> None:
+        raise BrokenPipeError
+
+    backend = MemoryBackend({**READY, "kubectl delete pod": [Outcome(1, "no")]})
+    with pytest.raises(BrokenPipeError):
+        play(parse(STORY, "s"), backend, listener=gone)
+    assert backend.ran[-2:] == [
+        "kubectl get events --sort-by=.lastTimestamp",
+        "kubectl delete namespace demo-tiny --timeout=60s",
+    ]
+
+
+def test_an_interrupted_command_takes_along_what_it_started(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    line = f"sleep 1000 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait"
+
+    def interrupt() -> None:
+        while not pid_file.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_command(["sh", "-c", line], "", os.environ)
+    thread.join()
+    pid = int(pid_file.read_text())
+    stat = Path(f"/proc/{pid}/stat")
+    deadline = time.monotonic() + 30
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_commands_that_take_too_long_or_do_not_exist() -> None:
+    slow = run_command(["sh", "-c", "echo begun; sleep 1000"], "", os.environ, timeout_s=0.5)
+    assert slow.code == 124
+    assert "begun" in slow.text
+    assert run_command(["/nowhere/program"], "", os.environ).code == 127
+    assert run_command(["cat"], "given", os.environ) == Outcome(0, "given")

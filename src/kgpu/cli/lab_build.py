@@ -8,18 +8,17 @@ from kgpu.cli._common import ExampleCommand, output_option, print_json
 
 
 @click.command("build", cls=ExampleCommand, examples="kgpu lab build\nkgpu lab build --install-tools -o json")
-@click.option("--install-tools", is_flag=True, help="Install missing programs of the machine with apt-get first.")
+@click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
 @output_option()
 def build(*, install_tools: bool, output: str) -> None:
     """Build the simulated driver and the programs of the real cluster, once; later calls find them in the cache."""
     from kgpu.hw.fake.build import native_dir
     from kgpu.lab import progress
     from kgpu.lab.real import build as real_build
-    from kgpu.lab.real import hosttools
 
     reporter = progress.for_terminal()
     if install_tools:
-        hosttools.ensure_host_tools(reporter)
+        real_build.install_tools(reporter)
     with reporter.step("the simulated driver"):
         native = native_dir()
     programs = real_build.ensure_binaries(reporter)

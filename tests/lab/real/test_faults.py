@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
+
+from lab.real.conftest import until
+
+from kgpu.lab.real import reset, status
+from kgpu.lab.real.model import NODE_NAME
 
 # The kubelet of the lab updates the node's status every second; the fault must be in the update after next at the latest.
 STATUS_PERIOD_S = 1.0
@@ -46,3 +52,47 @@ def test_a_hanging_gpu_does_not_keep_others_from_being_allocated(gpus: Any) -> N
     gpus.hw("clear", "--gpu", "5")
     gpus.wait_gpus("8", "8")
     assert gpus.lab.agent_pid == agent
+
+
+def _events(gpus: Any) -> list[dict[str, Any]]:
+    """The Events about GPUs called unhealthy."""
+    found = json.loads(gpus.lab.kubectl("get", "events", "--namespace", "default", "-o", "json"))["items"]
+    return [event for event in found if event["reason"] == "DeviceUnhealthy" and "Xid 79" in event["message"]]
+
+
+def test_the_same_fault_again_counts_its_event_up(gpus: Any) -> None:
+    counts = []
+    for _ in range(2):
+        before = sum(event["count"] for event in _events(gpus))
+        gpus.hw("inject", "xid", "79", "--gpu", "6")
+        gpus.wait_gpus("8", "7")
+        until(lambda old=before: sum(event["count"] for event in _events(gpus)) > old, "an Event about the fault")
+        counts.append(len(_events(gpus)))
+        gpus.hw("clear", "--gpu", "6")
+        gpus.wait_gpus("8", "8")
+    assert counts[0] == counts[1]
+    assert "an Event was not written" not in (gpus.lab.paths.logs / "kgpu-agent.log").read_text()
+
+
+def test_status_says_which_gpu_is_unhealthy_and_why(gpus: Any) -> None:
+    assert status.report(gpus.lab)["unhealthy"] == []
+    gpus.hw("inject", "xid", "79", "--gpu", "2")
+    gpus.wait_gpus("8", "7")
+    rows = until(lambda: status.report(gpus.lab)["unhealthy"], "an unhealthy device in the status")
+    assert [row["gpu"] for row in rows] == [2]
+    assert rows[0]["why"]
+
+
+def test_reset_puts_everything_back(gpus: Any) -> None:
+    lab = gpus.lab
+    assert reset.leftovers(lab) == []
+    gpus.hw("inject", "xid", "79", "--gpu", "3")
+    gpus.hw("mig", "--gpu", "0", "--profiles", "1g.10gb:7")
+    lab.kubectl("label", "node", NODE_NAME, "nvidia.com/device-plugin.config=other")
+    lab.kubectl("create", "namespace", "demo-mig-mixed")
+    found = "\n".join(reset.leftovers(lab))
+    for part in ("GPU 3: lost", "GPU 0: MIG is on, 7 slices", "device-plugin.config=other", "demo-mig-mixed"):
+        assert part in found
+    assert reset.reset(lab)
+    assert reset.leftovers(lab) == []
+    gpus.wait_gpus("8", "8")

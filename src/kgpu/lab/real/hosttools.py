@@ -73,13 +73,13 @@ def require_platform() -> None:
         raise LabError(
             f"the real lab can't run on {sys.platform}",
             "Linux: it makes namespaces and cgroups",
-            'use the embedded lab ("kgpu lab up"), or a Linux virtual machine',
+            "use a Linux machine, real or virtual",
         )
     if os.geteuid() != 0:
         raise LabError(
             "the real lab needs root",
             "root: it makes namespaces, mounts and cgroups",
-            'run it with sudo, or use the embedded lab ("kgpu lab up")',
+            'run it with sudo; "kgpu lab demo" needs neither root nor a cluster',
         )
 
 

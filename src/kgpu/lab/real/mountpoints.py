@@ -1,12 +1,14 @@
 """Folders on the host over which the node's own are mounted, in the node's namespace only.
 
 A mount needs a folder to sit on. Those that are missing are made, recorded and removed again; one that another lab's
-node sits on is left to the last lab, because removing a folder detaches what is mounted on it elsewhere.
+node sits on is left to the last lab, because removing a folder detaches what is mounted on it elsewhere. So is one
+that somebody put files into meanwhile: it serves others now.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,7 +69,10 @@ def make(folders: Iterable[str]) -> None:
 
 
 def remove(folders: Iterable[str]) -> list[str]:
-    """Remove the folders, children first; those that could not be. Another lab's mount points are left to it."""
+    """Remove the folders, children first; those that could not be.
+
+    Another lab's mount points are left to it, and folders that hold files to whoever made these.
+    """
     busy, left = in_use(), []
     for folder in sorted(folders, key=len, reverse=True):
         if folder in busy or any(point.startswith(f"{folder}/") for point in busy):
@@ -76,6 +81,7 @@ def remove(folders: Iterable[str]) -> list[str]:
             os.rmdir(folder)
         except FileNotFoundError:
             continue
-        except OSError:
-            left.append(folder)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                left.append(folder)
     return left

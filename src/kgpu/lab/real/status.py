@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kgpu.lab.real import components
+from kgpu.lab.real import components, devices
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME
 from kgpu.lab.real.plan import AGENT
@@ -71,11 +71,21 @@ def report(lab: RealLab) -> dict[str, Any]:
         "api": lab.network.api_url,
         "profile": found.profile,
         "hw_root": str(lab.hw_root),
+        "logs": str(lab.paths.logs),
         "keeper": lab.keeper,
         "processes": processes,
         "versions": versions,
         "node": _node(lab),
+        **(_devices(lab) if found.agent and found.complete else {}),
     }
+
+
+def _devices(lab: RealLab) -> dict[str, Any]:
+    """``unhealthy`` devices as the agent sees them, or ``agent_problem`` when it can't be asked."""
+    try:
+        return {"unhealthy": devices.unhealthy(devices.fetch(lab.network.node_ip))}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return {"unhealthy": [], "agent_problem": f"the agent can't be asked: {error}"}
 
 
 def _node(lab: RealLab) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Play a scenario on a lab: step after step, telling what is typed, what came back, and whether that is right.
 
-The first step that is not as expected ends the story; the cleanup is done in any case.
+The first step that is not as expected ends the story, and so does Ctrl-C; the cleanup is done in any case.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import yaml
 
@@ -76,16 +78,7 @@ class LocalBackend:
         modules = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
         search = os.pathsep.join([str(self._kubeconfig.parent / "bin"), os.environ.get("PATH", "")])
         env = {**os.environ, **self._values, "PYTHONPATH": modules, "PATH": search}
-        try:
-            done = subprocess.run(
-                [*program, *words[1:]], input=stdin if stdin is not None else "", stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, errors="replace", check=False, timeout=_COMMAND_S, env=env,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            return Outcome(124, f"{error.output or ''}\nno answer within {_COMMAND_S:.0f} s")
-        except OSError as error:
-            return Outcome(127, str(error))
-        return Outcome(done.returncode, done.stdout)
+        return run_command([*program, *words[1:]], stdin or "", env)
 
     def _programs(self) -> dict[str, list[str]]:
         return {"kubectl": [self._kubectl], "kgpu": [sys.executable, "-m", "kgpu"]}
@@ -105,6 +98,34 @@ class LocalBackend:
             yield LocalBackend(
                 self.name, kubeconfig=copy, kubectl=self._kubectl, hw_root=self._hw_root, node=self._node
             )
+
+
+def run_command(argv: Sequence[str], stdin: str, env: Mapping[str, str], timeout_s: float = _COMMAND_S) -> Outcome:
+    """Run a command to its end; exit status 124 when it takes longer than ``timeout_s``, 127 when it can't be run."""
+    try:
+        # A session of its own: Ctrl-C is for the story, which then ends the command with all that it started.
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", env=env, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return Outcome(127, str(error))
+    with process:
+        try:
+            text, _ = process.communicate(stdin, timeout=timeout_s)
+            return Outcome(process.returncode, text)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return Outcome(124, f"{process.communicate()[0]}\nno answer within {timeout_s:.0f} s")
+        except BaseException:
+            _end(process)
+            process.wait()
+            raise
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,29 +175,84 @@ class Result:
 Listener = Callable[[StepResult], None]
 
 
-def play(scenario: Scenario, backend: Backend, *, listener: Listener | None = None, keep: bool = False) -> Result:
-    """Play ``scenario``; each finished step is told to ``listener`` at once. ``keep`` leaves its objects for a look."""
+def play(
+    scenario: Scenario,
+    backend: Backend,
+    *,
+    listener: Listener | None = None,
+    say: Callable[[str], None] | None = None,
+    keep: bool = False,
+) -> Result:
+    """Play ``scenario``; each finished step is told to ``listener`` at once. ``keep`` leaves its objects for a look.
+
+    Interrupted (SIGINT, SIGTERM), it cleans up and then raises KeyboardInterrupt; ``say`` tells that it does.
+    """
     begun = time.monotonic()
     results: list[StepResult] = []
     tell = listener or (lambda _: None)
-    _make_namespace(scenario, backend)
-    with backend.inside(scenario.namespace) as inner:
+    with Interrupts(say or (lambda _: None)) as interrupts:
         try:
-            for step in scenario.steps:
-                result = play_step(step, inner)
-                results.append(result)
-                tell(result)
-                if not result.ok:
-                    break
+            _make_namespace(scenario, backend)
+            with backend.inside(scenario.namespace) as inner:
+                try:
+                    for step in scenario.steps:
+                        results.append(play_step(step, inner))
+                        tell(results[-1])
+                        if not results[-1].ok:
+                            break
+                finally:
+                    interrupts.hold()
+                    # Told afterwards: a reader of the output that went away must not end the cleanup.
+                    wrong = [] if keep else [one for one in _clean_up(scenario, inner) if not one.ok]
         finally:
+            interrupts.hold()
             if not keep:
-                for result in (play_step(step, inner) for step in scenario.cleanup):
-                    if not result.ok:
-                        results.append(result)
-                        tell(result)
                 backend.command(["kubectl", "delete", "namespace", scenario.namespace, "--timeout=60s"])
+        for result in wrong:
+            results.append(result)
+            tell(result)
     seconds = round(time.monotonic() - begun, 2)
     return Result(scenario=scenario.name, backend=backend.name, seconds=seconds, steps=tuple(results))
+
+
+def _clean_up(scenario: Scenario, backend: Backend) -> list[StepResult]:
+    return [play_step(step, backend) for step in scenario.cleanup]
+
+
+class Interrupts:
+    """While a story is played, SIGINT and SIGTERM end it; while it cleans up, they must come twice to end that too.
+
+    Only the main thread gets signals; in any other one this does nothing.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._patience = 0  # signals that are answered with words
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {one: signal.signal(one, self._on_signal) for one in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def hold(self) -> None:
+        """From here on it is cleanup."""
+        self._patience = max(self._patience, 1)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del number, frame
+        if self._patience == 1:
+            self._patience = 2
+            self._say("still cleaning up; once more leaves the rest to `kgpu lab reset`")
+            return
+        if self._patience == 0:
+            self._patience = 1
+            self._say("interrupted; cleaning up")
+        raise KeyboardInterrupt
 
 
 def _make_namespace(scenario: Scenario, backend: Backend) -> None:

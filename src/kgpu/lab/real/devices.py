@@ -1,0 +1,55 @@
+"""Which devices of the lab's node the agent holds for unhealthy, and why: read from the agent's ``/statusz``."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+AGENT_PORT: Final = 8090
+_TIMEOUT_S: Final = 5.0
+_UNHEALTHY: Final = "DeviceUnhealthy"
+_RECOVERED: Final = "DeviceRecovered"
+
+
+def fetch(address: str) -> Mapping[str, Any]:
+    """The agent's document. Raises OSError, ValueError or TypeError when there is none to be had."""
+    connection = http.client.HTTPConnection(address, AGENT_PORT, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/statusz")
+        found = json.loads(connection.getresponse().read())
+    except http.client.HTTPException as error:
+        raise ValueError(f"no answer as HTTP has it: {error!r}") from error
+    finally:
+        connection.close()
+    if not isinstance(found, dict):
+        raise TypeError("no JSON object")
+    return found
+
+
+def unhealthy(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of ``device`` (its UUID), ``gpu`` (its index; None when that is not known), ``why`` and ``todo``."""
+    hardware = document.get("hardware", {})
+    index: dict[str, int] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for gpu in hardware.get("accelerators", []):
+        index |= dict.fromkeys((gpu["uuid"], *(part["uuid"] for part in gpu["partitions"])), gpu["index"])
+        if not gpu["usable"]:
+            rows[gpu["uuid"]] = _row(
+                gpu["uuid"],
+                gpu["index"],
+                "; ".join(f"{one['problem']}: {one['what']}" for one in gpu["findings"]),
+                "; ".join(one["todo"] for one in gpu["findings"] if one["todo"]),
+            )
+    said = {row["subject"]: row for row in document.get("decisions", []) if row["reason"] in {_UNHEALTHY, _RECOVERED}}
+    for subject, row in said.items():
+        if row["reason"] == _UNHEALTHY:
+            rows.setdefault(subject, _row(subject, index.get(subject), row["why"], row["remedy"]))
+    if hardware.get("state") == "unavailable":
+        rows[""] = _row("", None, hardware["what"], hardware["todo"])
+    return sorted(rows.values(), key=lambda row: (row["gpu"] is None, row["gpu"] or 0, row["device"]))
+
+
+def _row(device: str, gpu: int | None, why: str, todo: str) -> dict[str, Any]:
+    return {"device": device, "gpu": gpu, "why": why or "the driver can't use it", "todo": todo}
