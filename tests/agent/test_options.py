@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.agent.options import AgentOptions, ConfigMapRef, LabelsSink, parse_config_map
-from kgpu.agent.roles import ROLES, choose_roles
+from kgpu.agent.roles import ROLES, _outcome, choose_roles
 from kgpu.base.errors import ConfigError
 
 BASE = {"roles": ("labels",), "env": {}}
@@ -71,3 +71,17 @@ def test_unknown_and_missing_roles(words, says):
     with pytest.raises(ConfigError, match=says) as caught:
         choose_roles(words)
     assert "deviceplugin, labels" in caught.value.expected
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "no API server configured; --labels-sink file writes them"),
+        ({"kubeconfig": "/k"}, "no node name: give --node-name, or set NODE_NAME"),
+        ({"labels_sink": LabelsSink.NONE}, "--labels-sink none"),
+        ({"labels_sink": LabelsSink.FILE}, ""),
+    ],
+)
+def test_labels_that_go_nowhere_are_not_called_published(given, says):
+    told = _outcome(AgentOptions(roles=("labels",), env={}, **given)) % 26
+    assert told == (f"26 labels made; there is nowhere to publish them ({says})" if says else "26 labels published")

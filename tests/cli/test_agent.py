@@ -9,10 +9,12 @@ import pytest
 
 from kgpu.agent.options import ConfigMapRef, LabelsSink
 from kgpu.cli import agent as command
+from kgpu.cli._common import driver_root_here
 from kgpu.cli.main import main
-from kgpu.deviceplugin.config import FLAGS
+from kgpu.deviceplugin.config import FLAGS, resolve
 from kgpu.discovery.config import OPTIONS
 from kgpu.formats.names import ENV_HW_STATE
+from kgpu.formats.plugin_config import PluginConfig
 
 FILES = {
     "malformed.yaml": "version: v1\nsharing: [unclosed",
@@ -67,6 +69,7 @@ def test_a_config_file_that_is_wrong_from_the_start(name, tmp_path, capsys):
         (["--config-file", "/"], "/"),
         (["--roles", "deviceplugn"], 'did you mean "deviceplugin"?'),
         (["--roles", ","], "no role"),
+        (["--kubeconfig", "/no/such/file"], "there is no file /no/such/file"),
         (["--labels-sink", "nowhere"], "'nowhere' is not one of"),
         (["--labels-sink", "node"], "NODE_NAME"),
         (["--config-map", "a/b/c", "--node-name", "n"], "NAMESPACE/NAME"),
@@ -162,6 +165,26 @@ def test_a_flag_of_both_components_reaches_both(options_of):
 def test_the_replaced_programs_environment_says_where_the_driver_is(options_of, monkeypatch, tmp_path):
     monkeypatch.setenv("DRIVER_ROOT_CTR_PATH", str(tmp_path / "not-mounted-yet"))
     assert options_of().root == tmp_path / "not-mounted-yet"
+
+
+@pytest.mark.parametrize(
+    ("seen", "host", "root"),
+    [
+        ("/driver-root", "/host/driver", "/host/driver"),
+        ("/not/there/yet", "/host/driver", "/not/there/yet"),
+        ("/", "/x", "/"),
+    ],
+)
+def test_the_usual_mount_counts_only_where_it_is(seen, host, root, monkeypatch):
+    monkeypatch.setattr("os.path.isdir", lambda _path: False)
+    settings = resolve(PluginConfig(), overrides={"container_driver_root": seen, "driver_root": host}, env={})
+    assert driver_root_here(settings) == Path(root)
+
+
+def test_the_usual_mount_beats_the_hosts_own_path_where_it_is(monkeypatch):
+    monkeypatch.setattr("os.path.isdir", lambda path: path == "/driver-root")
+    settings = resolve(PluginConfig(), overrides={"driver_root": "/host/driver"}, env={})
+    assert driver_root_here(settings) == Path("/driver-root")
 
 
 def test_a_simulated_root_names_its_state(options_of, tmp_path):

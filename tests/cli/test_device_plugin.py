@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -66,6 +67,24 @@ def test_every_problem_of_a_config_is_told(
     assert all(problem["what"] and problem["expected"] and problem["todo"] for problem in problems)
 
 
+def test_a_config_from_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for raw, code in ((b"version: v1\nflags: {migStrategy: mixed}", 0), (b"version: v3", 2), (b"\xff\xfe", 2)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        assert kgpu("check-config", "-") == code
+        out, err = capsys.readouterr()
+        assert ("mixed" in out, "standard input" in err) == (code == 0, code == 2)
+
+
+def test_a_manifest_is_not_taken_for_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "configmap.yaml"
+    file.write_text("apiVersion: v1\nkind: ConfigMap\ndata: {default: 'version: v1'}")
+    assert kgpu("check-config", str(file)) == 2
+    err = capsys.readouterr().err
+    assert "this is a Kubernetes manifest (kind ConfigMap)" in err
+    assert "data.<key>" in err
+    assert "unknown key" not in err
+
+
 def test_a_missing_config_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert kgpu("check-config", str(tmp_path / "none")) == 2
     assert "to do:" in capsys.readouterr().err
@@ -95,6 +114,12 @@ def test_linked_pairs_of_a_simulated_node_stay_together(
         ["--available", "0,99", "--size", "1"],
         ["--available", "0,1", "--must", "2", "--size", "1"],
         ["--available", "0,1", "--size", "one"],
+        ["--available", "0,1", "--size", "3"],
+        ["--available", "0,1", "--size", "0"],
+        ["--available", "0,1", "--size", "-1"],
+        ["--available", "0,0", "--size", "2"],
+        ["--available", "0,1", "--must", "0,1", "--size", "1"],
+        ["--available", "", "--size", "1"],
         ["--available", "0,1"],
     ],
 )

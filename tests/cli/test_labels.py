@@ -107,6 +107,16 @@ def test_feature_file(sim_root: MakeRoot, tmp_path: Path) -> None:
         path.unlink()
 
 
+def test_where_the_labels_went_is_told(sim_root: MakeRoot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, root = tmp_path / "gfd", sim_root("l4", gpus=1)
+    words = ["labels", "--root", str(root), "--output-file", str(path), "--no-timestamp"]
+    for said in ("labels written to", "labels are already in"):
+        assert main(["kgpu", *words]) == 0
+        out, err = capsys.readouterr()
+        assert not out
+        assert re.search(rf"[1-9][0-9]* {said} {re.escape(str(path))}$", err.strip())
+
+
 def test_a_feature_file_survives_a_driver_that_is_gone(sim_root: MakeRoot, tmp_path: Path) -> None:
     path, root = tmp_path / "gfd", sim_root("l4", gpus=1)
     invoke("--root", root, "--output-file", path)
@@ -161,7 +171,10 @@ def test_a_lost_gpu_is_labelled_with_the_others(sim_root: MakeRoot) -> None:
         (["--sink", "file", "--output-file", ""], "--output-file PATH"),
         (["--oneshot=false", "-o", "json"], "printed once"),
         (["--nonsense"], "--nonsense"),
-        (["--sink", "node", "--node-name", "n", "--kubeconfig", "/nonexistent"], "can't read the connection"),
+        (["--sink", "node", "--node-name", "n", "--kubeconfig", "/nonexistent"], "there is no file /nonexistent"),
+        (["--kubeconfig", "/nonexistent"], "there is no file /nonexistent"),
+        (["--output", "json"], "-o json"),
+        (["--output-file", "text"], "./text"),
     ],
 )
 def test_bad_input_is_a_three_part_error(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,6 +136,7 @@ def failing(problem: BaseException) -> LazyGroup:
         (SystemExit(3), 3, ""),
         (SystemExit(None), 0, ""),
         (BrokenPipeError(), 141, ""),
+        (OSError(28, "No space left on device"), 2, "can't write to the output: No space left on device"),
     ],
 )
 def test_how_each_failure_ends(problem, code, says, monkeypatch, capsys):
@@ -173,6 +174,25 @@ def test_a_reader_that_goes_away_is_not_an_error_message():
         os.close(writing)
     assert done.stderr == ""
     assert done.returncode == 141
+
+
+@pytest.mark.parametrize("words", [["version"], ["--help"], ["lab", "hw", "inject", "--help"]])
+def test_output_that_has_no_room_is_an_obstacle_and_no_defect(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kgpu", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 2
+    assert "No space left on device\n  expected: " in done.stderr
+    assert "\n  to do: " in done.stderr
+    assert "defect" not in done.stderr
+
+
+@pytest.mark.parametrize("program", ["kgpu", *PROGRAMS])
+def test_every_name_tells_its_version(program, capsys):
+    for word in ("--version", "-v"):
+        assert main([program, word]) == 0
+        assert capsys.readouterr().out == f"kgpu {__version__}\n"
 
 
 @pytest.mark.parametrize(("program", "words"), PROGRAMS.items())

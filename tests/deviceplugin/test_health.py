@@ -69,6 +69,19 @@ def test_one_xid_marks_its_gpu_and_no_other() -> None:
     assert f"device marked unhealthy: {NODES[0].uuid}" in decisions[0].what
 
 
+def test_an_xid_and_what_is_then_found_are_one_warning_that_names_the_gpu_once() -> None:
+    lost = (broken(NODES[0], Problem.LOST), NODES[1])
+    ill, first = on_event(Health(), xid(79), RULES, 0, NODES)
+    _, second = on_reading(ill, lost, RULES, 1)
+    assert [decision.severity.notable for decision in (*first, *second)] == [True, False]
+    found, first = on_reading(Health(), lost, RULES, 0)
+    _, second = on_event(found, xid(79), RULES, 1, lost)
+    assert [decision.severity.notable for decision in (*first, *second)] == [True, False]
+    for decision in (*first, *second):
+        assert decision.one_line().count(NODES[0].uuid) == 1
+        assert f"[GPU {NODES[0].index}]" in decision.one_line()
+
+
 def test_one_xid_marks_every_slice_of_its_gpu() -> None:
     node = (with_mig(NODES[0], ("1g.10gb", 3)), with_mig(NODES[1], ("1g.10gb", 2)))
     health, _ = on_event(Health(), xid(79), RULES, 0)

@@ -288,8 +288,22 @@ def test_every_problem_is_found_with_its_line() -> None:
     assert [problem.what.split(": ")[1] for problem in problems] == [
         "FILE, line 1", "FILE, line 3", "FILE, line 4", "FILE, line 8",
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match="and 3 more problems"):
-        parse_config(text)
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, source="FILE")
+    assert caught.value.what.count("unable to parse config file") == 1
+    assert [f"line {line}: " in caught.value.what for line in (1, 3, 4, 8)] == [True] * 4
+    many = "flags: {" + ", ".join(f"unknown{number}: 1" for number in range(9)) + "}"
+    with pytest.raises(ConfigError, match=r"unknown4.*; and 4 more problems"):
+        parse_config(many)
+
+
+def test_no_phrase_stands_twice_where_the_syntax_is_wrong() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config("a: b: c", source="ConfigMap gpu/configs, key a")
+    assert caught.value.what.startswith(
+        "unable to parse config file: error parsing config file: ConfigMap gpu/configs, key a, line 1"
+    )
+    assert caught.value.what.count("error parsing") == 1
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Decision:
 
     def one_line(self) -> str:
         """The whole record as one log line."""
-        text = f"{self.subject}: {self.what}" if self.subject else self.what
+        text = f"{self.subject}: {self.what}" if self.subject and self.subject not in self.what else self.what
         if self.why:
             text += f", because {self.why}"
         if self.evidence:

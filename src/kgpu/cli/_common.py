@@ -6,14 +6,19 @@ Imports click only; whatever is heavier is imported inside the function that nee
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kgpu.base.errors import UserError
+from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.problems import obstacle_in
+
+if TYPE_CHECKING:
+    from kgpu.deviceplugin.config import Settings
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,6 +96,39 @@ def log_options(function: F) -> F:
         help="Log lines for people, or one JSON object per line.",
     )
     return level(form(function))
+
+
+def driver_root_here(settings: Settings) -> Path:
+    """Where this process finds the driver.
+
+    The usual mount counts only where it is there, else it is the host's own root; a place that was named counts even
+    before it is there.
+    """
+    from kgpu.deviceplugin.config import FLAGS
+
+    usual = next(row.default for row in FLAGS if row.attr == "container_driver_root")
+    seen = settings.container_driver_root
+    return Path(seen if seen != usual or os.path.isdir(usual) else settings.driver_root)
+
+
+def with_state(env: Mapping[str, str], root: Path) -> dict[str, str]:
+    """The environment with the state file of a simulated driver root, unless it names one already."""
+    from kgpu.formats.names import ENV_HW_STATE
+    from kgpu.hw.nvidia import roots
+
+    state = roots.state_file(str(root))
+    return {**({ENV_HW_STATE: state} if state else {}), **env}
+
+
+def check_kubeconfig(context: click.Context, path: str) -> None:
+    """Refuse a ``--kubeconfig`` that was given on the command line and is not there. Raises ConfigError."""
+    given = context.get_parameter_source("kubeconfig") is click.core.ParameterSource.COMMANDLINE
+    if given and path and not os.path.isfile(os.path.expanduser(path)):
+        raise ConfigError(
+            f"there is no file {path} to read the connection to the API server from",
+            "a kubeconfig file",
+            "correct --kubeconfig, or leave it out where the pod's service account is meant",
+        )
 
 
 def print_json(data: object) -> None:

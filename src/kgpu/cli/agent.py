@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from kgpu.cli._common import ExampleCommand, log_options, run_async
-from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET, NFD_FEATURE_FILE
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, driver_root_here, log_options, run_async, with_state
+from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE
 
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions
@@ -153,6 +153,7 @@ def agent(*, log_level: str, log_format: str, **given: Any) -> None:
     from kgpu.agent.run import serve
     from kgpu.base.log import configure
 
+    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
     options = settle(build_options(given, os.environ))
     roles = choose_roles(options.roles)
     configure(level=log_level, form=log_format)
@@ -207,7 +208,6 @@ def settle(options: AgentOptions) -> AgentOptions:
     from kgpu.deviceplugin.config import FLAGS, resolve
     from kgpu.discovery.config import resolve as resolve_labels
     from kgpu.formats.plugin_config import PluginConfig
-    from kgpu.hw.nvidia import roots
 
     config = PluginConfig()
     if options.config_file is not None:
@@ -220,23 +220,16 @@ def settle(options: AgentOptions) -> AgentOptions:
         config = parse_config(found.text, source=found.name)
     settings = resolve(config, overrides=options.plugin_overrides, env=options.env)
     resolve_labels(config, overrides=options.labels_overrides, env=options.env)
-    usual = next(row.default for row in FLAGS if row.attr == "container_driver_root")
-    seen = settings.container_driver_root
-    # The usual place counts only where it is mounted; a place that was named counts even before it is.
-    default_root = Path(seen if seen != usual or os.path.isdir(usual) else settings.driver_root)
-    root = options.root or default_root
+    root = options.root or driver_root_here(settings)
     overrides: dict[str, Any] = {"container_driver_root": str(root), **options.plugin_overrides}
     row = next(row for row in FLAGS if row.attr == "driver_root")
     told = row.attr in overrides or row.key in config.flags or any(name in options.env for name in row.envs)
     if options.root is not None and not told:
         # Told of one place only: then the host has the driver there too.
         overrides[row.attr] = str(root)
-    env = dict(options.env)
-    if state := roots.state_file(str(root)):
-        env.setdefault(ENV_HW_STATE, state)
     return dataclasses.replace(
         options,
         root=None if root == Path("/") else root,
         plugin_overrides=overrides,
-        env=env,
+        env=with_state(options.env, root),
     )

@@ -6,6 +6,7 @@ Without a subcommand it runs the plugin, so that the replaced program's command 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,17 +17,19 @@ from kgpu.base.errors import ConfigError
 from kgpu.cli._common import (
     ExampleCommand,
     ExampleGroup,
+    driver_root_here,
     log_options,
     output_option,
     print_error,
     print_json,
     root_option,
     run_async,
+    with_state,
 )
 from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET
 
 if TYPE_CHECKING:
-    from kgpu.deviceplugin.config import Settings
+    from kgpu.formats.config_choice import ConfigText
     from kgpu.hw.port import Reader
 
 # A boolean flag may stand alone or have a value, as in Go: --gds-enabled, --gds-enabled=false.
@@ -134,7 +137,9 @@ async def _run(
     if first.problem is not None:
         raise first.problem
     settings = resolve(parse_config(first.text, source=first.name), overrides=overrides, env=os.environ)
-    reader = SharedReader(lambda: _open(settings))
+    root = driver_root_here(settings)
+    env = with_state(os.environ, root)
+    reader = SharedReader(lambda: _open(root))
     context = DevicePluginContext(
         reader=reader,
         config=source,
@@ -142,9 +147,9 @@ async def _run(
         state_dir=state_dir,
         kubelet_socket=kubelet_socket,
         cdi_dir=cdi_dir,
-        overrides=overrides,
-        env=os.environ,
-        cdi_writer=PluginSpecs(_seen_root(settings.container_driver_root), cdi_dir),
+        overrides={"container_driver_root": str(root), **overrides},
+        env=env,
+        cdi_writer=PluginSpecs(root, cdi_dir),
         wait=not settings.fail_on_init_error,
     )
     tasks = [asyncio.create_task(run(context), name="device plugin")]
@@ -166,10 +171,10 @@ async def _run(
         await reader.close()
 
 
-async def _open(settings: Settings) -> Reader:
+async def _open(root: Path) -> Reader:
     from kgpu.hw.open import open_reader
 
-    return open_reader(driver_root=_seen_root(settings.container_driver_root))
+    return open_reader(driver_root=root)
 
 
 def _report(decision: Any) -> None:
@@ -178,11 +183,6 @@ def _report(decision: Any) -> None:
     from kgpu.base.log import log_decision
 
     log_decision(logging.getLogger("kgpu.deviceplugin"), decision)
-
-
-def _seen_root(mounted: str) -> Path:
-    """The driver root where it is mounted here, else this process's own."""
-    return Path(mounted) if os.path.isdir(mounted) else Path("/")
 
 
 @device_plugin.command("prefer", examples="kgpu device-plugin prefer --available 0,2,4,5 --must 0 --size 2 -o json")
@@ -215,27 +215,66 @@ async def _prefer(root: str, free: list[int], required: list[int], size: int) ->
     return {"devices": list(choice.indices), "score": choice.score, "why": choice.why}
 
 
+def _standard_input() -> ConfigText:
+    from kgpu.agent.config_file import MAX_BYTES
+    from kgpu.formats.config_choice import ConfigText
+
+    raw = sys.stdin.buffer.read(MAX_BYTES + 1)
+    try:
+        if len(raw) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        return ConfigText(name="standard input", text=raw.decode())
+    except ValueError as error:
+        raise ConfigError(
+            f"can't read the config from standard input: {error}",
+            "UTF-8 text of at most 1 MiB",
+            "send a config file (v1)",
+        ) from error
+
+
+def _refuse_manifest(text: ConfigText) -> None:
+    """A config's wrapping is taken for the config itself so often that it deserves a word of its own."""
+    from kgpu.formats.yaml import load_document
+
+    try:
+        found = load_document(text.text, source=text.name).value
+    except ConfigError:
+        return  # told with the other problems
+    if isinstance(found, dict) and "apiVersion" in found and "kind" in found:
+        raise ConfigError(
+            f"{text.name}: this is a Kubernetes manifest (kind {found['kind']!s:.80})",
+            "a config file (v1); in a ConfigMap the config is the value under data.<key>",
+            "take that value alone: kubectl get configmap NAME -o jsonpath='{.data.KEY}' | kgpu device-plugin"
+            " check-config -",
+        )
+
+
 def _indices(flag: str, text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if not (word.isascii() and word.isdigit() and len(word) < 5):
             raise ConfigError(f"{flag}: {word!r} is not a GPU index", "numbers separated by commas, e.g. 0,2,4,5",
                               "see the indices with `nvidia-smi -L`")  # fmt: skip
-    return [int(word) for word in dict.fromkeys(words)]
+    numbers = [int(word) for word in words]
+    for twice in [number for number in dict.fromkeys(numbers) if numbers.count(number) > 1]:
+        raise ConfigError(f"{flag}: GPU {twice} is there twice", "every index once", f"correct {flag}")
+    return numbers
 
 
-@device_plugin.command("check-config", examples="kgpu device-plugin check-config plugin.yaml")
+@device_plugin.command("check-config", examples="kgpu device-plugin check-config plugin.yaml\n"
+    "kubectl get configmap configs -o jsonpath='{.data.default}' | kgpu device-plugin check-config -")  # fmt: skip
 @click.argument("file", metavar="FILE")
 @output_option("text", "json")
 def check_config(*, file: str, output: str) -> None:
-    """Check a config file (v1): every problem, or the configuration that it means."""
+    """Check a config file (v1): every problem, or the configuration that it means. FILE - is standard input."""
     from kgpu.agent.config_file import read_config
     from kgpu.deviceplugin.config import printable, resolve
     from kgpu.formats.plugin_config_parse import examine
 
-    text = read_config(Path(file))
+    text = _standard_input() if file == "-" else read_config(Path(file))
     if text.problem is not None:
         raise text.problem
+    _refuse_manifest(text)
     config, problems = examine(text.text, source=text.name)
     settings = None
     if not problems:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kgpu.base.errors import ConfigError, HwError, UserError
-from kgpu.cli._common import ExampleCommand, log_options, print_json, root_option, run_async
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, log_options, print_json, root_option, run_async
 from kgpu.discovery.config import CONFIG_FILE_ENVS, OPTIONS, ProgramSettings, first_set, resolve
+from kgpu.formats.names import NODE_FEATURE_PREFIX
 
 if TYPE_CHECKING:
     from kgpu.discovery.publish import Publisher
@@ -47,6 +48,15 @@ class Place:
     namespace: str
     pod: str
     kubeconfig: str
+
+    @property
+    def target(self) -> str:
+        """The file or object, for people."""
+        return {
+            FILE: self.file,
+            NODE_FEATURE: f"the NodeFeature {self.namespace}/{NODE_FEATURE_PREFIX}{self.node}",
+            NODE: f"the Node {self.node}",
+        }.get(self.sink, "standard output")
 
 
 def _settings_options(function: F) -> F:
@@ -101,6 +111,7 @@ def labels(
     Without --oneshot=false the labels are written once. With it kgpu keeps them true until it is stopped; SIGHUP reads
     the configuration again.
     """
+    check_kubeconfig(click.get_current_context(), kubeconfig)
     path = config_file if config_file is not None else first_set(os.environ, CONFIG_FILE_ENVS)
     overrides = {name: value for name, value in given.items() if value is not None}
     settings = _read_settings(path, overrides)
@@ -248,6 +259,9 @@ async def _publish_once(root: str, settings: ProgramSettings, place: Place) -> N
         found = await asyncio.to_thread(_once, root, settings, there)
         if found != there:
             await publisher.publish(found)
+        if place.sink != STDOUT:
+            done = f"{len(found)} labels written to" if found != there else f"the {len(found)} labels are already in"
+            click.echo(f"kgpu labels: {done} {place.target}", err=True)
     finally:
         await publisher.close()
         if api is not None:
@@ -286,6 +300,7 @@ async def _keep(root: str, path: str, overrides: Mapping[str, Any], place: Place
         report=lambda decision: log_decision(log, decision),
         facts=lambda wanted: read_facts(wanted, root or "/"),
         overrides=overrides,
+        outcome=f"%d labels written to {place.target.replace('%', '%%')}",
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ three parts, 130 interrupted, 141 the reader of the output went away. A tracebac
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kgpu.base.errors import ConfigError, UserError
+from kgpu import __version__
+from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.base.problems import describe, obstacle_in
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleGroup, print_error
@@ -52,6 +54,9 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "nvidia-ctk": (),
     "kubectl-gpu": (),
 }
+
+VERSION_WORDS: Final = (["-v"], ["--version"])
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 EXAMPLES: Final = """
 kgpu agent --roles deviceplugin,labels
@@ -113,6 +118,7 @@ class LazyGroup(ExampleGroup):
     no_args_is_help=False,
     invoke_without_command=True,
 )
+@click.version_option(__version__, "-v", "--version", message="kgpu %(version)s", help="Print the version.")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Makes accelerators usable on Kubernetes, and says why when they are not."""
@@ -126,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = os.path.basename(words[0]) if words else "kgpu"
     if program == "__main__.py" or program not in PROGRAMS:
         program = "kgpu"
-    arguments = [*PROGRAMS.get(program, ()), *words[1:]]
+    # Which version it is, is asked of the program and not of the command whose name it stands for.
+    arguments = words[1:] if words[1:] in VERSION_WORDS else [*PROGRAMS.get(program, ()), *words[1:]]
     try:
         code = _run(program, arguments)
         sys.stdout.flush()
@@ -159,7 +166,10 @@ def _explain(program: str, problem: Exception) -> int:
     """Say it in the way that fits the kind of error; returns the exit code."""
     if isinstance(problem, click.exceptions.Exit):
         return problem.exit_code
-    error = obstacle_in(problem) or _foreign(problem)
+    refused = _output_problem()
+    if isinstance(refused, BrokenPipeError):
+        return 141
+    error = _unwritten("standard output", refused) if refused else obstacle_in(problem) or _foreign(problem)
     if error is not None:
         print_error(error, program)
         return 2
@@ -187,6 +197,28 @@ def _foreign(problem: Exception) -> UserError | None:
             "a path that this user may use in this way",
             "check the path and its permissions",
         )
+    if isinstance(problem, OSError) and problem.errno in NO_ROOM:
+        return _unwritten("the output", problem)
+    return None
+
+
+def _unwritten(place: str, problem: OSError) -> HostError:
+    return HostError(
+        f"can't write to {place}: {problem.strerror}",
+        "a file or device that takes what is written",
+        "make room there, or send the output to another place",
+    )
+
+
+def _output_problem() -> OSError | None:
+    """Why standard output refuses what is still to be written; it is then given up. None when it takes everything."""
+    try:
+        sys.stdout.flush()
+    except OSError as problem:
+        _forget_output()
+        return problem
+    except ValueError:  # closed
+        return None
     return None
 
 

@@ -37,7 +37,7 @@ def allocate(
     """The answer for one container. ``unhealthy`` maps device ids to the reason. Raises AllocationError."""
     devices = _requested(resource, ids, unhealthy)
     parts = _Parts(settings, host)
-    shown = list(dict.fromkeys(_shown(device, settings) for device in devices))
+    shown = list(dict.fromkeys(shown_name(device, settings) for device in devices))
     for strategy in names_in_order(settings.list_strategies):
         _STRATEGIES[strategy](parts, shown, new_id)
     for flag, variable in (
@@ -107,7 +107,8 @@ def _requested(resource: Resource, ids: Sequence[str], unhealthy: Mapping[str, s
     return [known[wanted] for wanted in dict.fromkeys(ids)]
 
 
-def _shown(device: Device, settings: Settings) -> str:
+def shown_name(device: Device, settings: Settings) -> str:
+    """What a container, and a CDI spec, call the device."""
     return device.unit.index if settings.id_strategy == "index" else device.unit.uuid
 
 

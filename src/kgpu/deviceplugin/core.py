@@ -97,7 +97,7 @@ class Core:
     def event(self, event: Event, now: float) -> bool:
         """Take an event over; True when it changed somebody's health."""
         before = self.health
-        self.health, decisions = health_rules.on_event(before, event, self._rules, now)
+        self.health, decisions = health_rules.on_event(before, event, self._rules, now, self.accelerators)
         self._tell(decisions)
         return self.health.illnesses != before.illnesses
 

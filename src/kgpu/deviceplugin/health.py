@@ -119,7 +119,9 @@ class Health:
         return "; ".join(dict.fromkeys(reasons))
 
 
-def on_event(health: Health, event: Event, rules: XidRules, now: float) -> tuple[Health, list[Decision]]:
+def on_event(
+    health: Health, event: Event, rules: XidRules, now: float, accelerators: Sequence[Accelerator] = ()
+) -> tuple[Health, list[Decision]]:
     """The state after an event. Only Xids change it; ECC events alone do not, as with the replaced program."""
     if event.kind is not EventKind.XID:
         return health, []
@@ -163,9 +165,11 @@ def on_event(health: Health, event: Event, rules: XidRules, now: float) -> tuple
         subject=event.uuid,
         what=f"device marked unhealthy: {event.uuid}",
         why=f"critical {new.reason}",
-        evidence=(f"Xid {event.code} was reported by the driver",),
-        severity=Severity.ERROR,
-        remedy="it is offered again by itself once the driver says it is well; running pods are left alone",
+        evidence=tuple(f"GPU {gpu.index}" for gpu in accelerators if gpu.uuid == event.uuid),
+        # What was found about the whole GPU was told already, with its own remedy.
+        severity=Severity.INFO if event.uuid in health.broken else Severity.ERROR,
+        remedy="none at first: it is offered again by itself once the driver says it is well; if that does not come,"
+        " reset the GPU or reboot the node. Running pods are left alone",
         reason="DeviceUnhealthy",
     )
     return replace(health, illnesses=(*others, new)), [decision]
@@ -187,13 +191,15 @@ def on_reading(
     decisions: list[Decision] = []
     by_uuid = {gpu.uuid: gpu for gpu in accelerators}
     broken = {gpu.uuid: reason for gpu in accelerators if (reason := _found(gpu, rules))}
+    told = {illness.gpu_uuid for illness in health.illnesses if illness.gpu_instance is None}
     decisions += [
         Decision(
             subject=uuid,
             what=f"device marked unhealthy: {uuid}",
             why=broken[uuid],
-            evidence=tuple(finding.what for finding in by_uuid[uuid].findings),
-            severity=Severity.ERROR,
+            evidence=(f"GPU {by_uuid[uuid].index}",),
+            # One Event per cause: an Xid of the whole GPU was told already, with what to do.
+            severity=Severity.INFO if uuid in told else Severity.ERROR,
             remedy=next((finding.todo for finding in by_uuid[uuid].findings), ""),
             reason="DeviceUnhealthy",
         )

@@ -6,7 +6,7 @@ choices fall in the order of the devices, so the same request gets the same answ
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,19 +100,20 @@ def _spread(
     free = Counter(device.unit.gpu_uuid for device in candidates)
     taken: Counter[str] = Counter()
     picks: list[Device] = []
+    # Of one GPU the first device is taken, so it is GPUs that are compared: there can be thousands of shares.
+    queues: dict[str, deque[Device]] = {}
+    for device in candidates:
+        queues.setdefault(device.unit.gpu_uuid, deque()).append(device)
     for _ in range(need):
-        choice = min(
-            candidates,
-            key=lambda device: (
-                (total[gpu := device.unit.gpu_uuid] - free[gpu]) * (-1 if packed else 1),
-                taken[gpu],
-                order[device.id],
-            ),
+        gpu = min(
+            queues,
+            key=lambda gpu: ((total[gpu] - free[gpu]) * (-1 if packed else 1), taken[gpu], order[queues[gpu][0].id]),
         )
-        candidates.remove(choice)
-        free[choice.unit.gpu_uuid] -= 1
-        taken[choice.unit.gpu_uuid] += 1
-        picks.append(choice)
+        free[gpu] -= 1
+        taken[gpu] += 1
+        picks.append(queues[gpu].popleft())
+        if not queues[gpu]:
+            del queues[gpu]
     chosen = [*required, *picks]
     gpus = sorted({device.unit.gpu_uuid: device.unit.gpu_index for device in chosen}.values())
     how = "most" if packed else "least"
@@ -137,7 +138,10 @@ class IndexChoice:
 def prefer_indices(
     inventory: Inventory, links: Sequence[Link], *, available: Sequence[int], required: Sequence[int], size: int
 ) -> IndexChoice:
-    """The choice that an unshared GPU resource of this inventory would make. Raises ConfigError for unknown indices."""
+    """The choice that an unshared GPU resource of this inventory would make.
+
+    Raises ConfigError for unknown indices and for a size that no choice can have.
+    """
     gpus = {gpu.index: gpu for gpu in inventory.accelerators}
     for index in (*available, *required):
         if index not in gpus or (index in required and index not in available):
@@ -147,6 +151,14 @@ def prefer_indices(
                 f"indices among: {known}",
                 "correct --available or --must",
             )
+    least = max(1, len(required))
+    if not least <= size <= len(available):
+        raise ConfigError(
+            f"{size} of {len(available)} available GPUs can't be chosen"
+            + (f" with {len(required)} required ones among them" if required else ""),
+            f"a size from {least} to {len(available)}" if least <= len(available) else "at least one available GPU",
+            "correct --size, --available or --must",
+        )
     units = [whole_gpu(gpu) for gpu in gpus.values()]
     resource = Resource(name=GPU_RESOURCE, devices=tuple(Device(id=unit.uuid, unit=unit) for unit in units))
     topology = Topology((), ()).updated(inventory.accelerators, links)

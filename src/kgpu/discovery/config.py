@@ -83,6 +83,16 @@ def read_text(value: Any, where: str) -> str:
     return str(value)
 
 
+def read_output_file(value: Any, where: str) -> str:
+    """A file name. After a flag, ``json`` and ``text`` are taken for the form of what is printed and refused."""
+    if where.startswith("-") and value in {"json", "text"}:
+        raise ConfigError(
+            f'{where} names a file, and "{value}" looks like a form', f"a path, such as ./{value}",
+            f"use -o {value} for the form of what is printed, or {where} ./{value} for a file of that name",
+        )  # fmt: skip
+    return str(value)
+
+
 def read_interval(value: Any, where: str) -> float:
     """Seconds from a Go duration or ``infinite``; a number is nanoseconds, as in the config file."""
     try:
@@ -129,8 +139,8 @@ OPTIONS: Final = (
     Option(attr="sleep_interval", flag="--sleep-interval", read=read_interval, default=60.0,
            envs=("GFD_SLEEP_INTERVAL",), key="flags.gfd.sleepInterval",
            help="Time between labellings, such as 60s, or infinite."),
-    Option(attr="output_file", flag="--output-file", aliases=("--output",), read=read_text, default=NFD_FEATURE_FILE,
-           envs=("GFD_OUTPUT_FILE",), key="flags.gfd.outputFile",
+    Option(attr="output_file", flag="--output-file", aliases=("--output",), read=read_output_file,
+           default=NFD_FEATURE_FILE, envs=("GFD_OUTPUT_FILE",), key="flags.gfd.outputFile",
            help="Write the labels to this feature file; empty: standard output."),
     Option(attr="machine_type_file", flag="--machine-type-file", read=read_text, default=MACHINE_TYPE_FILE,
            envs=("GFD_MACHINE_TYPE_FILE",), key="flags.gfd.machineTypeFile",
@@ -189,7 +199,7 @@ def _sources(
     if overrides.get(option.attr) is not None:
         found.append((option.flag, overrides[option.attr]))
     # An empty text can be a file name or false; for everything else it is as good as not set.
-    empty_counts = option.read in {read_text, read_bool}
+    empty_counts = option.read in {read_text, read_output_file, read_bool}
     found += [(name, env[name]) for name in option.envs if name in env and (env[name].strip() or empty_counts)]
     if option.key in config.flags:
         found.append((option.key, config.flags[option.key]))

@@ -25,7 +25,9 @@ from kgpu.formats.plugin_config import (
 from kgpu.formats.strict import Problems, Table, boolean, choice, raw, read_table, text, whole
 from kgpu.formats.yaml import Path, load_document
 
+KNOWN_BAD: Final = "unable to parse config file: "
 MAX_REPLICAS: Final = 65_535
+SHOWN: Final = 5  # problems in one message
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _REF: Final = re.compile(
     rf"[0-9]{{1,4}}(:[0-9]{{1,4}})?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/[0-9]+/[0-9]+", re.ASCII
@@ -33,12 +35,13 @@ _REF: Final = re.compile(
 
 
 def parse_config(content: str, *, source: str = "config file") -> PluginConfig:
-    """The file's content. Raises ConfigError for the first problem, saying how many more there are."""
+    """The file's content. Raises ConfigError for the first problem, with the next few and how many more there are."""
     config, problems = examine(content, source=source)
     if problems:
         first = problems[0]
-        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        raise ConfigError(first.what + more, first.expected, first.todo)
+        rest = [problem.what.removeprefix(KNOWN_BAD + f"{source}, ") for problem in problems[1:SHOWN]]
+        more = f"; and {len(problems) - SHOWN} more problems" if len(problems) > SHOWN else ""
+        raise ConfigError("; ".join([first.what, *rest]) + more, first.expected, first.todo)
     return config
 
 
@@ -47,7 +50,7 @@ def examine(content: str, *, source: str = "config file") -> tuple[PluginConfig,
     try:
         document = load_document(content, source=source)
     except ConfigError as problem:
-        known = f"unable to parse config file: error parsing config file: {problem.what}"
+        known = f"{KNOWN_BAD}error parsing config file: {problem.what.removeprefix('error parsing ')}"
         return PluginConfig(), [ConfigError(known, problem.expected, problem.todo)]
     problems = Problems(source, document, KNOWN)
     tree = read_table(problems, (), document.value, TOP)

@@ -283,11 +283,23 @@ def test_mig_layouts_follow_the_drivers_rules(root):
     assert [one["profile"] for one in gpu(root)["mig"]["devices"]] == ["1c.3g.40gb"]
     with pytest.raises(ConfigError, match="Insufficient Resources"):
         mig.partition(root, 0, ["7g.80gb", "1g.10gb"])
-    assert gpu(root)["mig"]["devices"] == []
+    assert [one["profile"] for one in gpu(root)["mig"]["devices"]] == ["1c.3g.40gb"]
     with pytest.raises(ConfigError, match=r'did you mean "1g\.10gb"'):
         mig.partition(root, 0, ["1g.10g"])
     mig.disable(root, 0)
     assert not gpu(root)["mig"]["enabled"]
+
+
+def test_a_refused_layout_costs_nothing(root):
+    mig.partition(root, 0, mig.expand(["1g.10gb:7"]))
+    before = gpu(root)["mig"]
+    with pytest.raises(ConfigError, match="Insufficient Resources"):
+        mig.partition(root, 0, mig.expand(["1g.10gb:8"]))
+    assert gpu(root)["mig"] == before
+    whole = gpu(root, 1)["mig"]
+    with pytest.raises(ConfigError, match="Insufficient Resources"):
+        mig.partition(root, 1, ["4g.40gb", "4g.40gb"])
+    assert gpu(root, 1)["mig"] == whole
 
 
 def test_mig_needs_a_gpu_that_has_it(tmp_path):

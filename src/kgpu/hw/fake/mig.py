@@ -9,14 +9,17 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
+from kgpu.formats import names
 from kgpu.hw.fake.create import environment
 from kgpu.hw.fake.operate import opened
 
@@ -31,17 +34,16 @@ def partition(root: Path, gpu: int, profiles: Sequence[str]) -> None:
     """Turn MIG on and replace the GPU's slices by ``profiles`` (``1g.10gb``; ``1c.3g.40gb`` makes a smaller CI).
 
     No profiles: MIG on, no slices. Slices are placed in the order given. Raises ConfigError for an unknown profile
-    (nothing is changed) or a layout that does not fit (no slice is left), HwError when the driver refuses, such as for
-    a slice in use.
+    or a layout that does not fit, HwError when the driver refuses, such as for a slice in use; nothing is changed then.
     """
     plan = [_rows(root, gpu, name) for name in profiles]
-    _child(root, gpu, {"mode": 1, "plan": plan, "names": list(profiles)})
+    _change(root, gpu, {"mode": 1, "plan": plan, "names": list(profiles)})
 
 
 def disable(root: Path, gpu: int) -> None:
     """Remove the GPU's slices and turn MIG off. Raises as ``partition``."""
     _rows(root, gpu, "")
-    _child(root, gpu, {"mode": 0, "plan": [], "names": []})
+    _change(root, gpu, {"mode": 0, "plan": [], "names": []})
 
 
 def expand(items: Iterable[str]) -> list[str]:
@@ -79,13 +81,25 @@ def _rows(root: Path, gpu: int, name: str) -> tuple[int, int]:
     return choices.get(name, (0, 0))
 
 
-def _child(root: Path, gpu: int, job: dict[str, Any]) -> None:
+def _change(root: Path, gpu: int, job: dict[str, Any]) -> None:
+    """Do it on a copy of the state first: what the driver refuses half-way would else have cost the slices there."""
+    with tempfile.TemporaryDirectory(prefix="kgpu-mig-") as folder:
+        copy = Path(folder) / "state"
+        with opened(root, writable=True) as state, state.locked():
+            shutil.copyfile(state.path, copy)
+        if (root / "dev").is_dir():
+            (Path(folder) / "dev").symlink_to((root / "dev").resolve())
+        _child(root, gpu, job, state=copy)
+    _child(root, gpu, job, state=root / "state")
+
+
+def _child(root: Path, gpu: int, job: dict[str, Any], *, state: Path) -> None:
     command = [sys.executable, "-m", "kgpu.hw.fake.mig", str(gpu), json.dumps(job)]
     paths = os.pathsep.join(filter(None, sys.path))
     try:
         result = subprocess.run(
             command,
-            env={**os.environ, "PYTHONPATH": paths, **environment(root)},
+            env={**os.environ, "PYTHONPATH": paths, **environment(root), names.ENV_HW_STATE: str(state)},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
