@@ -162,10 +162,9 @@ def test_indices_for_people() -> None:
     assert choice.indices == (1, 2)
     assert choice.score == 220
     assert choice.why
-    for available, required in (([0, 9], []), ([0, 1], [2])):
+    for available, required, size in (([0, 9], [], 1), ([0, 1], [2], 1), ([0], [], 3), ([0, 1], [], 0)):
         with pytest.raises(ConfigError):
-            prefer_indices(inventory, [], available=available, required=required, size=1)
-    assert prefer_indices(inventory, [], available=[0], required=[], size=3).indices == ()
+            prefer_indices(inventory, [], available=available, required=required, size=size)
 
 
 def test_shares_prefer_by_resource_even_when_partly_shared() -> None:
