@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, driver_root_here, log_options, run_async, with_state
+from kgpu.cli._common import (
+    OPTION_SHAPES,
+    ExampleCommand,
+    check_kubeconfig,
+    driver_root_here,
+    log_options,
+    run_async,
+    with_state,
+)
 from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE
 
 if TYPE_CHECKING:
@@ -88,7 +96,7 @@ def component_parameters(taken: Iterable[str]) -> list[click.Parameter]:
         names = [name for name in (row.flag, *row.aliases) if name.startswith("--") and name not in used]
         if names and row.flag in names:
             used.update(names)
-            shape = _SHAPES[_kind(row)]
+            shape = OPTION_SHAPES[_kind(row)]
             parameters.append(
                 click.Option([*names, parameter(row)], metavar="VALUE", help=_help(component, row), **shape)
             )
@@ -100,14 +108,6 @@ def parameter(row: Any) -> str:
     return f"component_{row.flag.lstrip('-').replace('-', '_')}"
 
 
-# A boolean flag may stand alone or have a value, as in Go: --gds-enabled, --gds-enabled=false.
-_SHAPES: Final[Mapping[str, dict[str, Any]]] = {
-    "bool": {"is_flag": False, "flag_value": "true", "default": None},
-    "text": {"default": None},
-    "choice": {"default": None},
-    "list": {"multiple": True},
-    "ints": {"multiple": True},
-}
 # What the agent has in its own way: --labels-sink and --labels-file.
 REPLACED_LABEL_OPTIONS: Final = {"oneshot", "output_file", "use_node_feature_api"}
 

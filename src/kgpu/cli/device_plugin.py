@@ -9,12 +9,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgpu.base.errors import ConfigError
 from kgpu.cli._common import (
+    OPTION_SHAPES,
     ExampleCommand,
     ExampleGroup,
     driver_root_here,
@@ -31,15 +32,6 @@ from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET
 if TYPE_CHECKING:
     from kgpu.formats.config_choice import ConfigText
     from kgpu.hw.port import Reader
-
-# A boolean flag may stand alone or have a value, as in Go: --gds-enabled, --gds-enabled=false.
-_SHAPES: Final[Mapping[str, dict[str, Any]]] = {
-    "bool": {"is_flag": False, "flag_value": "true", "default": None},
-    "text": {"default": None},
-    "choice": {"default": None},
-    "list": {"multiple": True},
-    "ints": {"multiple": True},
-}
 
 
 def _help(row: Any) -> str:
@@ -68,7 +60,7 @@ class RunCommand(ExampleCommand):
                 [row.flag, *row.aliases, f"flag_{row.attr}"],
                 metavar="VALUE",
                 help=_help(row),
-                **_SHAPES[row.kind.value],
+                **OPTION_SHAPES[row.kind.value],
             )
             for row in FLAGS
         ]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
+from kgpu.formats.go_flags import read_bool
 from kgpu.formats.plugin_config import NamePattern, PluginConfig, Sharing, SharingKind
 
 MIG_STRATEGIES: Final = ("none", "single", "mixed")
@@ -180,17 +181,6 @@ def _value(flag: Flag, config: PluginConfig, overrides: Mapping[str, Any], env: 
     return flag.default
 
 
-def _read_bool(value: Any, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = str(value)
-    if text in {"1", "t", "T", "true", "TRUE", "True"}:
-        return True
-    if text in {"", "0", "f", "F", "false", "FALSE", "False"}:
-        return False
-    raise ConfigError(f"{where}: {text!r} is not a boolean", "true or false", f"correct {where}")
-
-
 def _read_list(value: Any, where: str) -> tuple[str, ...]:
     del where
     items = value.split(",") if isinstance(value, str) else [part for item in value for part in str(item).split(",")]
@@ -205,7 +195,7 @@ def _read_ints(value: Any, where: str) -> tuple[int, ...]:
 
 
 _READ: Final[Mapping[Kind, Callable[[Any, str], Any]]] = {
-    Kind.BOOL: _read_bool,
+    Kind.BOOL: read_bool,
     Kind.TEXT: lambda value, _where: str(value),
     Kind.CHOICE: lambda value, _where: str(value).strip(),
     Kind.LIST: _read_list,

@@ -16,6 +16,7 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.discovery.model import LabelSettings, MigStrategy, SharedResource, Sharing, SharingKind
 from kgpu.formats import plugin_config
 from kgpu.formats.duration import INFINITE, parse_duration
+from kgpu.formats.go_flags import read_bool
 from kgpu.formats.names import NFD_FEATURE_FILE
 from kgpu.formats.plugin_config import PluginConfig
 
@@ -63,18 +64,6 @@ class ProgramSettings:
             interval=None if math.isinf(self.sleep_interval) else self.sleep_interval,
             machine_type_file=self.machine_type_file,
         )
-
-
-def read_bool(value: Any, where: str) -> bool:
-    """Go's spellings of true and false."""
-    if isinstance(value, bool):
-        return value
-    text = str(value)
-    if text in {"1", "t", "T", "true", "TRUE", "True"}:
-        return True
-    if text in {"", "0", "f", "F", "false", "FALSE", "False"}:
-        return False
-    raise ConfigError(f'{where}: "{text}" is not a boolean', "true or false", f"correct {where}")
 
 
 def read_text(value: Any, where: str) -> str:
