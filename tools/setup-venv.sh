@@ -41,7 +41,7 @@ fi
 say "2/3 packages at the versions in constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    --editable . --group dev
+    --editable '.[lab]' --group dev
 
 # Precompiled modules keep a process 10 MB smaller for as long as it lives.
 say "3/3 compiling modules"

@@ -1,0 +1,171 @@
+"""Which kinds the embedded API serves: the real API's own (rows read from a real server) and those of CRDs.
+
+``Kinds`` is the one place that is asked what a path, an apiVersion and kind, or a group and plural mean. CRDs add and
+remove rows while it runs; whoever caches something by kind subscribes with ``on_change``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.kube.port import Resource
+
+READ_ONLY: Final = frozenset({"get", "list"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind in one version. ``storage`` kinds are kept under ``(group, plural)`` whatever version is asked for.
+
+    ``subresources`` maps a name (``status``, ``scale``, ``binding``) to the APIResource row that discovery shows.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    singular: str = ""
+    namespaced: bool = True
+    verbs: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: dict[str, dict[str, Any]] = field(default_factory=dict, hash=False, compare=False)
+    custom: bool = False
+    schema: str = ""  # name in the schema table (built in) or the CRD's own key
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Where objects of this kind are kept."""
+        return self.group, self.plural
+
+    @property
+    def resource(self) -> Resource:
+        return Resource(self.group, self.version, self.plural, self.kind, self.namespaced)
+
+    @property
+    def stored(self) -> bool:
+        """False for kinds that are only asked, as SelfSubjectAccessReview and Binding."""
+        return "list" in self.verbs and self.plural != "componentstatuses"
+
+
+class Kinds:
+    """All kinds that are served now. Not thread safe; one event loop."""
+
+    def __init__(self, kinds: Iterable[Kind] | None = None) -> None:
+        self._by_path: dict[tuple[str, str, str], Kind] = {}
+        self._listeners: list[Callable[[], None]] = []
+        for kind in builtin() if kinds is None else kinds:
+            self._by_path[kind.group, kind.version, kind.plural] = kind
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._by_path.values())
+
+    def find(self, group: str, version: str, plural: str) -> Kind | None:
+        """By path; None when there is none."""
+        return self._by_path.get((group, version, plural))
+
+    def of(self, api_version: str, kind: str) -> Kind | None:
+        """By an object's apiVersion and kind."""
+        group, _, version = api_version.rpartition("/")
+        return next((k for k in self if k.group == group and k.version == version and k.kind == kind), None)
+
+    def stored(self, group: str, plural: str) -> Kind | None:
+        """Any version of what is kept under ``(group, plural)``."""
+        return next((kind for kind in self if kind.key == (group, plural)), None)
+
+    def need(self, group: str, plural: str) -> Kind:
+        """As ``stored``, for kinds that are always there."""
+        found = self.stored(group, plural)
+        assert found is not None, f"{plural}.{group}"
+        return found
+
+    def replace_custom(self, group: str, plural: str, kinds: Iterable[Kind]) -> None:
+        """The versions that a CRD serves now; none removes it."""
+        for path in [path for path, kind in self._by_path.items() if kind.custom and kind.key == (group, plural)]:
+            del self._by_path[path]
+        for kind in kinds:
+            self._by_path[kind.group, kind.version, kind.plural] = kind
+        for listener in self._listeners:
+            listener()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every change of the custom kinds."""
+        self._listeners.append(listener)
+
+
+class _Row(msgspec.Struct):
+    """A row of ``data/resources.json``: an APIResource with its groupVersion."""
+
+    groupVersion: str  # noqa: N815 - the API's name
+    name: str
+    kind: str
+    namespaced: bool
+    verbs: tuple[str, ...]
+    singularName: str = ""  # noqa: N815
+    shortNames: tuple[str, ...] = ()  # noqa: N815
+    categories: tuple[str, ...] = ()
+
+
+@functools.cache
+def discovery_data() -> dict[str, Any]:
+    """``data/resources.json``: version, groups (APIGroup rows in the real order), resources (APIResource rows)."""
+    found: dict[str, Any] = msgspec.json.decode(_read("resources.json"))
+    return found
+
+
+@functools.cache
+def schema_data() -> dict[str, dict[str, Any]]:
+    """``data/schemas.json``: OpenAPI schemas by name, references as bare names."""
+    found: dict[str, dict[str, Any]] = msgspec.json.decode(_read("schemas.json"))
+    return found
+
+
+def _read(name: str) -> bytes:
+    return resources.files(__package__).joinpath("data", name).read_bytes()
+
+
+@functools.cache
+def builtin() -> tuple[Kind, ...]:
+    """The real API server's kinds."""
+    by_gvk: dict[tuple[str, str, str], str] = {}
+    for name, schema in schema_data().items():
+        for gvk in schema.get("x-kubernetes-group-version-kind", ()):
+            by_gvk[gvk["group"], gvk["version"], gvk["kind"]] = name
+    raw = discovery_data()["resources"]
+    rows = [(msgspec.convert(one, _Row), one) for one in raw]
+    subresources: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row, one in rows:
+        plural, slash, name = row.name.partition("/")
+        if slash:
+            subresources.setdefault((row.groupVersion, plural), {})[name] = one
+    found = []
+    for row, _ in rows:
+        if "/" in row.name:
+            continue
+        group, _, version = row.groupVersion.rpartition("/")
+        found.append(
+            Kind(
+                group=group,
+                version=version,
+                plural=row.name,
+                kind=row.kind,
+                singular=row.singularName,
+                namespaced=row.namespaced,
+                verbs=row.verbs,
+                short_names=row.shortNames,
+                categories=row.categories,
+                subresources=subresources.get((row.groupVersion, row.name), {}),
+                schema=by_gvk.get((group, version, row.kind), ""),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,102 @@
+"""A type as a tree: what patches, server-side apply, defaulting and strict decoding need to know of a field.
+
+Built from OpenAPI schemas, the real API's (``data/schemas.json``) or a CRD's own. Nodes are made on demand and shared,
+so that recursive types are fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Raw = Mapping[str, Any]
+_MISSING: Final[Any] = object()
+
+
+class Node:
+    """One schema. ``raw`` is the resolved OpenAPI schema; ``name`` the type's name, "" for anonymous ones."""
+
+    __slots__ = ("_children", "_table", "name", "raw")
+
+    def __init__(self, raw: Raw, table: Mapping[str, Raw], name: str = "") -> None:
+        self._table = table
+        reference = raw.get("$ref")
+        if reference is not None:
+            name = str(reference)
+            raw = {**table.get(name, {}), **{key: value for key, value in raw.items() if key != "$ref"}}
+        self.raw = raw
+        self.name = name
+        self._children: dict[str, Node | None] = {}
+
+    def _child(self, slot: str, raw: Any) -> Node | None:
+        found = self._children.get(slot, _MISSING)
+        if found is _MISSING:
+            found = Node(raw, self._table) if isinstance(raw, Mapping) else None
+            self._children[slot] = found
+        return found  # type: ignore[no-any-return]
+
+    def field(self, name: str) -> Node | None:
+        """The schema of an object's field: a property, else what ``additionalProperties`` says, else None."""
+        raw = self.raw.get("properties", {}).get(name)
+        return self._child(f".{name}", raw) if raw is not None else self.values
+
+    @property
+    def values(self) -> Node | None:
+        """The schema of a map's values."""
+        return self._child("{}", self.raw.get("additionalProperties"))
+
+    @property
+    def items(self) -> Node | None:
+        """The schema of a list's items."""
+        return self._child("[]", self.raw.get("items"))
+
+    @property
+    def properties(self) -> Mapping[str, Raw]:
+        found: Mapping[str, Raw] = self.raw.get("properties", {})
+        return found
+
+    @property
+    def type(self) -> str:
+        """``object``, ``array``, ``string``, ``integer``, ``number``, ``boolean``, or "" when anything goes."""
+        return str(self.raw.get("type", ""))
+
+    @property
+    def int_or_string(self) -> bool:
+        return bool(self.raw.get("x-kubernetes-int-or-string")) or self.raw.get("format") == "int-or-string"
+
+    @property
+    def preserves_unknown(self) -> bool:
+        """Fields that no property names are kept."""
+        return bool(self.raw.get("x-kubernetes-preserve-unknown-fields"))
+
+    @property
+    def embedded(self) -> bool:
+        """A whole object with apiVersion, kind and metadata."""
+        return bool(self.raw.get("x-kubernetes-embedded-resource"))
+
+    @property
+    def list_type(self) -> str:
+        """``atomic``, ``set`` or ``map``; lists are atomic unless said otherwise."""
+        return str(self.raw.get("x-kubernetes-list-type", "atomic"))
+
+    @property
+    def map_keys(self) -> tuple[str, ...]:
+        """The fields that identify an item of a ``map`` list."""
+        return tuple(self.raw.get("x-kubernetes-list-map-keys", ()))
+
+    @property
+    def map_type(self) -> str:
+        """``granular`` or ``atomic``."""
+        return str(self.raw.get("x-kubernetes-map-type", "granular"))
+
+    @property
+    def patch_strategy(self) -> tuple[str, ...]:
+        """Of strategic merge: any of ``merge``, ``replace``, ``retainKeys``."""
+        return tuple(filter(None, str(self.raw.get("x-kubernetes-patch-strategy", "")).split(",")))
+
+    @property
+    def patch_merge_key(self) -> str:
+        return str(self.raw.get("x-kubernetes-patch-merge-key", ""))
+
+
+ANYTHING: Final = Node({"x-kubernetes-preserve-unknown-fields": True}, {})

@@ -1,0 +1,148 @@
+"""What the API answers instead of an object: Status with code, reason, message and causes, worded as the real one.
+
+``ApiError`` is raised anywhere below the HTTP surface, which turns it into the answer. ``FieldError`` is one complaint
+about one field; ``invalid`` makes the 422 of several.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Object = dict[str, Any]
+
+
+class ApiError(Exception):
+    """A refusal. ``details`` is the Status object's ``details``."""
+
+    def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+
+    def to_status(self) -> Object:
+        """The Status object."""
+        status: Object = {
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
+        }  # fmt: skip
+        if self.reason:
+            status["reason"] = self.reason
+        if self.details:
+            status["details"] = self.details
+        return {**status, "code": self.code}
+
+
+# The words of a field's complaint, by type: what stands before the detail.
+_SENTENCES: Final = {
+    "FieldValueInvalid": "Invalid value",
+    "FieldValueRequired": "Required value",
+    "FieldValueNotSupported": "Unsupported value",
+    "FieldValueForbidden": "Forbidden",
+    "FieldValueDuplicate": "Duplicate value",
+    "FieldValueNotFound": "Not found",
+    "FieldValueTooLong": "Too long",
+    "FieldValueTooMany": "Too many",
+    "FieldValueTypeInvalid": "Invalid value",
+    "InternalError": "Internal error",
+}
+_WITHOUT_VALUE: Final = frozenset(
+    {"FieldValueRequired", "FieldValueForbidden", "FieldValueTooLong", "FieldValueTooMany", "InternalError"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One complaint: the type (a CauseType), the field's path as ``spec.containers[0].image``, the value, the rest."""
+
+    type: str
+    field: str
+    value: Any = None
+    detail: str = ""
+
+    @property
+    def message(self) -> str:
+        """Without the field, as in a cause."""
+        text = _SENTENCES[self.type]
+        if self.type not in _WITHOUT_VALUE:
+            text += f": {shown(self.value)}"
+        return f"{text}: {self.detail}" if self.detail else text
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def shown(value: Any) -> str:
+    """A value as the API's messages print it: JSON for what has structure, quoted strings, bare numbers."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def required(field: str, detail: str = "") -> FieldError:
+    return FieldError("FieldValueRequired", field, "", detail)
+
+
+def bad_value(field: str, value: Any, detail: str) -> FieldError:
+    return FieldError("FieldValueInvalid", field, value, detail)
+
+
+def forbidden_field(field: str, detail: str) -> FieldError:
+    return FieldError("FieldValueForbidden", field, None, detail)
+
+
+def unsupported(field: str, value: Any, supported: Sequence[str]) -> FieldError:
+    known = ", ".join(shown(one) for one in sorted(supported))
+    return FieldError("FieldValueNotSupported", field, value, f"supported values: {known}")
+
+
+def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> ApiError:
+    """422: ``Pod "x" is invalid: spec.y: ...``, several in brackets."""
+    qualified = f"{kind}.{group}" if group else kind
+    texts = list(dict.fromkeys(str(error) for error in errors))
+    joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in errors]
+    details = {"name": name, "group": group, "kind": kind, "causes": causes}
+    message = f'{qualified} "{name}" is invalid: {joined}'
+    return ApiError(422, "Invalid", message, {key: value for key, value in details.items() if value})
+
+
+def _about(group: str, plural: str, name: str) -> tuple[str, Object]:
+    qualified = f"{plural}.{group}" if group else plural
+    details = {"name": name, "group": group, "kind": plural}
+    return f'{qualified} "{name}"', {key: value for key, value in details.items() if value}
+
+
+def not_found(group: str, plural: str, name: str) -> ApiError:
+    words, details = _about(group, plural, name)
+    return ApiError(404, "NotFound", f"{words} not found", details)
+
+
+def already_exists(group: str, plural: str, name: str) -> ApiError:
+    words, details = _about(group, plural, name)
+    return ApiError(409, "AlreadyExists", f"{words} already exists", details)
+
+
+def conflict(group: str, plural: str, name: str, why: str) -> ApiError:
+    """409: ``Operation cannot be fulfilled on ...``."""
+    words, details = _about(group, plural, name)
+    return ApiError(409, "Conflict", f"Operation cannot be fulfilled on {words}: {why}", details)
+
+
+MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
+    """403: ``pods "x" is forbidden: ...``."""
+    words, details = _about(group, plural, name)
+    return ApiError(403, "Forbidden", f"{words} is forbidden: {why}", details)
+
+
+def bad_request(message: str) -> ApiError:
+    return ApiError(400, "BadRequest", message)
+
+
+def expired(message: str) -> ApiError:
+    """410: a resourceVersion or continue token that is too old."""
+    return ApiError(410, "Expired", message)
