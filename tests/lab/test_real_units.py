@@ -341,13 +341,14 @@ def _read_archive(raw: bytes) -> dict[str, bytes]:
 
 
 def test_archives_are_reproducible_and_consistent() -> None:
-    [base, sample] = images.cuda_images(b"bb", ["sh", "busybox"], {"/lib64/ld.so": b"ld"}, b"prog")
-    raw = images.oci_archive(sample, architecture="amd64")
-    assert raw == images.oci_archive(sample, architecture="amd64")
+    [base, *samples] = images.cuda_images(b"bb", ["sh", "busybox"], {"/lib64/ld.so": b"ld"}, b"prog")
+    raw = images.oci_archive(*samples, architecture="amd64")
+    assert raw == images.oci_archive(*samples, architecture="amd64")
     files = _read_archive(raw)
     index = json.loads(files["index.json"])
     names = [entry["annotations"]["io.containerd.image.name"] for entry in index["manifests"]]
-    assert tuple(names) == images.VECTORADD_IMAGES
+    assert names == [name for group in images.SAMPLE_IMAGES.values() for name in group]
+    assert len([name for name in files if name.startswith("blobs/")]) == 2 * len(samples) + 1, "one layer for all"
     manifest = json.loads(files[f"blobs/sha256/{index['manifests'][0]['digest'][7:]}"])
     for blob in (manifest["config"], *manifest["layers"]):
         assert len(files[f"blobs/sha256/{blob['digest'][7:]}"]) == blob["size"]

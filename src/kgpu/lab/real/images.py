@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.lab import samples
 from kgpu.lab.real.configs import PAUSE_IMAGE
 
 PAUSE_SOURCE: Final = Path(__file__).parent / "pause.c"
@@ -39,6 +40,13 @@ VECTORADD_IMAGES: Final = (
     "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
     "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1-ubuntu20.04",
 )
+# Rows of kgpu.lab.samples, and the names under which the documents use them.
+SAMPLE_IMAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "vectoradd": VECTORADD_IMAGES,
+    "nbody": ("nvcr.io/nvidia/k8s/cuda-sample:nbody-cuda12.5.0",),
+    "pytorch": ("nvcr.io/nvidia/pytorch:24.01-py3",),
+    "tritonserver": ("nvcr.io/nvidia/tritonserver:24.01-py3",),
+}
 # What programs that use CUDA link with; older C libraries have them apart, newer ones as empty shells.
 _LIBRARIES: Final = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
 _ARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -91,53 +99,59 @@ def layer_tar(files: Iterable[File]) -> bytes:
     return out.getvalue()
 
 
-def oci_archive(image: Image, *, architecture: str) -> bytes:
-    """The image as an OCI layout in a tar, with one index entry per name, as ``ctr images import`` reads it."""
-    raw_layer = layer_tar(image.files)
-    layer = gzip.compress(raw_layer, compresslevel=1, mtime=0)
-    config = _json(
-        {
-            "architecture": architecture,
-            "os": "linux",
-            "config": {
-                "Env": list(image.env),
-                "Entrypoint": list(image.entrypoint) or None,
-                "Cmd": list(image.command) or None,
-                "WorkingDir": image.workdir,
-                "Labels": dict(image.labels),
-            },
-            "rootfs": {"type": "layers", "diff_ids": [_digest(raw_layer)]},
-        }
-    )
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
-            "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar+gzip", layer)],
-        }
-    )
-    entry = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest)
-    index = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.index.v1+json",
-            "manifests": [
-                {**entry, "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}}
-                for name in image.names
-            ],
-        }
-    )
-    blobs = {_digest(blob): blob for blob in (config, layer, manifest)}
+def oci_archive(*images: Image, architecture: str) -> bytes:
+    """The images as an OCI layout in a tar, with one index entry per name, as ``ctr images import`` reads it.
+
+    Images with the same files share their layer.
+    """
+    blobs: dict[str, bytes] = {}
+    layers: dict[tuple[File, ...], tuple[str, bytes]] = {}
+    entries: list[dict[str, Any]] = []
+    for image in images:
+        if image.files not in layers:
+            raw = layer_tar(image.files)
+            layers[image.files] = _digest(raw), gzip.compress(raw, compresslevel=1, mtime=0)
+        identity, layer = layers[image.files]
+        config = _json(_config(image, identity, architecture))
+        manifest = _json(
+            {
+                "schemaVersion": 2,
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
+                "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar+gzip", layer)],
+            }
+        )
+        entry = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest)
+        entries += [
+            {**entry, "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}}
+            for name in image.names
+        ]
+        blobs.update({_digest(blob): blob for blob in (config, layer, manifest)})
+    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": entries}
     files = [
         File(path="oci-layout", data=_json({"imageLayoutVersion": "1.0.0"}), mode=0o644),
-        File(path="index.json", data=index, mode=0o644),
+        File(path="index.json", data=_json(index), mode=0o644),
         *(
             File(path=f"blobs/sha256/{digest.removeprefix('sha256:')}", data=blob, mode=0o644)
             for digest, blob in sorted(blobs.items())
         ),
     ]
     return layer_tar(files)
+
+
+def _config(image: Image, layer: str, architecture: str) -> dict[str, Any]:
+    return {
+        "architecture": architecture,
+        "os": "linux",
+        "config": {
+            "Env": list(image.env),
+            "Entrypoint": list(image.entrypoint) or None,
+            "Cmd": list(image.command) or None,
+            "WorkingDir": image.workdir,
+            "Labels": dict(image.labels),
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer]},
+    }
 
 
 def _json(value: Any) -> bytes:
@@ -205,21 +219,34 @@ def cuda_images(
     base = [*_base_files(busybox, applets), *_folders(extra), *extra]
     images = [Image(names=CUDA_BASE_IMAGES, files=tuple(base), command=("sh",), env=_CUDA_ENV)]
     if vectoradd is not None:
-        sample = [
-            File(path="cuda-samples"),
-            File(path="cuda-samples/vectorAdd", data=vectoradd),
-            File(path="cuda-samples/vectoradd", link="vectorAdd"),
-        ]
-        images.append(
-            Image(
-                names=VECTORADD_IMAGES,
-                files=(*base, *sample),
-                entrypoint=("/cuda-samples/vectorAdd",),
-                env=_CUDA_ENV,
-                workdir="/cuda-samples",
-            )
-        )
+        images += _sample_images(base, vectoradd)
     return images
+
+
+def _sample_images(base: Sequence[File], vectoradd: bytes) -> list[Image]:
+    """The samples, all with the same files, so that they share a layer."""
+    wanted = [samples.by_name(name) for name in SAMPLE_IMAGES]
+    contents = {path: source for sample in wanted for path, source in sample.files.items()}
+    added = [
+        File(path=path.strip("/"), data=vectoradd if source == "artifact:vectoradd" else samples.script(source))
+        for path, source in sorted(contents.items())
+    ]
+    known = {file.path.strip("/") for file in base}
+    workdirs = [File(path=f"{sample.workdir.strip('/')}/.keep", data=b"", mode=0o644) for sample in wanted]
+    folders = [folder for folder in _folders([*added, *workdirs]) if folder.path not in known]
+    files = (*base, *folders, *added, *workdirs)
+    return [
+        Image(
+            names=SAMPLE_IMAGES[sample.name],
+            files=files,
+            entrypoint=sample.entrypoint,
+            # Busybox is the only shell of these images.
+            command=tuple("sh" if word == "/bin/bash" else word for word in sample.command),
+            env=tuple(f"{name}={value}" for name, value in sample.env.items()),
+            workdir=sample.workdir,
+        )
+        for sample in wanted
+    ]
 
 
 def _merged(path: str) -> str:
@@ -294,14 +321,11 @@ def write_archives(folder: Path, vectoradd: Path | None) -> list[Path]:
     """Build every image of the lab into ``folder`` as ``NAME.tar``; the archives, the pause image first."""
     busybox, applets = host_busybox()
     sample = vectoradd.read_bytes() if vectoradd is not None else None
-    images = [
-        pause_image(compile_pause(folder)),
-        busybox_image(busybox, applets),
-        *cuda_images(busybox, applets, host_libraries(), sample),
-    ]
+    base, *others = cuda_images(busybox, applets, host_libraries(), sample)
+    groups = [[pause_image(compile_pause(folder))], [busybox_image(busybox, applets)], [base], others]
     archives = []
-    for image in images:
-        archive = folder / f"{image.names[0].split('/')[-1].replace(':', '-')}.tar"
-        write_atomic(archive, oci_archive(image, architecture=architecture()))
+    for group in filter(None, groups):
+        archive = folder / f"{group[0].names[0].split('/')[-1].replace(':', '-')}.tar"
+        write_atomic(archive, oci_archive(*group, architecture=architecture()))
         archives.append(archive)
     return archives

@@ -1,0 +1,110 @@
+"""Container images that the lab knows, by name: what they run and which files they have. Data, with one lookup.
+
+Simulated nodes run them as local processes, the real lab builds images of the same rows; any other image is a stand-in
+that stays running. A file's content is a script of ``sample_files`` or an artifact of the simulated driver's build.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+SCRIPTS: Final = Path(__file__).parent / "sample_files"
+_PATH: Final = "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CUDA_ENV: Final = {
+    "PATH": _PATH,
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+}
+_PLAIN_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+_VECTORADD: Final = {
+    "/cuda-samples/vectorAdd": "artifact:vectoradd",
+    "/cuda-samples/vectoradd": "artifact:vectoradd",
+    "/tmp/vectorAdd": "artifact:vectoradd",  # noqa: S108 - where older samples have it
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One row: images whose whole name matches ``pattern``.
+
+    ``files`` maps paths in the image to ``script:NAME`` or ``artifact:NAME``; ``serves`` are TCP ports that it listens
+    on; ``pause`` images run nothing and wait.
+    """
+
+    name: str
+    pattern: str
+    env: Mapping[str, str] = field(default_factory=lambda: _PLAIN_ENV)
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    workdir: str = "/"
+    files: Mapping[str, str] = field(default_factory=dict)
+    serves: tuple[int, ...] = ()
+    pause: bool = False
+
+
+SAMPLES: Final = (
+    Sample(
+        name="vectoradd",
+        pattern=r".*cuda-sample:vectoradd.*",
+        env=_CUDA_ENV,
+        entrypoint=("/cuda-samples/vectorAdd",),
+        workdir="/cuda-samples",
+        files=_VECTORADD,
+    ),
+    Sample(
+        name="nbody",
+        pattern=r".*cuda-sample:nbody.*",
+        env=_CUDA_ENV,
+        entrypoint=("/cuda-samples/nbody",),
+        workdir="/cuda-samples",
+        files={**_VECTORADD, "/cuda-samples/nbody": "script:nbody"},
+    ),
+    Sample(
+        name="cuda",
+        pattern=r"(.*/)?(nvidia/cuda|cuda)[:@].*",
+        env=_CUDA_ENV,
+        command=("/bin/bash",),
+        files=_VECTORADD,
+    ),
+    Sample(
+        name="pytorch",
+        pattern=r".*pytorch.*",
+        env=_CUDA_ENV,
+        command=("/bin/bash",),
+        workdir="/workspace",
+        files={"/usr/local/bin/torchrun": "script:torchrun"},
+    ),
+    Sample(
+        name="tritonserver",
+        pattern=r".*tritonserver.*",
+        env=_CUDA_ENV,
+        command=("tritonserver",),
+        workdir="/opt/tritonserver",
+        files={
+            "/opt/tritonserver/bin/tritonserver": "script:tritonserver",
+            "/usr/local/bin/tritonserver": "script:tritonserver",
+        },
+        serves=(8000,),
+    ),
+    Sample(name="shell", pattern=r"(.*/)?(busybox|ubuntu|debian|alpine|bash)(:.*|@.*)?", command=("sh",)),
+    Sample(name="pause", pattern=r"(.*/)?pause(:.*|@.*)?", pause=True),
+)
+
+
+def find(image: str) -> Sample | None:
+    """The row of an image name; None for an image that the lab does not know."""
+    return next((row for row in SAMPLES if re.fullmatch(row.pattern, image)), None)
+
+
+def by_name(name: str) -> Sample:
+    """The row of that name."""
+    return next(row for row in SAMPLES if row.name == name)
+
+
+def script(source: str) -> bytes:
+    """The content of a ``script:NAME``."""
+    return (SCRIPTS / source.removeprefix("script:")).read_bytes()
