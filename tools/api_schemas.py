@@ -58,14 +58,21 @@ def strip(schema: Any) -> Any:
     return found
 
 
+def compact(value: Any) -> str:
+    """One line of JSON, keys in order."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
 def write(name: str, data: dict[str, Any]) -> None:
     """One line per entry of the outer tables, so that differences between versions can be read."""
-    text = json.dumps(data, separators=(",", ":"), sort_keys=True)
     if name == "schemas.json":
-        rows = (f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'), sort_keys=True)}" for key, value in data.items())
+        rows = (
+            f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'), sort_keys=True)}"
+            for key, value in data.items()
+        )
         text = "{\n" + ",\n".join(rows) + "\n}"
     else:
-        rows = (json.dumps(row, separators=(",", ":"), sort_keys=True) for row in data["resources"])
+        rows = (compact(row) for row in data["resources"])
         head = {key: value for key, value in data.items() if key != "resources"}
         text = json.dumps(head, separators=(",", ":"))[:-1] + ',\n"resources":[\n' + ",\n".join(rows) + "\n]}"
     DATA.mkdir(parents=True, exist_ok=True)

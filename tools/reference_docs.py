@@ -16,6 +16,8 @@ from kgpu.discovery.config import OPTIONS
 from kgpu.hw.fake import profiles
 from kgpu.hw.fake.operate import FAULTS
 from kgpu.hw.fake.settings import SETTINGS
+from kgpu.lab import samples
+from kgpu.lab.scenarios import model as scenarios
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -67,12 +69,26 @@ def _faults() -> str:
     return _table(("fault", "what happens"), [(f"`{name}`", text) for name, text in FAULTS.items()])
 
 
+def _scenarios() -> str:
+    rows = []
+    for name in scenarios.bundled():
+        story = scenarios.load(name)
+        rows.append((f"`{name}`", f"**{story.title}.** {' '.join(story.story.split())}"))
+    return _table(("scenario", "what it shows"), rows)
+
+
+def _samples() -> str:
+    return _table(("sample", "image names (regular expression)"), [(s.name, f"`{s.pattern}`") for s in samples.SAMPLES])
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "device-plugin-flags": lambda: _flags(FLAGS),
     "labels-flags": lambda: _flags(OPTIONS),
     "profiles": _profiles,
     "settings": _settings,
     "faults": _faults,
+    "scenarios": _scenarios,
+    "samples": _samples,
 }
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kgpu.formats.names import ENV_DRIVER_CAPABILITIES, ENV_VISIBLE_DEVICES
+
 SCRIPTS: Final = Path(__file__).parent / "sample_files"
 _PATH: Final = "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CUDA_ENV: Final = {
     "PATH": _PATH,
-    "NVIDIA_VISIBLE_DEVICES": "all",
-    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    ENV_VISIBLE_DEVICES: "all",
+    ENV_DRIVER_CAPABILITIES: "compute,utility",
 }
 _PLAIN_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _VECTORADD: Final = {
