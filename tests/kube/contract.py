@@ -16,6 +16,7 @@ import pytest
 from kgpu.kube.port import (
     CONFIG_MAPS,
     NODES,
+    PODS,
     Change,
     KubeApi,
     KubeRefusedError,
@@ -76,6 +77,53 @@ class Contract:
             await api.create(CONFIG_MAPS, place.config_map("a"))
         assert caught.value.conflict
         assert caught.value.reason == "AlreadyExists"
+
+    async def test_deleting_can_insist_on_one_uid(self, api: KubeApi, place: Place) -> None:
+        made = await api.create(CONFIG_MAPS, place.config_map("a"))
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.delete(CONFIG_MAPS, name_of(made), namespace=place.namespace, uid=str(uuid.uuid4()))
+        assert caught.value.conflict
+        uid = made["metadata"]["uid"]
+        assert await api.delete(CONFIG_MAPS, name_of(made), namespace=place.namespace, uid=uid) is True
+        assert await api.get(CONFIG_MAPS, name_of(made), namespace=place.namespace) is None
+
+    async def test_finalizers_hold_an_object_until_they_are_gone(self, api: KubeApi, place: Place) -> None:
+        obj = place.config_map("a")
+        obj["metadata"]["finalizers"] = ["kgpu.dev/test"]
+        await api.create(CONFIG_MAPS, obj)
+        assert await api.delete(CONFIG_MAPS, name_of(obj), namespace=place.namespace) is True
+        held = await api.get(CONFIG_MAPS, name_of(obj), namespace=place.namespace)
+        assert held is not None
+        assert held["metadata"]["deletionTimestamp"]
+        await api.patch(CONFIG_MAPS, name_of(obj), {"metadata": {"finalizers": None}}, namespace=place.namespace)
+        assert await api.get(CONFIG_MAPS, name_of(obj), namespace=place.namespace) is None
+
+    async def test_bindings_and_the_grace_of_pods(self, api: KubeApi, place: Place) -> None:
+        name, node = f"{place.prefix}-pod", f"{place.prefix}-node"
+        # Its scheduler is nobody, and so the pod waits for the test; its node is not there, and so nobody runs it.
+        spec = {
+            "schedulerName": "nobody", "terminationGracePeriodSeconds": 100,
+            "containers": [{"name": "c", "image": "registry.invalid/none"}],
+        }  # fmt: skip
+        await api.create(PODS, {"metadata": {"name": name, "namespace": place.namespace}, "spec": spec})
+        binding = {
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": place.namespace},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }  # fmt: skip
+        await api.create(PODS, binding, subresource="binding")
+        bound = await api.get(PODS, name, namespace=place.namespace)
+        assert bound is not None
+        assert bound["spec"]["nodeName"] == node
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.create(PODS, binding, subresource="binding")
+        assert caught.value.conflict
+        assert await api.delete(PODS, name, namespace=place.namespace) is True
+        going = await api.get(PODS, name, namespace=place.namespace)
+        # Only what nobody collects meanwhile can be looked at: a pod garbage collector removes pods of no node.
+        if going is not None:
+            assert going["metadata"]["deletionGracePeriodSeconds"] == 100
+        await api.delete(PODS, name, namespace=place.namespace, grace=0)
+        assert await api.get(PODS, name, namespace=place.namespace) is None
 
     async def test_lists_select_by_name_and_label_and_know_their_kind(self, api: KubeApi, place: Place) -> None:
         for name, colour in (("a", "red"), ("b", "blue"), ("c", "red")):

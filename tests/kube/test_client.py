@@ -12,7 +12,7 @@ import pytest
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.client import connect
-from kgpu.kube.port import CONFIG_MAPS, NODES, Change, KubeApi, KubeRefusedError, KubeUnreachableError, Object
+from kgpu.kube.port import CONFIG_MAPS, NODES, PODS, Change, KubeApi, KubeRefusedError, KubeUnreachableError, Object
 
 Answer = Callable[[str, dict[str, str], bytes], tuple[int, str]]
 
@@ -96,6 +96,25 @@ async def test_requests_carry_credentials_path_and_manager(tmp_path: Path) -> No
     assert applied.startswith("PATCH /api/v1/namespaces/n/configmaps/a%2Fb/status?fieldManager=me&force=true ")
     assert apply_headers["content-type"] == "application/apply-patch+yaml"
     assert json.loads(body)["kind"] == "ConfigMap"
+
+
+async def test_subresources_and_delete_options_as_they_are_sent(tmp_path: Path) -> None:
+    server = Server(lambda _line, _headers, _body: (200, "{}"))
+    binding: Object = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p", "namespace": "n"}}
+    async with server.running(tmp_path) as api:
+        await api.create(PODS, binding, subresource="binding")
+        await api.delete(PODS, "p", namespace="n")
+        await api.delete(PODS, "p", namespace="n", grace=0, uid="u", propagation="Foreground")
+    (bound, _, body), (_, _, plain), (deleted, headers, options) = server.requests
+    assert bound == "POST /api/v1/namespaces/n/pods/p/binding HTTP/1.1"
+    assert json.loads(body) == binding
+    assert plain == b""
+    assert deleted == "DELETE /api/v1/namespaces/n/pods/p HTTP/1.1"
+    assert headers["content-type"] == "application/json"
+    assert json.loads(options) == {
+        "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": {"uid": "u"},
+        "propagationPolicy": "Foreground",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "reason"), [(401, "Unauthorized"), (403, "Forbidden"), (409, "Conflict"), (500, "")])

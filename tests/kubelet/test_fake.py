@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import KubeletError, UserError
+from kgpu.kubelet.convert import decode_allocation
 from kgpu.kubelet.device_plugin import DevicePluginServer, register
 from kgpu.kubelet.fake import CHECKPOINT, AdmissionError, FakeKubelet
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest, Registration
@@ -87,7 +88,7 @@ async def test_a_refused_pod_holds_nothing(pair) -> None:
     logic.refuse, logic.refuse_preference = "", True
     with pytest.raises(AdmissionError, match=r"GetPreferredAllocation rpc failed.*no preference"):
         await kubelet.admit("a", "c", {NAME: 1})
-    with pytest.raises(AdmissionError, match="unregistered resource"):
+    with pytest.raises(AdmissionError, match="cannot allocate unregistered device"):
         await kubelet.admit("a", "c", {"example.com/other": 1})
 
 
@@ -116,9 +117,10 @@ async def test_restarting_keeps_the_checkpoint_and_empties_the_folder(pair, fold
     assert sorted(os.listdir(folder)) == sorted([CHECKPOINT, "kubelet.sock", "sub"])
     assert kubelet.capacity() == {NAME: 0}
     data = json.loads((folder / CHECKPOINT).read_text())["Data"]
-    assert data["PodDeviceEntries"] == [
-        {"PodUID": "a", "ContainerName": "c", "ResourceName": NAME, "DeviceIDs": {"-1": ["d2", "d3"]}}
-    ]
+    (entry,) = data["PodDeviceEntries"]
+    answer = decode_allocation(entry.pop("AllocResp"))
+    assert entry == {"PodUID": "a", "ContainerName": "c", "ResourceName": NAME, "DeviceIDs": {"-1": ["d2", "d3"]}}
+    assert answer == ContainerAllocation(envs={"IDS": "d2,d3"}) == kubelet.answers("a", "c")[NAME]
 
 
 async def test_a_broken_checkpoint_starts_empty(folder: Path) -> None:

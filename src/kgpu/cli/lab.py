@@ -34,6 +34,7 @@ ENTRIES: Final = (
     Entry("down", "kgpu.cli.lab", "down", "Take it down and leave nothing behind."),
     Entry("demo", "kgpu.cli.lab_demo", "demo", "A tour on one simulated node, without a cluster."),
     Entry("build", "kgpu.cli.lab_build", "build", "Build ahead of time what the labs are made of."),
+    Entry("node", "kgpu.cli.lab_node", "node_group", "Simulated nodes: add, list, remove."),
     Entry("hw", "kgpu.cli.lab_hw", "hw_group", "Simulated GPUs: make a driver root, change it, break it."),
 )
 OUTPUT_LINES: Final = 24  # of a step's output that are shown

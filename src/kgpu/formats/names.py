@@ -89,3 +89,23 @@ KGPU_LABEL_GPU_MODELS: Final = "kgpu.dev/gpu.models"
 KGPU_LABEL_GPU_TOTAL: Final = "kgpu.dev/gpu.total"
 KGPU_LABEL_MODEL_PREFIX: Final = "kgpu.dev/gpu."
 LABELS_FIELD_MANAGER: Final = "kgpu-labels"
+
+# Kubernetes' own: what kubectl's client-side apply has sent last
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+# Kubernetes' own: the taint of a node that is cordoned
+TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+
+# Kubernetes' own: the taints of a node that its conditions and its being out of service bring
+TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"
+TAINT_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+TAINT_MEMORY_PRESSURE: Final = "node.kubernetes.io/memory-pressure"
+TAINT_DISK_PRESSURE: Final = "node.kubernetes.io/disk-pressure"
+TAINT_PID_PRESSURE: Final = "node.kubernetes.io/pid-pressure"
+TAINT_NETWORK_UNAVAILABLE: Final = "node.kubernetes.io/network-unavailable"
+TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+
+# The lab's stand-in for a volume provisioner
+LAB_PROVISIONER: Final = "kgpu.dev/placeholder"
+LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+LABEL_INSTANCE_TYPE_BETA: Final = "beta.kubernetes.io/instance-type"

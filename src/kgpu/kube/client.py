@@ -115,14 +115,25 @@ class Client:
     ) -> Object:  # fmt: skip
         return await self._call("PATCH", _path(resource, namespace, name, subresource), {}, change, kind)
 
-    async def create(self, resource: Resource, obj: Object) -> Object:
-        namespace = str((obj.get("metadata") or {}).get("namespace") or "")
-        body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
-        return await self._call("POST", _path(resource, namespace), {}, body, "application/json")
+    async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        metadata = obj.get("metadata") or {}
+        name = str(metadata["name"]) if subresource else ""
+        what = {} if subresource else {"apiVersion": resource.api_version, "kind": resource.kind}
+        path = _path(resource, str(metadata.get("namespace") or ""), name, subresource)
+        return await self._call("POST", path, {}, {**obj, **what}, "application/json")
 
-    async def delete(self, resource: Resource, name: str, *, namespace: str = "") -> bool:
+    async def delete(
+        self, resource: Resource, name: str, *, namespace: str = "", grace: int | None = None, uid: str = "",
+        propagation: str = "",
+    ) -> bool:  # fmt: skip
+        options: Object = {} if grace is None else {"gracePeriodSeconds": grace}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if propagation:
+            options["propagationPolicy"] = propagation
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **options} if options else None
         try:
-            await self._call("DELETE", _path(resource, namespace, name))
+            await self._call("DELETE", _path(resource, namespace, name), {}, body, "application/json")
         except KubeRefusedError as refused:
             if refused.code == 404:
                 return False

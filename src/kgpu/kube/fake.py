@@ -2,13 +2,15 @@
 
 It keeps what matters of the real one's behaviour: every change has a new resourceVersion and nothing else does, an
 apply that changes nothing changes nothing, fields that a manager stops naming go away unless another manager has them,
-and a watch from a version that is too old is answered with 410. It does not validate objects.
+and a watch from a version that is too old is answered with 410. Deleting waits for finalizers, and for the grace time
+of pods on nodes. It does not validate objects.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import datetime as dt
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +19,7 @@ from typing import Any, Final
 
 from kgpu.kube.port import (
     EVERYTHING,
+    PODS,
     Change,
     KubeRefusedError,
     KubeUnreachableError,
@@ -36,6 +39,7 @@ _IDENTITY: Final = frozenset(
 )
 # Lists that merge by a key instead of being replaced whole, as the API's schemas say.
 _LIST_KEYS: Final = {"conditions": "type", "ownerReferences": "uid"}
+_FINALIZERS: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 @dataclass(slots=True)
@@ -72,6 +76,7 @@ class FakeApi:
     def __init__(self) -> None:
         self._objects: dict[tuple[Resource, str, str], Stored] = {}
         self._versions = itertools.count(1)
+        self._names = itertools.count(1)
         self._version = 0
         self._log: list[Logged] = []
         self._oldest = 0
@@ -173,7 +178,7 @@ class FakeApi:
         for path, value in wanted.items():
             _set(stored.obj, path, copy.deepcopy(value))
         stored.managers[me] = set(wanted)
-        return self._write(resource, stored, Change.MODIFIED) if stored.obj != before else stored.shown()
+        return self._changed(resource, stored, before)
 
     async def patch(
         self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
@@ -186,22 +191,72 @@ class FakeApi:
         before = copy.deepcopy(stored.obj)
         change = {key: value for key, value in change.items() if (key == "status") == (subresource == "status")}
         stored.obj = _merged(stored.obj, change, by_key=kind is Patch.STRATEGIC)
-        return self._write(resource, stored, Change.MODIFIED) if stored.obj != before else stored.shown()
+        return self._changed(resource, stored, before)
 
-    async def create(self, resource: Resource, obj: Object) -> Object:
+    async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         await self._enter("create", resource, name_of(obj))
+        if subresource:
+            return await self._create_sub(resource, obj, subresource)
         if _key(resource, namespace_of(obj), name_of(obj)) in self._objects:
             raise _refused("create", resource, 409, "AlreadyExists", f'"{name_of(obj)}" already exists')
         body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
+        prefix = body.get("metadata", {}).get("generateName")
+        if prefix and not name_of(body):
+            body["metadata"]["name"] = f"{prefix}{next(self._names):05d}"
         return self._write(resource, Stored(body), Change.ADDED)
 
-    async def delete(self, resource: Resource, name: str, *, namespace: str = "") -> bool:
+    async def _create_sub(self, resource: Resource, obj: Object, subresource: str) -> Object:
+        stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
+        if stored is None:
+            raise _refused("create", resource, 404, "NotFound", f'"{name_of(obj)}" not found')
+        if subresource == "binding":
+            spec = stored.obj.setdefault("spec", {})
+            if spec.get("nodeName"):
+                raise _refused(
+                    "create", resource, 409, "Conflict", f"it is assigned to node {spec['nodeName']} already"
+                )
+            spec["nodeName"] = obj["target"]["name"]
+            self._write(resource, stored, Change.MODIFIED)
+        elif subresource == "eviction":
+            await self.delete(resource, name_of(obj), namespace=namespace_of(obj))
+        else:
+            raise _refused("create", resource, 404, "NotFound", f"the fake has no {subresource}")
+        return {"apiVersion": "v1", "kind": "Status", "status": "Success", "code": 201}
+
+    async def delete(
+        self, resource: Resource, name: str, *, namespace: str = "", grace: int | None = None, uid: str = "",
+        propagation: str = "",
+    ) -> bool:  # fmt: skip
         await self._enter("delete", resource, name)
-        stored = self._objects.pop(_key(resource, namespace, name), None)
+        stored = self._objects.get(_key(resource, namespace, name))
         if stored is None:
             return False
-        self._write(resource, stored, Change.DELETED)
+        metadata = stored.obj["metadata"]
+        if uid and metadata["uid"] != uid:
+            raise _refused("delete", resource, 409, "Conflict", "uid mismatch")
+        finalizer = _FINALIZERS.get(propagation)
+        if finalizer and finalizer not in metadata.get("finalizers", ()):
+            metadata.setdefault("finalizers", []).append(finalizer)
+        seconds = _grace(resource, stored.obj, grace)
+        if not seconds and not metadata.get("finalizers"):
+            self._drop(resource, stored)
+        elif "deletionTimestamp" not in metadata or seconds < metadata.get("deletionGracePeriodSeconds", 0):
+            now = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
+            metadata["deletionTimestamp"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+            metadata["deletionGracePeriodSeconds"] = seconds
+            self._write(resource, stored, Change.MODIFIED)
         return True
+
+    def _changed(self, resource: Resource, stored: Stored, before: Object) -> Object:
+        metadata = stored.obj["metadata"]
+        if "deletionTimestamp" in metadata and before["metadata"].get("finalizers") and not metadata.get("finalizers"):
+            self._drop(resource, stored)  # the last finalizer is gone
+            return stored.shown()
+        return self._write(resource, stored, Change.MODIFIED) if stored.obj != before else stored.shown()
+
+    def _drop(self, resource: Resource, stored: Stored) -> None:
+        del self._objects[_key(resource, namespace_of(stored.obj), name_of(stored.obj))]
+        self._write(resource, stored, Change.DELETED)
 
     async def close(self) -> None:
         self.set_down(True)
@@ -243,6 +298,15 @@ def _managed_entry(manager: str, subresource: str, paths: set[Path]) -> Object:
 
 def _key(resource: Resource, namespace: str, name: str) -> tuple[Resource, str, str]:
     return (resource, namespace if resource.namespaced else "", name)
+
+
+def _grace(resource: Resource, obj: Object, asked: int | None) -> int:
+    """Seconds until an object may go: pods on a node that have not ended get theirs, everything else none."""
+    spec = obj.get("spec") or {}
+    phase = (obj.get("status") or {}).get("phase")
+    if resource != PODS or not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        return 0
+    return int(spec.get("terminationGracePeriodSeconds", 30)) if asked is None else asked
 
 
 def _selected(obj: Object, namespace: str, selector: Selector) -> bool:

@@ -60,13 +60,19 @@ class Informer:
         clock: Clock | None = None,
         backoff: Backoff | None = None,
         project: Callable[[Object], Object] | None = None,
+        on_change: Callable[[Change, Object], None] | None = None,
     ) -> None:
-        """``project`` reduces an object to what is worth keeping; the version and the name must stay."""
+        """``project`` reduces an object to what is worth keeping; the version and the name must stay.
+
+        ``on_change`` is called at once with every object that came, changed or went (with the last known state), and
+        after a new list with the difference.
+        """
         self._api = api
         self._scope = scope
         self._clock = clock or SystemClock()
         self._backoff = backoff or Backoff(_POLICY)
         self._project = project or _without_managed_fields
+        self._on_change = on_change
         self._objects: dict[Key, Object] = {}
         self._version = ""
         self._revision = 0
@@ -114,8 +120,14 @@ class Informer:
         same = self.synced.is_set() and {key: version_of(obj) for key, obj in found.items()} == {
             key: version_of(obj) for key, obj in self._objects.items()
         }
-        self._objects = found
+        before, self._objects = self._objects, found
         self._version = listing.resource_version
+        if self._on_change is not None:
+            for key in before.keys() - found.keys():
+                self._on_change(Change.DELETED, before[key])
+            for key, obj in found.items():
+                if key not in before or version_of(before[key]) != version_of(obj):
+                    self._on_change(Change.MODIFIED if key in before else Change.ADDED, obj)
         self.synced.set()
         await self._recovered()
         if not same:
@@ -135,12 +147,17 @@ class Informer:
         if event.change is Change.BOOKMARK:
             return False
         key = _key(event.object)
-        if event.change is Change.DELETED:
-            return self._objects.pop(key, None) is not None
         known = self._objects.get(key)
+        if event.change is Change.DELETED:
+            self._objects.pop(key, None)
+            if self._on_change is not None:
+                self._on_change(Change.DELETED, self._project(event.object))
+            return known is not None
         if known is not None and version_of(known) == version_of(event.object):
             return False
-        self._objects[key] = self._project(event.object)
+        obj = self._objects[key] = self._project(event.object)
+        if self._on_change is not None:
+            self._on_change(Change.ADDED if known is None else Change.MODIFIED, obj)
         return True
 
     async def _failed(self, error: KubeError) -> None:

@@ -149,12 +149,23 @@ class KubeApi(Protocol):
         """Change an object that exists."""
         ...
 
-    async def create(self, resource: Resource, obj: Object) -> Object:
-        """Make a new object; 409 when it exists."""
+    async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
+        """Make a new object; 409 when it exists.
+
+        With a subresource (``binding``, ``eviction``, ``token``) ``obj`` has its own apiVersion and kind and is sent to
+        the object of its name.
+        """
         ...
 
-    async def delete(self, resource: Resource, name: str, *, namespace: str = "") -> bool:
-        """Remove an object; False when there was none."""
+    async def delete(
+        self, resource: Resource, name: str, *, namespace: str = "", grace: int | None = None, uid: str = "",
+        propagation: str = "",
+    ) -> bool:  # fmt: skip
+        """Ask for an object's end; False when there is none. It may stay for a while, with a deletionTimestamp.
+
+        ``grace`` in seconds, None for the object's own, 0 for at once; ``uid``: only that one, 409 when it is another;
+        ``propagation``: ``Background``, ``Foreground``, ``Orphan``, "" for the kind's own.
+        """
         ...
 
     async def close(self) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Sequence
 from typing import Any, Final
+
+from google.protobuf import message as message_module
 
 from kgpu.kubelet.model import (
     ContainerAllocation,
@@ -14,6 +18,8 @@ from kgpu.kubelet.model import (
     Registration,
 )
 from kgpu.kubelet.pb import deviceplugin_v1beta1_pb2 as dp
+
+_UNREADABLE = (ValueError, binascii.Error, message_module.DecodeError)
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
@@ -120,3 +126,24 @@ def allocation_of(message: Any) -> ContainerAllocation:
         annotations=dict(message.annotations),
         cdi_devices=tuple(d.name for d in message.cdi_devices),
     )
+
+
+def encode_allocation(allocation: ContainerAllocation | None) -> str:
+    """One answer as the kubelet's checkpoint keeps it: the message in base64; "" for none."""
+    if allocation is None:
+        return ""
+    reply = dp.AllocateResponse()
+    add_allocation(reply, allocation)
+    return base64.b64encode(reply.container_responses[0].SerializeToString()).decode()
+
+
+def decode_allocation(text: str) -> ContainerAllocation | None:
+    """The answer of a checkpoint; None for what can't be read."""
+    if not text:
+        return None
+    message = dp.ContainerAllocateResponse()
+    try:
+        message.ParseFromString(base64.b64decode(text, validate=True))
+    except _UNREADABLE:
+        return None
+    return allocation_of(message)

@@ -2,7 +2,8 @@
 
 Does what the kubelet does: accepts registrations and dials back, follows ListAndWatch, counts capacity (all devices)
 and allocatable (healthy ones), asks for preferred allocation only when there is a choice, keeps what containers hold
-in a checkpoint across restarts, empties its folder at the start, and marks devices unhealthy when a plugin goes away.
+and what the plugins answered in a checkpoint across restarts, empties its folder at the start, and marks devices
+unhealthy when a plugin goes away. Wording of refusals: the kubelet's (v1.35).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -29,8 +30,15 @@ CHECKPOINT: Final = "kubelet_internal_checkpoint"
 CALL_SECONDS: Final = 10.0
 
 
+REASON: Final = "UnexpectedAdmissionError"
+
+
 class AdmissionError(KubeletError):
-    """A pod that the kubelet refuses; ``what`` is the text that its status shows."""
+    """A pod that the kubelet refuses; ``message`` is the text that its status shows after "Pod was rejected: "."""
+
+    def __init__(self, why: str, expected: str, todo: str) -> None:
+        self.message = f"Allocate failed due to {why}, which is unexpected"
+        super().__init__(f"{REASON}: {self.message}", expected, todo)
 
 
 @dataclass(slots=True)
@@ -63,6 +71,9 @@ class FakeKubelet:
         self._resources: dict[str, _Resource] = {}
         # (pod, container) -> resource -> ids
         self._held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+        self._answers: dict[tuple[str, str], dict[str, ContainerAllocation]] = {}
+        self.listeners: list[Callable[[], None]] = []
+        """Called after every change of a device list or connection."""
         self._changed = asyncio.Event()
         self.registrations: list[Registration] = []
         self.refuse: str = ""
@@ -133,6 +144,14 @@ class FakeKubelet:
         """What containers hold: (pod, container) to resource to ids."""
         return self._held
 
+    def answers(self, pod: str, container: str) -> Mapping[str, ContainerAllocation]:
+        """What the plugins answered when the container got its devices, by resource."""
+        return self._answers.get((pod, container), {})
+
+    def resources(self) -> tuple[str, ...]:
+        """Every resource that a plugin has ever registered here."""
+        return tuple(self._resources)
+
     async def wait_for(self, condition: Any, *, seconds: float = 10.0) -> None:
         """Return when ``condition()`` is true; TimeoutError after ``seconds``. Looked at on every change."""
         async with asyncio.timeout(seconds):
@@ -145,62 +164,92 @@ class FakeKubelet:
 
     # --- pods ---
 
-    async def admit(self, pod: str, container: str, wants: Mapping[str, int]) -> dict[str, ContainerAllocation]:
+    async def admit(
+        self, pod: str, container: str, wants: Mapping[str, int], *, reuse: Collection[str] = ()
+    ) -> dict[str, ContainerAllocation]:
         """Give a container its devices, as at pod admission: one pod at a time, as the kubelet does it.
 
-        Raises AdmissionError; then nothing is held.
+        ``reuse`` names init containers of the same pod, whose devices may be given again. Raises AdmissionError; then
+        the pod holds nothing.
         """
         async with self._admitting:
             answers: dict[str, ContainerAllocation] = {}
-            for name, count in wants.items():
-                ids = await self._choose(name, count, (pod, container))
-                self._held.setdefault((pod, container), {})[name] = ids
-                try:
+            key = (pod, container)
+            try:
+                for name, count in wants.items():
+                    ids = await self._choose(name, count, key, reuse)
+                    self._held.setdefault(key, {})[name] = ids
                     answers[name] = await self._allocate(name, ids)
-                except AdmissionError:
-                    self.release(pod)
-                    raise
+            except AdmissionError:
+                self.release(pod)
+                raise
+            self._answers.setdefault(key, {}).update(answers)
             self._save()
             return answers
 
     def release(self, pod: str) -> None:
         """The pod is gone; its devices are free."""
-        for key in [key for key in self._held if key[0] == pod]:
+        found = [key for key in self._held if key[0] == pod]
+        for key in found:
             del self._held[key]
-        self._save()
+            self._answers.pop(key, None)
+        if found:
+            self._save()
 
-    async def _choose(self, name: str, count: int, key: tuple[str, str]) -> tuple[str, ...]:
+    def keep_only(self, pods: Collection[str]) -> None:
+        """Forget every pod that is not among these, as the kubelet does before it allocates."""
+        for pod in {pod for pod, _ in self._held if pod not in pods}:
+            self.release(pod)
+
+    async def _choose(self, name: str, count: int, key: tuple[str, str], reuse: Collection[str]) -> tuple[str, ...]:
         already = self._held.get(key, {}).get(name, ())
         if len(already) >= count:
             return already
         resource = self._resources.get(name)
-        if resource is None:
+        if resource is None or (resource.endpoint is None and not resource.devices):
             raise AdmissionError(
-                f"UnexpectedAdmissionError: Allocate failed due to unregistered resource {name}",
-                "a registered plugin",
-                "start the plugin",
+                f"cannot allocate unregistered device {name}", "a registered plugin", "start the plugin"
             )
+        if not resource.healthy:
+            raise AdmissionError(
+                f"no healthy devices present; cannot allocate unhealthy devices {name}",
+                "healthy devices",
+                "look at the devices and their plugin",
+            )
+        again = {
+            device
+            for container in reuse
+            for device in self._held.get((key[0], container), {}).get(name, ())
+            if device in resource.healthy
+        }
+        first = tuple(sorted(again))[:count]
+        if len(first) == count:
+            return first
         used = {device for held in self._held.values() for device in held.get(name, ())}
-        free = sorted(resource.healthy - used)
+        return (*first, *await self._choose_free(name, resource, sorted(resource.healthy - used), count, first))
+
+    async def _choose_free(
+        self, name: str, resource: _Resource, free: list[str], total: int, first: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """``total`` devices less those in ``first``, the plugin's choice where there is one."""
+        count = total - len(first)
         if len(free) < count:
             raise AdmissionError(
-                "UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable for "
-                f"{name}. Requested: {count}, Available: {len(free)}, which is unexpected",
+                f"requested number of devices unavailable for {name}. Requested: {count}, Available: {len(free)}",
                 "enough free devices",
                 "wait for devices",
             )
         endpoint = resource.endpoint
         preferred: tuple[str, ...] = ()
         if endpoint is not None and endpoint.registration.preferred_allocation and len(free) > count:
-            request = PreferenceRequest(available=tuple(free), size=count)
+            request = PreferenceRequest(available=(*first, *free), must_include=first, size=total)
             try:
                 reply = await endpoint.client.call(
                     GET_PREFERRED, convert.preference_message(request), timeout=CALL_SECONDS
                 )
             except KubeletError as problem:
                 raise AdmissionError(
-                    "UnexpectedAdmissionError: Allocate failed due to device plugin GetPreferredAllocation rpc failed "
-                    f"with err: {_described(problem)}, which is unexpected",
+                    f"device plugin GetPreferredAllocation rpc failed with err: {_described(problem)}",
                     "an answer from the plugin",
                     "look at the plugin",
                 ) from problem
@@ -214,7 +263,7 @@ class FakeKubelet:
         endpoint = self._resources[name].endpoint if name in self._resources else None
         if endpoint is None:
             raise AdmissionError(
-                f"UnexpectedAdmissionError: Allocate failed due to no endpoint for {name}, which is unexpected",
+                f"endpoint not found in cache for a registered resource: {name}",
                 "a connected plugin",
                 "start the plugin",
             )
@@ -226,11 +275,11 @@ class FakeKubelet:
                     PRE_START, dp.PreStartContainerRequest(devices_ids=ids), timeout=CALL_SECONDS
                 )
         except KubeletError as problem:
+            raise AdmissionError(_described(problem), "an answer from the plugin", "look at the plugin") from problem
+        if len(reply.container_responses) != 1:
             raise AdmissionError(
-                f"UnexpectedAdmissionError: Allocate failed due to {_described(problem)}, which is unexpected",
-                "an answer from the plugin",
-                "look at the plugin",
-            ) from problem
+                f"no containers return in allocation response {reply}".rstrip(), "one answer", "look at the plugin"
+            )
         return convert.allocation_of(reply.container_responses[0])
 
     # --- plugins ---
@@ -248,7 +297,7 @@ class FakeKubelet:
             await self._drop(old)
         self.registrations.append(registration)
         endpoint.task = asyncio.create_task(self._follow(resource, endpoint))
-        self._changed.set()
+        self._tell()
         return dp.Empty()
 
     async def _follow(self, resource: _Resource, endpoint: _Endpoint) -> None:
@@ -259,7 +308,7 @@ class FakeKubelet:
                         resource.devices = {device.id: device for device in convert.devices_of(reply)}
                         endpoint.updates += 1
                         self._save()
-                        self._changed.set()
+                        self._tell()
         except KubeletError:
             pass
         finally:
@@ -270,7 +319,12 @@ class FakeKubelet:
                 name: DeviceState(id=name, healthy=False, numa_node=device.numa_node)
                 for name, device in resource.devices.items()
             }
-            self._changed.set()
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        for listener in self.listeners:
+            listener()
 
     async def _drop(self, endpoint: _Endpoint) -> None:
         if endpoint.task is not None:
@@ -283,7 +337,13 @@ class FakeKubelet:
     def _save(self) -> None:
         data = {
             "PodDeviceEntries": [
-                {"PodUID": pod, "ContainerName": container, "ResourceName": name, "DeviceIDs": {"-1": list(ids)}}
+                {
+                    "PodUID": pod,
+                    "ContainerName": container,
+                    "ResourceName": name,
+                    "DeviceIDs": {"-1": list(ids)},
+                    "AllocResp": convert.encode_allocation(self._answers.get((pod, container), {}).get(name)),
+                }
                 for (pod, container), held in self._held.items()
                 for name, ids in held.items()
             ],
@@ -296,6 +356,7 @@ class FakeKubelet:
 
     def _load(self) -> None:
         self._held.clear()
+        self._answers.clear()
         try:
             data = json.loads((self.folder / CHECKPOINT).read_bytes())["Data"]
         except (OSError, ValueError, KeyError):
@@ -304,6 +365,9 @@ class FakeKubelet:
             key = (entry["PodUID"], entry["ContainerName"])
             ids = tuple(device for group in entry["DeviceIDs"].values() for device in group)
             self._held.setdefault(key, {})[entry["ResourceName"]] = ids
+            answer = convert.decode_allocation(entry.get("AllocResp") or "")
+            if answer is not None:
+                self._answers.setdefault(key, {})[entry["ResourceName"]] = answer
         for name in data["RegisteredDevices"]:
             # Known by name only until its plugin registers again: that is how the kubelet comes back.
             self._resources.setdefault(name, _Resource())

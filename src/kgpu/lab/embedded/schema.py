@@ -16,7 +16,7 @@ _MISSING: Final[Any] = object()
 class Node:
     """One schema. ``raw`` is the resolved OpenAPI schema; ``name`` the type's name, "" for anonymous ones."""
 
-    __slots__ = ("_children", "_table", "name", "raw")
+    __slots__ = ("_children", "_table", "name", "raw", "shape")
 
     def __init__(self, raw: Raw, table: Mapping[str, Raw], name: str = "") -> None:
         self._table = table
@@ -27,6 +27,7 @@ class Node:
         self.raw = raw
         self.name = name
         self._children: dict[str, Node | None] = {}
+        self.shape: Any = None  # kept here by ``patch.shape``, which derives it
 
     def _child(self, slot: str, raw: Any) -> Node | None:
         found = self._children.get(slot, _MISSING)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 Object = dict[str, Any]
@@ -23,15 +24,18 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.details = details
+        self.token = ""
+        """With 410 for a continue token: one to go on with."""
 
     def to_status(self) -> Object:
         """The Status object."""
+        metadata = {"continue": self.token} if self.token else {}
         status: Object = {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
+            "kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure", "message": self.message,
         }  # fmt: skip
         if self.reason:
             status["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         return {**status, "code": self.code}
 
@@ -49,9 +53,9 @@ _SENTENCES: Final = {
     "FieldValueTypeInvalid": "Invalid value",
     "InternalError": "Internal error",
 }
-_WITHOUT_VALUE: Final = frozenset(
-    {"FieldValueRequired", "FieldValueForbidden", "FieldValueTooLong", "FieldValueTooMany", "InternalError"}
-)
+_WITHOUT_VALUE: Final = frozenset({"FieldValueRequired", "FieldValueForbidden", "FieldValueTooLong", "InternalError"})
+OMIT: Final[Any] = object()
+"""As a FieldError's value: the message goes without it, as for whole objects and lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class FieldError:
     def message(self) -> str:
         """Without the field, as in a cause."""
         text = _SENTENCES[self.type]
-        if self.type not in _WITHOUT_VALUE:
+        if self.type not in _WITHOUT_VALUE and self.value is not OMIT:
             text += f": {shown(self.value)}"
         return f"{text}: {self.detail}" if self.detail else text
 
@@ -75,9 +79,37 @@ class FieldError:
         return f"{self.field}: {self.message}"
 
 
+class Verbatim(str):
+    """A value that is already as messages print it, such as a Go struct with its fields in their own order."""
+
+    __slots__ = ()
+
+
 def shown(value: Any) -> str:
     """A value as the API's messages print it: JSON for what has structure, quoted strings, bare numbers."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if isinstance(value, Verbatim):
+        return str(value)
+    if isinstance(value, float):
+        return float_text(value)
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+    if isinstance(value, dict | list):
+        # Go's JSON escapes what would end a script element.
+        text = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return text
+
+
+def float_text(value: float) -> str:
+    """A float as Go's %v prints it: 1.5, 2, 1e+06."""
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    if not isinstance(exponent, int):
+        return ("-Inf" if sign else "+Inf") if exponent == "F" else "NaN"
+    power = len(digits) + exponent - 1
+    minus = "-" if sign else ""
+    if -4 <= power < 6:
+        return f"{minus}{abs(Decimal(repr(value)).normalize()):f}"
+    text = "".join(map(str, digits))
+    rest = f".{text[1:]}" if len(text) > 1 else ""
+    return f"{minus}{text[0]}{rest}e{'-' if power < 0 else '+'}{abs(power):02d}"
 
 
 def required(field: str, detail: str = "") -> FieldError:
@@ -134,8 +166,9 @@ MODIFIED: Final = "the object has been modified; please apply your changes to th
 
 
 def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
-    """403: ``pods "x" is forbidden: ...``."""
+    """403: ``pods "x" is forbidden: ...``, without quotes when there is no name."""
     words, details = _about(group, plural, name)
+    words = words if name else words.removesuffix(' ""')
     return ApiError(403, "Forbidden", f"{words} is forbidden: {why}", details)
 
 

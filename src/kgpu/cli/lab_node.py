@@ -1,0 +1,167 @@
+"""``kgpu lab node``: simulated nodes that join a running lab, on either kind of API server.
+
+Only parses arguments and prints; the work is in ``kgpu.lab.nodes.manage``, imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kgpu.base.errors import ConfigError, LabError
+from kgpu.cli._common import ExampleGroup, output_option, print_json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXAMPLES = """
+kgpu lab node add hgx-h100
+kgpu lab node add l4 --count 3 --label pool=inference --taint nvidia.com/gpu:NoSchedule
+kgpu lab node add dgx-a100-80g --mig '0:1g.10gb*7'
+kgpu lab node add hgx-h100 --light --count 1000
+kgpu lab node list
+kgpu lab node remove l4-2
+"""
+
+
+@click.group("node", cls=ExampleGroup, examples=EXAMPLES)
+def node_group() -> None:
+    """Simulated nodes: add them to a running lab, list them, take them away."""
+
+
+def _which_lab(function: F) -> F:
+    name = click.option("--name", "lab_name", default="lab", show_default=True, metavar="NAME", help="Which lab.")
+    folder = click.option(
+        "--dir",
+        "folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="The lab's folder. Default: ~/.local/state/kgpu/lab/NAME.",
+    )
+    return name(folder(function))
+
+
+def _lab(lab_name: str, folder: Path | None) -> Path:
+    found = os.environ.get("XDG_STATE_HOME")
+    root = (Path(found) if found else Path.home() / ".local" / "state") / "kgpu" / "lab"
+    return (folder or root / lab_name).absolute()
+
+
+def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
+    found = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals:
+            raise ConfigError(f'{option} "{value:.80}"', "KEY=VALUE", f"correct {option}")
+        found[key] = text
+    return found
+
+
+@node_group.command(
+    "add", examples="kgpu lab node add hgx-h100\nkgpu lab node add l4 --count 3 --taint gpu=yes:NoSchedule"
+)
+@_which_lab
+@click.argument("profile")
+@click.option("--count", type=click.IntRange(1, 5000), default=1, show_default=True, help="How many nodes.")
+@click.option("--prefix", default="", metavar="NAME", help="Names are NAME-1, NAME-2, ... Default: the profile's.")
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each. Default: the profile's.")
+@click.option(
+    "--mig", multiple=True, metavar="GPU:PROFILE*N", help="MIG slices: 0:1g.10gb*7, all:3g.40gb*2. Repeatable."
+)
+@click.option("--light", is_flag=True, help="For thousands: no process per node, pods are stand-ins.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the nodes. Repeatable.")
+@click.option("--taint", "taints", multiple=True, metavar="KEY[=VALUE]:EFFECT", help="A taint. Repeatable.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Device plugin config of these nodes. Default: the cluster's ConfigMap.",
+)
+@click.option("--cpu", default="", metavar="QUANTITY", help="CPUs of each. Default: the machine's.")
+@click.option("--memory", default="", metavar="QUANTITY", help="Memory of each. Default: the machine's.")
+@click.option("--time-scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+              help="Shortens restart back-off: 0.1 is ten times faster.")  # fmt: skip
+@click.option("--no-agent", is_flag=True, help="Start no kgpu agent on them.")
+@output_option()
+def add(
+    *, lab_name: str, folder: Path | None, profile: str, count: int, prefix: str, gpus: int | None,
+    mig: tuple[str, ...], light: bool, labels: tuple[str, ...], taints: tuple[str, ...], config: Path | None,
+    cpu: str, memory: str, time_scale: float, no_agent: bool, output: str,
+) -> None:  # fmt: skip
+    """Add nodes of PROFILE: a simulated machine (`kgpu lab hw list`), a profile file, or `cpu` for one without GPUs."""
+    from kgpu.lab.nodes import manage, spec
+
+    lab = _lab(lab_name, folder)
+    kubeconfig, address = manage.place(lab)
+    text = ""
+    if config is not None:
+        try:
+            text = config.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--config {config}: {error}", "a readable file", "check the path") from error
+    names = manage.add(
+        lab, profile, count, name_prefix=prefix, gpus=gpus, mig=mig, light=light,
+        labels=_pairs(labels, "--label"), taints=[spec.parse_taint(taint) for taint in taints], config=text,
+        cpu=cpu, memory=memory, time_scale=time_scale, agent=not no_agent,
+    )  # fmt: skip
+    manage.start_host(lab, kubeconfig, address=address)
+    if output == "json":
+        print_json({"nodes": names})
+    elif count == 1:
+        click.echo(f"node {names[0]} joins the lab")
+    else:
+        click.echo(f"nodes {names[0]} to {names[-1]} join the lab")
+
+
+@node_group.command("remove", examples="kgpu lab node remove l4-2\nkgpu lab node remove --all")
+@_which_lab
+@click.argument("names", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every simulated node of the lab.")
+def remove(*, lab_name: str, folder: Path | None, names: tuple[str, ...], every: bool) -> None:
+    """Take nodes away: their pods, their processes, their Node objects."""
+    from kgpu.lab.nodes import manage
+
+    lab = _lab(lab_name, folder)
+    if every == bool(names):
+        raise LabError("neither or both of NAMES and --all", "one of them", "name the nodes, or give --all")
+    wanted = list(manage.listing(lab)) if every else list(names)
+    manage.remove(lab, wanted)
+    click.echo(f"{len(wanted)} simulated node{'' if len(wanted) == 1 else 's'} removed")
+
+
+@node_group.command("list", examples="kgpu lab node list\nkgpu lab node list -o json")
+@_which_lab
+@output_option()
+def list_(*, lab_name: str, folder: Path | None, output: str) -> None:
+    """List the simulated nodes of a lab."""
+    from kgpu.lab.nodes import manage
+
+    lab = _lab(lab_name, folder)
+    found = manage.status(lab)
+    if output == "json":
+        print_json(found)
+        return
+    rows = found["nodes"]
+    if not rows:
+        click.echo("There are no simulated nodes.")
+        return
+    click.echo(f"{'NODE':24}{'PROFILE':18}{'FORM':8}HARDWARE")
+    for row in rows:
+        form = "light" if row.get("light") else "full"
+        has = not row.get("light") and row["profile"] != "cpu"
+        where = str(manage.nodes_dir(lab) / row["name"] / "hw") if has else "-"
+        click.echo(f"{row['name']:24}{Path(row['profile']).stem:18}{form:8}{where}")
+    click.echo(f"host: {'pid ' + str(found['host']) if found['host'] else 'not running'}; log {found['log']}")
+
+
+@node_group.command("hw-root", examples='kgpu lab hw inject --root "$(kgpu lab node hw-root l4-1)" xid 79 --gpu 0')
+@_which_lab
+@click.argument("node")
+def hw_root(*, lab_name: str, folder: Path | None, node: str) -> None:
+    """Print the simulated driver root of a node, for `kgpu lab hw ... --root`."""
+    from kgpu.lab.nodes import manage
+
+    click.echo(str(manage.hw_root(_lab(lab_name, folder), node)))

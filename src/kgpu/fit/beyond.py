@@ -1,0 +1,80 @@
+"""What keeps pods from running that no scheduler says: gates, a scheduler that is not there, a quota that is used up.
+
+The scheduler is silent about each: a gated pod is not tried, a pod of another scheduler is not looked at, and a pod
+over quota does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kgpu.base.quantity import NANO, Quantity
+from kgpu.base.suggest import did_you_mean
+from kgpu.fit.model import CPU, PODS, PodView, Reason
+from kgpu.fit.snapshot import Snapshot
+
+OWN: Final = "kgpu"
+_GATES: Final = "SchedulingGates"
+
+
+def reasons(pod: PodView, snapshot: Snapshot) -> tuple[Reason, ...]:
+    """All of them for a pod that is to be placed, or to be created."""
+    return tuple(found for rule in _RULES for found in rule(pod, snapshot))
+
+
+def _unreadable(pod: PodView, _: Snapshot) -> Iterator[Reason]:
+    for problem in pod.problems:
+        yield Reason(OWN, "unreadable", f"the pod's manifest can't be read: {problem}")
+
+
+def _gates(pod: PodView, _: Snapshot) -> Iterator[Reason]:
+    if pod.gates:
+        phrase = f"waiting for scheduling gates: [{' '.join(pod.gates)}]"
+        sentence = (
+            f"the scheduler does not look at the pod before {', '.join(pod.gates)} is taken off spec.schedulingGates"
+        )
+        yield Reason(_GATES, phrase, sentence, subject=pod.gates[0])
+
+
+def _scheduler(pod: PodView, snapshot: Snapshot) -> Iterator[Reason]:
+    running = snapshot.schedulers
+    if running is None or pod.scheduler in running or pod.node:
+        return
+    near = did_you_mean(pod.scheduler, running)
+    sentence = (
+        f"spec.schedulerName is {pod.scheduler}, and no such scheduler runs here "
+        f"(running: {', '.join(sorted(running)) or 'none'}{f'; {near}' if near else ''})"
+    )
+    yield Reason(OWN, "no such scheduler", sentence, subject=pod.scheduler)
+
+
+def _quota(pod: PodView, snapshot: Snapshot) -> Iterator[Reason]:
+    """Only for pods that are not there yet: one that exists has passed. Quotas with scopes are left out."""
+    if pod.id in snapshot.pods:
+        return
+    asks = {PODS: NANO, "count/pods": NANO}
+    for name, amount in pod.requests.items():
+        exact = amount * (NANO // 1000 if name == CPU else NANO)
+        asks[f"requests.{name}"] = exact
+        if "/" not in name:
+            asks[name] = exact
+    for quota in snapshot.shelf.quotas.values():
+        if quota.namespace != pod.namespace or quota.scoped:
+            continue
+        for key, limit in quota.hard.items():
+            used = quota.used.get(key, 0)
+            if key in asks and used + asks[key] > limit:
+                amounts = [str(Quantity(one)) for one in (asks[key], used, limit)]
+                phrase = (
+                    f"exceeded quota: {quota.name}, requested: {key}={amounts[0]}, used: {key}={amounts[1]}, "
+                    f"limited: {key}={amounts[2]}"
+                )
+                sentence = (
+                    f"quota {quota.name} of namespace {quota.namespace} allows {amounts[2]} {key}, {amounts[1]} are "
+                    f"used, and the pod asks for {amounts[0]}: it would not be created"
+                )
+                yield Reason("ResourceQuota", phrase, sentence, subject=key)
+
+
+_RULES: Final[tuple[Callable[[PodView, Snapshot], Iterator[Reason]], ...]] = (_unreadable, _gates, _scheduler, _quota)

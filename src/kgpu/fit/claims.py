@@ -1,0 +1,99 @@
+"""Dynamic resource claims: which exist, whose class is missing, and what devices a node has for them.
+
+What is known without evaluating CEL is decided here. Whether a device satisfies a class or a claim is asked of a
+``DeviceFitter`` that the host process injects (``snapshot.fitter``); without one a pod with a claim that is
+not allocated fits no node, and the reason says so: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, Still
+from kgpu.fit.model import ClaimView, PodView, Reason
+from kgpu.fit.snapshot import DeviceFitter, NodeState, Snapshot
+
+NAME: Final = "DynamicResources"
+NOTHING_TO_FREE: Final = "no new claims to deallocate"
+STUCK: Final = "still not schedulable"
+
+_ELSEWHERE: Final = Miss("resourceclaim not available on the node", False)
+_NO_DEVICES: Final = Miss("cannot allocate all claims", False)
+
+
+def gate(pod: PodView, snapshot: Snapshot) -> str:
+    """Why a pod is not tried at all: a claim that does not exist (yet), or is not its own."""
+    if not pod.claims:
+        return ""
+    claims = snapshot.shelf.claims
+    for entry in pod.claims:
+        if entry.claim is None:
+            return f'pod "{pod}": pod has no claim for {entry.name} yet: the template has not been followed'
+        if not entry.claim:
+            continue
+        found = claims.get((pod.namespace, entry.claim))
+        if found is None:
+            return f'resourceclaim.resource.k8s.io "{entry.claim}" not found'
+        if found.deleting:
+            return f'resourceclaim "{found.name}" is being deleted'
+        if entry.generated and found.owner != f"Pod/{pod.name}":
+            return f"ResourceClaim {pod.namespace}/{found.name} was not created for pod {pod} (pod is not owner)"
+    return ""
+
+
+def after_failure(pod: PodView, rejection: Rejection | None) -> str:
+    """What kube-scheduler says of freeing claims for a pod that fits nowhere."""
+    return STUCK if any(entry.claim for entry in pod.claims) and rejection is None else NOTHING_TO_FREE
+
+
+class ForClaims(Still):
+    def __init__(self, claims: tuple[ClaimView, ...], fitter: DeviceFitter | None) -> None:
+        self._placed = [one for one in claims if one.allocated and one.node_terms is not None]
+        self._open = tuple(one for one in claims if not one.allocated)
+        self._fitter = fitter
+
+    def check(self, node: NodeState) -> Misses:
+        # The scheduler allocates first and looks at what is allocated already afterwards.
+        if self._open and (self._fitter is None or self._fitter.missing(self._open, node)):
+            return (_NO_DEVICES,)
+        return (_ELSEWHERE,) if self._away(node) else PASS
+
+    def _away(self, node: NodeState) -> list[ClaimView]:
+        return [
+            one
+            for one in self._placed
+            if not any(term.matches(node.labels, node.name) for term in one.node_terms or ())
+        ]
+
+    def reasons(self, node: NodeState) -> tuple[Reason, ...]:
+        names = ", ".join(one.name for one in self._open)
+        if not self._open:
+            missing: tuple[str, ...] = ()
+        elif self._fitter is None:
+            missing = (f"claims not allocated yet: {names}; without CEL no device can be judged here",)
+        else:
+            missing = self._fitter.missing(self._open, node)
+        found = [Reason(NAME, _NO_DEVICES.phrase, sentence, node=node.name, subject=names) for sentence in missing]
+        for one in self._away(node):
+            sentence = f"claim {one.name} is allocated, and its devices can't be used from node {node.name}"
+            found.append(Reason(NAME, _ELSEWHERE.phrase, sentence, node=node.name, subject=one.name))
+        return tuple(found)
+
+
+def _prepare(pod: PodView, snapshot: Snapshot) -> Checker | Rejection | None:
+    if not pod.claims:
+        return None
+    if problem := gate(pod, snapshot):
+        return Rejection(filter=NAME, phrase=problem, sentence=problem)
+    shelf = snapshot.shelf
+    claims = tuple(shelf.claims[pod.namespace, entry.claim] for entry in pod.claims if entry.claim)
+    for one in claims:
+        for request, name in one.classes.items() if not one.allocated else ():
+            if name not in shelf.device_classes:
+                phrase = f"request {request}: device class {name} does not exist"
+                sentence = f"claim {one.name}: {phrase}; known: {', '.join(sorted(shelf.device_classes)) or 'none'}"
+                return Rejection(filter=NAME, phrase=phrase, sentence=sentence, subject=name)
+    return ForClaims(claims, snapshot.fitter) if claims else None
+
+
+FILTERS: Final = (Filter(NAME, _prepare),)

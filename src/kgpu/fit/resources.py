@@ -1,0 +1,166 @@
+"""How much a pod asks for and takes: containers, init containers, sidecars, overhead, pod-level resources, resizes.
+
+Sums are exact and rounded up once at the end, as the scheduler does: cpu to thousandths of a core, everything else to
+whole units. What is not a quantity counts as nothing and is told in ``problems``. Rules: component-helpers' resource
+package, API defaults of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from kgpu.base.quantity import NANO, Quantity, QuantityError
+from kgpu.fit.model import CPU, MEMORY, PODS, STORAGE
+from kgpu.fit.plain import items, mapping, text
+
+Nanos: TypeAlias = dict[str, int]
+"""Amounts by resource in billionths, exact."""
+
+_MILLI: Final = NANO // 1000
+_POD_LEVEL: Final = frozenset({CPU, MEMORY})
+_HUGE_PAGES: Final = "hugepages-"
+# What scores count for a container that asks for none.
+_FLOOR: Final = {CPU: NANO // 10, MEMORY: 200 * 1024 * 1024 * NANO}
+
+
+def nanos(value: Any, problems: list[str], where: str = "") -> Nanos:
+    """A resource list in billionths."""
+    found: Nanos = {}
+    for name, amount in mapping(value).items():
+        try:
+            found[str(name)] = Quantity.parse(amount if isinstance(amount, (str, int, float)) else str(amount)).nanos
+        except QuantityError as error:
+            problems.append(f"{where}{name}: {error.reason}")
+    return found
+
+
+def amounts(exact: Mapping[str, int]) -> dict[str, int]:
+    """As the scheduler counts: rounded up, cpu in thousandths; resources that it does not know are left out."""
+    return {name: -(-value // (_MILLI if name == CPU else NANO)) for name, value in exact.items() if is_counted(name)}
+
+
+def is_counted(name: str) -> bool:
+    """True for what the scheduler compares at all: the four basic ones, and names with a domain or a known prefix."""
+    if name in (CPU, MEMORY, PODS, STORAGE):
+        return True
+    if name.startswith((_HUGE_PAGES, "attachable-volumes-")):
+        return True
+    return "/" in name and not name.startswith("requests.")
+
+
+def pod_requests(spec: Mapping[str, Any], problems: list[str]) -> Nanos:
+    """What a pod asks for that is to be placed."""
+    return _total(spec, {}, problems, floor=False, infeasible=False)
+
+
+def pod_used(spec: Mapping[str, Any], status: Mapping[str, Any], problems: list[str]) -> Nanos:
+    """What a bound pod takes: the larger of what it asks for and what its containers have."""
+    conditions = [mapping(item) for item in items(status.get("conditions"))]
+    pending = next((item for item in conditions if item.get("type") == "PodResizePending"), {})
+    statuses = {
+        text(item.get("name")): item
+        for key in ("containerStatuses", "initContainerStatuses")
+        for item in map(mapping, items(status.get(key)))
+    }
+    return _total(spec, statuses, problems, floor=False, infeasible=pending.get("reason") == "Infeasible")
+
+
+def pod_nonzero(spec: Mapping[str, Any], problems: list[str]) -> Nanos:
+    """Cpu and memory with the floor for containers that ask for none."""
+    found = _total(spec, {}, problems, floor=True, infeasible=False)
+    return {name: found.get(name, 0) for name in _FLOOR}
+
+
+def _total(
+    spec: Mapping[str, Any], statuses: Mapping[str, Mapping[str, Any]], problems: list[str], *, floor: bool,
+    infeasible: bool,
+) -> Nanos:  # fmt: skip
+    def asked(container: Mapping[str, Any], *, resized: bool) -> Nanos:
+        found = container_requests(container, problems)
+        if resized:
+            found = _effective(found, statuses.get(text(container.get("name")), {}), problems, infeasible=infeasible)
+        return {**_FLOOR, **found} if floor else found
+
+    running: Nanos = {}
+    for container in map(mapping, items(spec.get("containers"))):
+        _add(running, asked(container, resized=True))
+    sidecars: Nanos = {}
+    starting: Nanos = {}
+    for container in map(mapping, items(spec.get("initContainers"))):
+        stays = container.get("restartPolicy") == "Always"
+        own = asked(container, resized=stays)
+        if stays:
+            _add(running, own)
+            _add(sidecars, own)
+            _raise(starting, sidecars)
+        else:
+            _add(own, sidecars)
+            _raise(starting, own)
+    _raise(running, starting)
+    running.update(_pod_level(mapping(spec.get("resources")), running, problems))
+    _add(running, nanos(spec.get("overhead"), problems, "spec.overhead."))
+    return running
+
+
+def container_requests(container: Mapping[str, Any], problems: list[str]) -> Nanos:
+    """One container's requests; a limit stands in for a missing request, as the API server fills it in."""
+    resources = mapping(container.get("resources"))
+    where = f"container {text(container.get('name'))}: resources."
+    limits = nanos(resources.get("limits"), problems, f"{where}limits.")
+    return {**limits, **nanos(resources.get("requests"), problems, f"{where}requests.")}
+
+
+def _pod_level(resources: Mapping[str, Any], containers: Nanos, problems: list[str]) -> Nanos:
+    """The pod's own requests for cpu, memory and huge pages, which replace the containers' sum."""
+    limits = nanos(resources.get("limits"), problems, "spec.resources.limits.")
+    requests = nanos(resources.get("requests"), problems, "spec.resources.requests.")
+    for name, limit in limits.items():
+        requests.setdefault(name, containers.get(name, limit) if name in _POD_LEVEL else limit)
+    return {name: value for name, value in requests.items() if name in _POD_LEVEL or name.startswith(_HUGE_PAGES)}
+
+
+def _effective(spec: Nanos, status: Mapping[str, Any], problems: list[str], *, infeasible: bool) -> Nanos:
+    if not status.get("resources"):
+        return spec
+    found = {} if infeasible else dict(spec)
+    _raise(found, nanos(mapping(status.get("resources")).get("requests"), problems, "status."))
+    _raise(found, nanos(status.get("allocatedResources"), problems, "status."))
+    return found
+
+
+def _add(into: Nanos, more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        into[name] = into.get(name, 0) + value
+
+
+def _raise(into: Nanos, floor: Mapping[str, int]) -> None:
+    for name, value in floor.items():
+        if value > into.get(name, -1):
+            into[name] = value
+
+
+def say(name: str, amount: int) -> str:
+    """An amount as people write it: ``500m``, ``4Gi``, ``2``."""
+    if name == CPU:
+        return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+    if name in (MEMORY, STORAGE) or name.startswith(_HUGE_PAGES):
+        return _binary(amount)
+    return str(amount)
+
+
+def _binary(amount: int) -> str:
+    for suffix, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if amount and amount % size == 0:
+            return f"{amount // size}{suffix}"
+        if abs(amount) >= 10 * size:
+            return f"{amount / size:.1f}{suffix}"
+    return str(amount)
+
+
+def sum_amounts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of several amounts."""
+    found: dict[str, int] = {}
+    for part in parts:
+        _add(found, part)
+    return found

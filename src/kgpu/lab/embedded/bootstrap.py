@@ -1,0 +1,82 @@
+"""What a fresh cluster has before anybody writes to it: namespaces, the ``kubernetes`` Service, priority classes, RBAC.
+
+The objects are the real API server's (``data/bootstrap.json``). What exists is left as it is.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+from kgpu.lab.embedded.core.model import Call, User, decode
+from kgpu.lab.embedded.rbac import MASTERS
+from kgpu.lab.embedded.status import ApiError, Object
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.kinds import Kinds
+
+USER: Final = User("system:apiserver", (MASTERS, "system:authenticated"))
+MANAGER: Final = "kube-apiserver"
+SERVICE_IP: Final = "10.96.0.1"
+# Endpoints on the loopback are refused by the API's own rules; this address is for documentation and leads nowhere.
+_NOT_REACHABLE: Final = "192.0.2.1"
+
+
+def objects(address: str, port: int) -> list[Object]:
+    """Everything, in an order in which it can be made; ``address`` and ``port`` are where the API server listens."""
+    parsed = ipaddress.ip_address(address)
+    if parsed.is_loopback or parsed.is_unspecified or parsed.version != 4:
+        address = _NOT_REACHABLE
+    raw = resources.files(__package__).joinpath("data", "bootstrap.json").read_bytes()
+    found: list[Object] = decode(raw)["objects"]
+    return [*found, *_service(address, port)]
+
+
+def _service(address: str, port: int) -> list[Object]:
+    metadata = {"name": "kubernetes", "namespace": "default"}
+    https = {"name": "https", "port": port, "protocol": "TCP"}
+    return [
+        {
+            "kind": "Service",
+            "apiVersion": "v1",
+            "metadata": {**metadata, "labels": {"component": "apiserver", "provider": "kubernetes"}},
+            "spec": {
+                "type": "ClusterIP",
+                "clusterIP": SERVICE_IP,
+                "clusterIPs": [SERVICE_IP],
+                "ipFamilies": ["IPv4"],
+                "ipFamilyPolicy": "SingleStack",
+                "ports": [{**https, "port": 443, "targetPort": port}],
+            },
+        },
+        {
+            "kind": "Endpoints",
+            "apiVersion": "v1",
+            "metadata": {**metadata, "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+            "subsets": [{"addresses": [{"ip": address}], "ports": [https]}],
+        },
+        {
+            "kind": "EndpointSlice",
+            "apiVersion": "discovery.k8s.io/v1",
+            "metadata": {**metadata, "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [https],
+        },
+    ]
+
+
+def run(core: Core, kinds: Kinds, *, address: str, port: int) -> None:
+    """Make what is missing. Raises ApiError when an object is refused, which would be a defect."""
+    for obj in objects(address, port):
+        kind = kinds.of(obj["apiVersion"], obj["kind"])
+        assert kind is not None, obj["kind"]
+        metadata = obj["metadata"]
+        try:
+            core.get(kind, metadata.get("namespace", ""), metadata["name"])
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            core.create(kind, metadata.get("namespace", ""), obj, Call(user=USER, manager=MANAGER))

@@ -1,0 +1,126 @@
+"""The one runtime of all controllers: changes become keys, keys become ``sync`` calls, failures become retries.
+
+Level-triggered: ``sync`` looks at what is there now, whatever the change was. An object that makes ``sync`` raise is
+tried again later and takes no other object along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from kgpu.base.errors import KubeError
+from kgpu.base.supervise import RoleHandle
+from kgpu.kube.port import KubeRefusedError, Object, Resource
+from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.meta import key_of
+from kgpu.lab.embedded.controllers.queue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+KeysOf: TypeAlias = Callable[[Object | None, Object | None], Iterable[Hashable]]
+"""The keys that a change (object before, after) makes worth a look."""
+
+
+class Controller:
+    """Base of the controllers that follow objects by key."""
+
+    name: ClassVar[str]
+    """As kube-controller-manager calls it, also the source of its Events."""
+    workers: ClassVar[int] = 4
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.queue: WorkQueue[Any] = WorkQueue()
+
+    def sources(self) -> Mapping[Resource, KeysOf]:
+        """What to follow, and which keys a change there concerns."""
+        raise NotImplementedError
+
+    async def prepare(self, stack: contextlib.ExitStack) -> None:
+        """Whatever else has to be followed; ``stack`` ends it."""
+
+    async def sync(self, key: Any) -> float | None:
+        """Bring one object closer to what it should be; returns after how many seconds to look again by itself."""
+        raise NotImplementedError
+
+    def say(self, about: Object, type_: str, reason: str, message: str) -> None:
+        """Write an Event."""
+        self.cluster.recorder.say(self.name, about, type_, reason, message)
+
+    async def run(self, handle: RoleHandle) -> None:
+        """Follow and sync until cancelled."""
+        self.queue = WorkQueue()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.queue.close)
+            sources = self.sources()
+            caches = {resource: self.cluster.cache(resource) for resource in sources}
+            for cache in caches.values():
+                await cache.synced.wait()
+            for resource, keys_of in sources.items():
+                stack.callback(caches[resource].subscribe(self._handler(keys_of)))
+            await self.prepare(stack)
+            handle.running()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.workers):
+                    group.create_task(self._work())
+
+    def _handler(self, keys_of: KeysOf) -> Callable[[Object | None, Object | None], None]:
+        def handler(old: Object | None, new: Object | None) -> None:
+            try:
+                for key in keys_of(old, new):
+                    self.queue.add(key)
+            except Exception:
+                log.exception("%s: a change could not be read", self.name)
+
+        return handler
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            try:
+                again = await self.sync(key)
+                self.queue.forget(key)
+                if again is not None:
+                    self.queue.add_after(key, again)
+            except KubeError as error:
+                pause = self.queue.retry(key)
+                conflict = isinstance(error, KubeRefusedError) and error.conflict
+                log.log(
+                    logging.DEBUG if conflict else logging.INFO,
+                    "%s: %s: %s; again in %.3f s", self.name, key, error.one_line(), pause,
+                )  # fmt: skip
+            except Exception:
+                self.queue.retry(key)
+                log.exception("%s: %s failed", self.name, key)
+            finally:
+                self.queue.done(key)
+            await asyncio.sleep(0)
+
+
+def itself(_: Object | None, new: Object | None) -> list[tuple[str, str]]:
+    """The key of the object that came or changed."""
+    return [] if new is None else [key_of(new)]
+
+
+def itself_or_gone(old: Object | None, new: Object | None) -> list[tuple[str, str]]:
+    """As ``itself``, also when it went."""
+    obj = new if new is not None else old
+    return [] if obj is None else [key_of(obj)]
+
+
+def refusal_text(error: KubeError) -> str:
+    """What the API server itself said, without the words around it."""
+    text = str(getattr(error, "message", "") or "")
+    if text:
+        return text
+    text, code = error.what, getattr(error, "code", None)
+    if code is not None:
+        text = text.removesuffix(f" ({code})")
+        head, colon, rest = text.partition(": ")
+        if colon and head.startswith("the API server refused"):
+            text = rest
+    return text

@@ -1,0 +1,186 @@
+"""The garbage collector: objects whose owners are gone, foreground deletion and orphaning, for every kind there is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kgpu.kube.port import KubeRefusedError, Object, Resource
+from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.gc_graph import (
+    FOREGROUND,
+    ORPHAN,
+    Graph,
+    Move,
+    Node,
+    Owner,
+    State,
+    decide,
+    node_of,
+    same_edges,
+    without_owners,
+)
+from kgpu.lab.embedded.controllers.meta import uid_of
+from kgpu.lab.embedded.controllers.served import Served, ServedKinds
+
+log = logging.getLogger(__name__)
+
+_IGNORED: Final = frozenset({("", "events"), ("events.k8s.io", "events")})
+_SYNC: Final = 30.0  # seconds to wait for the first lists; a kind that can't be listed must not stop the others
+_UNKNOWN_KIND: Final = 30.0  # seconds until an owner of a kind that isn't served is looked for again
+
+
+class GarbageCollector(Controller):
+    name = "garbage-collector-controller"
+
+    def __init__(self, cluster: Cluster, kinds: ServedKinds) -> None:
+        super().__init__(cluster)
+        self._kinds = kinds
+        self._graph = Graph()
+        self._ends: dict[Resource, Callable[[], None]] = {}
+
+    def sources(self) -> Mapping[Resource, KeysOf]:
+        return {}
+
+    async def prepare(self, stack: contextlib.ExitStack) -> None:
+        """Follow every kind that can be deleted, also those that come later."""
+        self._graph = Graph()
+        await self._kinds.ready()
+        stack.callback(self._unfollow_all)
+        stack.callback(self._kinds.on_change(self._kind_changed))
+        for served in self._kinds:
+            self._follow(served)
+        waits = [self.cluster.cache(resource).synced.wait() for resource in self._ends]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), _SYNC)
+
+    def _follow(self, served: Served) -> None:
+        resource = served.resource
+        if (resource.group, resource.plural) in _IGNORED or not {"delete", "list", "watch"} <= served.verbs:
+            return
+
+        def handler(old: Object | None, new: Object | None) -> None:
+            self._changed(resource, old, new)
+
+        self._ends[resource] = self.cluster.cache(resource).subscribe(handler)
+
+    def _unfollow(self, resource: Resource) -> None:
+        end = self._ends.pop(resource, None)
+        if end is not None:
+            for obj in self.cluster.cache(resource):
+                self._look(self._graph.drop(uid_of(obj)))
+            end()
+
+    def _unfollow_all(self) -> None:
+        for end in self._ends.values():
+            end()
+        self._ends.clear()
+
+    def _kind_changed(self, old: Served | None, new: Served | None) -> None:
+        if old is not None and old.custom:
+            self._unfollow(old.resource)
+            self.cluster.drop_cache(old.resource)
+        if new is not None:
+            self._follow(new)
+
+    def _changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        if old is not None and new is not None and same_edges(old, new):
+            return
+        if new is None:
+            if old is not None:
+                self._look(self._graph.drop(uid_of(old)))
+            return
+        self._look(self._graph.put(node_of(resource, new)))
+
+    def _look(self, uids: set[str]) -> None:
+        for uid in uids:
+            self.queue.add(uid)
+
+    async def sync(self, key: str) -> float | None:
+        node = self._graph.get(key)
+        if node is None:
+            return None
+        states: dict[str, State | None] = {owner.uid: await self._state(node, owner) for owner in node.owners}
+        if None in states.values():
+            return _UNKNOWN_KIND
+        move, owners = decide(node, self._graph, lambda owner: states[owner.uid] or State.SOLID)
+        obj = self.cluster.cache(node.resource).get(node.key)
+        if obj is None or uid_of(obj) != key:
+            return None
+        try:
+            await self._carry_out(move, node, obj, owners)
+        except KubeRefusedError as refused:
+            if refused.code != 404:
+                raise
+        return None
+
+    async def _state(self, node: Node, owner: Owner) -> State | None:
+        """How the owner is; None when its kind isn't served, so that nobody can say."""
+        known = self._graph.get(owner.uid)
+        if known is not None and known.key[0] in ("", node.key[0]):
+            return State.WAITING if known.deletes_dependents else State.SOLID
+        if node.deleting:
+            return State.SOLID  # not asked for
+        served = self._kinds.of(owner.api_version, owner.kind)
+        if served is None or (served.resource.namespaced and not node.key[0]):
+            return None
+        namespace = node.key[0] if served.resource.namespaced else ""
+        # Asked of the API itself: the owner may be younger than what its informer has seen.
+        found = await self.cluster.api.get(served.resource, owner.name, namespace=namespace)
+        if found is None or uid_of(found) != owner.uid:
+            return State.GONE
+        return State.WAITING if node_of(served.resource, found).deletes_dependents else State.SOLID
+
+    async def _carry_out(self, move: Move, node: Node, obj: Object, owners: frozenset[str]) -> None:
+        match move:
+            case Move.UNLINK:
+                await self._patch(node, obj, {"ownerReferences": without_owners(obj, owners) or None})
+            case Move.DELETE:
+                policy = {ORPHAN: "Orphan", FOREGROUND: "Foreground"}
+                kept = next((policy[one] for one in (ORPHAN, FOREGROUND) if one in node.finalizers), "Background")
+                await self.cluster.delete(node.resource, obj, propagation=kept)
+            case Move.DELETE_FOREGROUND:
+                if any(one.deletes_dependents for one in self._graph.dependents(node.uid)):
+                    # Might be a circle: what waits for each other would wait for ever.
+                    free = [{**one, "blockOwnerDeletion": False} for one in obj["metadata"]["ownerReferences"]]
+                    await self._patch(node, obj, {"ownerReferences": free})
+                await self.cluster.delete(node.resource, obj, propagation="Foreground")
+            case Move.RELEASE:
+                await self._remove_finalizer(node, obj, FOREGROUND)
+            case Move.DELETE_DEPENDENTS:
+                self._look({one.uid for one in self._graph.blocking(node.uid) if not one.deletes_dependents})
+            case Move.ORPHAN:
+                await self._orphan(node, obj)
+            case Move.NOTHING:
+                pass
+
+    async def _orphan(self, node: Node, obj: Object) -> None:
+        for dependent in self._graph.dependents(node.uid):
+            found = self.cluster.cache(dependent.resource).get(dependent.key)
+            if found is not None:
+                with contextlib.suppress(_MissingError):
+                    await self._patch(dependent, found, {"ownerReferences": without_owners(found, [node.uid]) or None})
+        await self._remove_finalizer(node, obj, ORPHAN)
+
+    async def _remove_finalizer(self, node: Node, obj: Object, finalizer: str) -> None:
+        rest = [one for one in obj["metadata"].get("finalizers") or () if one != finalizer]
+        await self._patch(node, obj, {"finalizers": rest or None})
+
+    async def _patch(self, node: Node, obj: Object, metadata: dict[str, Any]) -> None:
+        known = {"uid": node.uid, "resourceVersion": obj["metadata"]["resourceVersion"]}
+        try:
+            await self.cluster.patch(node.resource, node.key, {"metadata": {**metadata, **known}})
+        except KubeRefusedError as refused:
+            if refused.code == 404:
+                raise _MissingError(
+                    refused.what, refused.expected, refused.todo, code=404, reason=refused.reason
+                ) from refused
+            raise
+
+
+class _MissingError(KubeRefusedError):
+    """The object is gone already."""

@@ -1,0 +1,58 @@
+"""Sets of completion indexes as an Indexed Job's status writes them (``0,2-5``), and the index of a pod. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from kgpu.kube.port import Object
+from kgpu.lab.embedded.controllers.meta import annotations_of
+
+INDEX: Final = "batch.kubernetes.io/job-completion-index"
+
+
+def index_of(pod: Object) -> int | None:
+    """The pod's completion index; None when it has none that can be read."""
+    text = annotations_of(pod).get(INDEX, "")
+    return int(text) if text.isdecimal() else None
+
+
+def parse(text: str, completions: int) -> set[int]:
+    """The indexes below ``completions``; parts that can't be read are left out."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if first.isdecimal() and (not dash or last.isdecimal()):
+            found.update(range(int(first), min(int(last) if dash else int(first), completions - 1) + 1))
+    return found
+
+
+def written(indexes: Iterable[int]) -> str:
+    """Ranges of three and more with a dash, otherwise commas."""
+    parts: list[str] = []
+    run: list[int] = []
+
+    def close() -> None:
+        if len(run) > 2:
+            parts.append(f"{run[0]}-{run[-1]}")
+        else:
+            parts.extend(str(one) for one in run)
+        run.clear()
+
+    for index in sorted(set(indexes)):
+        if run and index != run[-1] + 1:
+            close()
+        run.append(index)
+    close()
+    return ",".join(parts)
+
+
+def first_missing(taken: Collection[int], count: int, completions: int) -> list[int]:
+    """The lowest ``count`` indexes that are not taken."""
+    found: list[int] = []
+    for index in range(completions):
+        if len(found) >= count:
+            break
+        if index not in taken:
+            found.append(index)
+    return found

@@ -1,0 +1,113 @@
+"""Pods that nobody else removes: too many ended ones, pods of nodes that are gone, deleted pods without a node.
+
+Looks at all pods every 20 seconds, as the real one; a node must have been missing for 40 seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.errors import KubeError
+from kgpu.kube.informer import Key
+from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Resource
+from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
+from kgpu.lab.embedded.controllers.meta import created_at, deleting, key_of, status_of
+from kgpu.lab.embedded.controllers.node_plan import ready_status
+from kgpu.lab.embedded.controllers.pods import is_terminal, node_of
+from kgpu.lab.embedded.controllers.tainteviction import with_disruption
+from kgpu.lab.embedded.controllers.taints import OUT_OF_SERVICE, taints_of
+
+THRESHOLD: Final = 12500  # ended pods that may stay
+PERIOD: Final = 20.0  # seconds
+QUARANTINE: Final = 40.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A pod to remove, and why in its status ("" for no reason of its own)."""
+
+    pod: Object
+    message: str = ""
+
+
+def doomed(
+    pods: Iterable[Object], nodes: Mapping[str, Object], missing: Iterable[str], *, threshold: int = THRESHOLD
+) -> list[Doomed]:
+    """The pods to remove. ``missing``: nodes that are known to be gone."""
+    found: list[Doomed] = []
+    ended: list[Object] = []
+    gone = frozenset(missing)
+    for pod in pods:
+        node = node_of(pod)
+        if is_terminal(pod):
+            ended.append(pod)
+        if node in gone:
+            found.append(Doomed(pod, "PodGC: node no longer exists"))
+        elif deleting(pod):
+            host = nodes.get(node)
+            out = host is not None and any(taint.get("key") == OUT_OF_SERVICE for taint in taints_of(host))
+            if not node or (host is not None and out and ready_status(host) != "True"):
+                found.append(Doomed(pod))
+    if threshold > 0 and len(ended) > threshold:
+        ended.sort(key=lambda pod: (status_of(pod).get("reason") != "Evicted", created_at(pod), key_of(pod)[1]))
+        found += [Doomed(pod) for pod in ended[: len(ended) - threshold]]
+    return found
+
+
+class PodGarbageCollector(Controller):
+    name = "pod-garbage-collector-controller"
+    workers = 1
+
+    def __init__(self, cluster: Cluster, *, period: float = PERIOD, quarantine: float = QUARANTINE) -> None:
+        """``period`` and ``quarantine`` in seconds."""
+        super().__init__(cluster)
+        self._period, self._quarantine = period, quarantine
+        self._nodes = cluster.cache(NODES)
+        self._pods = cluster.cache(PODS)
+        self._missing: dict[str, dt.datetime] = {}
+        self._reasons: dict[Key, Doomed] = {}
+
+    def sources(self) -> Mapping[Resource, KeysOf]:
+        return {NODES: lambda *_: (), PODS: lambda *_: ()}
+
+    async def prepare(self, stack: contextlib.ExitStack) -> None:
+        task = asyncio.create_task(self._tick(), name="pod-gc")
+        stack.callback(task.cancel)
+
+    async def _tick(self) -> None:
+        while True:
+            nodes = {key_of(node)[1]: node for node in self._nodes}
+            now = self.cluster.now()
+            absent = {node for pod in self._pods if (node := node_of(pod)) and node not in nodes}
+            self._missing = {name: self._missing.get(name, now) for name in absent}
+            overdue = [name for name, at in self._missing.items() if (now - at).total_seconds() >= self._quarantine]
+            gone = []
+            for name in overdue:
+                with contextlib.suppress(KubeError):  # not sure: the next look asks again
+                    if await self.cluster.api.get(NODES, name) is None:
+                        gone.append(name)
+            self._reasons = {key_of(one.pod): one for one in doomed(self._pods, nodes, gone)}
+            for key in self._reasons:
+                self.queue.add(key)
+            await asyncio.sleep(self._period)
+
+    async def sync(self, key: Key) -> None:
+        one = self._reasons.get(key)
+        if one is None:
+            return
+        try:
+            if not is_terminal(one.pod):
+                status: Object = {"phase": "Failed"}
+                if one.message:
+                    status["conditions"] = with_disruption(one.pod, "DeletionByPodGC", one.message, self.cluster.now())
+                await self.cluster.patch(PODS, key, {"status": status}, subresource="status")
+            await self.cluster.delete(PODS, one.pod, grace=0)
+        except KubeRefusedError as refused:
+            if refused.code not in (404, 409):
+                raise

@@ -1,0 +1,107 @@
+"""ControllerRevisions: earlier templates of DaemonSets and StatefulSets, which ``kubectl rollout`` brings back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.kube.port import KubeRefusedError, Object, Resource, name_of, namespace_of
+from kgpu.lab.embedded.controllers.cluster import Cluster
+from kgpu.lab.embedded.controllers.kinds import CONTROLLER_REVISIONS
+from kgpu.lab.embedded.controllers.meta import (
+    copy_of,
+    created_at,
+    key_of,
+    labels_of,
+    owner_reference,
+    short_hash,
+    spec_of,
+    status_of,
+    uid_of,
+)
+
+HASH: Final = "controller-revision-hash"
+# The revision's own label, by the owner's kind.
+_LABELS: Final = {"DaemonSet": HASH, "StatefulSet": "controller.kubernetes.io/hash"}
+_MAX_NAME: Final = 223
+
+
+def data_of(owner: Object) -> Object:
+    """What a revision keeps: a patch that brings the template back."""
+    return {"spec": {"template": {**(spec_of(owner).get("template") or {}), "$patch": "replace"}}}
+
+
+def number_of(revision: Object) -> int:
+    return int(revision.get("revision") or 0)
+
+
+def hash_of(revision: Object) -> str:
+    return labels_of(revision).get(HASH) or name_of(revision)
+
+
+def new_revision(kind: Resource, owner: Object, number: int, collisions: int | None) -> Object:
+    """The revision of the owner's present template."""
+    data = data_of(owner)
+    found = short_hash([data, collisions])
+    labels = labels_of(spec_of(owner).get("template") or {})
+    return {
+        "metadata": {
+            "name": f"{name_of(owner)[:_MAX_NAME]}-{found}",
+            "namespace": namespace_of(owner),
+            "labels": {**labels, _LABELS[kind.kind]: found},
+            "annotations": dict(owner["metadata"].get("annotations") or {}),
+            "ownerReferences": [owner_reference(kind, owner)],
+        },
+        "data": copy_of(data),
+        "revision": number,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The present revision and the older ones, oldest first."""
+
+    current: Object
+    old: tuple[Object, ...]
+
+
+def sort_out(owner: Object, revisions: Iterable[Object]) -> tuple[Object | None, tuple[Object, ...]]:
+    """The revision of the present template if there is one, and the others, oldest first."""
+    wanted: Any = data_of(owner)
+    ordered = sorted(revisions, key=lambda one: (number_of(one), created_at(one), name_of(one)))
+    same = [one for one in ordered if one.get("data") == wanted]
+    current = same[-1] if same else None
+    return current, tuple(one for one in ordered if one is not current)
+
+
+async def sync_history(cluster: Cluster, kind: Resource, owner: Object) -> History:
+    """Make sure that the present template has the newest revision. Raises KubeError."""
+    cache = cluster.cache(CONTROLLER_REVISIONS)
+    current, old = sort_out(owner, cache.select("controller", uid_of(owner)))
+    number = max((number_of(one) for one in old), default=0) + 1
+    if current is None:
+        made = new_revision(kind, owner, number, status_of(owner).get("collisionCount"))
+        try:
+            current = await cluster.create(CONTROLLER_REVISIONS, made)
+        except KubeRefusedError as refused:
+            if refused.reason == "AlreadyExists":
+                collisions = int(status_of(owner).get("collisionCount") or 0) + 1
+                await cluster.set_status(kind, owner, {**status_of(owner), "collisionCount": collisions})
+            raise
+    elif number_of(current) < number:
+        current = await cluster.patch(CONTROLLER_REVISIONS, key_of(current), {"revision": number})
+    return History(current, old)
+
+
+async def clean_up(cluster: Cluster, owner: Object, history: History, pods: Sequence[Object]) -> None:
+    """Remove old revisions beyond the limit that no pod has."""
+    limit = int(spec_of(owner).get("revisionHistoryLimit", 10))
+    live = {labels_of(pod).get(HASH) for pod in pods}
+    surplus = len(history.old) - limit
+    for revision in history.old:
+        if surplus <= 0:
+            return
+        if hash_of(revision) not in live:
+            await cluster.delete(CONTROLLER_REVISIONS, revision)
+            surplus -= 1

@@ -1,0 +1,101 @@
+"""Starts every controller beside the others: one that fails starts again after a pause, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kgpu.base.decision import Decision
+from kgpu.base.supervise import RoleFunction, RoleHandle, Supervisor
+from kgpu.kube.port import KubeApi
+from kgpu.lab.embedded.controllers.cluster import Cluster, wall_clock
+from kgpu.lab.embedded.controllers.controller import Controller
+from kgpu.lab.embedded.controllers.daemonset import DaemonSetController
+from kgpu.lab.embedded.controllers.deployment import DeploymentController
+from kgpu.lab.embedded.controllers.disruption import DisruptionController
+from kgpu.lab.embedded.controllers.endpoints import EndpointController, EndpointSliceController
+from kgpu.lab.embedded.controllers.gc import GarbageCollector
+from kgpu.lab.embedded.controllers.job import JobController
+from kgpu.lab.embedded.controllers.namespace import NamespaceController
+from kgpu.lab.embedded.controllers.node_plan import GRACE
+from kgpu.lab.embedded.controllers.nodelifecycle import NodeLifecycleController
+from kgpu.lab.embedded.controllers.podgc import PodGarbageCollector
+from kgpu.lab.embedded.controllers.quota import QuotaController
+from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController
+from kgpu.lab.embedded.controllers.served import ServedKinds
+from kgpu.lab.embedded.controllers.serviceaccount import RootCaPublisher, ServiceAccountController
+from kgpu.lab.embedded.controllers.statefulset import StatefulSetController
+from kgpu.lab.embedded.controllers.tainteviction import TaintEvictionController
+from kgpu.lab.embedded.controllers.ttl import TtlAfterFinishedController
+from kgpu.lab.embedded.controllers.volumes import VolumeController, ensure_standard_class
+
+log = logging.getLogger(__name__)
+
+_STOP: Final = 5.0  # seconds for all of them to end
+
+
+def controllers(cluster: Cluster, *, root_ca: str = "", node_grace: float = GRACE) -> list[Controller]:
+    """All of them, not yet running.
+
+    ``root_ca`` (PEM) is what pods trust the API server by; ``node_grace`` the seconds of silence after which a node's
+    state is unknown.
+    """
+    kinds = ServedKinds(cluster)
+    return [
+        NamespaceController(cluster, kinds),
+        ServiceAccountController(cluster),
+        RootCaPublisher(cluster, root_ca),
+        ReplicaSetController(cluster),
+        DeploymentController(cluster),
+        StatefulSetController(cluster),
+        DaemonSetController(cluster),
+        JobController(cluster),
+        TtlAfterFinishedController(cluster),
+        EndpointController(cluster),
+        EndpointSliceController(cluster),
+        DisruptionController(cluster),
+        QuotaController(cluster, kinds),
+        VolumeController(cluster),
+        NodeLifecycleController(cluster, grace=node_grace),
+        TaintEvictionController(cluster),
+        PodGarbageCollector(cluster),
+        GarbageCollector(cluster, kinds),
+    ]
+
+
+async def run(
+    api: KubeApi,
+    *,
+    root_ca: str = "",
+    node_grace: float = GRACE,
+    now: Callable[[], dt.datetime] = wall_clock,
+) -> None:
+    """Run all controllers against ``api`` until cancelled; ``now`` is the wall clock, in UTC. See ``controllers``."""
+    cluster = Cluster(api, now=now)
+    supervisor = Supervisor(on_decision=_tell)
+
+    async def record(handle: RoleHandle) -> None:
+        handle.running()
+        await cluster.recorder.run()
+
+    async def storage_class(handle: RoleHandle) -> None:
+        await ensure_standard_class(cluster)
+        handle.running()
+        await asyncio.Event().wait()
+
+    roles: dict[str, RoleFunction] = {"event-recorder": record, "storage-class": storage_class}
+    roles |= {one.name: one.run for one in controllers(cluster, root_ca=root_ca, node_grace=node_grace)}
+    try:
+        for name, function in roles.items():
+            supervisor.start(name, function)
+        await asyncio.Event().wait()
+    finally:
+        await supervisor.stop(_STOP)
+        await cluster.close()
+
+
+def _tell(decision: Decision) -> None:
+    log.warning("%s", decision.one_line())

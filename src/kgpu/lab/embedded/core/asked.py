@@ -1,0 +1,88 @@
+"""Kinds that are only asked: reviews of access and of tokens. They answer with the object, its status filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kgpu.lab.embedded.core.ground import Ground
+from kgpu.lab.embedded.core.model import Call, Stored, User
+from kgpu.lab.embedded.core.writing import metadata_of
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.status import FieldError, Object, bad_value, invalid
+
+_EITHER: Final = "cannot be specified in combination with resourceAttributes"
+_ONE_OF: Final = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+
+
+def ask(ground: Ground, kind: Kind, namespace: str, obj: Object, call: Call) -> Stored:
+    """The answer. Raises ApiError 400 and 422."""
+    rules = ground.rules(kind)
+    new = rules.decode(kind, obj, call)
+    rules.default(kind, new)
+    metadata = metadata_of(new)
+    if kind.namespaced:
+        metadata["namespace"] = namespace
+    errors = rules.validate(kind, new, None, "")
+    if errors:
+        raise invalid(kind.group, kind.kind, "", errors)
+    spec = new.setdefault("spec", {})
+    new["status"] = _ANSWERS[kind.plural](ground, kind, spec, call)
+    return Stored(new, 0)
+
+
+def _access(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+    attributes, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    errors: list[FieldError] = []
+    if attributes is not None and other is not None:
+        errors.append(bad_value("spec.nonResourceAttributes", other, _EITHER))
+    if attributes is None and other is None:
+        errors.append(bad_value("spec.resourceAttributes", None, _ONE_OF))
+    user = call.user
+    if kind.plural != "selfsubjectaccessreviews":
+        user = User(spec.get("user") or "", tuple(spec.get("groups") or ()), spec.get("uid") or "")
+        if not user.name and not user.groups:
+            errors.append(bad_value("spec.user", "", "at least one of user or group must be specified"))
+    if errors:
+        raise invalid(kind.group, kind.kind, "", errors)
+    allowed, reason = ground.authority.allowed(user, attributes or other or {})
+    return {"allowed": allowed, **({"reason": reason} if reason else {})}
+
+
+def _rules(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+    del kind
+    resources, others = ground.authority.rules(call.user, spec.get("namespace") or "")
+    return {"resourceRules": resources, "nonResourceRules": others, "incomplete": False}
+
+
+def _self(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+    del ground, kind, spec
+    return {"userInfo": _user_info(call.user)}
+
+
+def _token(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
+    del kind, call
+    user = ground.authority.review(spec.get("token") or "")
+    if user is None:
+        return {"user": {}, "error": "invalid bearer token"}
+    audiences = spec.get("audiences")
+    return {"authenticated": True, "user": _user_info(user), **({"audiences": audiences} if audiences else {})}
+
+
+def _user_info(user: User) -> Object:
+    found: Object = {"username": user.name}
+    if user.uid:
+        found["uid"] = user.uid
+    if user.groups:
+        found["groups"] = list(user.groups)
+    return found
+
+
+_ANSWERS: Final[dict[str, Callable[[Ground, Kind, Any, Call], Object]]] = {
+    "selfsubjectaccessreviews": _access,
+    "subjectaccessreviews": _access,
+    "localsubjectaccessreviews": _access,
+    "selfsubjectrulesreviews": _rules,
+    "selfsubjectreviews": _self,
+    "tokenreviews": _token,
+}

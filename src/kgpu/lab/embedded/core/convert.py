@@ -1,0 +1,73 @@
+"""The versions of one object: which of them is stored, and what it looks like in another.
+
+Events are one store under two groups, and autoscalers have two versions. CRDs convert with strategy None: only the
+apiVersion changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.status import Object
+
+_EVENTS: Final = ("", "events")
+_NEW_EVENTS: Final = ("events.k8s.io", "events")
+_AUTOSCALERS: Final = ("autoscaling", "horizontalpodautoscalers")
+# core/v1 name -> events.k8s.io/v1 name (the conversion of pkg/apis/events/v1).
+_RENAMED: Final = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+_RENAMED_BACK: Final = {new: old for old, new in _RENAMED.items()}
+
+
+def storage_key(kind: Kind) -> tuple[str, str]:
+    """Where objects of the kind are kept."""
+    return _EVENTS if kind.key == _NEW_EVENTS else kind.key
+
+
+def storage_kind(kinds: Kinds, kind: Kind) -> Kind:
+    """The kind whose version is stored."""
+    if kind.key == _NEW_EVENTS:
+        return kinds.find("", "v1", "events") or kind
+    if kind.key == _AUTOSCALERS:
+        return kinds.find("autoscaling", "v2", kind.plural) or kind
+    return kind
+
+
+def converted(obj: Object, kind: Kind) -> Object:
+    """``obj`` in the version of ``kind``; shares parts with ``obj``."""
+    found = {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
+    if kind.key == _NEW_EVENTS:
+        return _renamed(found, _RENAMED)
+    if kind.key == _EVENTS:
+        return _renamed(found, _RENAMED_BACK)
+    if kind.key == _AUTOSCALERS:
+        found["spec"] = _autoscaler(dict(obj.get("spec") or {}), kind.version)
+    return found
+
+
+def _renamed(obj: Object, names: dict[str, str]) -> Object:
+    return {names.get(name, name): value for name, value in obj.items()}
+
+
+def _autoscaler(spec: Object, version: str) -> Object:
+    if version == "v2":
+        percentage = spec.pop("targetCPUUtilizationPercentage", None)
+        if percentage is not None:
+            target = {"type": "Utilization", "averageUtilization": percentage}
+            spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+        return spec
+    metrics: list[Any] = spec.pop("metrics", None) or []
+    spec.pop("behavior", None)
+    for metric in metrics:
+        resource = metric.get("resource") or {}
+        if resource.get("name") == "cpu" and "averageUtilization" in (resource.get("target") or {}):
+            spec["targetCPUUtilizationPercentage"] = resource["target"]["averageUtilization"]
+    return spec

@@ -1,0 +1,193 @@
+"""Delete: preconditions, grace, finalizers and propagation (registry/generic/registry/store.go, rest/delete.go)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.lab.embedded.core.convert import storage_key
+from kgpu.lab.embedded.core.ground import Ground, later, now, success
+from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, Stored
+from kgpu.lab.embedded.core.reading import Reading
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.status import ApiError, Object, conflict
+
+ORPHAN: Final = "orphan"
+FOREGROUND: Final = "foregroundDeletion"
+_COLLECTOR: Final = frozenset({ORPHAN, FOREGROUND})
+# Kinds whose dependents are left alone unless something else is asked for; kinds that the collector never touches.
+_ORPHANED: Final = frozenset({("batch", "jobs"), ("", "replicationcontrollers")})
+_UNCOLLECTED: Final = frozenset({("", "events")})
+# Kinds that answer with the object that is gone instead of a Status (ReturnDeletedObject).
+_RETURNED: Final = frozenset({
+    ("resource.k8s.io", "resourceclaimtemplates"), ("resource.k8s.io", "resourceslices"),
+    ("resource.k8s.io", "resourceclaims"), ("resource.k8s.io", "deviceclasses"), ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "storageclasses"), ("storage.k8s.io", "volumeattachments"), ("storage.k8s.io", "csinodes"),
+    ("storage.k8s.io", "volumeattributesclasses"), ("", "resourcequotas"), ("", "persistentvolumes"),
+    ("", "serviceaccounts"), ("", "persistentvolumeclaims"), ("", "namespaces"), ("", "pods"), ("", "services"),
+    ("", "podtemplates"),
+})  # fmt: skip
+
+
+class Deleting:
+    """Over one ground."""
+
+    def __init__(self, ground: Ground, reading: Reading) -> None:
+        self._ground = ground
+        self._reading = reading
+
+    def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call) -> tuple[Object, bool]:
+        """(the object or a Status, whether it is gone)."""
+        ground = self._ground
+        old = ground.need(kind, namespace, name)
+        _check(kind, old, options)
+        dry_run = options.dry_run or call.dry_run
+        review = Review(
+            operation="DELETE", kind=kind, namespace=namespace if kind.namespaced else "", name=name, obj={},
+            old=ground.at(old, kind).obj, subresource="", call=call,
+        )  # fmt: skip
+        ground.admit(review)
+        ground.admitted(review)
+        if kind.key == ("", "namespaces"):
+            marked = self._mark_namespace(kind, old, options, dry_run=dry_run)
+            if marked is not None:
+                return marked, False
+        metadata = old.obj["metadata"]
+        deadline, pending = _grace(kind, old.obj, options)
+        if pending:
+            return self._answer(kind, old), False
+        finalizers = _finalizers(kind, metadata, options)
+        if deadline is None and not finalizers:
+            return self._gone(kind, old, dry_run=dry_run), True
+        changed = dict(metadata)
+        if finalizers:
+            changed["finalizers"] = finalizers
+        else:
+            changed.pop("finalizers", None)
+        if deadline is None or not deadline[0]:
+            changed["deletionGracePeriodSeconds"] = 0
+            if changed.get("deletionTimestamp", "9") > now():
+                changed["deletionTimestamp"] = now()
+        else:
+            changed["deletionGracePeriodSeconds"], changed["deletionTimestamp"] = deadline
+        if "deletionTimestamp" not in metadata and changed.get("generation"):
+            changed["generation"] += 1
+        if deadline is not None and not deadline[0] and not finalizers:
+            # Pods that go at once are told twice, as by the real one: that they end, and that they are gone.
+            marked_pod = self._put(kind, old, {**old.obj, "metadata": changed}, dry_run=dry_run)
+            return self._gone(kind, marked_pod, dry_run=dry_run), True
+        if changed == metadata:
+            return ground.at(old, kind).obj, False
+        return ground.at(self._put(kind, old, {**old.obj, "metadata": changed}, dry_run=dry_run), kind).obj, False
+
+    def delete_collection(
+        self, kind: Kind, namespace: str, options: DeleteOptions, call: Call, *, labels: str, fields: str
+    ) -> list[Stored]:
+        """What was deleted or marked. An object that goes meanwhile is no error."""
+        page = self._reading.list(
+            kind, namespace, labels=labels, fields=fields, limit=0, token="", version="", match=""
+        )
+        for stored in page.items:
+            try:
+                self.delete(kind, stored.namespace, stored.name, options, call)
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+        return page.items
+
+    def _put(self, kind: Kind, old: Stored, obj: Object, *, dry_run: bool) -> Stored:
+        if dry_run:
+            return Stored(obj, old.revision)
+        return self._ground.store.put(storage_key(kind), {**obj, "metadata": dict(obj["metadata"])})
+
+    def _gone(self, kind: Kind, old: Stored, *, dry_run: bool) -> Object:
+        last = old if dry_run else self._ground.store.remove(storage_key(kind), old)
+        return self._answer(kind, last)
+
+    def _answer(self, kind: Kind, stored: Stored) -> Object:
+        if kind.key in _RETURNED:
+            return self._ground.at(stored, kind).obj
+        details = {"name": stored.name, "group": kind.group, "kind": kind.plural, "uid": stored.obj["metadata"]["uid"]}
+        return success(details={key: value for key, value in details.items() if value})
+
+    def _mark_namespace(self, kind: Kind, old: Stored, options: DeleteOptions, *, dry_run: bool) -> Object | None:
+        """Namespaces end through their controller, which empties spec.finalizers; None when they may go now."""
+        metadata, spec = old.obj["metadata"], old.obj.get("spec") or {}
+        if "deletionTimestamp" in metadata:
+            return old.obj if spec.get("finalizers") else None
+        changed = {**metadata, "deletionTimestamp": now()}
+        finalizers = [one for one in metadata.get("finalizers", ()) if one not in _COLLECTOR]
+        finalizers += [ORPHAN] * (options.propagation == "Orphan")
+        finalizers += [FOREGROUND] * (options.propagation == "Foreground")
+        if finalizers:
+            changed["finalizers"] = finalizers
+        status = {**(old.obj.get("status") or {}), "phase": "Terminating"}
+        return self._put(kind, old, {**old.obj, "metadata": changed, "status": status}, dry_run=dry_run).obj
+
+
+def _check(kind: Kind, old: Stored, options: DeleteOptions) -> None:
+    metadata = old.obj["metadata"]
+    spaces = kind.key == ("", "namespaces")
+    about = (kind.group, kind.plural if spaces else kind.kind, old.name)
+    if options.uid and options.uid != metadata["uid"]:
+        why = (
+            f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {metadata['uid']}"
+            if spaces
+            else f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise conflict(*about, why)
+    version = metadata["resourceVersion"]
+    if options.version and options.version != version:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {options.version}, "
+            f"ResourceVersion in object meta: {version}"
+            if spaces
+            else f"the ResourceVersion in the precondition ({options.version}) does not match the ResourceVersion in "
+            f"record ({version}). The object might have been modified"
+        )
+        raise conflict(*about, why)
+
+
+def _grace(kind: Kind, obj: Object, options: DeleteOptions) -> tuple[tuple[int, str] | None, bool]:
+    """((seconds, deletionTimestamp) or None for kinds that know no grace, whether it ends already)."""
+    if kind.key != ("", "pods"):
+        return None, False
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    asked = None if options.grace is None else options.grace if options.grace >= 0 else 1
+    if "deletionTimestamp" in metadata:
+        left = metadata.get("deletionGracePeriodSeconds") or 0
+        if not left:
+            return None, False
+        if asked is None or asked >= left:
+            return None, True
+        return _shortened(metadata["deletionTimestamp"], left, asked), False
+    seconds = spec.get("terminationGracePeriodSeconds", 0) if asked is None else asked
+    if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+        seconds = 0
+    seconds = seconds if seconds >= 0 else 1
+    return (seconds, later(seconds)), False
+
+
+def _shortened(timestamp: str, left: int, asked: int) -> tuple[int, str]:
+    import datetime as dt
+
+    ends = dt.datetime.fromisoformat(timestamp) - dt.timedelta(seconds=left - asked)
+    if ends < dt.datetime.now(dt.UTC):
+        return (1 if asked else 0), now()
+    return asked, ends.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _finalizers(kind: Kind, metadata: Object, options: DeleteOptions) -> list[str]:
+    """The finalizers that the object has from now on."""
+    present: list[str] = list(metadata.get("finalizers") or ())
+    orphan = foreground = False
+    if kind.key not in _UNCOLLECTED:
+        wish = options.propagation
+        if not wish:
+            held = next((one for one in present if one in _COLLECTOR), "")
+            wish = {ORPHAN: "Orphan", FOREGROUND: "Foreground"}.get(held, "")
+        orphan = wish == "Orphan" or (not wish and kind.key in _ORPHANED)
+        foreground = wish == "Foreground"
+    kept = [one for one in present if one not in _COLLECTOR]
+    made = kept + [ORPHAN] * orphan + [FOREGROUND] * foreground
+    return present if set(made) == set(present) else made

@@ -1,0 +1,192 @@
+"""What every verb stands on: the kinds, the store, the rules, admission, patches and the ports that others plug in."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from kgpu.lab.embedded.core.convert import converted, storage_key, storage_kind
+from kgpu.lab.embedded.core.model import (
+    Admission,
+    AllowAll,
+    Authority,
+    Call,
+    Patching,
+    Review,
+    Stored,
+    TypeRules,
+)
+from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.status import ApiError, Object, forbidden, not_found
+from kgpu.lab.embedded.store import Store
+
+IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
+
+
+class CustomPort(Protocol):
+    """What the core asks about custom kinds; ``crd.custom.CustomKinds``."""
+
+    def selectable_fields(self, kind: Kind) -> tuple[str, ...]:
+        """Field selectors besides metadata.name and metadata.namespace."""
+        ...
+
+    def convert(self, kind: Kind, obj: Object) -> Object:
+        """The object as that version shows it."""
+        ...
+
+    def scale_of(self, kind: Kind, obj: Object) -> Object:
+        """The Scale of an object."""
+        ...
+
+    def with_scale(self, kind: Kind, obj: Object, scale: Object) -> Object:
+        """A copy of the object with the replicas of the Scale."""
+        ...
+
+
+class RealPatching:
+    """``kgpu.lab.embedded.patch`` as the ``Patching`` port."""
+
+    def apply_patch(self, content_type: str, live: Object, body: Any, schema: Node) -> Object:
+        from kgpu.lab.embedded.patch import apply_patch
+
+        return apply_patch(content_type, live, body, schema)
+
+    def server_side_apply(
+        self, live: Object | None, config: Object, schema: Node, *, manager: str, force: bool, subresource: str,
+        kind: Kind, now: str,
+    ) -> Object:  # fmt: skip
+        from kgpu.lab.embedded.patch.apply import server_side_apply
+        from kgpu.lab.embedded.patch.managed import reset_fields
+
+        return server_side_apply(
+            live, config, schema, manager=manager, force=force, subresource=subresource,
+            api_version=kind.api_version, now=now, reset=reset_fields(kind, subresource),
+        )  # fmt: skip
+
+    def after_write(
+        self, old: Object | None, new: Object, schema: Node, *, manager: str, subresource: str, kind: Kind, now: str
+    ) -> list[Object]:
+        from kgpu.lab.embedded.patch.managed import after_write, reset_fields
+
+        return after_write(
+            old, new, schema, manager=manager, subresource=subresource, api_version=kind.api_version, now=now,
+            reset=reset_fields(kind, subresource),
+        )  # fmt: skip
+
+
+class Ground:
+    """Shared by the verbs. ``custom`` and ``authority`` may be set after it was made."""
+
+    def __init__(
+        self, kinds: Kinds, store: Store, rules: Callable[[Kind], TypeRules], admission: Sequence[Admission], *,
+        patching: Patching | None, authority: Authority | None,
+    ) -> None:  # fmt: skip
+        self.kinds = kinds
+        self.store = store
+        self.rules = rules
+        self.mutating = tuple(one for one in admission if getattr(one, "mutating", False))
+        self.validating = tuple(one for one in admission if not getattr(one, "mutating", False))
+        self.patching: Patching = patching or RealPatching()
+        self.authority: Authority = authority or AllowAll()
+        self.custom: CustomPort | None = None
+        self.reads = StoreReads(store)
+
+    def at(self, stored: Stored, kind: Kind) -> Stored:
+        """``stored`` in the version of ``kind``."""
+        if kind.custom and self.custom is not None:
+            return stored.at(kind, self.custom.convert)
+        return stored.at(kind, lambda kind, obj: converted(obj, kind))
+
+    def find(self, kind: Kind, namespace: str, name: str) -> Stored | None:
+        """The object as it is stored."""
+        return self.store.get(storage_key(kind), namespace, name)
+
+    def need(self, kind: Kind, namespace: str, name: str) -> Stored:
+        """As ``find``; 404 when there is none."""
+        found = self.find(kind, namespace, name)
+        if found is None:
+            raise not_found(kind.group, kind.plural, name)
+        return found
+
+    def commit(self, kind: Kind, obj: Object, call: Call, old: Stored | None = None) -> Stored:
+        """Write ``obj`` (in the version of ``kind``; handed over), unless it is a dry run."""
+        stored_as = storage_kind(self.kinds, kind)
+        if stored_as is not kind:
+            obj = converted(obj, stored_as)
+        if call.dry_run:
+            return self.at(Stored(obj, old.revision if old else 0), kind)
+        return self.at(self.store.put(storage_key(kind), obj), kind)
+
+    def admit(self, review: Review) -> None:
+        """Mutating admission, the namespace's life first."""
+        self._lifecycle(review)
+        for one in self.mutating:
+            one.admit(review, self.reads)
+
+    def admitted(self, review: Review) -> None:
+        """Validating admission."""
+        for one in self.validating:
+            one.admit(review, self.reads)
+
+    def _lifecycle(self, review: Review) -> None:
+        kind = review.kind
+        if kind.key == ("", "namespaces"):
+            if review.operation == "DELETE" and review.name in IMMORTAL:
+                raise forbidden("", "namespaces", review.name, "this namespace may not be deleted")
+            return
+        if review.operation != "CREATE" or not review.namespace or kind.plural == "localsubjectaccessreviews":
+            return
+        space = self.store.get(("", "namespaces"), "", review.namespace)
+        if space is None:
+            raise not_found("", "namespaces", review.namespace)
+        if (space.obj.get("status") or {}).get("phase") != "Terminating":
+            return
+        metadata = review.obj.get("metadata") or {}
+        name = review.name or metadata.get("name") or metadata.get("generateName") or "Unknown"
+        why = f"unable to create new content in namespace {review.namespace} because it is being terminated"
+        error = forbidden(kind.group, kind.plural, name, why)
+        error.details = {**(error.details or {}), "causes": [{
+            "reason": "NamespaceTerminating",
+            "message": f"namespace {review.namespace} is being terminated",
+            "field": "metadata.namespace",
+        }]}  # fmt: skip
+        raise error
+
+
+class StoreReads:
+    """``Reads`` over the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
+        found = self._store.get((group, plural), namespace, name)
+        return found.obj if found else None
+
+    def list(self, group: str, plural: str, namespace: str = "") -> Iterator[Object]:
+        return (stored.obj for stored in self._store.table((group, plural)).scan(namespace))
+
+
+def now() -> str:
+    """The time as the API writes it: RFC 3339, whole seconds, UTC."""
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def later(seconds: int) -> str:
+    """The time in so many seconds."""
+    return (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def success(code: int = 0, details: Object | None = None) -> Object:
+    """A Status that tells of success."""
+    found: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details:
+        found["details"] = details
+    return {**found, "code": code} if code else found
+
+
+def plain(code: int, message: str) -> ApiError:
+    """An error that the real server has no reason for."""
+    return ApiError(code, "", message)

@@ -1,0 +1,260 @@
+"""What the parts of the embedded API server hand each other: who asks, what is kept, what a list or a watch gives, and
+the ports to the rules of a type, to admission, to patches and to the authority over users.
+
+Objects (``Stored.obj``, ``WatchItem.stored.obj``, what ``Reads`` gives) are shared: change a copy (``copied``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.schema import Node
+from kgpu.lab.embedded.status import ApiError, FieldError, Object
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder()
+
+
+def encode(obj: Any) -> bytes:
+    """JSON as the API sends it, without line breaks."""
+    return _encoder.encode(obj)
+
+
+def decode(data: bytes | str) -> Any:
+    """The value of a JSON text; msgspec.DecodeError when it is none."""
+    return _decoder.decode(data)
+
+
+def copied(obj: Object) -> Object:
+    """A deep copy of JSON data, faster than ``copy.deepcopy``."""
+    found: Object = _decoder.decode(_encoder.encode(obj))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request's circumstances. ``warnings`` is filled for the answer's Warning headers.
+
+    ``validation`` is the query's fieldValidation: Ignore, Warn or Strict.
+    """
+
+    user: User
+    dry_run: bool = False
+    manager: str = ""
+    validation: str = "Warn"
+    force: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """``grace`` in seconds, None for the object's own; ``propagation`` Background, Foreground, Orphan or ""."""
+
+    grace: int | None = None
+    uid: str = ""
+    version: str = ""
+    propagation: str = ""
+    dry_run: bool = False
+
+
+class Stored:
+    """An object as of one revision. It is never changed; a write makes a new one."""
+
+    __slots__ = ("_encoded", "_others", "obj", "revision")
+
+    def __init__(self, obj: Object, revision: int) -> None:
+        self.obj = obj
+        self.revision = revision
+        self._encoded: bytes | None = None
+        self._others: dict[str, Stored] | None = None
+
+    def encoded(self) -> bytes:
+        """The object as JSON; made once."""
+        if self._encoded is None:
+            self._encoded = _encoder.encode(self.obj)
+        return self._encoded
+
+    @property
+    def name(self) -> str:
+        return str(self.obj["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.obj["metadata"].get("namespace", ""))
+
+    def at(self, kind: Kind, convert: Callable[[Kind, Object], Object]) -> Stored:
+        """The same object in the version (or group) of ``kind``; made once. ``Core`` has done it to what it returns."""
+        if self.obj.get("apiVersion") == kind.api_version:
+            return self
+        if self._others is None:
+            self._others = {}
+        found = self._others.get(kind.api_version)
+        if found is None:
+            found = self._others[kind.api_version] = Stored(convert(kind, self.obj), self.revision)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Stored({self.obj.get('kind')} {self.namespace}/{self.name} @{self.revision})"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. ``version`` is the collection's; ``token`` is "" on the last page; ``remaining`` is how many
+    objects come after this page, where it is known (None on the last page and with selectors).
+    """
+
+    items: list[Stored]
+    version: str
+    token: str = ""
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchItem:
+    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object (a bookmark's has little in it)."""
+
+    type: str
+    stored: Stored
+
+    def encoded(self) -> bytes:
+        """The line, with its end."""
+        return b'{"type":"%s","object":%s}\n' % (self.type.encode(), self.stored.encoded())
+
+
+@dataclass(slots=True, kw_only=True)
+class Review:
+    """What admission looks at. ``operation`` is CREATE, UPDATE, DELETE or CONNECT; ``obj`` may be changed in place or
+    replaced by mutating admission; ``old`` must not. ``obj`` is {} for DELETE.
+    """
+
+    operation: str
+    kind: Kind
+    namespace: str
+    name: str
+    obj: Object
+    old: Object | None
+    subresource: str
+    call: Call
+
+
+class Reads(Protocol):
+    """What rules and admission may look up. What it gives is shared and must not be changed."""
+
+    def get(self, group: str, plural: str, namespace: str, name: str) -> Object | None:
+        """The object as it is now, None when there is none."""
+        ...
+
+    def list(self, group: str, plural: str, namespace: str = "") -> Iterable[Object]:
+        """Every object, of one namespace or ("") of all."""
+        ...
+
+
+class TypeRules(Protocol):
+    """What a kind's own strategy says. One instance may serve many kinds."""
+
+    def schema(self, kind: Kind) -> Node:
+        """The kind's type."""
+        ...
+
+    def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
+        """The object as the type has it, a copy of its own; raises ApiError 400.
+
+        ``call.validation`` says what becomes of unknown fields.
+        """
+        ...
+
+    def default(self, kind: Kind, obj: Object) -> None:
+        """Fill in defaults, in place."""
+        ...
+
+    def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+        """What the strategy sets, keeps and clears before a create (``old`` None) or an update, in place."""
+        ...
+
+    def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+        """Every complaint."""
+        ...
+
+
+class Admission(Protocol):
+    """One admission plugin. ``mutating`` ones (attribute, False when absent) run before ``prepare`` and validation."""
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        """Let it pass, change ``review.obj``, or raise ApiError."""
+        ...
+
+
+class Patching(Protocol):
+    """Patches and managed fields; ``kgpu.lab.embedded.patch`` is the real one."""
+
+    def apply_patch(self, content_type: str, live: Object, body: Any, schema: Node) -> Object:
+        """JSON, merge and strategic merge patches; a new object. Raises ApiError."""
+        ...
+
+    def server_side_apply(
+        self, live: Object | None, config: Object, schema: Node, *, manager: str, force: bool, subresource: str,
+        kind: Kind, now: str,
+    ) -> Object:  # fmt: skip
+        """The merged object with its managedFields. Raises ApiError, conflicts as the real one words them."""
+        ...
+
+    def after_write(
+        self, old: Object | None, new: Object, schema: Node, *, manager: str, subresource: str, kind: Kind, now: str
+    ) -> list[Object]:
+        """The managedFields of ``new``."""
+        ...
+
+
+class Authority(Protocol):
+    """Who users are and what they may do; the HTTP surface's tokens. ``AllowAll`` stands in for it."""
+
+    def allowed(self, user: User, attributes: Object) -> tuple[bool, str]:
+        """May ``user`` do it, and why. ``attributes`` is a review's resourceAttributes or nonResourceAttributes."""
+        ...
+
+    def rules(self, user: User, namespace: str) -> tuple[list[Object], list[Object]]:
+        """The resourceRules and nonResourceRules of a SelfSubjectRulesReview."""
+        ...
+
+    def review(self, token: str) -> User | None:
+        """Whose token it is, None when it is nobody's."""
+        ...
+
+    def issue(self, account: Object, spec: Object) -> tuple[str, str]:
+        """A service account's token for a TokenRequest's spec, and its expirationTimestamp."""
+        ...
+
+
+class AllowAll:
+    """An ``Authority`` that lets everybody do everything and knows no tokens."""
+
+    def allowed(self, user: User, attributes: Object) -> tuple[bool, str]:
+        del user, attributes
+        return True, ""
+
+    def rules(self, user: User, namespace: str) -> tuple[list[Object], list[Object]]:
+        del user, namespace
+        every = ["*"]
+        return [{"verbs": every, "apiGroups": every, "resources": every}], [{"verbs": every, "nonResourceURLs": every}]
+
+    def review(self, token: str) -> User | None:
+        del token
+        return None
+
+    def issue(self, account: Object, spec: Object) -> tuple[str, str]:
+        del account, spec
+        raise ApiError(501, "NotImplemented", "no token issuer is configured")

@@ -1,0 +1,353 @@
+"""What is asked of one object besides reading and writing it: scale, binding, eviction, a token.
+
+Sources: pkg/registry/core/pod/storage (binding, eviction), apps/*/storage (scale), core/serviceaccount/storage (token).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from kgpu.lab.embedded.core.deleting import Deleting
+from kgpu.lab.embedded.core.ground import Ground, now, plain, success
+from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, Stored, copied
+from kgpu.lab.embedded.core.writing import APPLY, Writing, metadata_of
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.selectors import matches, of_label_selector
+from kgpu.lab.embedded.status import (
+    ApiError,
+    Object,
+    bad_request,
+    bad_value,
+    conflict,
+    forbidden,
+    invalid,
+    not_found,
+)
+
+_POD_DETAIL: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+_VIOLATES: Final = "Cannot evict pod as it would violate the pod's disruption budget."
+_MOST_DISRUPTED: Final = 2000
+_TOKEN_SECONDS: Final = 3600
+_LEAST_TOKEN_SECONDS: Final = 600
+
+
+class Subresources:
+    """Over one ground."""
+
+    def __init__(self, ground: Ground, writing: Writing, deleting: Deleting) -> None:
+        self._ground = ground
+        self._writing = writing
+        self._deleting = deleting
+
+    # Scale
+
+    def scale(self, kind: Kind, namespace: str, name: str) -> Stored:
+        """The Scale of an object."""
+        stored = self._ground.need(kind, namespace, name)
+        return Stored(self._scale_of(kind, self._ground.at(stored, kind).obj), stored.revision)
+
+    def _scale_of(self, kind: Kind, obj: Object) -> Object:
+        if kind.custom:
+            custom = self._ground.custom
+            if custom is None:
+                raise not_found(kind.group, f"{kind.plural}/scale", obj["metadata"]["name"])
+            return custom.scale_of(kind, obj)
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        metadata = {name: obj["metadata"][name] for name in _POD_DETAIL if name in obj["metadata"]}
+        shown_status: Object = {"replicas": status.get("replicas", 0)}
+        selector = selector_text(kind, spec.get("selector"))
+        if selector:
+            shown_status["selector"] = selector
+        return {
+            "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+            "spec": {"replicas": spec["replicas"]} if spec.get("replicas") else {}, "status": shown_status,
+        }  # fmt: skip
+
+    def update_scale(self, kind: Kind, namespace: str, name: str, scale: Any, call: Call) -> Stored:
+        """PUT of a Scale: the replicas go into the object, nothing else does."""
+        old = self._ground.need(kind, namespace, name)
+        live = self._ground.at(old, kind).obj
+        if not isinstance(scale, dict):
+            raise bad_request("expected input object type to be Scale")
+        metadata = metadata_of(dict(scale))
+        if metadata.get("name") not in (None, "", name):
+            raise bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
+            )
+        spec = scale.get("spec") or {}
+        replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
+        if not isinstance(replicas, int) or isinstance(replicas, bool):
+            raise bad_request(
+                'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal it into Go struct field '
+                "ScaleSpec.spec.replicas of type int32"
+            )
+        if replicas < 0:
+            error = bad_value("spec.replicas", replicas, "must be greater than or equal to 0")
+            raise invalid("autoscaling", "Scale", name, [error])
+        uid = metadata.get("uid")
+        if uid and uid != live["metadata"]["uid"]:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {live['metadata']['uid']}"
+            raise conflict(kind.group, f"{kind.plural}/scale", name, why)
+        if kind.custom:
+            assert self._ground.custom is not None
+            new = copied(self._ground.custom.with_scale(kind, live, scale))
+        else:
+            new = copied(live)
+            new["spec"]["replicas"] = replicas
+        # A version in the Scale is a condition; without one it is the newest that is scaled.
+        new["metadata"]["resourceVersion"] = metadata.get("resourceVersion") or live["metadata"]["resourceVersion"]
+        seen = ({**scale, "spec": {"replicas": replicas}}, self._scale_of(kind, live))
+        made = self._writing.replace(kind, old, new, call, "scale", admitted_as=seen)
+        return Stored(self._scale_of(kind, made.obj), made.revision)
+
+    def patch_scale(self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, *, call: Call) -> Stored:
+        """PATCH of a Scale with any type of patch."""
+        live = self.scale(kind, namespace, name).obj
+        rules = self._ground.rules(kind)
+        scale_kind = self._ground.kinds.of("autoscaling/v1", "Scale")
+        schema = scale_schema() if scale_kind is None else rules.schema(scale_kind)
+        if content_type == APPLY:
+            changed = {**live, "spec": {**live["spec"], **(body.get("spec") or {})}} if isinstance(body, dict) else body
+        else:
+            changed = self._ground.patching.apply_patch(content_type, live, body, schema)
+        return self.update_scale(kind, namespace, name, changed, call)
+
+    # Pods
+
+    def bind(self, kind: Kind, namespace: str, name: str, binding: Object, call: Call) -> Stored:
+        """Give a pod its node."""
+        metadata = metadata_of(binding)
+        if (metadata.get("name") or "") != name:
+            raise bad_request("name in URL does not match name in Binding object")
+        target = binding.get("target") or {}
+        if not isinstance(target, dict) or not target.get("name"):
+            raise plain(500, "target.name: Required value")
+        if target.get("kind", "") not in ("", "Node"):
+            raise plain(500, f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
+        old = self._ground.need(kind, namespace, name)
+        self._admit(kind, namespace, name, binding, subresource="binding", call=call)
+        pod = old.obj
+        about = ("", "pods/binding", name)
+        for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+            wanted, found = metadata.get(field), pod["metadata"][field]
+            if wanted and wanted != found:
+                why = f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {found}"
+                raise conflict("", "pods", name, _storage_error(namespace, name, why))
+        spec = pod.get("spec") or {}
+        if "deletionTimestamp" in pod["metadata"]:
+            raise conflict(*about, f"pod {name} is being deleted, cannot be assigned to a host")
+        if spec.get("nodeName"):
+            raise conflict(*about, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+        if spec.get("schedulingGates"):
+            raise conflict(*about, f"pod {name} has non-empty .spec.schedulingGates")
+        changed = dict(pod["metadata"])
+        for field in ("annotations", "labels"):
+            if metadata.get(field):
+                changed[field] = {**(changed.get(field) or {}), **metadata[field]}
+        status = dict(pod.get("status") or {})
+        status.pop("nominatedNodeName", None)
+        status["conditions"] = with_condition(status.get("conditions"), {"type": "PodScheduled", "status": "True"})
+        new = {**pod, "metadata": changed, "spec": {**spec, "nodeName": target["name"]}, "status": status}
+        self._ground.commit(kind, new, call, old)
+        return Stored(success(201), 0)
+
+    def evict(self, kind: Kind, namespace: str, name: str, eviction: Object, call: Call) -> Stored:
+        """Delete a pod if its disruption budget allows it."""
+        if (metadata_of(eviction).get("name") or "") != name:
+            raise bad_request("name in URL does not match name in Eviction object")
+        options = _delete_options(eviction, call)
+        old = self._ground.need(kind, namespace, name)
+        self._admit(kind, namespace, name, eviction, subresource="eviction", call=call)
+        pod = old.obj
+        ignored = "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") in (
+            "Succeeded", "Failed", "Pending",
+        )  # fmt: skip
+        if not ignored:
+            budgets = self._budgets(pod)
+            if len(budgets) > 1:
+                message = (
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+                )
+                raise plain(500, message)
+            if budgets and not _unguarded(pod, budgets[0].obj):
+                self._use_budget(budgets[0], name, dry_run=options.dry_run)
+        if not options.dry_run:
+            condition = {
+                "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+            }  # fmt: skip
+            status = dict(pod.get("status") or {})
+            status["conditions"] = with_condition(status.get("conditions"), condition)
+            if options.version and options.version != str(old.revision):
+                why = (
+                    f"the ResourceVersion in the precondition ({options.version}) does not match the ResourceVersion "
+                    f"in record ({old.revision}). The object might have been modified"
+                )
+                raise conflict("", "Pod", name, why)
+            if options.uid in ("", pod["metadata"]["uid"]):
+                marked = {**pod, "metadata": dict(pod["metadata"]), "status": status}
+                self._ground.commit(kind, marked, call, old)
+            options = dataclasses.replace(options, version="")
+        self._deleting.delete(kind, namespace, name, options, call)
+        return Stored(success(201), 0)
+
+    def _admit(self, kind: Kind, namespace: str, name: str, obj: Object, *, subresource: str, call: Call) -> None:
+        review = Review(
+            operation="CREATE", kind=kind, namespace=namespace, name=name, obj=obj, old=None, subresource=subresource,
+            call=call,
+        )  # fmt: skip
+        self._ground.admit(review)
+        self._ground.admitted(review)
+
+    def _budgets(self, pod: Object) -> list[Stored]:
+        found = []
+        for stored in self._ground.store.table(("policy", "poddisruptionbudgets")).scan(pod["metadata"]["namespace"]):
+            selector = of_label_selector((stored.obj.get("spec") or {}).get("selector"))
+            if selector is not None and matches(selector, pod["metadata"].get("labels") or {}):
+                found.append(stored)
+        return found
+
+    def _use_budget(self, stored: Stored, pod: str, *, dry_run: bool) -> None:
+        budget = stored.obj
+        name, status = stored.name, dict(budget.get("status") or {})
+        if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+            raise _too_many(10, f"The disruption budget {name} is still being processed by the server.")
+        allowed = status.get("disruptionsAllowed", 0)
+        if allowed < 0:
+            raise forbidden("policy", "poddisruptionbudget", name, "pdb disruptions allowed is negative")
+        disrupted = status.get("disruptedPods") or {}
+        if len(disrupted) > _MOST_DISRUPTED:
+            why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+            raise forbidden("policy", "poddisruptionbudget", name, why)
+        if not allowed:
+            raise _too_many(0, _why_not(name, status))
+        if dry_run:
+            return
+        status["disruptionsAllowed"] = allowed - 1
+        if allowed == 1:
+            condition = {
+                "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+                "observedGeneration": status.get("observedGeneration", 0),
+            }  # fmt: skip
+            status["conditions"] = with_condition(status.get("conditions"), condition, probe=False)
+        status["disruptedPods"] = {**disrupted, pod: now()}
+        new = {**budget, "metadata": dict(budget["metadata"]), "status": status}
+        self._ground.store.put(("policy", "poddisruptionbudgets"), new)
+
+    # Service accounts
+
+    def token(self, kind: Kind, namespace: str, name: str, request: Object, call: Call) -> Stored:
+        """A TokenRequest, answered by the authority."""
+        metadata = metadata_of(request)
+        for field, wanted, word in (("name", name, "name"), ("namespace", namespace, "namespace")):
+            found = metadata.get(field) or ""
+            if found and found != wanted:
+                error = bad_value(f"metadata.{field}", found, f"must match the service account {word} if specified")
+                raise invalid("authentication.k8s.io", "TokenRequest", name, [error])
+        account = self._ground.need(kind, namespace, name).obj
+        if metadata.get("uid") not in (None, "", account["metadata"]["uid"]):
+            why = (
+                f"the UID in the token request ({metadata['uid']}) does not match the UID of the service account "
+                f"({account['metadata']['uid']})"
+            )
+            raise conflict("authentication.k8s.io", "TokenRequest", name, why)
+        self._admit(kind, namespace, name, request, subresource="token", call=call)
+        spec = dict(request.get("spec") or {})
+        seconds = spec.setdefault("expirationSeconds", _TOKEN_SECONDS)
+        if not isinstance(seconds, int) or seconds < _LEAST_TOKEN_SECONDS:
+            error = bad_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+            raise invalid("authentication.k8s.io", "TokenRequest", "", [error])
+        text, expires = self._ground.authority.issue(account, spec)
+        about = {
+            "name": name, "namespace": namespace, "uid": account["metadata"]["uid"], "creationTimestamp": now(),
+        }  # fmt: skip
+        answer: Object = {
+            "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": about, "spec": spec,
+            "status": {"token": text, "expirationTimestamp": expires},
+        }  # fmt: skip
+        return Stored(answer, 0)
+
+
+def with_condition(conditions: Any, condition: Object, *, probe: bool = True) -> list[Object]:
+    """Conditions with this one in the place of that of its type; the transition is now if the status is another."""
+    kept = list(conditions or ())
+    position = next((at for at, one in enumerate(kept) if one.get("type") == condition["type"]), None)
+    before = kept[position] if position is not None else {}
+    changed = before.get("status") != condition["status"]
+    made = {**({"lastProbeTime": None} if probe else {}), **condition}
+    made["lastTransitionTime"] = now() if changed else before.get("lastTransitionTime")
+    if position is None:
+        return [*kept, made]
+    return [*kept[:position], made, *kept[position + 1 :]]
+
+
+def selector_text(kind: Kind, selector: Any) -> str:
+    """A selector as a Scale shows it: sorted by key."""
+    if kind.key == ("", "replicationcontrollers"):
+        selector = {"matchLabels": selector or {}}
+    texts = {"in": "{} in ({})", "notin": "{} notin ({})", "exists": "{}", "!": "!{}", "=": "{}={}"}
+    rows = sorted(of_label_selector(selector) or (), key=lambda one: one.key)
+    return ",".join(texts[one.operator].format(one.key, ",".join(sorted(one.values))) for one in rows)
+
+
+def scale_schema() -> Any:
+    """The type of a Scale."""
+    from kgpu.lab.embedded.kinds import schema_data
+    from kgpu.lab.embedded.schema import ANYTHING, Node
+
+    name = next((name for name in schema_data() if name.endswith("autoscaling.v1.Scale")), "")
+    return Node({"$ref": name}, schema_data()) if name else ANYTHING
+
+
+def _storage_error(namespace: str, name: str, why: str) -> str:
+    key = f"/registry/pods/{namespace}/{name}"
+    return f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+
+
+def _delete_options(eviction: Object, call: Call) -> DeleteOptions:
+    given = eviction.get("deleteOptions") or {}
+    preconditions = given.get("preconditions") or {}
+    return DeleteOptions(
+        grace=given.get("gracePeriodSeconds"),
+        uid=preconditions.get("uid") or "",
+        version=preconditions.get("resourceVersion") or "",
+        propagation=given.get("propagationPolicy") or "",
+        dry_run=call.dry_run or bool(given.get("dryRun")),
+    )
+
+
+def _ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def _unguarded(pod: Object, budget: Object) -> bool:
+    """Pods that are not ready anyway may go when the policy, or enough healthy ones, allow it."""
+    if _ready(pod):
+        return False
+    if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    status = budget.get("status") or {}
+    desired = status.get("desiredHealthy", 0)
+    return bool(desired > 0 and status.get("currentHealthy", 0) >= desired)
+
+
+def _why_not(name: str, status: Object) -> str:
+    rows = status.get("conditions") or ()
+    condition: Object = next((one for one in rows if one.get("type") == "DisruptionAllowed"), {})
+    refused = condition.get("status") == "False" and condition.get("message")
+    healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    start = f"The disruption budget {name} does not allow evicting pods currently"
+    if refused and condition.get("reason") == "SyncFailed":
+        return f"{start} because it failed sync: {condition['message']}"
+    if healthy <= desired:
+        return f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+    return f"{start} ({condition['reason']}): {condition['message']}" if refused else start
+
+
+def _too_many(seconds: int, cause: str) -> ApiError:
+    details: Object = {"causes": [{"reason": "DisruptionBudget", "message": cause}]}
+    if seconds:
+        details["retryAfterSeconds"] = seconds
+    return ApiError(429, "TooManyRequests", _VIOLATES, details)

@@ -1,0 +1,173 @@
+"""``Core``: the whole surface of the API server below HTTP.
+
+Every method is synchronous and raises ``ApiError``. What it returns is shared: never change it in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kgpu.lab.embedded.core.asked import ask
+from kgpu.lab.embedded.core.deleting import Deleting
+from kgpu.lab.embedded.core.ground import CustomPort, Ground
+from kgpu.lab.embedded.core.model import (
+    Admission,
+    Authority,
+    Call,
+    DeleteOptions,
+    Page,
+    Patching,
+    Reads,
+    Stored,
+    TypeRules,
+)
+from kgpu.lab.embedded.core.reading import Reading
+from kgpu.lab.embedded.core.subresources import Subresources
+from kgpu.lab.embedded.core.writing import Writing, metadata_of
+from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.status import ApiError, Object, bad_request
+from kgpu.lab.embedded.store import CommitListener, Store
+from kgpu.lab.embedded.watching import Watch
+
+__all__ = ["CommitListener", "Core"]
+
+_WRITABLE: Final = frozenset({"", "status", "finalize", "approval"})
+
+
+class Core:
+    """One API server's state and verbs. Use from one event loop."""
+
+    def __init__(
+        self, kinds: Kinds, store: Store, rules: Callable[[Kind], TypeRules], admission: Sequence[Admission] = (), *,
+        patching: Patching | None = None, authority: Authority | None = None,
+    ) -> None:  # fmt: skip
+        """``patching`` defaults to ``kgpu.lab.embedded.patch``; ``authority`` answers reviews and issues tokens."""
+        self._ground = Ground(kinds, store, rules, admission, patching=patching, authority=authority)
+        self._reading = Reading(self._ground)
+        self._writing = Writing(self._ground)
+        self._deleting = Deleting(self._ground, self._reading)
+        self._subresources = Subresources(self._ground, self._writing, self._deleting)
+        self.kinds = kinds
+        self.store = store
+
+    @property
+    def reads(self) -> Reads:
+        """The objects as they are stored."""
+        return self._ground.reads
+
+    @property
+    def authority(self) -> Authority:
+        """Who answers reviews and issues tokens; may be set."""
+        return self._ground.authority
+
+    @authority.setter
+    def authority(self, authority: Authority) -> None:
+        self._ground.authority = authority
+
+    @property
+    def custom(self) -> CustomPort | None:
+        """What knows of custom kinds; may be set."""
+        return self._ground.custom
+
+    @custom.setter
+    def custom(self, custom: CustomPort | None) -> None:
+        self._ground.custom = custom
+
+    def rules(self, kind: Kind) -> TypeRules:
+        """The rules of a kind."""
+        return self._ground.rules(kind)
+
+    def get(self, kind: Kind, namespace: str, name: str, *, subresource: str = "") -> Stored:
+        """The object (404 when there is none); ``scale`` gives the Scale of it. ``status`` gives the whole object."""
+        if subresource == "scale":
+            return self._subresources.scale(kind, namespace, name)
+        return self._reading.get(kind, namespace, name)
+
+    def list(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, token: str = "",
+        version: str = "", match: str = "",
+    ) -> Page:  # fmt: skip
+        """One page; ``labels`` and ``fields`` are the query's selector texts."""
+        return self._reading.list(
+            kind, namespace, labels=labels, fields=fields, limit=limit, token=token, version=version, match=match
+        )
+
+    def watch(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", version: str = "",
+        bookmarks: bool = False, initial_events: bool = False,
+    ) -> Watch:  # fmt: skip
+        """What happens after ``version``; "" or "0" begin with what is there. 410 when ``version`` is too old."""
+        return self._reading.watch(
+            kind, namespace, labels=labels, fields=fields, version=version, bookmarks=bookmarks,
+            initial_events=initial_events,
+        )  # fmt: skip
+
+    def create(
+        self, kind: Kind, namespace: str, obj: Object, call: Call, *, name: str = "", subresource: str = ""
+    ) -> Stored:
+        """Kinds that are only asked answer with a ``Stored`` of revision 0, as do binding, eviction and token.
+
+        ``name`` is the path's, for subresources.
+        """
+        if subresource:
+            action = {
+                ("pods", "binding"): self._subresources.bind,
+                ("pods", "eviction"): self._subresources.evict,
+                ("serviceaccounts", "token"): self._subresources.token,
+            }.get((kind.plural, subresource))
+            if action is None or kind.group:
+                raise _not_allowed()
+            return action(kind, namespace, name, {**obj, "metadata": dict(metadata_of(dict(obj)))}, call)
+        if kind.key == ("", "bindings"):
+            pods = self.kinds.need("", "pods")
+            return self._subresources.bind(pods, namespace, str(metadata_of(dict(obj)).get("name") or ""), obj, call)
+        if not kind.stored:
+            return ask(self._ground, kind, namespace, obj, call)
+        return self._writing.create(kind, namespace, obj, call)
+
+    def update(
+        self, kind: Kind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str = ""
+    ) -> Stored:
+        """Replace. An update that changes nothing keeps the resourceVersion."""
+        if subresource == "scale":
+            return self._subresources.update_scale(kind, namespace, name, obj, call)
+        _check_writable(subresource)
+        return self._writing.update(kind, namespace, name, obj, call=call, subresource=subresource)
+
+    def patch(  # noqa: PLR0917 - the address of an object, as in every verb, and the patch
+        self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, call: Call, *, subresource: str = ""
+    ) -> tuple[Stored, bool]:
+        """The object and whether an apply has made it. ``body`` is decoded already (YAML too)."""
+        if subresource == "scale":
+            return self._subresources.patch_scale(kind, namespace, name, content_type, body, call=call), False
+        _check_writable(subresource)
+        return self._writing.patch(kind, namespace, name, content_type, body, call=call, subresource=subresource)
+
+    def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call) -> tuple[Object, bool]:
+        """(the object, or a Status for kinds that answer so; whether it is gone already)."""
+        return self._deleting.delete(kind, namespace, name, options, call)
+
+    def delete_collection(
+        self, kind: Kind, namespace: str, options: DeleteOptions, call: Call, *, labels: str = "", fields: str = ""
+    ) -> Sequence[Stored]:
+        """What was deleted or marked."""
+        return self._deleting.delete_collection(kind, namespace, options, call, labels=labels, fields=fields)
+
+    def on_commit(self, listener: CommitListener) -> None:
+        """Call ``listener(key, type, stored, old)`` within each commit; type is ADDED, MODIFIED or DELETED."""
+        self.store.on_commit(listener)
+
+    def close(self) -> None:
+        """End every watch and write what is left to the journal."""
+        self.store.close()
+
+
+def _check_writable(subresource: str) -> None:
+    if subresource not in _WRITABLE:
+        raise bad_request(f"the embedded API server does not change {subresource} of objects")
+
+
+def _not_allowed() -> ApiError:
+    message = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", message, {})

@@ -1,0 +1,338 @@
+"""Create, update and patch of whole objects and of their status, in the real server's order.
+
+Decode, default, managed fields, mutating admission, prepare, validate, validating admission, store. Sources: the
+apiserver's endpoints/handlers, registry/rest and registry/generic/registry/store.go.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any, Final
+
+from kgpu.lab.embedded.core.convert import storage_key
+from kgpu.lab.embedded.core.ground import Ground, now, plain
+from kgpu.lab.embedded.core.model import Call, Review, Stored
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.status import (
+    MODIFIED,
+    Object,
+    already_exists,
+    bad_request,
+    bad_value,
+    conflict,
+    invalid,
+    not_found,
+    shown,
+)
+
+APPLY: Final = "application/apply-patch+yaml"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+GENERATED_ATTEMPTS: Final = 8
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+_GENERATED_BASE: Final = 58  # characters of generateName that are kept, so that a name has 63 at most
+_SYSTEM: Final = ("creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
+# Kinds whose updates must name a resourceVersion (AllowUnconditionalUpdate false); custom kinds too.
+_CONDITIONAL: Final = frozenset({
+    ("node.k8s.io", "runtimeclasses"), ("policy", "poddisruptionbudgets"), ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "csistoragecapacities"), ("storage.k8s.io", "volumeattachments"), ("storage.k8s.io", "csinodes"),
+    ("coordination.k8s.io", "leases"), ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("apiregistration.k8s.io", "apiservices"), ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+})  # fmt: skip
+# Kinds that a PUT makes when there is none (AllowCreateOnUpdate true).
+_PUT_CREATES: Final = frozenset({
+    ("node.k8s.io", "runtimeclasses"), ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"), ("rbac.authorization.k8s.io", "roles"),
+    ("rbac.authorization.k8s.io", "clusterroles"), ("coordination.k8s.io", "leases"), ("", "limitranges"),
+    ("", "events"), ("", "services"), ("", "endpoints"),
+})  # fmt: skip
+
+
+class Writing:
+    """Over one ground."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def create(self, kind: Kind, namespace: str, obj: Object, call: Call, name: str = "") -> Stored:
+        """``name`` from the path, for kinds that are made by PUT."""
+        rules = self._ground.rules(kind)
+        new = rules.decode(kind, obj, call)
+        rules.default(kind, new)
+        if name:
+            _check_name(new, name, namespace)
+        for field in _SYSTEM:
+            metadata_of(new).pop(field, None)
+        return self._retried(kind, namespace, new, call, applied=False)
+
+    def _retried(self, kind: Kind, namespace: str, new: Object, call: Call, *, applied: bool) -> Stored:
+        metadata = metadata_of(new)
+        generated = metadata.get("generateName") and not metadata.get("name")
+        for attempt in range(GENERATED_ATTEMPTS if generated else 1):
+            made = self._created(kind, namespace, new, call, applied=applied, last=attempt == GENERATED_ATTEMPTS - 1)
+            if made is not None:
+                return made
+        raise AssertionError("the last attempt raises")
+
+    def _created(
+        self, kind: Kind, namespace: str, new: Object, call: Call, *, applied: bool, last: bool
+    ) -> Stored | None:
+        ground = self._ground
+        rules = ground.rules(kind)
+        new = {**new, "metadata": dict(metadata_of(new))}
+        _check_namespace(kind, new, namespace)
+        if not applied:
+            self._manage(kind, None, new, call, "")
+        metadata = metadata_of(new)
+        review = Review(
+            operation="CREATE", kind=kind, namespace=namespace, name=str(metadata.get("name") or ""), obj=new, old=None,
+            subresource="", call=call,
+        )  # fmt: skip
+        ground.admit(review)
+        new = review.obj
+        metadata = metadata_of(new)
+        _check_namespace(kind, new, namespace)
+        metadata["uid"] = str(uuid.uuid4())
+        metadata["creationTimestamp"] = now()
+        generated = bool(metadata.get("generateName")) and not metadata.get("name")
+        if generated:
+            metadata["name"] = f"{metadata['generateName'][:_GENERATED_BASE]}{suffix()}"
+        rules.prepare(kind, new, None, "")
+        errors = rules.validate(kind, new, None, "")
+        name = str(metadata.get("name") or "")
+        if errors:
+            raise invalid(kind.group, kind.kind, name, errors)
+        review.name = name
+        ground.admitted(review)
+        if metadata.get("resourceVersion", "") not in ("", "0"):
+            raise plain(500, "resourceVersion should not be set on objects to be created")
+        metadata.pop("resourceVersion", None)
+        present = ground.store.get(storage_key(kind), namespace if kind.namespaced else "", name)
+        if present is not None:
+            if generated and not last:
+                return None
+            error = already_exists(kind.group, kind.plural, name)
+            if generated:
+                error.message = f"{error.message}, the server was not able to generate a unique name for the object"
+            if "deletionTimestamp" in present.obj["metadata"]:
+                error.message = f"object is being deleted: {error.message}"
+            raise error
+        return ground.commit(kind, new, call)
+
+    def update(self, kind: Kind, namespace: str, name: str, obj: Object, *, call: Call, subresource: str) -> Stored:
+        """PUT of an object or of its status."""
+        old = self._ground.find(kind, namespace, name)
+        if old is None:
+            if storage_key(kind) in _PUT_CREATES and not subresource:
+                return self.create(kind, namespace, obj, call, name)
+            raise not_found(kind.group, kind.plural, name)
+        rules = self._ground.rules(kind)
+        new = rules.decode(kind, obj, call)
+        rules.default(kind, new)
+        _check_name(new, name, namespace)
+        return self.replace(kind, old, new, call, subresource)
+
+    def patch(
+        self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, *, call: Call, subresource: str
+    ) -> tuple[Stored, bool]:
+        """The object, and whether an apply has made it."""
+        ground = self._ground
+        old = ground.find(kind, namespace, name)
+        rules = ground.rules(kind)
+        if content_type == APPLY:
+            return self._apply(kind, namespace, name, old, body, call=call, subresource=subresource)
+        if content_type == STRATEGIC and kind.custom:
+            from kgpu.lab.embedded.patch import unsupported
+
+            raise unsupported(custom=True)
+        if old is None:
+            raise not_found(kind.group, kind.plural, name)
+        live = ground.at(old, kind).obj
+        changed = ground.patching.apply_patch(content_type, live, body, rules.schema(kind))
+        new = rules.decode(kind, changed, call)
+        rules.default(kind, new)
+        _check_name(new, name, namespace)
+        return self.replace(kind, old, new, call, subresource), False
+
+    def _apply(
+        self, kind: Kind, namespace: str, name: str, old: Stored | None, body: Any, *, call: Call, subresource: str
+    ) -> tuple[Stored, bool]:
+        if not isinstance(body, dict):
+            raise bad_request(
+                "error decoding YAML: json: cannot unmarshal it into Go value of type map[string]interface {}"
+            )
+        ground = self._ground
+        if old is None:
+            uid = metadata_of(body).get("uid")
+            if subresource:
+                raise not_found(kind.group, kind.plural, name)
+            if uid:
+                why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(kind.group, kind.plural, name, why)
+        rules = ground.rules(kind)
+        # Its own complaints about unknown fields and types come first, as the real one's.
+        config = rules.decode(kind, body, call) if call.validation == "Strict" else body
+        _check_name({**config, "metadata": {"name": name, **metadata_of(config)}}, name, namespace)
+        live = ground.at(old, kind).obj if old else None
+        merged = ground.patching.server_side_apply(
+            live, body, rules.schema(kind), manager=call.manager, force=call.force, subresource=subresource, kind=kind,
+            now=now(),
+        )  # fmt: skip
+        new = rules.decode(kind, merged, call)
+        rules.default(kind, new)
+        if old is not None:
+            return self.replace(kind, old, new, call, subresource, applied=True), False
+        for field in _SYSTEM:
+            metadata_of(new).pop(field, None)
+        return self._retried(kind, namespace, new, call, applied=True), True
+
+    def replace(
+        self, kind: Kind, old: Stored, new: Object, call: Call, subresource: str, *, applied: bool = False,
+        admitted_as: tuple[Object, Object] | None = None,
+    ) -> Stored:  # fmt: skip
+        """``new`` (decoded, handed over) in the place of ``old``. ``admitted_as``: what admission sees, (new, old)."""
+        ground = self._ground
+        rules = ground.rules(kind)
+        live = ground.at(old, kind).obj
+        before, metadata = live["metadata"], metadata_of(new)
+        name, namespace = old.name, old.namespace
+        uid = metadata.get("uid")
+        if uid and uid != before["uid"]:
+            raise conflict(kind.group, kind.plural, name, uid_mismatch(kind, old, uid))
+        _check_version(kind, old, str(metadata.get("resourceVersion") or ""))
+        metadata["resourceVersion"] = before["resourceVersion"]
+        _check_namespace(kind, new, namespace)
+        if not applied:
+            self._manage(kind, live, new, call, subresource)
+        review = Review(
+            operation="UPDATE", kind=kind, namespace=namespace if kind.namespaced else "", name=name, obj=new, old=live,
+            subresource=subresource, call=call,
+        )  # fmt: skip
+        if admitted_as is not None:
+            review.obj, review.old = admitted_as
+        ground.admit(review)
+        if admitted_as is None:
+            new = review.obj
+        metadata = metadata_of(new)
+        _keep(metadata, before, "generation")
+        # A Scale is written with the strategy of the object that it scales.
+        strategy = "" if subresource == "scale" else subresource
+        rules.prepare(kind, new, live, strategy)
+        for field in ("uid", "creationTimestamp", "deletionTimestamp"):
+            _keep(metadata, before, field)
+        if "deletionGracePeriodSeconds" not in metadata:
+            _keep(metadata, before, "deletionGracePeriodSeconds")
+        errors = rules.validate(kind, new, live, strategy)
+        if errors:
+            raise invalid(kind.group, kind.kind, name, errors)
+        ground.admitted(review)
+        if _unchanged(live, new):
+            return ground.at(old, kind)
+        if _ends(kind, new, live):
+            if not call.dry_run:
+                ground.store.remove(storage_key(kind), old)
+            return Stored(new, old.revision)
+        return ground.commit(kind, new, call, old)
+
+    def _manage(self, kind: Kind, live: Object | None, new: Object, call: Call, subresource: str) -> None:
+        metadata = metadata_of(new)
+        managed = self._ground.patching.after_write(
+            live, new, self._ground.rules(kind).schema(kind), manager=call.manager, subresource=subresource, kind=kind,
+            now=now(),
+        )  # fmt: skip
+        if managed:
+            metadata["managedFields"] = managed
+        else:
+            metadata.pop("managedFields", None)
+
+
+def metadata_of(obj: Object) -> Object:
+    """``metadata``, put there when it is missing."""
+    found = obj.get("metadata")
+    if not isinstance(found, dict):
+        found = obj["metadata"] = {}
+    return found
+
+
+def suffix() -> str:
+    """Five characters that say nothing rude (names of generateName)."""
+    return "".join(random.choices(_ALPHABET, k=5))  # noqa: S311 - no secret
+
+
+def uid_mismatch(kind: Kind, old: Stored, uid: str) -> str:
+    """The storage's complaint about a UID that an update names."""
+    where = "/".join(
+        filter(None, ("/registry", kind.group if kind.custom else "", kind.plural, old.namespace, old.name))
+    )
+    why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old.obj['metadata']['uid']}"
+    return f"StorageError: invalid object, Code: 4, Key: {where}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+
+
+def _check_version(kind: Kind, old: Stored, version: str) -> None:
+    if version in ("", "0"):
+        if storage_key(kind) in _CONDITIONAL or kind.custom:
+            error = bad_value("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(kind.group, kind.plural, old.name, [error])
+        return
+    if not version.isascii() or not version.isdigit():
+        raise plain(500, f"strconv.ParseUint: parsing {shown(version)}: invalid syntax")
+    if version != str(old.revision):
+        raise conflict(kind.group, kind.plural, old.name, MODIFIED)
+
+
+def _check_name(obj: Object, name: str, namespace: str) -> None:
+    metadata = metadata_of(obj)
+    found, space = metadata.get("name") or "", metadata.get("namespace") or ""
+    if not found:
+        raise bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
+    if found != name:
+        raise bad_request(f"the name of the object ({found}) does not match the name on the URL ({name})")
+    if namespace and space and space != namespace:
+        raise bad_request(
+            f"the namespace of the object ({space}) does not match the namespace on the request ({namespace})"
+        )
+
+
+def _check_namespace(kind: Kind, obj: Object, namespace: str) -> None:
+    metadata = metadata_of(obj)
+    found = metadata.get("namespace") or ""
+    wanted = namespace if kind.namespaced else ""
+    if found and wanted and found != wanted:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if wanted:
+        metadata["namespace"] = wanted
+    else:
+        metadata.pop("namespace", None)
+
+
+def _keep(metadata: Object, before: Object, field: str) -> None:
+    if field in before:
+        metadata[field] = before[field]
+    else:
+        metadata.pop(field, None)
+
+
+def _ends(kind: Kind, new: Object, live: Object) -> bool:
+    """Has this update taken the last finalizer of an object that is to go (ShouldDeleteDuringUpdate)."""
+    before = live["metadata"]
+    if new["metadata"].get("finalizers") or "deletionTimestamp" not in before:
+        return False
+    if before.get("deletionGracePeriodSeconds"):
+        return False
+    return kind.key != ("", "namespaces") or not (new.get("spec") or {}).get("finalizers")
+
+
+def _unchanged(old: Object, new: Object) -> bool:
+    """Do they differ in nothing but the times of managedFields."""
+    if old.keys() != new.keys() or any(old[key] != new[key] for key in old if key != "metadata"):
+        return False
+    before, after = old["metadata"], new["metadata"]
+    if before.keys() != after.keys() or any(before[key] != after[key] for key in before if key != "managedFields"):
+        return False
+    first, second = before.get("managedFields") or (), after.get("managedFields") or ()
+    return len(first) == len(second) and all(
+        {**one, "time": ""} == {**two, "time": ""} for one, two in zip(first, second, strict=True)
+    )

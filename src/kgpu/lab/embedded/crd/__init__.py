@@ -1,0 +1,1 @@
+"""CustomResourceDefinitions in the embedded API: their own rules, and those of the objects that they define."""

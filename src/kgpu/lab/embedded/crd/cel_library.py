@@ -1,0 +1,307 @@
+"""Kubernetes' CEL functions as rows: signature and implementation; and the declarations that the evaluator wants.
+
+Expressions are checked against the signatures as written. At run time the evaluator picks an implementation by the
+coarse kind of each argument (every message is one kind), so that overloads which differ only in message share one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from cel_expr_python import cel
+
+from kgpu.base.quantity import NANO
+from kgpu.lab.embedded.crd import cel_strings as strings
+from kgpu.lab.embedded.crd import cel_values as values
+
+_T: Final = cel.Type
+_MESSAGES: Final = {
+    "Quantity": values.QUANTITY, "Semver": values.SEMVER, "URL": values.URL, "IP": values.IP, "CIDR": values.CIDR,
+    "Format": values.FORMAT,
+}  # fmt: skip
+_SIMPLE: Final = {
+    "bool": _T.BOOL, "int": _T.INT, "uint": _T.UINT, "double": _T.DOUBLE, "string": _T.STRING, "bytes": _T.BYTES,
+    "duration": _T.DURATION, "timestamp": _T.TIMESTAMP, "dyn": _T.DYN, "null": _T.NULL,
+}  # fmt: skip
+_ANY_MESSAGE: Final = _T(values.QUANTITY)
+_KINDS: Final = (*(kind for name, kind in _SIMPLE.items() if name != "dyn"), _T.LIST, _T.MAP, _ANY_MESSAGE)
+_COMPARABLE: Final = ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes")
+_SUMMABLE: Final = ("int", "uint", "double", "duration")
+_NUMERIC: Final = ("int", "uint", "double")
+
+Row = tuple[str, Callable[..., Any] | None]
+
+
+def _compare(one: Any, other: Any) -> int:
+    """-1, 0 or 1 of two quantities or two semantic versions."""
+    if values.kind_of(one) == values.SEMVER:
+        left: Any = values.semver_parts(one.text)
+        right: Any = values.semver_parts(other.text)
+    else:
+        left, right = values.nanos(one), values.nanos(other)
+    return int(left > right) - int(left < right)
+
+
+def _valid(make: Callable[..., Any]) -> Callable[..., bool]:
+    def check(*arguments: Any) -> bool:
+        try:
+            make(*arguments)
+        except ValueError:
+            return False
+        return True
+
+    return check
+
+
+def _extreme(pick: Callable[..., Any], name: str) -> Callable[[list[Any]], Any]:
+    def find(items: list[Any]) -> Any:
+        if not items:
+            raise ValueError(f"{name} called on empty list")
+        return pick(items)
+
+    return find
+
+
+def _total(items: list[Any]) -> Any:
+    found = items[0] if items else 0
+    for item in items[1:]:
+        found = found + item
+    return found
+
+
+def _index(items: Any, item: Any, *offset: int) -> int:
+    if isinstance(items, str):
+        return strings.index_of(items, item, *offset)
+    return next((at for at, one in enumerate(items) if one == item and type(one) is type(item)), -1)
+
+
+def _last_index(items: Any, item: Any, *offset: int) -> int:
+    if isinstance(items, str):
+        return strings.last_index_of(items, item, *offset)
+    return next((at for at in range(len(items) - 1, -1, -1) if items[at] == item), -1)
+
+
+@functools.lru_cache(maxsize=512)
+def python_pattern(pattern: str) -> re.Pattern[str]:
+    r"""An RE2 expression as Python has it: ``$`` and ``\\z`` are the very end, classes are ASCII. Raises ValueError."""
+    text = re.sub(r"(?<!\\)((?:\\\\)*)(?:\$|\\z)(?![^\[]*\])", r"\1\\Z", pattern)
+    try:
+        return re.compile(text, re.ASCII)
+    except re.error as error:
+        raise ValueError(f"illegal regex: error parsing regexp: {error.msg}: `{pattern}`") from error
+
+
+def _find(text: str, pattern: str) -> str:
+    found = python_pattern(pattern).search(text)
+    return found[0] if found else ""
+
+
+def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    found = [one[0] for one in python_pattern(pattern).finditer(text)]
+    return found if limit < 0 else found[:limit]
+
+
+def _amount(value: Any) -> int:
+    return value * NANO if isinstance(value, int) else values.nanos(value)
+
+
+def _whole(value: Any) -> int:
+    amount, rest = divmod(values.nanos(value), NANO)
+    if rest or not -(2**63) <= amount < 2**63:
+        raise ValueError("cannot convert value to integer")
+    return amount
+
+
+def _contains(network: Any, other: Any, make: Callable[[str], Any]) -> bool:
+    inner = values.interface(make(other) if isinstance(other, str) else other)
+    outer = values.interface(network).network
+    return inner.version == outer.version and inner.network.subnet_of(outer)  # type: ignore[arg-type]
+
+
+def _host(value: Any) -> str:
+    return values.url_parts(value).netloc.rpartition("@")[2]
+
+
+def _query(value: Any) -> dict[str, list[str]]:
+    from urllib.parse import parse_qs
+
+    return parse_qs(values.url_parts(value).query, keep_blank_values=True)
+
+
+def _as_text(value: Any) -> str:
+    return str(value.text)
+
+
+def rows() -> Iterator[Row]:
+    """Every function. An implementation of None means the evaluator's own."""
+    yield from (
+        ("quantity(string)->Quantity", values.quantity),
+        ("isQuantity(string)->bool", _valid(values.quantity)),
+        ("Quantity.sign()->int", lambda one: (values.nanos(one) > 0) - (values.nanos(one) < 0)),
+        ("Quantity.isInteger()->bool", _valid(_whole)),
+        ("Quantity.asInteger()->int", _whole),
+        ("Quantity.asApproximateFloat()->double", values.approximate),
+        ("Quantity.add(Quantity)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) + _amount(two))),
+        ("Quantity.add(int)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) + _amount(two))),
+        ("Quantity.sub(Quantity)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) - _amount(two))),
+        ("Quantity.sub(int)->Quantity", lambda one, two: values.of_nanos(values.nanos(one) - _amount(two))),
+        ("semver(string)->Semver", values.semver),
+        ("semver(string,bool)->Semver", values.semver),
+        ("isSemver(string)->bool", _valid(values.semver)),
+        ("isSemver(string,bool)->bool", _valid(values.semver)),
+        ("Semver.major()->int", lambda one: values.semver_parts(one.text)[0]),
+        ("Semver.minor()->int", lambda one: values.semver_parts(one.text)[1]),
+        ("Semver.patch()->int", lambda one: values.semver_parts(one.text)[2]),
+        ("ip(string)->IP", values.ip_address),
+        ("isIP(string)->bool", _valid(values.ip_address)),
+        ("ip.isCanonical(string)->bool", lambda text: values.ip_address(text).text == text),
+        ("IP.family()->int", lambda one: values.address(one).version),
+        ("IP.isUnspecified()->bool", lambda one: values.address(one).is_unspecified),
+        ("IP.isLoopback()->bool", lambda one: values.address(one).is_loopback),
+        ("IP.isLinkLocalMulticast()->bool", lambda one: str(values.address(one)).startswith(("224.0.0.", "ff02:"))),
+        ("IP.isLinkLocalUnicast()->bool", lambda one: values.address(one).is_link_local),
+        ("IP.isGlobalUnicast()->bool", _global_unicast),
+        ("cidr(string)->CIDR", values.cidr),
+        ("isCIDR(string)->bool", _valid(values.cidr)),
+        ("CIDR.containsIP(string)->bool", lambda one, two: _contains(one, two, values.ip_address)),
+        ("CIDR.containsIP(IP)->bool", lambda one, two: _contains(one, two, values.ip_address)),
+        ("CIDR.containsCIDR(string)->bool", lambda one, two: _contains(one, two, values.cidr)),
+        ("CIDR.containsCIDR(CIDR)->bool", lambda one, two: _contains(one, two, values.cidr)),
+        ("CIDR.ip()->IP", lambda one: values.make(values.IP, str(values.interface(one).ip))),
+        ("CIDR.prefixLength()->int", lambda one: values.interface(one).network.prefixlen),
+        ("CIDR.masked()->CIDR", lambda one: values.make(values.CIDR, str(values.interface(one).network))),
+        ("url(string)->URL", values.url),
+        ("isURL(string)->bool", _valid(values.url)),
+        ("URL.getScheme()->string", lambda one: values.url_parts(one).scheme),
+        ("URL.getHost()->string", _host),
+        ("URL.getHostname()->string", lambda one: values.url_parts(one).hostname or ""),
+        ("URL.getPort()->string", lambda one: str(values.url_parts(one).port or "")),
+        ("URL.getEscapedPath()->string", lambda one: values.url_parts(one).path),
+        ("URL.getQuery()->map", _query),
+        ("string.find(string)->string", _find),
+        ("string.findAll(string)->list(string)", _find_all),
+        ("string.findAll(string,int)->list(string)", _find_all),
+        ("list(dyn).indexOf(dyn)->int", _index),
+        ("list(dyn).lastIndexOf(dyn)->int", _last_index),
+        ("string.indexOf(string)->int", _index),
+        ("string.indexOf(string,int)->int", _index),
+        ("string.lastIndexOf(string)->int", _last_index),
+        ("string.lastIndexOf(string,int)->int", _last_index),
+        ("string.charAt(int)->string", strings.char_at),
+        ("string.format(list(dyn))->string", strings.format_text),
+        ("list(string).join()->string", strings.join),
+        ("list(string).join(string)->string", strings.join),
+        ("string.lowerAscii()->string", strings.lower_ascii),
+        ("string.upperAscii()->string", strings.upper_ascii),
+        ("string.replace(string,string)->string", strings.replace),
+        ("string.replace(string,string,int)->string", strings.replace),
+        ("string.split(string)->list(string)", strings.split),
+        ("string.split(string,int)->list(string)", strings.split),
+        ("string.substring(int)->string", strings.substring),
+        ("string.substring(int,int)->string", strings.substring),
+        ("string.trim()->string", str.strip),
+        ("strings.quote(string)->string", strings.quote),
+    )
+    for name, accepts in (("isGreaterThan", (1,)), ("isLessThan", (-1,))):
+        for kind in ("Quantity", "Semver"):
+            yield f"{kind}.{name}({kind})->bool", lambda one, two, accepts=accepts: _compare(one, two) in accepts
+    for kind in ("Quantity", "Semver"):
+        yield f"{kind}.compareTo({kind})->int", _compare
+    for kind in _COMPARABLE:
+        yield (
+            f"list({kind}).isSorted()->bool",
+            lambda items: all(a <= b for a, b in itertools.pairwise(items)),
+        )
+        yield f"list({kind}).min()->{kind}", _extreme(min, "min")
+        yield f"list({kind}).max()->{kind}", _extreme(max, "max")
+    for kind in _SUMMABLE:
+        yield f"list({kind}).sum()->{kind}", _total
+    for kind in ("IP", "CIDR"):
+        yield f"string({kind})->string", _as_text
+    for kind in (*_COMPARABLE,):
+        yield f"string({kind})->string", None
+    for operator in ("_<_", "_<=_", "_>_", "_>=_"):
+        for kind in _COMPARABLE:
+            yield f"{operator}({kind},{kind})->bool", None
+        for one in _NUMERIC:
+            for two in _NUMERIC:
+                if one != two:
+                    yield f"{operator}({one},{two})->bool", None
+
+
+def _global_unicast(value: Any) -> bool:
+    one = values.address(value)
+    return not (
+        one.is_unspecified or one.is_loopback or one.is_multicast or one.is_link_local or str(one) == "255.255.255.255"
+    )
+
+
+# Declared here with more overloads than the evaluator's own declarations have; its implementations stay.
+REDECLARED: Final = ("string", "_<_", "_<=_", "_>_", "_>=_")
+_SIGNATURE: Final = re.compile(r"(?:([A-Z]\w*|string|list\(\w+\))\.)?([^()]+)\((.*)\)->(.+)")
+
+
+def _parsed(signature: str) -> tuple[str, bool, list[str], str]:
+    """Function name, whether it is a method, the types of its parameters with the receiver's first, the result's."""
+    found = _SIGNATURE.fullmatch(signature)
+    assert found is not None, signature
+    receiver, name, parameters, result = found.groups()
+    given = [one for one in parameters.split(",") if one]
+    return name, receiver is not None, ([receiver] if receiver else []) + given, result
+
+
+def _type(text: str) -> Any:
+    if text.startswith("list("):
+        return _T.List(_type(text[5:-1]))
+    if text == "map":
+        return _T.Map(_T.STRING, _T.List(_T.STRING))
+    return _T(_MESSAGES[text]) if text in _MESSAGES else _SIMPLE[text]
+
+
+def _runtime_kinds(text: str) -> Sequence[Any]:
+    if text == "dyn":
+        return _KINDS
+    return (_T.LIST if text.startswith("list(") else _ANY_MESSAGE if text in _MESSAGES else _SIMPLE[text],)
+
+
+@functools.cache
+def checked() -> list[Any]:
+    """Declarations for the checker."""
+    functions: dict[str, list[Any]] = {}
+    for number, (signature, _) in enumerate(rows()):
+        name, member, parameters, result = _parsed(signature)
+        overload = cel.Overload(
+            f"k{number}_{name}", _type(result), [_type(one) for one in parameters], is_member=member
+        )
+        functions.setdefault(name, []).append(overload)
+    return [cel.FunctionDecl(name, overloads) for name, overloads in functions.items()]
+
+
+@functools.cache
+def evaluated() -> list[Any]:
+    """Declarations with implementations, for expressions that have been checked."""
+    functions: dict[str, dict[tuple[bool, tuple[str, ...]], Any]] = {}
+    for signature, implementation in rows():
+        name, member, parameters, _ = _parsed(signature)
+        if implementation is None:
+            continue
+        for kinds in _combinations([_runtime_kinds(one) for one in parameters]):
+            key = member, tuple(kind.name() for kind in kinds)
+            overloads = functions.setdefault(name, {})
+            if key not in overloads:
+                ident = f"{name}_{'_'.join(key[1])}_{member}"
+                overloads[key] = cel.Overload(ident, _T.DYN, kinds, is_member=member, impl=implementation)
+    return [cel.FunctionDecl(name, list(overloads.values())) for name, overloads in functions.items()]
+
+
+def _combinations(choices: list[Sequence[Any]]) -> Iterator[list[Any]]:
+    if not choices:
+        yield []
+        return
+    for first in choices[0]:
+        for rest in _combinations(choices[1:]):
+            yield [first, *rest]

@@ -1,0 +1,266 @@
+"""Schemas as CEL types: what an expression may name below ``self``, and an object's values as expressions see them.
+
+An object schema becomes a protobuf message for the checker, so that unknown fields and wrong types are found when an
+expression is compiled. Lists of lists and maps of lists are looser than the real server has them: their items are dyn.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2
+
+from kgpu.lab.embedded.crd import cel_values
+from kgpu.lab.embedded.crd.cel import Type
+from kgpu.lab.embedded.crd.cel_values import fresh_pool
+from kgpu.lab.embedded.crd.shape import Schema
+
+_RESERVED: Final = frozenset(
+    [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
+)
+_ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
+_FIELD: Final = descriptor_pb2.FieldDescriptorProto
+_STRING: Final[Schema] = {"type": "string"}
+_ROOT_FIELDS: Final[Schema] = {
+    "apiVersion": _STRING,
+    "kind": _STRING,
+    "metadata": {"type": "object", "properties": {"name": _STRING, "generateName": _STRING}},
+}
+_serial: Final = itertools.count(1)
+
+
+def escaped(name: str) -> str:
+    """A property's name in expressions, "" when it can't be named there."""
+    if not name or name[0].isdigit() or re.search(r"[^a-zA-Z0-9_./-]", name):
+        return ""
+    if name in _RESERVED:
+        return f"__{name}__"
+    return re.sub(r"__|[./-]", lambda found: _ESCAPES[found[0]], name)
+
+
+def _seconds(text: Any) -> Any:
+    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+    parts = re.findall(r"([0-9.]+)(ns|us|µs|ms|s|m|h)", text) if isinstance(text, str) else []
+    if not parts and text != "0":
+        return text
+    total = sum(float(number) * units[unit] for number, unit in parts)
+    return cel_values.duration(-total if text.startswith("-") else total)
+
+
+def _moment(text: Any) -> Any:
+    try:
+        found = dt.datetime.fromisoformat(text.replace("Z", "+00:00").replace("z", "+00:00"))
+    except (ValueError, AttributeError):
+        return text
+    return cel_values.timestamp(found if found.tzinfo else found.replace(tzinfo=dt.UTC))
+
+
+def _bytes(text: Any) -> Any:
+    try:
+        return base64.b64decode(text)
+    except (ValueError, TypeError):
+        return text
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_FORMATS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "byte": ("bytes", _bytes), "duration": ("duration", _seconds), "date": ("timestamp", _moment),
+    "date-time": ("timestamp", _moment),
+}  # fmt: skip
+_SCALARS: Final[dict[str, tuple[str, Callable[[Any], Any] | None]]] = {
+    "boolean": ("bool", None), "integer": ("int", None), "number": ("double", _number), "string": ("string", None),
+}  # fmt: skip
+
+
+class Declaration:
+    """The CEL type of a schema. ``kind`` is bool, int, double, string, bytes, duration, timestamp, dyn, list, map, object."""  # noqa: E501
+
+    __slots__ = ("convert", "fields", "inner", "kind", "message", "plain")
+
+    def __init__(
+        self, kind: str, *, convert: Callable[[Any], Any] | None = None, inner: Declaration | None = None,
+        fields: dict[str, tuple[str, Declaration]] | None = None,
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self.convert = convert
+        self.inner = inner
+        self.fields = fields or {}  # by the property's own name: the name in expressions, and its type
+        self.message = ""
+        # Values are seen as they are: nothing below needs another form or another name.
+        self.plain: bool = (
+            convert is None
+            and (inner is None or inner.plain)
+            and all(one.plain and name == seen for name, (seen, one) in self.fields.items())
+        )
+
+    def value(self, value: Any) -> Any:
+        """A JSON value as expressions see it."""
+        if value is None or self.plain:
+            return value
+        if self.convert is not None:
+            return self.convert(value)
+        if isinstance(value, list) and self.inner is not None:
+            return [self.inner.value(one) for one in value]
+        if isinstance(value, dict):
+            if self.inner is not None:
+                return {key: self.inner.value(one) for key, one in value.items()}
+            found = dict(value)
+            for name, (seen, one) in self.fields.items():
+                if name in value:
+                    found[seen] = one.value(value[name])
+            return found
+        return value
+
+
+def declare(raw: Schema, *, resource: bool = False) -> Declaration | None:
+    """The type of a schema, None when expressions can't see such values. ``resource``: a whole object, with metadata."""  # noqa: E501
+    if raw.get("x-kubernetes-int-or-string"):
+        return Declaration("dyn")
+    kind = raw.get("type")
+    if resource:
+        properties = {**(raw.get("properties") or {}), **_ROOT_FIELDS}
+        raw = {**raw, "type": "object", "properties": properties, "additionalProperties": None}
+        kind = "object"
+    if kind == "array":
+        items = raw.get("items")
+        inner = _declare(items) if isinstance(items, dict) else None
+        return Declaration("list", inner=inner) if inner else None
+    if kind == "object":
+        extra = raw.get("additionalProperties")
+        if isinstance(extra, dict):
+            inner = _declare(extra)
+            return Declaration("map", inner=inner) if inner else None
+        fields = {}
+        for name, one in (raw.get("properties") or {}).items():
+            found = _declare(one)
+            seen = escaped(name)
+            if found is not None and seen:
+                fields[name] = (seen, found)
+        return Declaration("object", fields=fields)
+    if kind == "string" and raw.get("format") in _FORMATS:
+        name, convert = _FORMATS[raw["format"]]
+        return Declaration(name, convert=convert)
+    if kind in _SCALARS:
+        name, scalar = _SCALARS[kind]
+        return Declaration(name, convert=scalar)
+    return None
+
+
+def _declare(raw: Schema) -> Declaration | None:
+    return declare(raw, resource=bool(raw.get("x-kubernetes-embedded-resource")))
+
+
+_WELL_KNOWN: Final = {
+    "dyn": ".google.protobuf.Value", "timestamp": ".google.protobuf.Timestamp", "duration": ".google.protobuf.Duration",
+    "list": ".google.protobuf.ListValue", "map": ".google.protobuf.Struct",
+}  # fmt: skip
+_PRIMITIVE: Final = {
+    "bool": _FIELD.TYPE_BOOL, "int": _FIELD.TYPE_INT64, "double": _FIELD.TYPE_DOUBLE, "string": _FIELD.TYPE_STRING,
+    "bytes": _FIELD.TYPE_BYTES,
+}  # fmt: skip
+_TYPES: Final = {
+    "bool": Type.BOOL, "int": Type.INT, "double": Type.DOUBLE, "string": Type.STRING, "bytes": Type.BYTES,
+    "duration": Type.DURATION, "timestamp": Type.TIMESTAMP, "dyn": Type.DYN,
+}  # fmt: skip
+
+
+def _entry_name(field: str) -> str:
+    """What protobuf wants a map field's entry type to be called."""
+    return "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Entry"
+
+
+class Typed:
+    """The checker's type of a declaration, with the pool of descriptors that it needs."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        package = f"selfType{next(_serial)}"
+        self._file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+        self._file.dependency.extend(
+            f"google/protobuf/{name}.proto" for name in ("struct", "timestamp", "duration")
+        )  # fmt: skip
+        self._package = package
+        name = self._type_name(declaration)
+        self.pool = fresh_pool()
+        self.pool.AddSerializedFile(self._file.SerializeToString())
+        self.type = name()
+
+    def _type_name(self, declaration: Declaration) -> Callable[[], Any]:
+        """Messages are added at once; the type itself can be made only once they are in the pool."""
+        if declaration.kind == "object":
+            message = self._message(declaration)
+            return lambda: Type(message)
+        if declaration.kind in {"list", "map"}:
+            assert declaration.inner is not None
+            inner = self._type_name(declaration.inner)
+            if declaration.kind == "list":
+                return lambda: Type.List(inner())
+            return lambda: Type.Map(Type.STRING, inner())
+        return lambda: _TYPES[declaration.kind]
+
+    def _message(self, declaration: Declaration) -> str:
+        message = self._file.message_type.add(name=f"object{len(self._file.message_type)}")
+        for number, (seen, one) in enumerate(declaration.fields.values(), start=1):
+            field = message.field.add(name=seen, number=number, label=_FIELD.LABEL_OPTIONAL)
+            field.json_name = f"j{number}"
+            if one.kind == "list" and one.inner is not None and one.inner.kind not in {"list", "map"}:
+                field.label = _FIELD.LABEL_REPEATED
+                self._set(field, one.inner)
+            elif self._is_plain_map(one) and (name := _entry_name(seen)) not in {e.name for e in message.nested_type}:
+                assert one.inner is not None
+                entry = message.nested_type.add(name=name)
+                entry.options.map_entry = True
+                key = entry.field.add(name="key", number=1, label=_FIELD.LABEL_OPTIONAL)
+                key.type = _FIELD.TYPE_STRING
+                self._set(entry.field.add(name="value", number=2, label=_FIELD.LABEL_OPTIONAL), one.inner)
+                field.label = _FIELD.LABEL_REPEATED
+                field.type = _FIELD.TYPE_MESSAGE
+                field.type_name = f".{self._package}.{message.name}.{entry.name}"
+            else:
+                self._set(field, one)
+        return f"{self._package}.{message.name}"
+
+    @staticmethod
+    def _is_plain_map(declaration: Declaration) -> bool:
+        inner = declaration.inner
+        return declaration.kind == "map" and inner is not None and inner.kind not in {"list", "map"}
+
+    def _set(self, field: descriptor_pb2.FieldDescriptorProto, declaration: Declaration) -> None:
+        if declaration.kind in _PRIMITIVE:
+            field.type = _PRIMITIVE[declaration.kind]
+        else:
+            field.type = _FIELD.TYPE_MESSAGE
+            field.type_name = _WELL_KNOWN.get(declaration.kind) or f".{self._message(declaration)}"

@@ -1,0 +1,59 @@
+"""Lists of type set and map: no item, no key twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kgpu.lab.embedded.core.model import encode
+from kgpu.lab.embedded.crd.shape import Shape
+from kgpu.lab.embedded.status import FieldError, bad_value
+
+
+def duplicates(value: Any, shape: Shape, path: str = "") -> list[FieldError]:
+    """A Duplicate value for the second of each, with the item or its keys."""
+    found: list[FieldError] = []
+    _walk(value, shape, path, found)
+    return found
+
+
+def _walk(value: Any, shape: Shape, path: str, found: list[FieldError]) -> None:
+    if isinstance(value, list):
+        if shape.list_type == "set":
+            found += (FieldError("FieldValueDuplicate", f"{path}[{at}]", value[at]) for at in _repeated(value))
+        elif shape.list_type == "map":
+            found += _map_list(value, shape, path)
+        if shape.items is not None:
+            for index, item in enumerate(value):
+                _walk(item, shape.items, f"{path}[{index}]", found)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            if (below := shape.properties.get(key)) is not None:
+                _walk(one, below, f"{path}.{key}" if path else key, found)
+            elif shape.additional is not None:
+                _walk(one, shape.additional, f"{path}[{key}]", found)
+
+
+def _map_list(value: list[Any], shape: Shape, path: str) -> list[FieldError]:
+    for index, item in enumerate(value):
+        if item is not None and not isinstance(item, dict):
+            return [bad_value(f"{path}[{index}]", item, "must be an object for an array of list-type map")]
+    keys = [{key: item[key] for key in shape.map_keys if key in item} if item else {} for item in value]
+    return [FieldError("FieldValueDuplicate", f"{path}[{at}]", keys[at]) for at in _repeated(keys)]
+
+
+def _repeated(values: list[Any]) -> list[int]:
+    """The index of the second of each value that comes more than once."""
+    times: dict[bytes, int] = {}
+    found = []
+    for index, value in enumerate(values):
+        key = encode(_sorted(value))
+        times[key] = times.get(key, 0) + 1
+        if times[key] == 2:
+            found.append(index)
+    return found
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(one) for one in value] if isinstance(value, list) else value

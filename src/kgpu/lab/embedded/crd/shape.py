@@ -1,0 +1,66 @@
+"""A CRD's schema made ready for objects: pruning, defaulting, list uniqueness and embedded metadata walk over it.
+
+Made once per version of a CRD. It holds what gives an object its structure; what a value must satisfy is in ``values``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+MISSING: Final[Any] = object()
+META: Final = frozenset({"apiVersion", "kind", "metadata"})
+
+
+class Shape:
+    """One node of a structural schema."""
+
+    __slots__ = (
+        "additional",
+        "default",
+        "defaults",  # True when there is a default here or below
+        "embedded",
+        "items",
+        "list_type",
+        "map_keys",
+        "map_type",
+        "nullable",
+        "open",
+        "preserve",
+        "properties",
+        "raw",
+        "rules",
+    )  # fmt: skip
+
+    def __init__(self, raw: Schema) -> None:
+        self.raw = raw
+        self.nullable = bool(raw.get("nullable"))
+        self.default = raw.get("default", MISSING) if raw.get("default") is not None else MISSING
+        self.preserve = bool(raw.get("x-kubernetes-preserve-unknown-fields"))
+        self.embedded = bool(raw.get("x-kubernetes-embedded-resource"))
+        self.list_type = str(raw.get("x-kubernetes-list-type") or "atomic")
+        self.map_keys = tuple(raw.get("x-kubernetes-list-map-keys") or ())
+        self.map_type = str(raw.get("x-kubernetes-map-type") or "granular")
+        self.properties = {name: Shape(one) for name, one in (raw.get("properties") or {}).items()}
+        items, additional = raw.get("items"), raw.get("additionalProperties")
+        self.items = Shape(items) if isinstance(items, dict) else None
+        self.additional = Shape(additional) if isinstance(additional, dict) else None
+        # additionalProperties is there at all: keys are kept, whatever they are.
+        self.open = additional is not None
+        self.rules = list(raw.get("x-kubernetes-validations") or ())
+        below = [*self.properties.values(), self.items, self.additional]
+        self.defaults: bool = self.default is not MISSING or any(one is not None and one.defaults for one in below)
+
+    def field(self, name: str) -> Shape | None:
+        """The shape of an object's field: a property's, else what additionalProperties says."""
+        return self.properties.get(name) or self.additional
+
+
+EMPTY: Final = Shape({})
+
+
+def root(raw: Schema) -> Shape:
+    """The whole object's shape: apiVersion, kind and metadata are never pruned there."""
+    found = Shape(raw)
+    found.embedded = True
+    return found

@@ -1,0 +1,208 @@
+"""Answers: objects, lists, tables and Status in the form that was asked for.
+
+Objects are encoded once per revision (``Stored.encoded``); a list is put together from those bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import gzip
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kgpu.formats import yaml
+from kgpu.lab.embedded.core.model import Page, Stored, decode, encode
+from kgpu.lab.embedded.http.negotiate import JSON, YAML, Wanted, pretty
+from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.status import ApiError, Object, bad_request
+from kgpu.lab.embedded.tables import render
+
+TEXT: Final = "text/plain; charset=utf-8"
+GZIP_BYTES: Final = 128 * 1024  # answers from this size on are compressed for who accepts it
+_SLOW: Final = 64 * 1024
+_ROWS: Final = 50  # of a table that are made at a time
+_INCLUDES: Final = frozenset({"", "None", "Metadata", "Object"})
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is sent: ``body``, or what ``stream`` gives while the client listens."""
+
+    status: int = 200
+    body: bytes = b""
+    media: str = JSON
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    stream: AsyncIterator[bytes] | None = None
+
+
+def text(content: str, status: int = 200) -> Answer:
+    """Plain text, as from Go's http.Error."""
+    return Answer(status, content.encode(), TEXT, [("X-Content-Type-Options", "nosniff")])
+
+
+def of_error(error: ApiError, request: Request | None) -> Answer:
+    """A Status."""
+    status = error.to_status()
+    headers = []
+    after = (error.details or {}).get("retryAfterSeconds")
+    if after:
+        headers.append(("Retry-After", str(after)))
+    for_person = request is not None and pretty(request)
+    return Answer(error.code, dumped(status) if for_person else encode(status) + b"\n", JSON, headers)
+
+
+def dumped(value: Any) -> bytes:
+    """JSON for a person."""
+    return json.dumps(value, indent=2, ensure_ascii=False).encode()
+
+
+async def of_value(value: Any, request: Request, wanted: Wanted, status: int = 200) -> Answer:
+    """Plain JSON data."""
+    return await of_encoded(encode(value), request, wanted, status)
+
+
+async def of_encoded(data: bytes, request: Request, wanted: Wanted, status: int = 200) -> Answer:
+    """JSON that is encoded already."""
+    if wanted.media == YAML:
+        return Answer(status, (await _maybe_later(len(data), _as_yaml, data)), YAML)
+    if pretty(request):
+        return Answer(status, await _maybe_later(len(data), _as_pretty, data))
+    return Answer(status, data + b"\n")
+
+
+async def _maybe_later(size: int, work: Any, data: bytes) -> bytes:
+    found: bytes = await asyncio.to_thread(work, data) if size > _SLOW else work(data)
+    return found
+
+
+def _as_yaml(data: bytes) -> bytes:
+    return yaml.dump(decode(data)).encode()
+
+
+def _as_pretty(data: bytes) -> bytes:
+    return dumped(decode(data))
+
+
+def metadata_only(obj: Object, version: str) -> Object:
+    """A PartialObjectMetadata."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How tables of one kind are made: a CRD's own columns, () for a built-in kind."""
+
+    kind: Kind
+    printer: Sequence[Object] = ()
+
+
+def table_of(
+    columns: Columns, objects: Sequence[Object], request: Request, wanted: Wanted, *, meta: Object | None = None,
+    headers: bool = True,
+) -> Object:  # fmt: skip
+    """A Table. Raises ApiError 400 for an unknown includeObject."""
+    include = request.query.text("includeObject")
+    if include not in _INCLUDES:
+        problem = f"includeObject: Invalid value: \"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+        raise bad_request(f"Unable to convert to Table as requested: {problem}")
+    found = render(
+        columns.kind, objects, now=dt.datetime.now(dt.UTC), printer_columns=columns.printer,
+        include_object=include or "Metadata", list_meta=meta, headers=headers,
+    )  # fmt: skip
+    return found if wanted.version == "v1" else _beta(found, wanted.version)
+
+
+def _beta(table: Object, version: str) -> Object:
+    api_version = f"meta.k8s.io/{version}"
+    rows = [
+        {**row, "object": {**row["object"], "apiVersion": api_version}}
+        if (row.get("object") or {}).get("kind") == "PartialObjectMetadata"
+        else row
+        for row in table.get("rows") or ()
+    ]
+    return {**table, "apiVersion": api_version, "rows": rows}
+
+
+async def of_stored(stored: Stored, columns: Columns, request: Request, wanted: Wanted, status: int = 200) -> Answer:
+    """One object, as itself, a table or its metadata."""
+    if not wanted.kind or stored.obj.get("kind") == "Status":
+        return await of_encoded(stored.encoded(), request, wanted, status)
+    if wanted.kind == "Table":
+        return await of_value(table_of(columns, [stored.obj], request, wanted), request, wanted, status)
+    if wanted.kind == "PartialObjectMetadata":
+        return await of_value(metadata_only(stored.obj, wanted.version), request, wanted, status)
+    raise _not_acceptable()
+
+
+def _not_acceptable() -> ApiError:
+    message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml"
+    return ApiError(406, "NotAcceptable", message, {})
+
+
+def list_meta(page: Page) -> Object:
+    """A list's metadata."""
+    meta: Object = {"resourceVersion": page.version}
+    if page.token:
+        meta["continue"] = page.token
+        if page.remaining is not None:
+            meta["remainingItemCount"] = page.remaining
+    return meta
+
+
+async def of_page(page: Page, columns: Columns, request: Request, wanted: Wanted) -> Answer:
+    """A list, as itself, a table or a list of metadata."""
+    meta = list_meta(page)
+    if wanted.kind == "Table":
+        table: Object = {}
+        for start in range(0, max(1, len(page.items)), _ROWS):
+            objects = [one.obj for one in page.items[start : start + _ROWS]]
+            part = table_of(columns, objects, request, wanted, meta=meta)
+            if table:
+                table["rows"].extend(part["rows"])
+                await asyncio.sleep(0)
+            else:
+                table = {**part, "rows": list(part.get("rows") or ())}
+        return await of_value(table, request, wanted)
+    if wanted.kind == "PartialObjectMetadataList":
+        items = [metadata_only(one.obj, wanted.version) for one in page.items]
+        api_version = f"meta.k8s.io/{wanted.version}"
+        value = {"kind": wanted.kind, "apiVersion": api_version, "metadata": meta, "items": items}
+        return await of_value(value, request, wanted)
+    if wanted.kind:
+        raise _not_acceptable()
+    return await of_encoded(await _joined(columns.kind, page.items, meta), request, wanted)
+
+
+async def _joined(kind: Kind, items: Sequence[Stored], meta: Object) -> bytes:
+    """The list's bytes. Items of built-in kinds come without apiVersion and kind, as the real server sends them."""
+    head = encode({"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta})
+    parts: list[bytes] = []
+    for number, one in enumerate(items):
+        data = one.encoded()
+        parts.append(data if kind.custom else _bare(kind, one, data))
+        if number % 200 == 199:
+            await asyncio.sleep(0)
+    return b'%s,"items":[%s]}' % (head[:-1], b",".join(parts))
+
+
+def _bare(kind: Kind, stored: Stored, data: bytes) -> bytes:
+    names = (kind.kind.encode(), kind.api_version.encode())
+    begun = b'{"kind":"%s","apiVersion":"%s",' % names
+    if data.startswith(begun):
+        return b"{" + data[len(begun) :]
+    return encode({name: value for name, value in stored.obj.items() if name not in ("kind", "apiVersion")})
+
+
+async def compressed(answer: Answer, request: Request) -> Answer:
+    """The answer gzipped when it is big and the client takes that."""
+    if len(answer.body) < GZIP_BYTES or answer.stream is not None:
+        return answer
+    if not any(part.split(";")[0].strip() == "gzip" for part in request.header("accept-encoding").split(",")):
+        return answer
+    answer.body = await asyncio.to_thread(gzip.compress, answer.body, 1)
+    answer.headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
+    return answer

@@ -1,0 +1,232 @@
+"""The API server as an ASGI application: who asks, may they, what is it, and the answer on the wire.
+
+Promises: every answer is the API's own (a Status where something is wrong), also to hostile input; a defect in a
+handler is logged and answered with 500, and nothing else suffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, Protocol
+
+from kgpu.lab.embedded.auth import Auth, denial
+from kgpu.lab.embedded.core.model import User
+from kgpu.lab.embedded.http import answers, body, paths, resources
+from kgpu.lab.embedded.http import request as requests
+from kgpu.lab.embedded.http.answers import Answer
+from kgpu.lab.embedded.http.metrics import Labels
+from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.http.resources import Asked, Served
+from kgpu.lab.embedded.status import ApiError
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+_METRIC_VERBS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH", "deletecollection": "DELETECOLLECTION"}
+_HEAD_OF_WARNING: Final = 2048  # characters of all warnings together; the rest is left out, as by the real server
+
+
+class Handler(Protocol):
+    """Answers paths that are no resources; ``paths.Paths``."""
+
+    async def answer(self, request: Request) -> Answer:
+        """Raises ApiError."""
+        ...
+
+
+class App:
+    """An ASGI application. ``close`` ends what it holds."""
+
+    def __init__(self, served: Served, auth: Auth, others: Handler) -> None:
+        self._served = served
+        self._auth = auth
+        self._others = others
+        self._ending = asyncio.Event()
+
+    def end_streams(self) -> None:
+        """End every watch and log, those to come too: the server stops."""
+        self._ending.set()
+
+    async def close(self) -> None:
+        """End the calls to kubelets."""
+        await self._served.kubelets.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        metrics = self._served.metrics
+        begun, code = time.perf_counter(), 500
+        labels: list[Labels] = []
+        metrics.begin()
+        try:
+            code = await self._serve(scope, receive, send, labels)
+        finally:
+            seconds = time.perf_counter() - begun
+            metrics.end(labels[0] if labels else ("OTHER", "", "", "", "", "", ""), code, seconds)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, labels: list[Labels]) -> int:
+        request: Request | None = None
+        warnings: list[str] = []
+        try:
+            raw = scope.get("raw_path") or scope["path"].encode()
+            path, query = raw.decode("latin-1").partition("?")[0], scope["query_string"].decode("latin-1")
+            request = requests.parse(scope["method"], path, query, scope["headers"])
+            labels.append(_labels(request))
+            found = await self._handled(request, receive, warnings)
+        except ApiError as error:
+            found = answers.of_error(error, request)
+        except Exception:
+            log.exception("a request could not be answered: %s %s", scope["method"], scope["path"][:200])
+            why = "the server has encountered an unexpected error; see its log"
+            message = f"Internal error occurred: {why}"
+            problem = ApiError(500, "InternalError", message, {"causes": [{"message": why}]})
+            found = answers.of_error(problem, request)
+        if request is not None:
+            found = await answers.compressed(found, request)
+        await self._send(found, warnings, request, receive, send)
+        return found.status
+
+    async def _handled(self, request: Request, receive: Receive, warnings: list[str]) -> Answer:
+        user = self._auth.authenticate(request.header("authorization"))
+        user = self._impersonated(user, request)
+        attributes = request.attributes()
+        allowed, reason = self._auth.allowed(user, attributes)
+        if not allowed:
+            raise denial(user, attributes, reason)
+        if not request.resource:
+            return await self._others.answer(request)
+        kind = resources.find(self._served.kinds, request)
+        read = functools.partial(body.read, receive, request.header("content-length"))
+        asked = Asked(request=request, kind=kind, user=user, read=read, warnings=warnings)
+        return await resources.answer(self._served, asked)
+
+    def _impersonated(self, user: User, request: Request) -> User:
+        """The user that ``kubectl --as`` names. Raises ApiError 403 for who may not take its place."""
+        name = request.header("impersonate-user")
+        groups = tuple(filter(None, (one.strip() for one in request.header("impersonate-group").split(","))))
+        if not name:
+            if groups:
+                raise ApiError(
+                    500, "InternalError",
+                    "Internal error occurred: requested [{groups  "
+                    f"{groups[0]}  authentication.k8s.io/v1  }}] without impersonating a user",
+                )  # fmt: skip
+            return user
+        wanted = [("users", name)] + [("groups", group) for group in groups]
+        if name.startswith("system:serviceaccount:") and name.count(":") == 3:
+            _, _, namespace, account = name.split(":")
+            wanted[0] = ("serviceaccounts", account)
+            groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+        else:
+            namespace = ""
+        for resource, one in wanted:
+            attributes = {"verb": "impersonate", "resource": resource, "name": one}
+            if resource == "serviceaccounts":
+                attributes["namespace"] = namespace
+            allowed, reason = self._auth.allowed(user, attributes)
+            if not allowed:
+                raise denial(user, attributes, reason)
+        extra = () if name == "system:anonymous" else ("system:authenticated",)
+        return User(name, tuple(dict.fromkeys((*groups, *extra))))
+
+    # --- the wire -------------------------------------------------------------------------------------------------
+
+    async def _send(
+        self, found: Answer, warnings: list[str], request: Request | None, receive: Receive, send: Send
+    ) -> None:
+        headers = [
+            (b"audit-id", str(uuid.uuid4()).encode()),
+            (b"cache-control", b"no-cache, private"),
+            (b"content-type", found.media.encode()),
+        ]
+        for name, value in found.headers:
+            headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
+        if any(name.lower() == "cache-control" for name, _ in found.headers):
+            del headers[1]
+        headers += _warnings(warnings)
+        if found.stream is None:
+            if found.status != 204:
+                headers.append((b"content-length", str(len(found.body)).encode()))
+            await send({"type": "http.response.start", "status": found.status, "headers": headers})
+            empty = request is not None and request.method == "HEAD"
+            await send({"type": "http.response.body", "body": b"" if empty else found.body})
+            return
+        await self._stream(found, headers, request, receive, send)
+
+    async def _stream(
+        self, found: Answer, headers: list[tuple[bytes, bytes]], request: Request | None, receive: Receive, send: Send
+    ) -> None:
+        assert found.stream is not None
+        metrics = self._served.metrics
+        watched = (request.group, request.version, request.plural) if request is not None else ("", "", "")
+        sending = asyncio.ensure_future(_pump(found, headers, send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        ending = asyncio.ensure_future(self._ending.wait())
+        metrics.watching(*watched, 1)
+        try:
+            await asyncio.wait((sending, leaving, ending), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            metrics.watching(*watched, -1)
+            cut_off = self._ending.is_set() and not sending.done()
+            for task in (sending, leaving, ending):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+            if cut_off:
+                await send({"type": "http.response.body", "body": b""})
+            close = getattr(found.stream, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def _pump(found: Answer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+    assert found.stream is not None
+    await send({"type": "http.response.start", "status": found.status, "headers": headers})
+    # So that a client that waits for a first change knows at once that its watch stands.
+    await send({"type": "http.response.body", "body": b"", "more_body": True})
+    async for chunk in found.stream:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _warnings(warnings: list[str]) -> list[tuple[bytes, bytes]]:
+    found, left = [], _HEAD_OF_WARNING
+    for text in dict.fromkeys(warnings):
+        left -= len(text)
+        if left < 0:
+            break
+        clean = "".join(one if one.isprintable() else " " for one in text)
+        quoted = clean.replace("\\", "\\\\").replace('"', '\\"')
+        found.append((b"warning", f'299 - "{quoted}"'.encode()))
+    return found
+
+
+def _labels(request: Request) -> Labels:
+    if not request.resource:
+        top = "/" + request.path.split("/")[1] if request.path.count("/") else ""
+        verb = request.method if top in paths.KNOWN else "OTHER"
+        return (verb, "", "", "", top if top in paths.KNOWN else "", "", "")
+    verb = _METRIC_VERBS.get(request.verb, request.verb.upper())
+    if verb == "PATCH" and request.header("content-type").startswith("application/apply-patch"):
+        verb = "APPLY"
+    if request.subresource in ("log", "exec", "attach", "portforward", "proxy"):
+        verb = "CONNECT"
+    scope = "resource" if request.name else "namespace" if request.namespace else "cluster"
+    dry_run = "All" if "dryRun" in request.query else ""
+    return (verb, request.group, request.version, request.plural, request.subresource, scope, dry_run)

@@ -1,0 +1,267 @@
+"""Request bodies: read within limits, decoded as Go's decoders would, duplicate keys noticed.
+
+Whatever bytes come in, the outcome is plain JSON data that can be encoded again, or an ApiError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.formats import yaml
+from kgpu.lab.embedded.http import protobuf
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.status import ApiError, Object, bad_request
+
+MAX_BYTES: Final = 3 * 1024 * 1024
+MAX_DEPTH: Final = 500
+_SLOW: Final = 64 * 1024  # bytes whose decoding is left to another thread
+_UNUSUAL: Final = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{18}|[0-9][eE]")
+_HEAD: Final = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+_GO_KINDS: Final = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
+JSON_TYPES: Final = frozenset({"application/json", ""})
+YAML_TYPES: Final = frozenset({"application/yaml", "text/yaml", "text/x-yaml"})
+KNOWN_TYPES: Final = JSON_TYPES | YAML_TYPES | {protobuf.MEDIA}
+
+Receive = Callable[[], Awaitable[Any]]
+
+
+class NotJson(Exception):  # noqa: N818 - an outcome that the callers word, never an error that is shown
+    """The text is not JSON; the message is Go's."""
+
+
+async def read(receive: Receive, length: str) -> bytes:
+    """The whole body. Raises ApiError 413 when it is too large."""
+    if length.isdigit() and (len(length) > 12 or int(length) > MAX_BYTES):
+        raise _too_large()
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise bad_request("the client went away before its request was complete")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise _too_large()
+        chunks.append(chunk)
+        if not message.get("more_body"):
+            return b"".join(chunks)
+
+
+def _too_large() -> ApiError:
+    return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BYTES}")
+
+
+async def decode(data: bytes, media: str) -> tuple[Any, list[str]]:
+    """(value, complaints about duplicate fields). Raises NotJson."""
+    if len(data) > _SLOW:
+        return await asyncio.to_thread(decode_now, data, media)
+    return decode_now(data, media)
+
+
+def decode_now(data: bytes, media: str) -> tuple[Any, list[str]]:
+    """As ``decode``, here and now."""
+    if media in YAML_TYPES and data.lstrip()[:1] not in (b"{", b"["):
+        try:
+            return yaml.load(data.decode("utf-8", "replace"), source="body"), []
+        except ConfigError as error:
+            raise NotJson(f"yaml: {' '.join(error.what.split())}") from None
+    return from_json(data)
+
+
+def from_json(data: bytes) -> tuple[Any, list[str]]:
+    """(value, complaints about duplicate fields). Numbers and texts that JSON can't carry are made as Go makes them."""
+    duplicates: list[tuple[dict[str, Any], str]] = []
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(found)
+        if len(made) != len(found):
+            seen: set[str] = set()
+            for key, _ in found:
+                if key in seen:
+                    duplicates.append((made, key))
+                seen.add(key)
+        return made
+
+    numbers: dict[str, Any] = {}
+    unusual = _UNUSUAL.search(data) is not None
+    if unusual:
+        numbers = {"parse_int": _integer, "parse_float": _float}
+    text = data.decode("utf-8", "replace")
+    try:
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=_constant, **numbers)
+    except RecursionError:
+        raise NotJson("exceeded max depth") from None
+    except json.JSONDecodeError as error:
+        raise NotJson(_complaint(text, error)) from None
+    _limit_depth(value, data)
+    if unusual:
+        value, duplicates = _without_surrogates(value), []
+    return value, _paths(value, duplicates) if duplicates else []
+
+
+def _constant(name: str) -> Any:
+    raise NotJson(f"invalid character '{name.lstrip('-')[0]}' looking for beginning of value")
+
+
+def _integer(text: str) -> int | float:
+    if len(text) < 19:
+        return int(text)
+    found = int(text) if len(text) < 25 else 1 << 64
+    return found if -(1 << 63) <= found < 1 << 63 else _float(text)
+
+
+def _float(text: str) -> float:
+    found = float(text)
+    if found in (float("inf"), float("-inf")):
+        raise NotJson(f"json: cannot unmarshal number {text[:40]} into Go value of type float64")
+    return found
+
+
+def _complaint(text: str, error: json.JSONDecodeError) -> str:
+    if error.pos >= len(text.rstrip()) or "Unterminated string" in error.msg:
+        return "unexpected end of JSON input"
+    where = {
+        "Expecting value": "looking for beginning of value",
+        "Extra data": "after top-level value",
+        "Expecting ',' delimiter": "after object key:value pair",
+        "Expecting ':' delimiter": "after object key",
+        "Expecting property name enclosed in double quotes": "looking for beginning of object key string",
+    }.get(error.msg, "in string literal")
+    return f"invalid character {_quoted(text[error.pos])} {where}"
+
+
+def _quoted(character: str) -> str:
+    return "'\\''" if character == "'" else f"'{json.dumps(character)[1:-1]}'"
+
+
+def _limit_depth(value: Any, data: bytes) -> None:
+    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+        return
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        deeper: list[Any] = []
+        for one in level:
+            inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+            deeper.extend(item for item in inner if isinstance(item, dict | list))
+        if not deeper:
+            return
+        level = deeper
+    raise NotJson("exceeded max depth")
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(one) for one in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
+    return value
+
+
+def _paths(value: Any, duplicates: list[tuple[dict[str, Any], str]]) -> list[str]:
+    """``duplicate field "metadata.labels.a"``, in the order of the text's beginnings."""
+    wanted: dict[int, list[str]] = {}
+    for made, key in duplicates:
+        wanted.setdefault(id(made), []).append(key)
+    found: list[str] = []
+
+    def walk(one: Any, path: str) -> None:
+        if isinstance(one, dict):
+            found.extend(f'duplicate field "{path}{key}"' for key in dict.fromkeys(wanted.get(id(one), ())))
+            for key, inner in one.items():
+                walk(inner, f"{path}{key}.")
+        elif isinstance(one, list):
+            for index, inner in enumerate(one):
+                walk(inner, f"{path.removesuffix('.')}[{index}].")
+
+    walk(value, "")
+    return found
+
+
+def media_of(content_type: str) -> str:
+    """Without parameters, in lower case."""
+    return content_type.split(";", 1)[0].strip().lower()
+
+
+async def object_of(data: bytes, content_type: str, kind: str) -> tuple[Object, list[str]]:
+    """An object of a create or an update, with complaints about duplicate fields. Raises ApiError 400 and 415."""
+    media = media_of(content_type)
+    if media not in KNOWN_TYPES:
+        raise unsupported()
+    begun = (
+        f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: "
+    )
+    if media == protobuf.MEDIA:
+        return _of_protobuf(data, kind), []
+    try:
+        value, duplicates = await decode(data, media)
+    except NotJson as error:
+        raise bad_request(f"{begun}{error} ({_shown(data)})") from None
+    if not isinstance(value, dict):
+        if value is None and data:
+            value = {}
+        else:
+            found = _GO_KINDS.get(type(value), "value")
+            raise bad_request(f"{begun}json: cannot unmarshal {found} into Go value of type {_HEAD} ({_shown(data)})")
+    for name in ("apiVersion", "kind"):
+        one = value.get(name)
+        if one is not None and not isinstance(one, str):
+            found = _GO_KINDS.get(type(one), "value")
+            problem = f"json: cannot unmarshal {found} into Go struct field .{name} of type string"
+            raise bad_request(f"{begun}{problem} ({_shown(data)})")
+    return value, duplicates
+
+
+def _of_protobuf(data: bytes, kind: str) -> Object:
+    try:
+        return protobuf.decode(data)
+    except protobuf.BadMessageError as error:
+        words = f"the object provided is unrecognized (must be of type {kind}): {error} ({data[:64].hex()})"
+        raise bad_request(words) from None
+
+
+def of_kind(obj: Object, kind: Kind, row: Object) -> Object:
+    """The object with apiVersion and kind, which may be left out; ApiError 400 when they are another kind's.
+
+    ``row`` is the discovery row of a subresource whose body is of another kind, {} for the kind itself.
+    """
+    want = row.get("kind") or kind.kind
+    version = row.get("version") or kind.version
+    group = row.get("group") or ("" if row.get("version") else kind.group)
+    api_version = f"{group}/{version}" if group else version
+    have_kind, have_version = obj.get("kind") or want, obj.get("apiVersion") or api_version
+    if (have_kind, have_version) == (want, api_version):
+        return {"kind": want, "apiVersion": api_version} | {
+            name: value for name, value in obj.items() if name not in ("kind", "apiVersion")
+        }
+    short = have_version.rpartition("/")[2]
+    if have_kind == want or have_version != api_version:
+        reason = (
+            f'no kind "{have_kind}" is registered for version "{have_version}" in scheme "pkg/runtime/scheme.go:111"'
+        )
+    else:
+        reason = f"converting (v1.{have_kind}) to (core.{want}): unknown conversion"
+    raise bad_request(f'{have_kind} in version "{short}" cannot be handled as a {want}: {reason}')
+
+
+def unsupported() -> ApiError:
+    """415 for bodies in a format that is not known."""
+    offered = f"application/json, application/yaml, {protobuf.MEDIA}"
+    message = f"the body of the request was in an unknown format - accepted media types include: {offered}"
+    return ApiError(415, "UnsupportedMediaType", message)
+
+
+def _shown(data: bytes) -> str:
+    if not data:
+        return "<empty>"
+    text = data.decode("utf-8", "replace").strip()
+    if text.startswith("{"):
+        return text if len(text) <= 30 else f"{text[:30]} ..."
+    return data.hex()[:64]

@@ -1,0 +1,213 @@
+"""Discovery: which groups, versions and resources there are, plain and aggregated, as the real server tells it.
+
+Documents are made when asked for, kept encoded with their ETag, and forgotten when the kinds change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kgpu.lab.embedded.core.model import encode
+from kgpu.lab.embedded.http.negotiate import clauses
+from kgpu.lab.embedded.kinds import Kind, Kinds, discovery_data
+from kgpu.lab.embedded.status import Object
+
+AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+_VERSIONS: Final = ("v2", "v2beta1")
+_KUBE_VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?", re.ASCII)
+_STAGE: Final = {None: 2, "beta": 1, "alpha": 0}
+
+
+class Discovery:
+    """The documents of one API."""
+
+    def __init__(self, kinds: Kinds, address: str = "") -> None:
+        """``address`` is host:port, as the server is reached."""
+        self._kinds = kinds
+        self._address = address
+        self._made: dict[str, bytes | None] = {}
+        self._rows = _builtin_rows()
+        kinds.on_change(self._made.clear)
+
+    def document(self, path: str) -> bytes | None:
+        """``/api``, ``/apis``, ``/apis/GROUP``, ``/api/v1``, ``/apis/GROUP/VERSION``, encoded, or None."""
+        return self._cached(path, self._plain, path)
+
+    def aggregated(self, path: str, version: str) -> bytes:
+        """All of ``/api`` or ``/apis`` in one document."""
+        found = self._cached(f"{path}@{version}", self._whole, path, version)
+        assert found is not None
+        return found
+
+    def _cached(self, key: str, make: Any, *arguments: str) -> bytes | None:
+        if len(self._made) > 1000:
+            self._made.clear()
+        if key not in self._made:
+            value = make(*arguments)
+            self._made[key] = None if value is None else encode(value)
+        return self._made[key]
+
+    def paths(self) -> list[str]:
+        """Every path that names a group or a version."""
+        found = ["/api", "/api/v1", "/apis", "/apis/"]
+        for group in self._groups():
+            found.append(f"/apis/{group['name']}")
+            found += [f"/apis/{version['groupVersion']}" for version in group["versions"]]
+        return found
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def _groups(self) -> list[Object]:
+        known: list[Object] = list(discovery_data()["groups"])
+        names = {group["name"] for group in known}
+        custom: dict[str, set[str]] = {}
+        for kind in self._kinds:
+            if kind.custom and kind.group not in names:
+                custom.setdefault(kind.group, set()).add(kind.version)
+        for name in sorted(custom):
+            rows = [{"groupVersion": f"{name}/{one}", "version": one} for one in by_priority(custom[name])]
+            known.append({"name": name, "versions": rows, "preferredVersion": rows[0]})
+        return known
+
+    def _plain(self, path: str) -> Object | None:
+        parts = path.strip("/").split("/")
+        if parts == ["api"]:
+            addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}]
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
+        if parts == ["apis"]:
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": self._groups()}
+        if parts[0] == "apis" and len(parts) == 2:
+            group = next((one for one in self._groups() if one["name"] == parts[1]), None)
+            return group and {"kind": "APIGroup", "apiVersion": "v1", **group}
+        if parts[0] == "api" and len(parts) == 2:
+            return self._resources("", parts[1])
+        return self._resources(parts[1], parts[2]) if parts[0] == "apis" and len(parts) == 3 else None
+
+    # --- resources ------------------------------------------------------------------------------------------------
+
+    def _of(self, group: str, version: str) -> list[Kind]:
+        found = [kind for kind in self._kinds if kind.group == group and kind.version == version]
+        return sorted(found, key=lambda kind: kind.plural) if found and found[0].custom else found
+
+    def _resources(self, group: str, version: str) -> Object | None:
+        group_version = f"{group}/{version}" if group else version
+        rows = [row for kind in self._of(group, version) for row in self._rows_of(kind)]
+        if not rows:
+            return None
+        head: Object = {"kind": "APIResourceList"} | ({"apiVersion": "v1"} if group else {})
+        return {**head, "groupVersion": group_version, "resources": rows}
+
+    def _rows_of(self, kind: Kind) -> list[Object]:
+        key = kind.api_version, kind.plural
+        return self._rows[key] if not kind.custom and key in self._rows else _custom_rows(kind)
+
+    # --- aggregated -----------------------------------------------------------------------------------------------
+
+    def _whole(self, path: str, version: str) -> Object:
+        groups: Iterable[Object]
+        groups = [{"name": "", "versions": [{"version": "v1"}]}] if path == "/api" else self._groups()
+        items = []
+        for group in groups:
+            versions = [
+                {"version": one["version"], "resources": self._aggregated_rows(group["name"], one["version"]),
+                 "freshness": "Current"}
+                for one in group["versions"]
+            ]  # fmt: skip
+            items.append({"metadata": {"name": group["name"]} if group["name"] else {}, "versions": versions})
+        api_version = f"apidiscovery.k8s.io/{version}"
+        return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
+
+    def _aggregated_rows(self, group: str, version: str) -> list[Object]:
+        found: list[Object] = []
+        for kind in self._of(group, version):
+            first, *others = self._rows_of(kind)
+            row = _aggregated(first, {"resource": first["name"]}, kind)
+            subresources = [_aggregated(one, {"subresource": one["name"].partition("/")[2]}, kind) for one in others]
+            found.append(row | ({"subresources": subresources} if subresources else {}))
+        return found
+
+
+def _builtin_rows() -> dict[tuple[str, str], list[Object]]:
+    """(groupVersion, plural) -> the rows of the resource and its subresources."""
+    found: dict[tuple[str, str], list[Object]] = {}
+    order = ("name", "singularName", "namespaced", "group", "version", "kind", "verbs", "shortNames", "categories")
+    for one in discovery_data()["resources"]:
+        row = {name: one[name] for name in (*order, "storageVersionHash") if name in one}
+        found.setdefault((one["groupVersion"], one["name"].partition("/")[0]), []).append(row)
+    # The core group's list has what is only a subresource's parent in name, too: none is without its first row.
+    for rows in found.values():
+        rows.sort(key=lambda row: "/" in row["name"])
+    return found
+
+
+def _custom_rows(kind: Kind) -> list[Object]:
+    text = f"{kind.group}/{kind.version}/{kind.kind}".encode()
+    optional = {"shortNames": list(kind.short_names), "categories": list(kind.categories)}
+    row: Object = {
+        "name": kind.plural,
+        "singularName": kind.singular,
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "verbs": list(kind.verbs),
+        **{name: value for name, value in optional.items() if value},
+        "storageVersionHash": b64encode(hashlib.sha256(text).digest()[:8]).decode(),
+    }
+    rows = [row]
+    for name, one in kind.subresources.items():
+        shown = {"group": one["group"], "version": one["version"]} if one.get("group") and one.get("version") else {}
+        rows.append(
+            {
+                "name": f"{kind.plural}/{name}",
+                "singularName": "",
+                "namespaced": kind.namespaced,
+                **shown,
+                "kind": one.get("kind") or kind.kind,
+                "verbs": list(one.get("verbs") or ("get", "patch", "update")),
+            }
+        )
+    return rows
+
+
+def _aggregated(row: Object, head: Object, kind: Kind) -> Object:
+    # The real server leaves group and version of built-in kinds empty, and has them for CRDs.
+    own = {"group": kind.group, "version": kind.version} if kind.custom else {"group": "", "version": ""}
+    kept = {"group": row.get("group", own["group"]), "version": row.get("version", own["version"]), "kind": row["kind"]}
+    found: Object = {**head, "responseKind": kept}
+    if "resource" in head:
+        found["scope"] = "Namespaced" if row["namespaced"] else "Cluster"
+        found["singularResource"] = row["singularName"]
+    found["verbs"] = row["verbs"]
+    return found | {name: row[name] for name in ("shortNames", "categories") if name in row}
+
+
+def by_priority(versions: Iterable[str]) -> list[str]:
+    """The API's order of versions: v10, v2, v1, v2beta1, v1alpha1, then others by name."""
+
+    def rank(version: str) -> tuple[int, int, int, int]:
+        hit = _KUBE_VERSION.fullmatch(version)
+        if hit is None:
+            return (1, 0, 0, 0)
+        return (0, -_STAGE[hit[2]], -int(hit[1]), -int(hit[3] or 0))
+
+    return sorted(versions, key=lambda version: (rank(version), version))
+
+
+def wanted_version(accept: str) -> str:
+    """``v2`` or ``v2beta1`` when the client prefers the aggregated form, else ""."""
+    for clause in clauses(accept):
+        if clause.media in ("application/json", "*/*", "application/*"):
+            if clause.parameters.get("as") != "APIGroupDiscoveryList":
+                return ""
+            version = clause.parameters.get("v", "")
+            if clause.parameters.get("g") == "apidiscovery.k8s.io" and version in _VERSIONS:
+                return version
+    return ""
+
+
+def etag(data: bytes) -> str:
+    """A strong validator of the bytes, quoted."""
+    return f'"{hashlib.sha512(data).hexdigest().upper()}"'

@@ -1,0 +1,203 @@
+"""``pods/log``: the question is checked as the real server checks it, then asked of the kubelet of the pod's node."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote, urlencode
+
+from kgpu.lab.embedded.http.answers import TEXT, Answer
+from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.status import (
+    ApiError,
+    FieldError,
+    Object,
+    bad_request,
+    bad_value,
+    forbidden_field,
+    invalid,
+    unsupported,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+
+DIAL_S: Final = 30.0  # to reach a kubelet
+_ERROR_BYTES: Final = 50_000  # of a kubelet's refusal that are read
+_NUMBERS: Final = ("sinceSeconds", "tailLines", "limitBytes")
+_FLAGS: Final = ("follow", "previous", "timestamps")
+_STREAMS: Final = ("All", "Stdout", "Stderr")
+_REASONS: Final = {
+    401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 409: "Conflict",
+    503: "ServiceUnavailable",
+}  # fmt: skip
+_SENTENCES: Final = {
+    401: "the server has asked for the client to provide credentials",
+    404: "the server could not find the requested resource",
+    503: "the server is currently unable to handle the request",
+}
+
+
+class Kubelets(Protocol):
+    """How kubelets are reached."""
+
+    async def open(self, url: str) -> tuple[int, AsyncIterator[bytes], Callable[[], Any]]:
+        """(status, body, close) of a GET. Raises OSError when nobody answers."""
+        ...
+
+    async def close(self) -> None:
+        """End every call."""
+        ...
+
+
+class HttpsKubelets:
+    """Over HTTPS, with the API server's client certificate."""
+
+    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
+        """``context`` is called when the first kubelet is."""
+        self._context = context
+        self._client: httpx2.AsyncClient | None = None
+
+    async def open(self, url: str) -> tuple[int, AsyncIterator[bytes], Callable[[], Any]]:
+        import httpx2
+
+        if self._client is None:
+            timeout = httpx2.Timeout(None, connect=DIAL_S)
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+            self._client = httpx2.AsyncClient(
+                verify=self._context(), timeout=timeout, limits=limits, trust_env=False, follow_redirects=False
+            )
+        try:
+            # The answer's beginning has a deadline, its end may be far (follow).
+            async with asyncio.timeout(DIAL_S):
+                answer = await self._client.send(self._client.build_request("GET", url), stream=True)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            raise OSError(f'Get "{url}": {str(error) or "context deadline exceeded"}') from error
+        return answer.status_code, _whole(answer), answer.aclose
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+async def _whole(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    import httpx2
+
+    try:
+        async for chunk in answer.aiter_bytes():
+            yield chunk
+    except httpx2.HTTPError:
+        return  # the kubelet went away: what came is what there is
+    finally:
+        await answer.aclose()
+
+
+def checked(request: Request, name: str) -> list[tuple[str, str]]:
+    """The kubelet's query, without the container. Raises ApiError 400 and 422."""
+    query = request.query
+    numbers = {key: query.number(key) for key in _NUMBERS}
+    stream = query.text("stream") or "All"
+    errors: list[FieldError] = []
+    tail, limit, since = numbers["tailLines"], numbers["limitBytes"], numbers["sinceSeconds"]
+    if tail is not None and tail < 0:
+        errors.append(bad_value("tailLines", tail, "must be greater than or equal to 0"))
+    if limit is not None and limit < 1:
+        errors.append(bad_value("limitBytes", limit, "must be greater than 0"))
+    if since is not None and query.text("sinceTime"):
+        errors.append(forbidden_field("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+    elif since is not None and since < 1:
+        errors.append(bad_value("sinceSeconds", since, "must be greater than 0"))
+    if stream not in _STREAMS:
+        errors.append(unsupported("stream", stream, _STREAMS))
+    elif stream != "All" and tail is not None:
+        errors.append(forbidden_field("", "`tailLines` and specific `stream` are mutually exclusive for now"))
+    if errors:
+        raise invalid("", "PodLogOptions", name, errors)
+    found = [(flag, "true") for flag in _FLAGS if query.flag(flag)]
+    found += [(key, str(value)) for key, value in numbers.items() if value is not None]
+    if query.text("sinceTime"):
+        found.append(("sinceTime", query.text("sinceTime")))
+    return [*found, ("stream", stream)]
+
+
+def container_of(pod: Object, asked: str) -> str:
+    """The container that is meant. Raises ApiError 400."""
+    spec, name = pod.get("spec") or {}, pod["metadata"]["name"]
+    plain = _names(spec.get("containers"))
+    every = [*_names(spec.get("initContainers")), *plain, *_names(spec.get("ephemeralContainers"))]
+    if asked:
+        if asked in every:
+            return asked
+        raise bad_request(f"container {asked} is not valid for pod {name}")
+    if len(plain) == 1:
+        return plain[0]
+    raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{' '.join(every)}]")
+
+
+def _names(containers: Any) -> list[str]:
+    return [str(one.get("name")) for one in containers or ()]
+
+
+def kubelet_of(node: Object, preferred: Iterable[str] = ("InternalIP", "ExternalIP", "Hostname")) -> tuple[str, int]:
+    """(host, port) of a node's kubelet. Raises ApiError 500."""
+    status = node.get("status") or {}
+    addresses = {one.get("type"): str(one.get("address")) for one in status.get("addresses") or ()}
+    host = next((addresses[kind] for kind in preferred if addresses.get(kind)), "")
+    if not host:
+        raise internal(f"no preferred addresses found; known addresses: {sorted(map(str, addresses))}")
+    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 10250
+    return host, int(port)
+
+
+def internal(why: str) -> ApiError:
+    """500, worded as the real one."""
+    message = f"Internal error occurred: {why}"
+    return ApiError(500, "InternalError", message, {"causes": [{"message": why}]})
+
+
+async def answer(request: Request, pod: Object, node: Callable[[str], Object | None], kubelets: Kubelets) -> Answer:
+    """The log, or why there is none. ``node`` finds a Node by name."""
+    metadata = pod["metadata"]
+    name = metadata["name"]
+    query = checked(request, name)
+    container = container_of(pod, request.query.text("container"))
+    on = str((pod.get("spec") or {}).get("nodeName") or "")
+    if not on:
+        return Answer(204, media=TEXT)
+    found = node(on)
+    if found is None:
+        raise ApiError(404, "NotFound", f'nodes "{on}" not found', {"name": on, "kind": "nodes"})
+    host, port = kubelet_of(found)
+    where = f"[{host}]" if ":" in host else host
+    path = "/".join(quote(part, safe="") for part in (metadata["namespace"], name, container))
+    url = f"https://{where}:{port}/containerLogs/{path}?{urlencode(query)}"
+    try:
+        status, body, close = await kubelets.open(url)
+    except OSError as error:
+        raise internal(str(error)) from error
+    if not 200 <= status <= 206:
+        try:
+            raise await _refusal(status, body, name)
+        finally:
+            await close()
+    return Answer(200, media="text/plain", stream=body)
+
+
+async def _refusal(status: int, body: AsyncIterator[bytes], name: str) -> ApiError:
+    data = b""
+    async for chunk in body:
+        data += chunk
+        if len(data) > _ERROR_BYTES:
+            break
+    said = data[:_ERROR_BYTES].decode("utf-8", "replace")
+    if status == 500:
+        return internal(said)
+    if status == 400:
+        return bad_request(said)
+    message = f"{_SENTENCES.get(status, said or 'unknown')} ( pods/log {name})"
+    causes = [{"reason": "UnexpectedServerResponse", "message": said}]
+    return ApiError(
+        status, _REASONS.get(status, "Unknown"), message, {"name": name, "kind": "pods/log", "causes": causes}
+    )

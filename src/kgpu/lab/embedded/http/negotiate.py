@@ -1,0 +1,79 @@
+"""Which representation a client wants: media type, and the kind that it asks to have instead (``as=Table``).
+
+JSON is always offered, YAML to who asks for it first. Protobuf, which clients list first for built-in kinds, is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.status import ApiError
+
+JSON: Final = "application/json"
+YAML: Final = "application/yaml"
+_ANY: Final = frozenset({"*/*", "application/*"})
+_AS: Final = frozenset({"Table", "PartialObjectMetadata", "PartialObjectMetadataList"})
+_META: Final = "meta.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """``kind`` is "" for the object itself; ``version`` is of meta.k8s.io, such as ``v1``."""
+
+    media: str = JSON
+    kind: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One alternative of an Accept header: the media type and its parameters."""
+
+    media: str
+    parameters: dict[str, str]
+
+
+def clauses(accept: str) -> list[Clause]:
+    """The alternatives, those with a higher ``q`` first."""
+    found: list[tuple[float, Clause]] = []
+    for part in accept[:4096].split(","):
+        media, *rest = (word.strip() for word in part.split(";"))
+        if not media:
+            continue
+        parameters = {key.strip(): value.strip() for key, _, value in (word.partition("=") for word in rest)}
+        try:
+            weight = float(parameters.pop("q", "1"))
+        except ValueError:
+            weight = 0.0
+        found.append((-weight, Clause(media.lower(), parameters)))
+    return [clause for _, clause in sorted(found, key=lambda row: row[0])]
+
+
+def choose(request: Request, *, watch: bool = False) -> Wanted:
+    """What to answer with. Raises ApiError 406 when nothing that is accepted can be made."""
+    accept = request.header("accept")
+    if not accept:
+        return Wanted()
+    for clause in clauses(accept):
+        media = JSON if clause.media in _ANY else clause.media
+        if media not in (JSON, YAML) or (media == YAML and watch):
+            continue
+        kind = clause.parameters.get("as", "")
+        if not kind:
+            return Wanted(media)
+        version = clause.parameters.get("v", "")
+        if kind in _AS and clause.parameters.get("g") == _META and version in ("v1", "v1beta1"):
+            return Wanted(media, kind, version)
+    offered = "application/json, application/yaml"
+    if watch:
+        offered = "application/json, application/json;stream=watch"
+    raise ApiError(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {offered}", {})
+
+
+def pretty(request: Request) -> bool:
+    """Whether the answer is for a person: ``?pretty``, and by default for browsers, curl and wget."""
+    if "pretty" in request.query:
+        return request.query.text("pretty").lower() in ("1", "t", "true")
+    return request.header("user-agent").startswith(("curl", "Wget", "Mozilla/5.0"))

@@ -1,0 +1,210 @@
+"""Query options of each verb, checked as the real server checks them, as what ``Core`` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
+from kgpu.lab.embedded.http import body, protobuf
+from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.status import (
+    FieldError,
+    Object,
+    bad_request,
+    bad_value,
+    forbidden_field,
+    invalid,
+    required,
+    shown,
+    unsupported,
+)
+
+META: Final = "meta.k8s.io"
+APPLY: Final = "application/apply-patch+yaml"
+_MATCHES: Final = ("Exact", "NotOlderThan", "")
+_PROPAGATION: Final = ("Foreground", "Background", "Orphan")
+_VALIDATION: Final = ("", "Ignore", "Strict", "Warn")
+_MANAGER_BYTES: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    """Of list, watch and deletecollection. ``seconds`` is timeoutSeconds, 0 when it is not given."""
+
+    labels: str = ""
+    fields: str = ""
+    limit: int = 0
+    token: str = ""
+    version: str = ""
+    match: str = ""
+    bookmarks: bool = False
+    initial_events: bool = False
+    seconds: int = 0
+
+
+def of_list(request: Request, *, watch: bool) -> ListOptions:
+    """Raises ApiError 400 and 422."""
+    query = request.query
+    made = ListOptions(
+        labels=query.text("labelSelector"),
+        fields=query.text("fieldSelector"),
+        limit=max(0, query.number("limit") or 0),
+        token=query.text("continue"),
+        version=query.text("resourceVersion"),
+        match=query.text("resourceVersionMatch"),
+        bookmarks=query.flag("allowWatchBookmarks"),
+        initial_events=query.flag("sendInitialEvents"),
+        seconds=max(0, query.number("timeoutSeconds") or 0),
+    )
+    errors = _watch_errors(request, made) if watch else _list_errors(request, made)
+    if errors:
+        raise invalid(META, "ListOptions", "", errors)
+    return made
+
+
+def _watch_errors(request: Request, made: ListOptions) -> list[FieldError]:
+    sent = "sendInitialEvents" in request.query
+    if sent and made.match != "NotOlderThan":
+        why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        return [forbidden_field("resourceVersionMatch", why)]
+    if sent or not made.match:
+        return []
+    why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    return [forbidden_field("resourceVersionMatch", why)]
+
+
+def _list_errors(request: Request, made: ListOptions) -> list[FieldError]:
+    found: list[FieldError] = []
+    name = "resourceVersionMatch"
+    if made.match:
+        if not made.version:
+            found.append(forbidden_field(name, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+        if made.token:
+            found.append(forbidden_field(name, "resourceVersionMatch is forbidden when continue is provided"))
+        if made.match not in _MATCHES:
+            known = ", ".join(shown(one) for one in _MATCHES)
+            found.append(FieldError("FieldValueNotSupported", name, made.match, f"supported values: {known}"))
+        if made.match == "Exact" and made.version == "0":
+            why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+            found.append(forbidden_field(name, why))
+    if "sendInitialEvents" in request.query:
+        found.append(forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    return found
+
+
+def of_write(request: Request, user: User, options: str, *, media: str = "") -> Call:
+    """``options`` is the kind: CreateOptions, UpdateOptions or PatchOptions. Raises ApiError 422."""
+    query = request.query
+    manager = query.text("fieldManager")
+    dry_run, validation = query.all("dryRun"), query.text("fieldValidation")
+    errors: list[FieldError] = []
+    if options == "PatchOptions":
+        if media != APPLY and "force" in query:
+            errors.append(forbidden_field("force", "may not be specified for non-apply patch"))
+        if media == APPLY and not manager:
+            errors.append(required("fieldManager", "is required for apply patch"))
+    errors += _manager_errors(manager)
+    errors += _dry_run_errors(dry_run)
+    if validation not in _VALIDATION:
+        errors.append(unsupported("fieldValidation", validation, _VALIDATION))
+    if errors:
+        raise invalid(META, options, "", errors)
+    return Call(
+        user=user,
+        dry_run=bool(dry_run),
+        manager=manager or request.agent,
+        validation=validation or "Warn",
+        force=query.flag("force"),
+    )
+
+
+def _manager_errors(manager: str) -> list[FieldError]:
+    if len(manager.encode("utf-8", "replace")) > _MANAGER_BYTES:
+        return [FieldError("FieldValueTooLong", "fieldManager", None, f"may not be more than {_MANAGER_BYTES} bytes")]
+    for position, character in enumerate(manager):
+        if not character.isprintable():
+            why = f"invalid character U+{ord(character):04X} (at position {position})"
+            return [bad_value("fieldManager", manager, why)]
+    return []
+
+
+def _dry_run_errors(dry_run: list[str]) -> list[FieldError]:
+    bad = [one for one in dry_run if one != "All"]
+    return [unsupported("dryRun", dry_run, ("All",))] if bad else []
+
+
+async def of_delete(request: Request, data: bytes) -> DeleteOptions:
+    """From the body when there is one, else from the query. Raises ApiError 400, 415 and 422."""
+    found: Object = await _delete_body(data, request) if data else _delete_query(request)
+    grace = found.get("gracePeriodSeconds")
+    propagation = str(found.get("propagationPolicy") or "")
+    orphan = found.get("orphanDependents")
+    preconditions = found.get("preconditions") or {}
+    dry_run = found.get("dryRun") or []
+    problem = next((name for name, ok in (
+        ("gracePeriodSeconds", grace is None or (isinstance(grace, int) and not isinstance(grace, bool))),
+        ("preconditions", isinstance(preconditions, dict)),
+        ("orphanDependents", orphan is None or isinstance(orphan, bool)),
+        ("dryRun", isinstance(dry_run, list) and all(isinstance(one, str) for one in dry_run)),
+    ) if not ok), "")  # fmt: skip
+    if problem:
+        raise bad_request(f"json: cannot unmarshal into Go struct field DeleteOptions.{problem}")
+    errors: list[FieldError] = []
+    if propagation and orphan is not None:
+        why = "orphanDependents and deletionPropagation cannot be both set"
+        errors.append(bad_value("propagationPolicy", propagation, why))
+    if propagation and propagation not in _PROPAGATION:
+        known = ", ".join(shown(one) for one in (*_PROPAGATION, "nil"))
+        errors.append(
+            FieldError("FieldValueNotSupported", "propagationPolicy", propagation, f"supported values: {known}")
+        )
+    errors += _dry_run_errors(dry_run)
+    if errors:
+        raise invalid(META, "DeleteOptions", "", errors)
+    if orphan is not None:
+        propagation = "Orphan" if orphan else "Background"
+    return DeleteOptions(
+        grace=max(0, grace) if grace is not None else None,
+        uid=str(preconditions.get("uid") or ""),
+        version=str(preconditions.get("resourceVersion") or ""),
+        propagation=propagation,
+        dry_run=bool(dry_run),
+    )
+
+
+async def _delete_body(data: bytes, request: Request) -> Object:
+    media = body.media_of(request.header("content-type"))
+    if media not in body.KNOWN_TYPES:
+        raise body.unsupported()
+    if media == protobuf.MEDIA:
+        try:
+            return protobuf.decode(data)
+        except protobuf.BadMessageError as error:
+            raise bad_request(str(error)) from None
+    try:
+        value, _ = await body.decode(data, media)
+    except body.NotJson as error:
+        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_request(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal it into Go value of type struct"
+        )
+    if value.get("kind") not in (None, "", "DeleteOptions"):
+        raise bad_request(f"decoded object cannot be converted to DeleteOptions: {shown(value.get('kind'))}")
+    found: dict[str, Any] = value
+    return found
+
+
+def _delete_query(request: Request) -> Object:
+    query = request.query
+    found: Object = {
+        "gracePeriodSeconds": query.number("gracePeriodSeconds"),
+        "propagationPolicy": query.text("propagationPolicy"),
+        "dryRun": query.all("dryRun"),
+    }
+    if "orphanDependents" in query:
+        found["orphanDependents"] = query.flag("orphanDependents")
+    return found

@@ -1,0 +1,180 @@
+"""Paths that are no resources: discovery, version, health, metrics and OpenAPI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from kgpu.lab.embedded.core.model import encode
+from kgpu.lab.embedded.http import answers, discovery, metrics, negotiate
+from kgpu.lab.embedded.http.answers import Answer
+from kgpu.lab.embedded.http.request import Request, not_there
+from kgpu.lab.embedded.kinds import discovery_data
+from kgpu.lab.embedded.status import ApiError, Object
+
+KNOWN: Final = frozenset({"/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/metrics", "/openapi", "/"})
+_HEALTH: Final = ("/healthz", "/livez", "/readyz")
+_OPENAPI: Final = "/openapi/v3"
+
+Check = Callable[[], str]
+""""" when all is well, else what is wrong."""
+
+
+class Documents(Protocol):
+    """OpenAPI v3; ``openapi.OpenApi``."""
+
+    def index(self) -> Object:
+        """Path -> serverRelativeURL."""
+        ...
+
+    def document(self, path: str) -> bytes | None:
+        """``api/v1`` or ``apis/GROUP/VERSION``, encoded; None when there is none."""
+        ...
+
+    def hash_of(self, path: str) -> str:
+        """Of the content; "" when there is none."""
+        ...
+
+
+class Paths:
+    """Answers what ``App`` hands on."""
+
+    def __init__(
+        self, found: discovery.Discovery, counted: metrics.Metrics, *, documents: Documents | None = None,
+        ready: Mapping[str, Check] | None = None,
+    ) -> None:  # fmt: skip
+        """``ready`` are the checks of /readyz by name; the other two ask only whether the server answers."""
+        self._discovery = found
+        self._metrics = counted
+        self._documents = documents
+        self._checks: dict[str, Check] = {"ping": lambda: "", "log": lambda: "", **(ready or {})}
+
+    async def answer(self, request: Request) -> Answer:
+        """Raises ApiError 404 and 405."""
+        path = request.path.rstrip("/") or "/"
+        top = path if path == "/" else "/" + path.split("/")[1]
+        handler = self._HANDLERS.get(top)
+        if handler is None:
+            return answers.text("404 page not found\n", 404)
+        if request.method not in ("GET", "HEAD"):
+            message = "the server does not allow this method on the requested resource"
+            raise ApiError(405, "MethodNotAllowed", message, {})
+        answer: Answer = await handler(self, request, path)
+        return answer
+
+    async def _root(self, request: Request, path: str) -> Answer:
+        del path
+        health = [one for top in _HEALTH for one in (top, *(f"{top}/{name}" for name in self._checks))]
+        openapi = ["/openapi/v3", "/openapi/v3/"] if self._documents is not None else []
+        found = sorted([*self._discovery.paths(), *health, "/metrics", *openapi, "/version"])
+        return await answers.of_value({"paths": found}, request, negotiate.Wanted())
+
+    async def _discovery_document(self, request: Request, path: str) -> Answer:
+        if path in ("/api", "/apis"):
+            version = discovery.wanted_version(request.header("accept"))
+            if version:
+                data = self._discovery.aggregated(path, version)
+                media = discovery.AGGREGATED.format(version)
+                return _with_etag(request, data + b"\n", media, discovery.etag(data), public=True)
+        found = self._discovery.document(path)
+        if found is None:
+            if path.count("/") >= 3:
+                return answers.text("404 page not found\n", 404)
+            raise not_there()
+        if negotiate.pretty(request) or "yaml" in request.header("accept"):
+            return await answers.of_encoded(found, request, negotiate.choose(request))
+        return Answer(200, found + b"\n")
+
+    async def _version(self, request: Request, path: str) -> Answer:
+        if path != "/version":
+            return answers.text("404 page not found\n", 404)
+        del request
+        return Answer(200, answers.dumped(version()))
+
+    async def _health(self, request: Request, path: str) -> Answer:
+        top, _, single = path[1:].partition("/")
+        if single and single not in self._checks:
+            return answers.text("404 page not found\n", 404)
+        skipped = set(request.query.all("exclude"))
+        chosen = {single: self._checks[single]} if single else self._checks
+        lines, failed = [], []
+        for name, check in chosen.items():
+            problem = "" if name in skipped or (top != "readyz" and not single) else check()
+            if problem:
+                failed.append(name)
+                lines.append(f"[-]{name} failed: {problem}")
+            else:
+                lines.append(f"[+]{name} excluded: ok" if name in skipped else f"[+]{name} ok")
+        if failed:
+            return answers.text("\n".join([*lines, f"{top} check failed", ""]), 500)
+        if "verbose" not in request.query:
+            return answers.text("ok")
+        return answers.text("\n".join([*lines, f"{top} check passed", ""]))
+
+    async def _metrics_text(self, request: Request, path: str) -> Answer:
+        del request
+        if path != "/metrics":
+            return answers.text("404 page not found\n", 404)
+        return Answer(200, self._metrics.render(), metrics.MEDIA)
+
+    async def _openapi(self, request: Request, path: str) -> Answer:
+        if self._documents is None or not (path == _OPENAPI or path.startswith(f"{_OPENAPI}/")):
+            return answers.text("404 page not found\n", 404)
+        name = path.removeprefix(_OPENAPI).strip("/")
+        if not name:
+            return Answer(200, encode(self._documents.index()) + b"\n")
+        digest = self._documents.hash_of(name)
+        if not digest:
+            return answers.text("404 page not found\n", 404)
+        asked = request.query.text("hash")
+        if asked and asked != digest:
+            headers = [("Location", f"{_OPENAPI}/{quote(name)}?hash={digest}"), ("ETag", f'"{digest}"')]
+            return Answer(301, headers=[*headers, ("Vary", "Accept")])
+        data = await asyncio.to_thread(self._documents.document, name)
+        found = _with_etag(request, data or b"{}", "application/json", f'"{digest}"')
+        if asked:
+            # The address changes with the content, so that clients may keep it.
+            found.headers += [("Cache-Control", "public, immutable"), ("Expires", "Fri, 31 Dec 2100 00:00:00 GMT")]
+        return found
+
+    _HANDLERS: Final[dict[str, Any]] = {
+        "/": _root,
+        "/api": _discovery_document,
+        "/apis": _discovery_document,
+        "/version": _version,
+        **dict.fromkeys(_HEALTH, _health),
+        "/metrics": _metrics_text,
+        "/openapi": _openapi,
+    }
+
+
+def version() -> Object:
+    """What ``/version`` tells: the version whose behaviour this is."""
+    text = discovery_data()["version"]
+    major, minor = text.removeprefix("v").split(".")[:2]
+    return {
+        "major": major,
+        "minor": minor,
+        "emulationMajor": major,
+        "emulationMinor": minor,
+        "minCompatibilityMajor": major,
+        "minCompatibilityMinor": str(int(minor) - 1),
+        "gitVersion": text,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "kgpu embedded lab",
+        "platform": "linux/amd64",
+    }
+
+
+def _with_etag(request: Request, data: bytes, media: str, tag: str, *, public: bool = False) -> Answer:
+    headers = [("ETag", tag), ("Vary", "Accept")]
+    if public:
+        headers.append(("Cache-Control", "public"))
+    if tag in (one.strip() for one in request.header("if-none-match").split(",")):
+        return Answer(304, media=media, headers=headers)
+    return Answer(200, data, media, headers)

@@ -1,0 +1,168 @@
+"""One request as the API sees it: what a path and a method ask for, and the query.
+
+Pure. ``attributes`` is what authorization looks at; the rules are those of the real server's RequestInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from kgpu.lab.embedded.status import ApiError, Object, bad_request
+
+_VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OF_COLLECTIONS: Final = {"get": "list", "delete": "deletecollection"}
+_NAMESPACE_PARTS: Final = frozenset({"status", "finalize"})
+_FALSE: Final = frozenset({"false", "0"})
+
+
+class Query:
+    """Decoded query parameters; the first value of a name counts."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, text: str) -> None:
+        pairs: dict[str, list[str]] = {}
+        for name, value in parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=1000):
+            pairs.setdefault(name, []).append(value)
+        self._pairs = pairs
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._pairs
+
+    def text(self, name: str) -> str:
+        """The value, "" when it is not given."""
+        found = self._pairs.get(name)
+        return found[0] if found else ""
+
+    def all(self, name: str) -> list[str]:
+        """Every value that is not empty."""
+        return [one for one in self._pairs.get(name, ()) if one]
+
+    def flag(self, name: str) -> bool:
+        """True unless it is absent, empty, ``false`` or ``0`` (the API's conversion of booleans)."""
+        values = self._pairs.get(name)
+        if not values:
+            return False
+        return values[0].lower() not in _FALSE
+
+    def number(self, name: str) -> int | None:
+        """An integer of 64 bits; ApiError 400 for anything else."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            if not text.lstrip("+-").isascii() or not text.lstrip("+-").isdigit():
+                raise ValueError(text)
+            found = int(text) if len(text) <= 20 else 1 << 64
+        except ValueError:
+            raise bad_request(f'strconv.ParseInt: parsing "{text[:100]}": invalid syntax') from None
+        if not -(1 << 63) <= found < 1 << 63:
+            raise bad_request(f'strconv.ParseInt: parsing "{text[:100]}": value out of range')
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """``path`` is decoded and begins with a slash. ``resource`` False means a path such as ``/version``.
+
+    ``headers`` have lower-case names. ``verb`` is the API's word (``list``), "" for methods that the API does not know.
+    """
+
+    method: str
+    path: str
+    query: Query
+    headers: dict[str, str] = field(default_factory=dict)
+    resource: bool = False
+    verb: str = ""
+    group: str = ""
+    version: str = ""
+    namespace: str = ""
+    plural: str = ""
+    name: str = ""
+    subresource: str = ""
+    rest: tuple[str, ...] = ()
+    selected: str = ""  # the name that the field selector of a list names
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name, "")
+
+    @property
+    def agent(self) -> str:
+        """The client program's own name: what stands for a field manager that is not given."""
+        return self.header("user-agent").split("/")[0][:128]
+
+    def attributes(self) -> Object:
+        """As in a SubjectAccessReview's resourceAttributes or nonResourceAttributes."""
+        if not self.resource:
+            return {"verb": self.method.lower(), "path": self.path}
+        found = {
+            "verb": self.verb or self.method.lower(), "group": self.group, "version": self.version,
+            "resource": self.plural, "subresource": self.subresource, "namespace": self.namespace,
+            "name": self.name or self.selected,
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value}
+
+
+def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Request:
+    """The request of a method, an undecoded path and an undecoded query."""
+    try:
+        wanted = Query(query)
+    except ValueError:
+        raise bad_request("too many query parameters") from None
+    # Decoded as a whole, as the real server does: an escaped slash is a slash.
+    path = unquote(raw_path, errors="replace") or "/"
+    made = Request(
+        method=method,
+        path=path,
+        query=wanted,
+        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
+    )
+    parts = path[1:].split("/")
+    if len(parts) > 1 and not parts[-1]:
+        parts.pop()  # a trailing slash changes nothing
+    if parts[0] == "api" and len(parts) >= 3:
+        made.version, parts = parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) >= 4:
+        made.group, made.version, parts = parts[1], parts[2], parts[3:]
+    else:
+        return made
+    _resource(made, parts)
+    return made
+
+
+def _resource(made: Request, parts: list[str]) -> None:
+    made.resource = True
+    made.verb = _VERBS.get(made.method, "")
+    if parts[0] == "namespaces" and len(parts) > 1:
+        made.namespace = parts[1]
+        if len(parts) > 2 and parts[2] not in _NAMESPACE_PARTS:
+            parts = parts[2:]
+    made.plural = parts[0]
+    made.name = parts[1] if len(parts) > 1 else ""
+    made.subresource = parts[2] if len(parts) > 2 else ""
+    made.rest = tuple(parts[3:])
+    if made.name:
+        return
+    made.verb = _OF_COLLECTIONS.get(made.verb, made.verb)
+    if made.verb == "list" and made.query.flag("watch"):
+        made.verb = "watch"
+    # A selector that names one object is a question about that object.
+    if made.verb in ("list", "watch", "deletecollection"):
+        for part in made.query.text("fieldSelector").split(","):
+            key, equals, value = part.partition("=")
+            if equals and key == "metadata.name":
+                made.selected = value.lstrip("=")
+
+
+def not_there() -> ApiError:
+    """404 for paths below a group that name nothing."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource", {})
+
+
+def not_allowed() -> ApiError:
+    """405."""
+    message = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", message, {})

@@ -1,0 +1,288 @@
+"""Every verb on resources: from a checked request to what ``Core`` does, and back to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kgpu.lab.embedded.core.model import Call, Page, Stored, TypeRules, User
+from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, watch
+from kgpu.lab.embedded.http.answers import Answer, Columns
+from kgpu.lab.embedded.http.metrics import Metrics
+from kgpu.lab.embedded.http.request import Request, not_allowed, not_there
+from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.status import ApiError, Object, bad_request
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.core import Core
+
+_PATCHES: Final = (
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    options.APPLY,
+)
+_STREAMS: Final = {
+    "exec": "run commands in", "attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to",
+}  # fmt: skip
+_DEPRECATED: Final = {
+    ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ("", "v1", "componentstatuses"): "v1 ComponentStatus is deprecated in v1.19+",
+}
+Read = Callable[[], Awaitable[bytes]]
+
+
+class Custom(Protocol):
+    """What is asked of the CRDs."""
+
+    def printer_columns(self, kind: Kind) -> list[Object]:
+        """``additionalPrinterColumns`` of the version."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Served:
+    """What the handlers work on."""
+
+    core: Core
+    kinds: Kinds
+    metrics: Metrics
+    kubelets: logs.Kubelets
+    rules: Callable[[Kind], TypeRules]
+    custom: Custom | None = None
+
+    def columns(self, kind: Kind) -> Columns:
+        printer = self.custom.printer_columns(kind) if kind.custom and self.custom is not None else ()
+        return Columns(kind, printer)
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """One request on a resource. ``read`` gives the body; ``warnings`` become Warning headers."""
+
+    request: Request
+    kind: Kind
+    user: User
+    read: Read
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def namespace(self) -> str:
+        """Where the object is; "" for kinds without, also for namespaces, whose path has one."""
+        return self.request.namespace if self.kind.namespaced else ""
+
+    @property
+    def row(self) -> Object:
+        """The discovery row of the subresource, {} without one."""
+        return self.kind.subresources.get(self.request.subresource, {}) if self.request.subresource else {}
+
+
+def find(kinds: Kinds, request: Request) -> Kind:
+    """The kind, when the path and the verb fit it. Raises ApiError 404 and 405."""
+    kind = kinds.find(request.group, request.version, request.plural)
+    if kind is None or request.rest or ".." in (request.namespace, request.name):
+        raise not_there()
+    whole = request.plural == "namespaces" and request.namespace == request.name
+    # Without a namespace objects can be listed and watched, but their names mean nothing.
+    wrong = request.name and not request.namespace if kind.namespaced else request.namespace and not whole
+    if wrong:
+        raise not_there()
+    if request.subresource:
+        row = kind.subresources.get(request.subresource)
+        if row is None:
+            raise not_there()
+        if request.method == "HEAD" or request.verb not in (row.get("verbs") or ("get", "patch", "update")):
+            raise not_allowed()
+        return kind
+    if request.method == "HEAD" or request.verb not in kind.verbs or not _fits(kind, request):
+        raise not_allowed()
+    return kind
+
+
+def _fits(kind: Kind, request: Request) -> bool:
+    """Whether the verb can be used on an object, or on a collection."""
+    if request.name:
+        return request.verb != "create"
+    if request.verb in ("create", "deletecollection"):
+        return bool(request.namespace) or not kind.namespaced
+    return request.verb not in ("update", "patch")
+
+
+async def answer(served: Served, asked: Asked) -> Answer:
+    """What the request comes to. Raises ApiError."""
+    request = asked.request
+    if request.subresource in _STREAMS:
+        raise _no_streams(request)
+    deprecated = _DEPRECATED.get((request.group, request.version, request.plural))
+    if deprecated:
+        asked.warnings.append(deprecated)
+    return await _VERBS[request.verb](served, asked)
+
+
+def _no_streams(request: Request) -> ApiError:
+    what = _STREAMS[request.subresource]
+    message = f"the embedded lab can't {what} {request.plural}; use the real lab for that (kgpu lab up --real)"
+    return ApiError(501, "NotImplemented", message, {"name": request.name, "kind": request.plural})
+
+
+async def _get(served: Served, asked: Asked) -> Answer:
+    request, kind = asked.request, asked.kind
+    if request.subresource == "log":
+        pod = served.core.get(kind, asked.namespace, request.name).obj
+        return await logs.answer(request, pod, lambda name: _node(served, name), served.kubelets)
+    wanted = negotiate.choose(request)
+    stored = served.core.get(kind, asked.namespace, request.name, subresource=request.subresource)
+    return await answers.of_stored(stored, served.columns(kind), request, wanted)
+
+
+def _node(served: Served, name: str) -> Object | None:
+    try:
+        return served.core.get(served.kinds.need("", "nodes"), "", name).obj
+    except ApiError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
+async def _list(served: Served, asked: Asked) -> Answer:
+    request, kind = asked.request, asked.kind
+    wanted = negotiate.choose(request)
+    given = options.of_list(request, watch=False)
+    page = served.core.list(
+        kind, asked.namespace, labels=given.labels, fields=given.fields, limit=given.limit, token=given.token,
+        version=given.version, match=given.match,
+    )  # fmt: skip
+    return await answers.of_page(page, served.columns(kind), request, wanted)
+
+
+async def _watch(served: Served, asked: Asked) -> Answer:
+    request, columns = asked.request, served.columns(asked.kind)
+    wanted = negotiate.choose(request, watch=True)
+    given = options.of_list(request, watch=True)
+    lines = watch.stream(served.core, columns, asked.namespace, given, watch.form_of(columns, request, wanted))
+    return Answer(200, stream=lines)
+
+
+async def _create(served: Served, asked: Asked) -> Answer:
+    request, kind = asked.request, asked.kind
+    wanted = negotiate.choose(request)
+    obj, call = await _object(served, asked, "CreateOptions")
+    found = served.core.create(
+        kind, asked.namespace, obj, call, name=request.name, subresource=request.subresource
+    )  # fmt: skip
+    asked.warnings.extend(call.warnings)
+    return await answers.of_stored(found, served.columns(kind), request, wanted, 201)
+
+
+async def _update(served: Served, asked: Asked) -> Answer:
+    request, kind = asked.request, asked.kind
+    wanted = negotiate.choose(request)
+    obj, call = await _object(served, asked, "UpdateOptions")
+    stored = served.core.update(kind, asked.namespace, request.name, obj, call, subresource=request.subresource)
+    asked.warnings.extend(call.warnings)
+    return await answers.of_stored(stored, served.columns(kind), request, wanted)
+
+
+async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call]:
+    """The body's object and the call, with complaints about duplicate fields taken care of."""
+    request, kind = asked.request, asked.kind
+    data = await asked.read()
+    call = options.of_write(request, asked.user, name)
+    obj, duplicates = await body.object_of(data, request.header("content-type"), asked.row.get("kind") or kind.kind)
+    obj = body.of_kind(obj, kind, asked.row)
+    if duplicates and call.validation == "Strict":
+        raise bad_request(_strict(kind, asked, [*duplicates, *_unknown(served, asked, obj)]))
+    if duplicates and call.validation == "Warn":
+        call.warnings.extend(duplicates)
+    return obj, call
+
+
+def _unknown(served: Served, asked: Asked, obj: Object) -> list[str]:
+    if asked.row:
+        return []
+    call = Call(user=asked.user)
+    served.rules(asked.kind).decode(asked.kind, obj, call)
+    return call.warnings
+
+
+def _strict(kind: Kind, asked: Asked, problems: list[str]) -> str:
+    what = asked.row.get("kind") or kind.kind
+    said = f"strict decoding error: {', '.join(problems)}"
+    return f'{what} in version "{kind.version}" cannot be handled as a {what}: {said}'
+
+
+async def _patch(served: Served, asked: Asked) -> Answer:
+    request, kind = asked.request, asked.kind
+    wanted = negotiate.choose(request)
+    media = body.media_of(request.header("content-type"))
+    if media not in _PATCHES or (kind.custom and media == _PATCHES[2]):
+        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+    data = await asked.read()
+    call = options.of_write(request, asked.user, "PatchOptions", media=media)
+    change, duplicates = await _change(data, media)
+    if duplicates and call.validation == "Strict":
+        raise bad_request(f"strict decoding error: {', '.join(duplicates)}")
+    if duplicates and call.validation == "Warn":
+        call.warnings.extend(duplicates)
+    stored, made = served.core.patch(
+        kind, asked.namespace, request.name, media, change, call, subresource=request.subresource
+    )  # fmt: skip
+    asked.warnings.extend(call.warnings)
+    return await answers.of_stored(stored, served.columns(kind), request, wanted, 201 if made else 200)
+
+
+async def _change(data: bytes, media: str) -> tuple[Any, list[str]]:
+    """A patch's body, decoded. Raises ApiError 400."""
+    apply = media == options.APPLY
+    try:
+        change, duplicates = await body.decode(data, "application/yaml" if apply else "application/json")
+    except body.NotJson as error:
+        said = (
+            f"error decoding YAML: error converting YAML to JSON: {error}"
+            if apply
+            else f"error decoding patch: {error}"
+        )
+        raise bad_request(said) from None
+    list_wanted = media == _PATCHES[0]
+    if isinstance(change, list if list_wanted else dict):
+        return change, duplicates
+    have = {dict: "object", list: "array", str: "string", bool: "bool", type(None): "null"}.get(type(change), "number")
+    target = "[]handlers.jsonPatchOp" if list_wanted else "map[string]interface {}"
+    said = "error decoding YAML" if apply else "error decoding patch"
+    raise bad_request(f"{said}: json: cannot unmarshal {have} into Go value of type {target}")
+
+
+async def _delete(served: Served, asked: Asked) -> Answer:
+    request, kind = asked.request, asked.kind
+    wanted = negotiate.choose(request)
+    given = await options.of_delete(request, await asked.read())
+    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent)
+    obj, _ = served.core.delete(kind, asked.namespace, request.name, given, call)
+    asked.warnings.extend(call.warnings)
+    return await answers.of_stored(Stored(obj, 0), served.columns(kind), request, wanted)
+
+
+async def _delete_collection(served: Served, asked: Asked) -> Answer:
+    request, kind = asked.request, asked.kind
+    wanted = negotiate.choose(request)
+    listed = options.of_list(request, watch=False)
+    given = await options.of_delete(request, await asked.read())
+    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent)
+    gone = served.core.delete_collection(
+        kind, asked.namespace, given, call, labels=listed.labels, fields=listed.fields
+    )  # fmt: skip
+    version = served.core.list(kind, asked.namespace, limit=1).version
+    return await answers.of_page(Page(list(gone), version), served.columns(kind), request, wanted)
+
+
+_VERBS: Final[dict[str, Callable[[Served, Asked], Awaitable[Answer]]]] = {
+    "get": _get,
+    "list": _list,
+    "watch": _watch,
+    "create": _create,
+    "update": _update,
+    "patch": _patch,
+    "delete": _delete,
+    "deletecollection": _delete_collection,
+}

@@ -1,0 +1,106 @@
+"""Watches over HTTP: a line of JSON for each change, as objects, tables or metadata, until the time is up.
+
+Lines that are there already go out together, so that a burst costs one write. A version that is too old is told inside
+the stream with an ERROR line, as the real server does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Final
+
+from kgpu.lab.embedded.core.model import WatchItem, encode
+from kgpu.lab.embedded.http.answers import Columns, metadata_only, table_of
+from kgpu.lab.embedded.http.negotiate import Wanted
+from kgpu.lab.embedded.http.options import ListOptions
+from kgpu.lab.embedded.http.request import Request
+from kgpu.lab.embedded.status import ApiError, Object
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.store import Watch
+
+LEAST_SECONDS: Final = 1800  # of a watch whose client does not say; up to twice of it
+_CHUNK: Final = 64 * 1024  # bytes that are sent together
+_LINES: Final = 200  # lines that are encoded before others get their turn
+
+Form = Callable[[WatchItem], bytes]
+
+
+def error_line(error: ApiError) -> bytes:
+    """The last line of a watch that can't go on."""
+    return b'{"type":"ERROR","object":%s}\n' % encode(error.to_status())
+
+
+def form_of(columns: Columns, request: Request, wanted: Wanted) -> Form:
+    """How one line is made."""
+    if wanted.kind == "Table":
+        return _Tables(columns, request, wanted)
+    if wanted.kind:
+        version = wanted.version
+
+        def metadata(item: WatchItem) -> bytes:
+            return _line(item, metadata_only(item.stored.obj, version))
+
+        return metadata
+    return WatchItem.encoded
+
+
+class _Tables:
+    """Column definitions go with the first line only."""
+
+    def __init__(self, columns: Columns, request: Request, wanted: Wanted) -> None:
+        self._columns = columns
+        self._request = request
+        self._wanted = wanted
+        self._headers = True
+
+    def __call__(self, item: WatchItem) -> bytes:
+        table = table_of(self._columns, [item.stored.obj], self._request, self._wanted, headers=self._headers)
+        self._headers = False
+        return _line(item, table)
+
+
+def _line(item: WatchItem, obj: Object) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (item.type.encode(), encode(obj))
+
+
+def stream(core: Core, columns: Columns, namespace: str, options: ListOptions, form: Form) -> AsyncIterator[bytes]:
+    """The watch's bytes. Raises ApiError before the first ones, but not for a version that is too old."""
+    try:
+        watch = core.watch(
+            columns.kind, namespace, labels=options.labels, fields=options.fields, version=options.version,
+            bookmarks=options.bookmarks, initial_events=options.initial_events,
+        )  # fmt: skip
+    except ApiError as error:
+        if error.code != 410:
+            raise
+        return _only(error_line(error))
+    return _lines(watch, options.seconds, form)
+
+
+async def _only(line: bytes) -> AsyncIterator[bytes]:
+    yield line
+
+
+async def _lines(watch: Watch, seconds: int, form: Form) -> AsyncIterator[bytes]:
+    seconds = seconds or LEAST_SECONDS + random.randrange(LEAST_SECONDS)  # noqa: S311 - spreads reconnections
+    timer = asyncio.get_running_loop().call_later(seconds, watch.close)
+    try:
+        async for first in watch:
+            parts, size, count = [form(first)], 0, 1
+            while size < _CHUNK and count < _LINES:
+                item = watch.pop()
+                if item is None:
+                    break
+                parts.append(form(item))
+                size += len(parts[-1])
+                count += 1
+            yield b"".join(parts)
+            if count >= _LINES or size >= _CHUNK:
+                await asyncio.sleep(0)
+    finally:
+        timer.cancel()
+        watch.close()

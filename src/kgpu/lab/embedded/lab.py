@@ -1,0 +1,466 @@
+"""One embedded cluster: bring it up, look at it, take it down; the same shape as the real lab.
+
+``up`` may be called again at any time and does what is missing: a server that has died is started anew on its old
+port, with its kept data if it was made with some. ``down`` ends the processes that the state file names and removes
+what ``up`` made, except a kept data folder. Both hold a lock, so that two of them come one after the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.lab.embedded.server import HOST, LOCK_FILE, listen
+from kgpu.lab.progress import PlainProgress, Progress
+from kgpu.lab.real import build, namespaces, state
+from kgpu.lab.real.cluster import labs_root
+from kgpu.lab.real.model import Paths as RealPaths
+from kgpu.lab.real.state import ProcessRecord
+from kgpu.lab.real.status import memory
+from kgpu.lab.scenarios.run import LocalBackend
+
+_STATE: Final = "embedded.json"
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")
+_POLL_S: Final = 0.05
+_API_S: Final = 60.0
+_LOCK_S: Final = 120.0
+_END_S: Final = 10.0  # for a process to end by itself, then it is killed
+_OWN: Final = ("pki", "logs", "nodes", "kubeconfig", "tokens.csv", LOCK_FILE)
+
+
+class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What exists. ``port`` is kept over restarts; ``data`` is the folder of the kept objects, "" for none."""
+
+    name: str
+    port: int
+    data: str = ""
+    server: ProcessRecord | None = None
+    nodes: ProcessRecord | None = None
+    complete: bool = False
+
+
+class EmbeddedLab:
+    """The embedded lab of one name, in ``folder`` (default: ``labs_root()/NAME``); nothing is done before ``up``."""
+
+    def __init__(
+        self, name: str = "lab", folder: Path | None = None, progress: Progress | None = None, *,
+        data: Path | None = None, port: int = 0,
+    ) -> None:  # fmt: skip
+        """``data`` keeps objects over restarts; ``port`` 0 takes the port of last time, or a free one."""
+        if not _NAME.fullmatch(name):
+            raise LabError(
+                f"\"{name[:60]}\" can't be a lab's name",
+                "small letters, digits and dashes, at most 42",
+                "choose another",
+            )
+        self.name = name
+        self.folder = (folder or labs_root() / name).absolute()
+        self.progress: Progress = progress or PlainProgress()
+        self._data = data.absolute() if data else None
+        self._port = port
+
+    # --- up -------------------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Bring the API up and wait until it answers. Raises LabError."""
+        self._refuse_real()
+        with self._only_one():
+            found = self._load()
+            if found is not None and found.server is not None and state.alive(found.server):
+                self._refuse_other(found)
+                self._wait_for_api(found.server)
+                return
+            if found is not None:
+                with self.progress.step("clean up after a lab that did not end well"):
+                    self._end_processes(found)
+            with self.progress.step("start the API server"):
+                self._start(found)
+
+    def _start(self, old: EmbeddedState | None) -> None:
+        data = str(self._data) if self._data else (old.data if old else "")
+        made = EmbeddedState(name=self.name, port=self._free_port(old), data=data)
+        self._save(made)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(self.folder), "--name", self.name]
+        command += ["--port", str(made.port), *(["--data", data] if data else [])]
+        process = self._spawn(command, "server")
+        made = msgspec.structs.replace(made, server=process)
+        self._save(made)
+        self._wait_for_api(process)
+        self._save(msgspec.structs.replace(made, complete=True))
+
+    def _free_port(self, old: EmbeddedState | None) -> int:
+        """The port asked for, else the one of last time when it is still free, else any. Raises LabError."""
+        wanted = self._port or (old.port if old else 0)
+        try:
+            with listen(HOST, wanted) as sock:
+                port: int = sock.getsockname()[1]
+                return port
+        except LabError:
+            if self._port:
+                raise
+            with listen(HOST, 0) as sock:
+                port = sock.getsockname()[1]
+            self.progress.note(f"  port {wanted} is taken by now; the API listens on {port} instead")
+            return port
+
+    def _spawn(self, command: Sequence[str], log: str) -> ProcessRecord:
+        """Start a process that lives on without us; its output goes to ``logs/LOG.log``."""
+        with (self.logs / f"{log}.log").open("ab") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                cwd="/", env=namespaces.child_env(),
+            )  # fmt: skip
+        _children.append(process)
+        try:
+            return state.record(process.pid)
+        except OSError as error:
+            raise self._failed(f"{log} ended at once", log) from error
+
+    def _wait_for_api(self, process: ProcessRecord) -> None:
+        until = time.monotonic() + _API_S
+        while not self._answers():
+            if not state.alive(process):
+                raise self._failed("the API server ended while it was starting", "server")
+            if time.monotonic() > until:
+                raise self._failed(f"the API server has not answered for {_API_S:.0f} s", "server")
+            time.sleep(_POLL_S)
+
+    def _answers(self) -> bool:
+        """Whether /readyz says yes, asked with the lab's own CA."""
+        import http.client
+        import ssl
+
+        found = self._load()
+        if found is None:
+            return False
+        try:
+            context = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
+            connection = http.client.HTTPSConnection(HOST, found.port, timeout=2, context=context)
+            try:
+                connection.request("GET", "/readyz")
+                return connection.getresponse().status == 200
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _failed(self, what: str, log: str) -> LabError:
+        return LabError(
+            f"{what}\n{self.log_tail(log)}".rstrip(),
+            "an API server that answers",
+            f'look into {self.logs / f"{log}.log"}; then "kgpu lab down --name {self.name}" and try again',
+        )
+
+    def _refuse_real(self) -> None:
+        if RealPaths(self.folder).state.exists():
+            raise LabError(
+                f'there is a real lab "{self.name}" in {self.folder}',
+                "a name that no other lab has",
+                f'choose another --name, or "kgpu lab down --name {self.name}" first',
+            )
+
+    def _refuse_other(self, found: EmbeddedState) -> None:
+        wanted = str(self._data) if self._data else found.data
+        if wanted != found.data or self._port not in (0, found.port):
+            raise LabError(
+                f'the lab "{self.name}" is already up, with port {found.port} and data folder "{found.data}"',
+                "the same settings, or no such lab",
+                f'"kgpu lab down --name {self.name}" first, or choose another --name',
+            )
+
+    # --- the nodes' host ------------------------------------------------------------------------------------------
+
+    def start_nodes(self, *arguments: str) -> ProcessRecord:
+        """Start the process that hosts the simulated nodes, if it does not run; ``down`` ends it with the rest."""
+        with self._only_one():
+            found = self.state
+            if found.nodes is not None and state.alive(found.nodes):
+                return found.nodes
+            command = [
+                sys.executable, "-m", "kgpu.lab.nodes", "--dir", str(self.nodes),
+                "--kubeconfig", str(self.kubeconfig), *arguments,
+            ]  # fmt: skip
+            process = self._spawn(command, "nodes")
+            self._save(msgspec.structs.replace(found, nodes=process))
+            return process
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> EmbeddedState:
+        """The lab's state; LabError when it is not up."""
+        found = self._load()
+        if found is None or found.server is None or not state.alive(found.server):
+            raise LabError(
+                f'there is no running lab "{self.name}" in {self.folder}',
+                "a lab that is up",
+                f'"kgpu lab up --name {self.name}"',
+            )
+        return found
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a state file, running or not."""
+        return (self.folder / _STATE).exists()
+
+    @property
+    def running(self) -> bool:
+        """Whether the server is alive."""
+        found = self._load()
+        return found is not None and found.server is not None and state.alive(found.server)
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def nodes(self) -> Path:
+        """The simulated nodes' folders."""
+        return self.folder / "nodes"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.folder / "kubeconfig"
+
+    @property
+    def url(self) -> str:
+        """Where the API is; LabError when the lab is not up."""
+        return f"https://{HOST}:{self.state.port}"
+
+    @property
+    def kubectl_program(self) -> str:
+        """The machine's own kubectl, else the one that was built for the real lab. Raises LabError."""
+        return find_kubectl()
+
+    def kubectl_run(
+        self, *arguments: str, stdin: str | None = None, timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl against this cluster; the caller looks at the exit status. LabError when the lab is not up."""
+        _ = self.state
+        command = [self.kubectl_program, "--kubeconfig", str(self.kubeconfig), *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout)
+
+    def backend(self, name: str = "embedded", *, node: str = "") -> LocalBackend:
+        """The lab as a place to play scenarios on; ``node`` is the one that they use (default: the first)."""
+        names = self.node_names()
+        chosen = node or (names[0] if names else "")
+        return LocalBackend(
+            name,
+            kubeconfig=self.kubeconfig,
+            kubectl=self.kubectl_program,
+            hw_root=self.nodes / chosen / "hw",
+            node=chosen,
+        )
+
+    def node_names(self) -> list[str]:
+        """The simulated nodes that have a folder."""
+        try:
+            return sorted(entry.name for entry in os.scandir(self.nodes) if (Path(entry) / "node.json").exists())
+        except OSError:
+            return []
+
+    def status(self) -> dict[str, Any]:
+        """What the lab looks like right now; ``running`` alone is false when it is not up."""
+        found = self._load()
+        if found is None or found.server is None or not state.alive(found.server):
+            return {"name": self.name, "backend": "embedded", "running": False, "folder": str(self.folder)}
+        processes = [
+            {"name": name, "pid": process.pid, **memory(process.pid)}
+            for name, process in (("server", found.server), ("nodes", found.nodes))
+            if process is not None and state.alive(process)
+        ]
+        return {
+            "name": found.name,
+            "backend": "embedded",
+            "running": True,
+            "complete": found.complete,
+            "answers": self._answers(),
+            "folder": str(self.folder),
+            "kubeconfig": str(self.kubeconfig),
+            "api": f"https://{HOST}:{found.port}",
+            "data": found.data,
+            "logs": str(self.logs),
+            "processes": processes,
+            "nodes": self.node_names(),
+        }
+
+    def log_tail(self, name: str, lines: int = 8) -> str:
+        """The last lines of a process's log, indented."""
+        try:
+            text = (self.logs / f"{name}.log").read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(f"    {name}: {line[:240]}" for line in text.splitlines()[-lines:])
+
+    # --- down -----------------------------------------------------------------------------------------------------
+
+    def down(self) -> bool:
+        """End everything of the lab and remove its files; False when there was nothing. Raises LabError."""
+        if not self.folder.exists() or not (self.exists or self._stray() is not None):
+            return False
+        with self._only_one(), self.progress.step(f'take down the lab "{self.name}"'):
+            try:
+                found = self._load()
+            except LabError:
+                found = None  # what it said is lost, but the lock file still names the server
+            self._end_processes(found)
+            self._remove_files()
+        with suppress(OSError):
+            (self.folder / ".lock").unlink()
+            self.folder.rmdir()  # stays when somebody has put something there, as the kept data
+        return True
+
+    def _end_processes(self, found: EmbeddedState | None) -> None:
+        processes = [found.nodes, found.server] if found else []
+        for process in [*processes, self._stray()]:
+            if process is None or not state.signal_process(process, signal.SIGTERM):
+                continue
+            if not self._ended(process, _END_S):
+                state.signal_process(process, signal.SIGKILL)
+                if not self._ended(process, _END_S):
+                    raise LabError(
+                        f"process {process.pid} does not end",
+                        "every process of the lab to end",
+                        'look what it waits for, then "kgpu lab down" again',
+                    )
+
+    def _stray(self) -> ProcessRecord | None:
+        """A server that holds this folder although no state file names it, as after a kill in the wrong moment."""
+        try:
+            with (self.folder / LOCK_FILE).open("rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return msgspec.json.decode(lock.read(), type=ProcessRecord)
+        except (OSError, msgspec.MsgspecError):
+            pass
+        return None
+
+    def _ended(self, process: ProcessRecord, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while state.alive(process):
+            if time.monotonic() > until:
+                return False
+            _reap()
+            time.sleep(_POLL_S)
+        return True
+
+    def _remove_files(self) -> None:
+        for name in _OWN:
+            path = self.folder / name
+            try:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise LabError(
+                    f"{error.filename or path} could not be removed: {error.strerror}",
+                    "files that belong to whoever takes the lab down",
+                    "remove it by hand, or run as the user who made the lab",
+                ) from error
+        # Last, so that a ``down`` that was cut off can be called again.
+        (self.folder / _STATE).unlink(missing_ok=True)
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _load(self) -> EmbeddedState | None:
+        path = self.folder / _STATE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=EmbeddedState)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LabError(
+                f"{path}: {error.strerror}", "a readable state file", "run as the user who made the lab"
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise LabError(
+                f"{path} is not an embedded lab's state file: {error}",
+                "the file as kgpu wrote it",
+                f'"kgpu lab down --name {self.name}" removes it together with the lab',
+            ) from error
+
+    def _save(self, made: EmbeddedState) -> None:
+        write_atomic(self.folder / _STATE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n", mode=0o600)
+
+    @contextmanager
+    def _only_one(self) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / ".lock").open("w")
+        except OSError as error:
+            raise LabError(
+                f"{error.filename or self.folder}: {error.strerror}",
+                "a folder that can be written",
+                "check its owner, or choose another with --dir",
+            ) from error
+        with lock:
+            self._acquire(lock.fileno())
+            yield
+
+    def _acquire(self, descriptor: int) -> None:
+        def taken() -> bool:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        if taken():
+            return
+        with self.progress.step(f'another kgpu is bringing the lab "{self.name}" up or down; waiting for it'):
+            if not _until(taken, _LOCK_S):
+                raise LabError(
+                    f'another kgpu has been bringing the lab "{self.name}" up or down for {_LOCK_S:.0f} s',
+                    "one at a time",
+                    "end it, then try again",
+                )
+
+
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def _reap() -> None:
+    """Take the exit status of children of ours, so that they do not stay as zombies while this process lives."""
+    _children[:] = [child for child in _children if child.poll() is None]
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def find_kubectl() -> str:
+    """The kubectl on PATH, else the newest that was built for the real lab. Raises LabError."""
+    found = shutil.which("kubectl")
+    if found:
+        return found
+    built = [path for path in build.cache_root().glob("*/bin/kubectl") if os.access(path, os.X_OK)]
+    if built:
+        return str(max(built, key=lambda path: path.stat().st_mtime))
+    raise LabError(
+        "there is no kubectl",
+        "kubectl on PATH, or built by kgpu",
+        'install it from kubernetes.io, or "kgpu lab build"',
+    )

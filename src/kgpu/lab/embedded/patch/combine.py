@@ -1,0 +1,126 @@
+"""Merging an applied configuration into an object, and taking fields out of one again.
+
+Both return new values that share what did not change with their arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kgpu.lab.embedded.patch.fieldset import HERE, LEAF, Fields, member
+from kgpu.lab.embedded.patch.shape import Rule, Shape, ShapeError
+
+_ABSENT: Final[Any] = object()
+
+
+def merged(shape: Shape, live: Any, applied: Any) -> Any:
+    """``live`` with ``applied`` over it: nothing is removed, lists with keys are merged item by item."""
+    if isinstance(applied, dict) or (applied is None and isinstance(live, dict)):
+        below = live if isinstance(live, dict) else {}
+        if shape.map is Rule.EACH and (applied or below):
+            return _merged_maps(shape, below, applied or {})
+    elif isinstance(applied, list) or (applied is None and isinstance(live, list)):
+        items = live if isinstance(live, list) else []
+        if shape.list is Rule.EACH and (applied or items):
+            return _merged_lists(shape, items, applied or [])
+    return applied
+
+
+def _merged_maps(shape: Shape, live: dict[str, Any], applied: dict[str, Any]) -> dict[str, Any]:
+    result = dict(live)
+    for name, value in applied.items():
+        result[name] = merged(shape.child(name), live[name], value) if name in live else value
+    return result
+
+
+def _merged_lists(shape: Shape, live: list[Any], applied: list[Any]) -> list[Any]:
+    """The applied items in their order; live ones that are not applied stay near where they were."""
+    wanted: dict[str, Any] = {}
+    for item in applied:
+        element = shape.element(item)
+        if element in wanted:
+            raise ShapeError(f"duplicate entries for key {element}")
+        wanted[element] = item
+    olds = [shape.element(item) for item in live]
+    # An item that is there more than once is replaced rather than merged with.
+    there = {one: item if olds.count(one) == 1 else _ABSENT for one, item in zip(olds, live, strict=True)}
+    order = list(wanted)
+    shared = [one for one in order if one in there]
+    result: list[Any] = []
+    taken: set[str] = set()
+    left = right = 0
+
+    def take(element: str) -> None:
+        taken.add(element)
+        old, new = there.get(element, _ABSENT), wanted[element]
+        result.append(new if old is _ABSENT else merged(shape.item, old, new))
+
+    while left < len(olds) or right < len(order):
+        if left < len(olds) and right < len(order):
+            if olds[left] == order[right]:
+                take(order[right])
+                left, right = left + 1, right + 1
+                shared = shared[1:]
+                continue
+            if olds[left] in wanted and shared and shared[0] != olds[left]:
+                left += 1  # applied, but its turn has not come
+                continue
+        if left < len(olds):
+            if olds[left] not in wanted:
+                result.append(live[left])
+                left += 1
+                continue
+            if olds[left] in taken:
+                left += 1
+        if right < len(order):
+            take(order[right])
+            if shared and shared[0] == order[right]:
+                shared = shared[1:]
+            right += 1
+    return result
+
+
+def without(shape: Shape, value: Any, fields: Fields) -> Any:
+    """``value`` less the fields and items in the set; None where nothing is left."""
+    if isinstance(value, dict) and value:
+        if shape.map is not Rule.EACH:
+            return None
+        kept: dict[str, Any] = {}
+        for name, one in value.items():
+            node = fields.get("f:" + name)
+            if node is None:
+                kept[name] = one
+            elif not member(node):
+                kept[name] = without(shape.child(name), one, node)
+        return kept or None
+    if isinstance(value, list) and value:
+        if shape.list is not Rule.EACH:
+            return None
+        items: list[Any] = []
+        for item in value:
+            node = fields.get(shape.element(item))
+            if node is None:
+                items.append(item)
+            elif not member(node):
+                items.append(without(shape.item, item, node))
+        return items or None
+    return value if not isinstance(value, dict | list) else None
+
+
+def with_named(shape: Shape | None, fields: Fields) -> Fields:
+    """The set with the named fields above its paths, which are not owned as such, in it as well."""
+    result: Fields = {}
+    for key, node in fields.items():
+        if key == HERE or not node:
+            result[key] = node
+            continue
+        below: Shape | None = None
+        named = False
+        if shape is not None and key.startswith("f:") and shape.map is not Rule.NO:
+            named = key[2:] in shape.fields
+            below = shape.fields.get(key[2:]) or shape.values
+        elif shape is not None and key.startswith("k:") and shape.list is not Rule.NO:
+            below = shape.item
+        found = with_named(below, node)
+        result[key] = {HERE: LEAF, **found} if named and HERE not in found else found
+    return result

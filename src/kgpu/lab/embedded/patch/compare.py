@@ -1,0 +1,155 @@
+"""What differs between two objects of a type, and which fields an object sets: as sets of field paths."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kgpu.lab.embedded.patch.fieldset import HERE, LEAF, Fields
+from kgpu.lab.embedded.patch.shape import Rule, Shape
+from kgpu.lab.embedded.patch.values import same
+
+_ABSENT: Final[Any] = object()
+_SAME: Final[tuple[Fields | None, Fields | None]] = (None, None)
+
+
+def compared(shape: Shape, old: Any, new: Any) -> tuple[Fields, Fields]:
+    """``(touched, removed)``: what ``new`` adds or changes, and what it no longer has."""
+    touched, removed = _compare(shape, old, new)
+    return touched or {}, removed or {}
+
+
+def _compare(shape: Shape, old: Any, new: Any) -> tuple[Fields | None, Fields | None]:
+    """The two sets below this path; LEAF where the path itself is meant, None for nothing."""
+    if _equal(shape, old, new):
+        return _SAME
+    old_each, new_each = _each(shape, old), _each(shape, new)
+    if isinstance(old, dict) and isinstance(new, dict) and old_each:
+        return _compare_maps(shape, old, new)
+    if isinstance(old, list) and isinstance(new, list) and old_each:
+        return _compare_lists(shape, old, new)
+    # Of a different form: the old one's parts go, the new one's come. A null takes the other side's form.
+    removed = _below(everything(shape, old)) if old_each and old else None
+    if new is None and removed:
+        return None, removed
+    touched = everything(shape, new) if new_each else LEAF
+    if old is None and new_each and new:
+        touched = _below(touched)
+    return touched, removed
+
+
+def _equal(shape: Shape, old: Any, new: Any) -> bool:
+    # Only where a type leaves the form open can a value turn from 1 into true.
+    return bool(old == new) and (not shape.open or same(old, new))
+
+
+def _each(shape: Shape, value: Any) -> bool:
+    """Whether the value is merged part by part."""
+    if isinstance(value, dict):
+        return shape.map is Rule.EACH
+    return isinstance(value, list) and shape.list is Rule.EACH
+
+
+def _below(node: Fields) -> Fields:
+    return {key: one for key, one in node.items() if key != HERE}
+
+
+def everything(shape: Shape, value: Any) -> Fields:
+    """A path and all paths below it."""
+    if not value or not _each(shape, value):
+        return LEAF
+    result: Fields = {HERE: LEAF}
+    if isinstance(value, dict):
+        fields, values = shape.fields, shape.values
+        for name, one in value.items():
+            result["f:" + name] = everything(fields.get(name) or values or shape.child(name), one)
+        return result
+    for item in value:
+        element = shape.element(item)
+        # Of items with the same keys nothing is told apart.
+        result[element] = LEAF if element in result else everything(shape.item, item)
+    return result
+
+
+def _compare_maps(shape: Shape, old: Fields, new: Fields) -> tuple[Fields | None, Fields | None]:
+    touched: Fields = {}
+    removed: Fields = {}
+    for name, value in new.items():
+        before = old.get(name, _ABSENT)
+        if before is _ABSENT:
+            touched["f:" + name] = everything(shape.child(name), value)
+        elif before is not value and not _equal(shape.child(name), before, value):
+            changed, gone = _compare(shape.child(name), before, value)
+            if changed is not None:
+                touched["f:" + name] = changed
+            if gone is not None:
+                removed["f:" + name] = gone
+    for name, value in old.items():
+        if name not in new:
+            removed["f:" + name] = everything(shape.child(name), value)
+    return touched or None, removed or None
+
+
+def _compare_lists(shape: Shape, old: list[Any], new: list[Any]) -> tuple[Fields | None, Fields | None]:
+    touched: Fields = {}
+    removed: Fields = {}
+    olds, news = _by_element(shape, old), _by_element(shape, new)
+    for element in [*olds, *(one for one in news if one not in olds)]:
+        before, after = olds.get(element, []), news.get(element, [])
+        changed: Fields | None = None
+        gone: Fields | None = None
+        if len(before) <= 1 and len(after) <= 1:
+            if not before:
+                changed = everything(shape.item, after[0])
+            elif not after:
+                gone = everything(shape.item, before[0])
+            else:
+                changed, gone = _compare(shape.item, before[0], after[0])
+        elif len(before) > 1 and len(after) > 1:
+            changed = LEAF if before != after else None
+        elif len(before) > 1:
+            changed = everything(shape.item, after[0]) if after else None
+            gone = LEAF
+        else:
+            gone = everything(shape.item, before[0]) if before else None
+            changed = LEAF
+        if changed is not None:
+            touched[element] = changed
+        if gone is not None:
+            removed[element] = gone
+    return touched or None, removed or None
+
+
+def _by_element(shape: Shape, items: list[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for item in items:
+        found.setdefault(shape.element(item), []).append(item)
+    return found
+
+
+def field_set(shape: Shape, value: Any) -> Fields:
+    """Every field and item that the object mentions: what its applier owns."""
+    return _field_set(shape, value)[0]
+
+
+def _field_set(shape: Shape, value: Any) -> tuple[Fields, bool]:
+    """What is below this path, and whether the value is in itself something to own."""
+    if value is None:
+        return LEAF, True
+    if not _each(shape, value):
+        return LEAF, True
+    result: Fields = {}
+    if isinstance(value, dict):
+        if not value:
+            return LEAF, True
+        for name, one in value.items():
+            below, owned = _field_set(shape.child(name), one)
+            if owned or name not in shape.fields:
+                result["f:" + name] = {HERE: LEAF, **below} if below else LEAF
+            elif below:
+                result["f:" + name] = below
+        return result, False
+    for item in value:
+        element = shape.element(item)
+        below = LEAF if element in result else _field_set(shape.item, item)[0]
+        result[element] = {HERE: LEAF, **below} if below else LEAF
+    return result, False

@@ -1,0 +1,77 @@
+"""What in an applied configuration its type does not allow, in the words of the real server's typed patch errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kgpu.lab.embedded.patch.fieldset import described
+from kgpu.lab.embedded.patch.gotext import go_type, printed
+from kgpu.lab.embedded.patch.shape import Rule, Shape, ShapeError
+
+
+def problems(shape: Shape, value: Any, path: str = "", *, duplicates: bool = False) -> list[str]:
+    """``PATH: COMPLAINT`` for each; ``duplicates`` are allowed in a live object."""
+    if value is None:
+        return []
+    if shape.map is not Rule.NO and (isinstance(value, dict) or not (shape.scalar or shape.list is not Rule.NO)):
+        if not isinstance(value, dict):
+            return [f"{path}: expected map, got &{{{printed(value)}}}"]
+        return _in_map(shape, value, path, duplicates)
+    if shape.list is not Rule.NO and (isinstance(value, list) or not shape.scalar):
+        if not isinstance(value, list):
+            return [f"{path}: expected list, got &{{{printed(value)}}}"]
+        return _in_list(shape, value, path, duplicates)
+    complaint = _scalar_complaint(shape.scalar, value)
+    return [f"{path}: {complaint}"] if complaint else []
+
+
+def _in_map(shape: Shape, value: dict[str, Any], path: str, duplicates: bool) -> list[str]:
+    found: list[str] = []
+    for name, one in value.items():
+        child = shape.fields.get(name) or shape.values
+        if child is None:
+            return [*found, f"{path}.{name}: field not declared in schema"]
+        found += problems(child, one, f"{path}.{name}", duplicates=duplicates)
+    return found
+
+
+def _in_list(shape: Shape, value: list[Any], path: str, duplicates: bool) -> list[str]:
+    found: list[str] = []
+    seen: set[str] = set()
+    for index, item in enumerate(value):
+        where = f"[{index}]"
+        if shape.list is Rule.EACH:
+            try:
+                element = shape.element(item)
+            except ShapeError as error:
+                return [*found, f"{path}: element {index}: {error}"]
+            where = described((element,))
+            if element in seen and not duplicates:
+                found.append(f"{path}: duplicate entries for key {where}")
+            seen.add(element)
+        found += problems(shape.item, item, path + where, duplicates=duplicates)
+    return found
+
+
+def _scalar_complaint(scalar: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    match scalar:
+        case "numeric" if not number:
+            return f"expected numeric (int or float), got {go_type(value)}"
+        case "string" if not isinstance(value, str):
+            return f"expected string, got &value.valueUnstructured{{Value:{_sharp(value)}}}"
+        case "boolean" if not isinstance(value, bool):
+            return f"expected boolean, got &{{{printed(value)}}}"
+        case "untyped" if isinstance(value, dict | list):
+            return f"expected any scalar, got &{{{printed(value)}}}"
+    return ""
+
+
+def _sharp(value: Any) -> str:
+    """Go's ``%#v``."""
+    if isinstance(value, dict):
+        inner = ", ".join(f'"{key}":{_sharp(value[key])}' for key in sorted(value))
+        return f"map[string]interface {{}}{{{inner}}}"
+    if isinstance(value, list):
+        return f"[]interface {{}}{{{', '.join(map(_sharp, value))}}}"
+    return f'"{value}"' if isinstance(value, str) else printed(value)

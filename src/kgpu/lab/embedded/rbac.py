@@ -1,0 +1,156 @@
+"""Who may do what: the API's own Role, ClusterRole and binding objects, evaluated as the real authorizer does.
+
+``system:masters`` may do everything, ``system:nodes`` what the ClusterRole ``system:node`` says. Aggregated roles count
+the rules of the roles that they select at once, without waiting for a controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from kgpu.lab.embedded import selectors
+from kgpu.lab.embedded.core.model import Reads, User
+from kgpu.lab.embedded.status import Object
+
+GROUP: Final = "rbac.authorization.k8s.io"
+MASTERS: Final = "system:masters"
+NODES: Final = "system:nodes"
+NODE_ROLE: Final = "system:node"
+_KINDS: Final = frozenset({"clusterroles", "clusterrolebindings", "roles", "rolebindings"})
+_ACCOUNT: Final = "system:serviceaccount"
+
+Subject = tuple[str, str]
+"""("User" or "Group", name)."""
+Grant = tuple[str, Object]
+"""(namespace, "" for all; roleRef)."""
+
+
+class Rbac:
+    """Answers from ``reads``; ``changed`` must be called after a commit, so that bindings are read anew."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+        self._grants: dict[Subject, list[Grant]] | None = None
+        self._aggregated: dict[str, list[Object]] = {}
+
+    def changed(self, key: tuple[str, str]) -> None:
+        """Something of ``(group, plural)`` was written."""
+        if key[0] == GROUP and key[1] in _KINDS:
+            self._grants = None
+            self._aggregated.clear()
+
+    def allowed(self, user: User, attributes: Object) -> tuple[bool, str]:
+        """May ``user`` do it; else what was wrong with the roles, mostly nothing. ``attributes`` as in Authority."""
+        if MASTERS in user.groups:
+            return True, ""
+        namespace = str(attributes.get("namespace") or "")
+        missing: list[str] = []
+        for where, role, problem in self._roles(user):
+            if problem:
+                missing.append(problem)
+            elif where in ("", namespace) and any(_permits(rule, attributes) for rule in self._rules(role)):
+                return True, ""
+        return False, f"RBAC: {_joined(missing)}" if missing else ""
+
+    def rules(self, user: User, namespace: str) -> tuple[list[Object], list[Object]]:
+        """The resourceRules and nonResourceRules of what ``user`` may do in ``namespace``."""
+        every = ["*"]
+        if MASTERS in user.groups:
+            resources = [{"verbs": every, "apiGroups": every, "resources": every}]
+            return resources, [{"verbs": every, "nonResourceURLs": every}]
+        found: list[Object] = []
+        paths: list[Object] = []
+        for where, role, problem in self._roles(user):
+            if problem or where not in ("", namespace):
+                continue
+            for rule in self._rules(role):
+                if rule.get("resources"):
+                    names = ("verbs", "apiGroups", "resources", "resourceNames")
+                    found.append({name: rule[name] for name in names if rule.get(name)})
+                if rule.get("nonResourceURLs") and not where:
+                    paths.append({"verbs": rule["verbs"], "nonResourceURLs": rule["nonResourceURLs"]})
+        return found, paths
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    def _roles(self, user: User) -> Iterator[tuple[str, Object, str]]:
+        """(namespace, role, problem) of every binding of the user's."""
+        if self._grants is None:
+            self._grants = self._read_grants()
+        if NODES in user.groups:
+            role = self._reads.get(GROUP, "clusterroles", "", NODE_ROLE)
+            if role is not None:
+                yield "", role, ""
+        for subject in (("User", user.name), *(("Group", group) for group in user.groups)):
+            for where, reference in self._grants.get(subject, ()):
+                kind, name = reference.get("kind"), str(reference.get("name") or "")
+                plural, space = ("clusterroles", "") if kind == "ClusterRole" else ("roles", where)
+                role = self._reads.get(GROUP, plural, space, name)
+                problem = "" if role is not None else f'{plural[:-1]}.{GROUP} "{name}" not found'
+                yield where, role or {}, problem
+
+    def _read_grants(self) -> dict[Subject, list[Grant]]:
+        found: dict[Subject, list[Grant]] = {}
+        for plural in ("clusterrolebindings", "rolebindings"):
+            for binding in self._reads.list(GROUP, plural):
+                where = str(binding["metadata"].get("namespace") or "")
+                for subject in binding.get("subjects") or ():
+                    found.setdefault(_subject(subject, where), []).append((where, binding.get("roleRef") or {}))
+        return found
+
+    def _rules(self, role: Object) -> Iterable[Object]:
+        selected = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
+        if not selected:
+            return role.get("rules") or ()
+        name = role["metadata"]["name"]
+        if name not in self._aggregated:
+            wanted = [one for one in map(selectors.of_label_selector, selected) if one is not None]
+            self._aggregated[name] = [
+                rule
+                for one in self._reads.list(GROUP, "clusterroles")
+                if one["metadata"]["name"] != name and any(_selects(each, one) for each in wanted)
+                for rule in (one.get("rules") or ())
+            ]
+        return self._aggregated[name]
+
+
+def _selects(requirements: tuple[selectors.Requirement, ...], role: Object) -> bool:
+    return selectors.matches(requirements, role["metadata"].get("labels") or {})
+
+
+def _subject(subject: Object, where: str) -> Subject:
+    kind, name = str(subject.get("kind")), str(subject.get("name"))
+    if kind != "ServiceAccount":
+        return kind, name
+    return "User", f"{_ACCOUNT}:{subject.get('namespace') or where}:{name}"
+
+
+def _permits(rule: Object, attributes: Object) -> bool:
+    if not _has(rule.get("verbs"), attributes.get("verb")):
+        return False
+    path = attributes.get("path")
+    if path is not None:
+        return any(
+            url in ("*", path) or (url.endswith("*") and path.startswith(url.rstrip("*")))
+            for url in rule.get("nonResourceURLs") or ()
+        )
+    if not _has(rule.get("apiGroups"), attributes.get("group") or ""):
+        return False
+    names = rule.get("resourceNames")
+    if names and (attributes.get("name") or "") not in names:
+        return False
+    subresource = attributes.get("subresource") or ""
+    resource = attributes.get("resource") or ""
+    asked = f"{resource}/{subresource}" if subresource else resource
+    wanted = rule.get("resources") or ()
+    return "*" in wanted or asked in wanted or bool(subresource and f"*/{subresource}" in wanted)
+
+
+def _has(values: Any, wanted: Any) -> bool:
+    return bool(values) and ("*" in values or wanted in values)
+
+
+def _joined(problems: list[str]) -> str:
+    distinct = list(dict.fromkeys(problems))
+    return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"

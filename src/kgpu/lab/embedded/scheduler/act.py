@@ -1,0 +1,126 @@
+"""What a decision does to the API: binding, the PodScheduled condition, victims, Events, in kube-scheduler's words.
+
+No method raises for what an API server may answer: a refusal is told in the log, and the loop decides what to do next.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kgpu.base.errors import KubeError
+from kgpu.fit import PodView, Verdict
+from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, Patch, name_of, namespace_of
+from kgpu.lab.embedded.controllers.meta import stamp
+from kgpu.lab.embedded.controllers.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
+# The API server's limit for an Event's message, and what kube-scheduler puts where it cuts.
+_LONGEST: Final = 1024
+_CUT: Final = " ..."
+
+
+class Actions:
+    """The writing half of a scheduler."""
+
+    def __init__(self, api: KubeApi, recorder: Recorder, name: str, now: Callable[[], dt.datetime]) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._name = name
+        self._now = now
+
+    async def bind(self, pod: Object, node: str) -> bool:
+        """Give the pod its node; False when that failed."""
+        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid") if key in pod["metadata"]}
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        try:
+            await self._api.create(PODS, binding, subresource="binding")
+        except KubeError as error:
+            log.warning("binding %s/%s to %s: %s", namespace_of(pod), name_of(pod), node, error.one_line())
+            if not (isinstance(error, KubeRefusedError) and error.code in (404, 409)):
+                self._say(pod, WARNING, "FailedScheduling", f"binding rejected: {error.what}")
+            return False
+        where = f"{namespace_of(pod)}/{name_of(pod)} to {node}"
+        self._say(pod, NORMAL, "Scheduled", f"Successfully assigned {where}")
+        return True
+
+    async def refuse(self, pod: Object, found: Verdict, nominated: str | None) -> None:
+        """Say that the pod fits nowhere, and where room is being made; ``nominated`` None leaves that as it is."""
+        self._say(pod, WARNING, "FailedScheduling", found.message)
+        change = _status_change(pod, found, nominated, stamp(self._now()))
+        if change:
+            await self._patch(pod, change)
+
+    async def withdraw(self, pod: Object) -> None:
+        """Take back that room is kept for the pod."""
+        if (pod.get("status") or {}).get("nominatedNodeName"):
+            await self._patch(pod, {"nominatedNodeName": None})
+
+    async def preempt(self, victim: Object, pod: PodView, node: str) -> None:
+        """Remove a pod for one of higher priority."""
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
+            "lastProbeTime": None,
+            "lastTransitionTime": stamp(self._now()),
+        }
+        if not await self._patch(victim, {"conditions": [condition]}):
+            return
+        metadata = victim["metadata"]
+        try:
+            await self._api.delete(PODS, name_of(victim), namespace=namespace_of(victim), uid=metadata.get("uid", ""))
+        except KubeError as error:
+            log.warning("preempting %s/%s: %s", namespace_of(victim), name_of(victim), error.one_line())
+            return
+        self._say(victim, NORMAL, "Preempted", f"Preempted by pod {pod.uid} on node {node}")
+
+    async def _patch(self, pod: Object, status: Object) -> bool:
+        change = {"status": status}
+        try:
+            await self._api.patch(
+                PODS,
+                name_of(pod),
+                change,
+                namespace=namespace_of(pod),
+                subresource="status",
+                kind=Patch.STRATEGIC,
+            )
+        except KubeError as error:
+            log.debug("status of %s/%s: %s", namespace_of(pod), name_of(pod), error.one_line())
+            return False
+        return True
+
+    def _say(self, pod: Object, type_: str, reason: str, message: str) -> None:
+        raw = message.encode()
+        if len(raw) > _LONGEST:
+            message = raw[: _LONGEST - len(_CUT)].decode(errors="ignore") + _CUT
+        self._recorder.say(self._name, pod, type_, reason, message)
+
+
+def _status_change(pod: Object, found: Verdict, nominated: str | None, at: str) -> Object:
+    """The part of the status that must change, empty for none."""
+    status = pod.get("status") or {}
+    change: Object = {}
+    if nominated is not None and (status.get("nominatedNodeName") or "") != nominated:
+        change["nominatedNodeName"] = nominated or None
+    conditions: list[Object] = status.get("conditions") or []
+    known: Object = next((one for one in conditions if one.get("type") == "PodScheduled"), {})
+    wanted = {"type": "PodScheduled", "status": "False", "reason": found.reason, "message": found.message}
+    if generation := pod["metadata"].get("generation"):
+        wanted["observedGeneration"] = generation
+    if any(known.get(key) != value for key, value in wanted.items()):
+        since = known.get("lastTransitionTime") if known.get("status") == "False" else None
+        change["conditions"] = [{**wanted, "lastProbeTime": None, "lastTransitionTime": since or at}]
+    return change

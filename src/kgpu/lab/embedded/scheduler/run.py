@@ -1,0 +1,276 @@
+"""The scheduling loop: follows the API, decides for one pod after another, binds, and says why where it can't.
+
+Promises: only pods that name this scheduler are touched; nothing is given twice, as a pod counts on its node from the
+decision on, before the API server has confirmed it; an API server that fails costs a pause and no pod. Messages,
+conditions and Events are kube-scheduler's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.fit import PodView, Snapshot, claims, read
+from kgpu.fit.cycle import Cycle
+from kgpu.fit.verdict import Verdict, conclude, feasible, verdict
+from kgpu.kube.informer import Informer, Scope
+from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource
+from kgpu.lab.embedded.controllers import kinds
+from kgpu.lab.embedded.controllers.cluster import wall_clock
+from kgpu.lab.embedded.controllers.recorder import Recorder
+from kgpu.lab.embedded.scheduler.act import Actions
+from kgpu.lab.embedded.scheduler.queue import News, Queue
+from kgpu.lab.embedded.scheduler.score import scores
+
+DEFAULT_NAME: Final = "default-scheduler"
+RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+
+_FOLLOWED: Final[tuple[tuple[Resource, News], ...]] = (
+    (kinds.NAMESPACES, News.POD_LABELS),
+    (kinds.VOLUME_CLAIMS, News.VOLUME),
+    (kinds.VOLUMES, News.VOLUME),
+    (kinds.STORAGE_CLASSES, News.VOLUME),
+    (kinds.DISRUPTION_BUDGETS, News.POD_GONE),
+    (RESOURCE_CLAIMS, News.CLAIM),
+    (DEVICE_CLASSES, News.CLAIM),
+    (NODES, News.NODE),
+)
+"""Everything but pods, with what a change of it may help."""
+_SMALL: Final = 100  # so many nodes that fit are enough to choose from, or the share below of a large cluster
+
+
+def enough_of(nodes: int) -> int:
+    """How many nodes that fit are looked for, as kube-scheduler does: all of a hundred, fewer percent of more."""
+    return max(_SMALL, nodes * max(5, 50 - nodes // 125) // 100) if nodes >= _SMALL else max(nodes, 1)
+
+
+class Scheduler:
+    """One scheduler under one name. ``run`` it; the rest is for tests."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        name: str = DEFAULT_NAME,
+        clock: Clock | None = None,
+        now: Callable[[], dt.datetime] = wall_clock,
+        dice: random.Random | None = None,
+    ) -> None:
+        """``dice`` choose between nodes of equal score."""
+        self.name = name
+        self.snapshot = Snapshot()
+        self.queue = Queue()
+        self._clock = clock or SystemClock()
+        self._dice = dice or random.Random()  # noqa: S311 - nothing secret is drawn
+        self._recorder = Recorder(api, now)
+        self._actions = Actions(api, self._recorder, name, now)
+        self._objects: dict[str, Object] = {}
+        self._assumed: dict[str, str] = {}
+        self._news = asyncio.Event()
+        self._start = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pods = Informer(api, Scope(PODS), clock=clock, on_change=self._pod)
+        self._others = [
+            Informer(api, Scope(resource), clock=clock, on_change=self._other(news)) for resource, news in _FOLLOWED
+        ]
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        informers = (*self._others, self._pods)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._recorder.run())
+            for informer in informers:
+                group.create_task(informer.run())
+            for informer in informers:
+                await informer.synced.wait()
+            await self._loop()
+
+    async def _loop(self) -> None:
+        while True:
+            entry = self.queue.pop(self._clock.monotonic())
+            if entry is None:
+                await self._rest()
+                continue
+            pod = self.snapshot.pods.get(entry.uid)
+            if pod is None or pod.node or pod.deleting:
+                self.queue.remove(entry.uid)
+                continue
+            self._decide(pod)
+            # Whoever else is served by this loop comes first.
+            await asyncio.sleep(0)
+
+    async def _rest(self) -> None:
+        self._news.clear()
+        pause = self.queue.next_time(self._clock.monotonic())
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(self._news.wait())]
+        if pause is not None:
+            waits.append(asyncio.create_task(self._clock.sleep(pause)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    # Following the API
+
+    def _pod(self, change: Change, obj: Object) -> None:
+        view = read.pod(obj)
+        if view is None:
+            return
+        before = self.snapshot.pods.get(view.id)
+        gone = change is Change.DELETED or view.terminal
+        if gone:
+            self._objects.pop(view.id, None)
+            self._assumed.pop(view.id, None)
+            self.snapshot.drop(view)
+            self.queue.remove(view.id)
+            if before is not None and (before.node or before.nominated):
+                self._tell(News.POD_GONE)
+            return
+        self._objects[view.id] = obj
+        if view.node:
+            self._assumed.pop(view.id, None)
+            self.snapshot.put(view)
+            self.queue.remove(view.id)
+            self._placed(before, view)
+            return
+        assumed = self._assumed.get(view.id)
+        self.snapshot.put(replace(view, node=assumed) if assumed else view)
+        if assumed or view.scheduler != self.name:
+            return
+        if view.deleting or view.gates or claims.gate(view, self.snapshot):
+            self.queue.remove(view.id)
+        elif before is None or _worth_a_try(before, view) or view.id not in self.queue.entries:
+            self.queue.add(view.id, view.priority, self._clock.monotonic())
+            self._news.set()
+
+    def _placed(self, before: PodView | None, view: PodView) -> None:
+        if before is None or not before.node:
+            self._tell(News.POD_PLACED)
+        elif before.labels != view.labels:
+            self._tell(News.POD_LABELS)
+        if before is not None and before.node and any(view.used.get(n, 0) < have for n, have in before.used.items()):
+            self._tell(News.POD_GONE)
+
+    def _other(self, news: News) -> Callable[[Change, Object], None]:
+        def follow(change: Change, obj: Object) -> None:
+            for view in read.views((obj,)):
+                if change is Change.DELETED:
+                    self.snapshot.drop(view)
+                else:
+                    self.snapshot.put(view)
+            if news is News.CLAIM:
+                self._wait_for_claims()
+            self._tell(news)
+
+        return follow
+
+    def _wait_for_claims(self) -> None:
+        """Pods that were not queued because a claim was missing."""
+        for pod in list(self.snapshot.pods.values()):
+            idle = pod.claims and not pod.node and not pod.gates and pod.scheduler == self.name
+            if idle and pod.id not in self.queue.entries and not claims.gate(pod, self.snapshot):
+                self.queue.add(pod.id, pod.priority, self._clock.monotonic())
+
+    def _tell(self, news: News) -> None:
+        self.queue.tell(news, self._clock.monotonic())
+        self._news.set()
+
+    # Deciding
+
+    def _decide(self, pod: PodView) -> None:
+        snapshot = self.snapshot
+        cycle = Cycle(pod, snapshot) if snapshot.nodes else None
+        node = self._choose(cycle) if cycle is not None and cycle.rejection is None else ""
+        if node:
+            self._assumed[pod.id] = node
+            snapshot.put(replace(pod, node=node))
+            self._spawn(self._bind(pod, node))
+            return
+        found = conclude(cycle) if cycle is not None else verdict(pod, snapshot)
+        nominated = self._nominate(pod, found)
+        filters = {refusal.filter for refusal in found.refused.values()}
+        if found.rejection is not None:
+            filters.add(found.rejection.filter)
+        self.queue.refused(pod.id, filters or {"NodeName"}, self._clock.monotonic())
+        if obj := self._objects.get(pod.id):
+            self._spawn(self._actions.refuse(obj, found, nominated))
+        if found.preemption is not None:
+            self._spawn(self._preempt(pod, found))
+
+    def _choose(self, cycle: Cycle) -> str:
+        """The best node, "" for none."""
+        pod, nodes = cycle.pod, self.snapshot.nodes
+        reserved = nodes.get(pod.nominated)
+        if reserved is not None and cycle.judge(reserved) is None:
+            return reserved.name
+        names, looked = feasible(cycle, enough=enough_of(len(nodes)), start=self._start)
+        self._start = (self._start + looked) % max(len(nodes), 1)
+        if len(names) <= 1:
+            return names[0] if names else ""
+        points = scores(pod, [nodes[name] for name in names], self.snapshot)
+        best = max(points.values())
+        return self._dice.choice([name for name in names if points[name] == best])
+
+    def _nominate(self, pod: PodView, found: Verdict) -> str | None:
+        """The node that room is made on, "" when there is none, None to leave what was said before."""
+        if found.preemption is not None:
+            node = found.preemption.node
+            self.snapshot.put(replace(pod, nominated=node))
+            return node
+        waits = "not eligible due to a terminating pod" in found.message
+        if pod.nominated and not waits:
+            self.snapshot.put(replace(pod, nominated=""))
+        return None if waits else ""
+
+    async def _bind(self, pod: PodView, node: str) -> None:
+        obj = self._objects.get(pod.id)
+        if obj is not None and await self._actions.bind(obj, node):
+            self.queue.done(pod.id)
+            return
+        if self._assumed.pop(pod.id, None) is not None and pod.id in self.snapshot.pods:
+            self.snapshot.put(pod)
+            self.queue.failed(pod.id, self._clock.monotonic())
+            self._tell(News.POD_GONE)
+        self._news.set()
+
+    async def _preempt(self, pod: PodView, found: Verdict) -> None:
+        assert found.preemption is not None
+        node = found.preemption.node
+        for victim in found.preemption.victims:
+            obj = self._objects.get(victim.id)
+            if obj is not None and not victim.deleting:
+                await self._actions.preempt(obj, pod, node)
+        # Room that was kept here for less important pods is not theirs any more.
+        for other in list(self.snapshot.nominated.get(node, {}).values()):
+            if other.priority < pod.priority and (obj := self._objects.get(other.id)):
+                await self._actions.withdraw(obj)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _worth_a_try(before: PodView, view: PodView) -> bool:
+    """True when something about the pod changed that a scheduler looks at; its status does not count."""
+    return (
+        before.labels != view.labels
+        or before.tolerations != view.tolerations
+        or before.gates != view.gates
+        or before.requests != view.requests
+        or before.node_selector != view.node_selector
+        or before.node_terms != view.node_terms
+        or before.claims != view.claims
+    )
+
+
+async def run(api: KubeApi, *, name: str = DEFAULT_NAME) -> None:
+    """Schedule the pods whose ``schedulerName`` is ``name`` until cancelled."""
+    await Scheduler(api, name=name).run()

@@ -1,0 +1,163 @@
+"""Which of the nodes that fit is best: the default profile's scores and weights, without image locality.
+
+Every score is 0 to 100 before its weight. Pure: views in, points out. Spreading of pods without constraints goes by
+their controller, where kube-scheduler looks for services and sets that select them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from kgpu.fit.filters_pods import Reach, repels
+from kgpu.fit.model import CPU, MEMORY, PodTerm, PodView, Spread
+from kgpu.fit.selectors import Labels, tolerated
+from kgpu.fit.snapshot import NodeState, Snapshot
+
+Points: TypeAlias = dict[str, float]
+"""By node."""
+
+BEST: Final = 100.0
+_ZONE: Final = "topology.kubernetes.io/zone"
+_HOST: Final = "kubernetes.io/hostname"
+# How much the required affinity of a pod that is there draws one that it is about.
+_REQUIRED_DRAWS: Final = 1
+
+
+def scores(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
+    """The weighted sum for each node."""
+    total: Points = dict.fromkeys((node.name for node in nodes), 0.0)
+    for weight, rule in _RULES:
+        for name, points in rule(pod, nodes, snapshot).items():
+            total[name] += weight * points
+    return total
+
+
+def _taints(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+    found: Points = {}
+    for node in nodes:
+        soft = [taint for taint in node.view.taints if taint.effect == "PreferNoSchedule"]
+        found[node.name] = float(sum(not tolerated(taint, pod.tolerations) for taint in soft))
+    return _normal(found, less_is_better=True)
+
+
+def _affinity(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+    if not pod.preferred_nodes:
+        return {}
+    return _normal(
+        {
+            node.name: float(sum(one.weight for one in pod.preferred_nodes if one.term.matches(node.labels, node.name)))
+            for node in nodes
+        }
+    )
+
+
+def _fractions(node: NodeState, used: Mapping[str, int], more: Mapping[str, int]) -> list[float]:
+    allocatable = node.view.allocatable
+    return [
+        min((used.get(name, 0) + more.get(name, 0)) / allocatable[name], 1.0)
+        for name in (CPU, MEMORY)
+        if allocatable.get(name)
+    ]
+
+
+def _least(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+    found: Points = {}
+    for node in nodes:
+        fractions = _fractions(node, node.nonzero, pod.nonzero)
+        found[node.name] = BEST * sum(1 - one for one in fractions) / len(fractions) if fractions else 0.0
+    return found
+
+
+def _balanced(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+    found: Points = {}
+    for node in nodes:
+        fractions = _fractions(node, node.used, pod.requests)
+        found[node.name] = BEST * (1 - abs(fractions[0] - fractions[-1]) / 2) if fractions else 0.0
+    return found
+
+
+def _spread(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
+    soft = [one for one in pod.spread if not one.hard]
+    if soft:
+        return _by_constraints(pod, soft, nodes, snapshot)
+    if pod.spread or not pod.owner:
+        return {}
+    siblings = [one for one in snapshot.placed_in((pod.namespace,)) if one.owner == pod.owner and not one.deleting]
+    if not siblings:
+        return {}
+    return _crowding([(_HOST, siblings), (_ZONE, siblings)], nodes, snapshot)
+
+
+def _by_constraints(pod: PodView, soft: list[Spread], nodes: list[NodeState], snapshot: Snapshot) -> Points:
+    placed = [one for one in snapshot.placed_in((pod.namespace,)) if not one.deleting]
+    return _crowding(
+        [(one.topology_key, [other for other in placed if one.selector.matches(other.labels)]) for one in soft],
+        nodes,
+        snapshot,
+    )
+
+
+def _crowding(rules: list[tuple[str, list[PodView]]], nodes: list[NodeState], snapshot: Snapshot) -> Points:
+    found: Points = dict.fromkeys((node.name for node in nodes), 0.0)
+    for key, pods in rules:
+        counts: dict[str, int] = {}
+        for pod in pods:
+            domain = snapshot.nodes[pod.node].labels.get(key)
+            if domain is not None:
+                counts[domain] = counts.get(domain, 0) + 1
+        for node in nodes:
+            found[node.name] += counts.get(node.labels.get(key, ""), 0)
+    return _normal(found, less_is_better=True)
+
+
+def _neighbours(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
+    pairs: dict[tuple[str, str], int] = {}
+    for term in pod.preferred_pods:
+        reach = Reach(term, snapshot)
+        for other in reach.candidates(snapshot):
+            if reach.matches(other):
+                _draw(pairs, term, snapshot.nodes[other.node].labels, term.weight)
+    home = snapshot.namespace_labels(pod.namespace)
+    for other in snapshot.inclined.values():
+        labels = snapshot.nodes[other.node].labels
+        for term in other.preferred_pods:
+            if repels(term, pod, home):
+                _draw(pairs, term, labels, term.weight)
+        for term in other.affinity:
+            if repels(term, pod, home):
+                _draw(pairs, term, labels, _REQUIRED_DRAWS)
+    if not pairs:
+        return {}
+    keys = {key for key, _ in pairs}
+    raw = {
+        node.name: float(sum(pairs.get((key, node.labels[key]), 0) for key in keys if key in node.labels))
+        for node in nodes
+    }
+    least = min(raw.values())
+    return _normal({name: points - least for name, points in raw.items()})
+
+
+def _draw(pairs: dict[tuple[str, str], int], term: PodTerm, labels: Labels, weight: int) -> None:
+    value = labels.get(term.topology_key)
+    if value is not None:
+        pairs[term.topology_key, value] = pairs.get((term.topology_key, value), 0) + weight
+
+
+def _normal(raw: Points, *, less_is_better: bool = False) -> Points:
+    most = max(raw.values(), default=0.0)
+    if most == 0:
+        return dict.fromkeys(raw, BEST) if less_is_better else raw
+    if less_is_better:
+        return {name: BEST - BEST * points / most for name, points in raw.items()}
+    return {name: BEST * points / most for name, points in raw.items()}
+
+
+_RULES: Final[Iterable[tuple[float, Callable[[PodView, list[NodeState], Snapshot], Points]]]] = (
+    (3, _taints),
+    (2, _affinity),
+    (1, _least),
+    (1, _balanced),
+    (2, _spread),
+    (2, _neighbours),
+)

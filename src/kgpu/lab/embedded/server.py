@@ -1,0 +1,313 @@
+"""``python -m kgpu.lab.embedded.server --dir DIR``: the embedded cluster's one process.
+
+Puts the parts together (store, rules, admission, HTTP, controllers, scheduler) and runs them until SIGTERM, which ends
+it at once and cleanly, also with open watches. A controller that dies starts again and never takes the API along. In
+``DIR``: ``pki/``, ``tokens.csv``, ``kubeconfig`` (the administrator's), ``nodes/kubeconfig`` (for the nodes' host).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kgpu.base.errors import LabError, UserError
+from kgpu.base.files import write_atomic
+from kgpu.lab.embedded import auth, tls
+
+if TYPE_CHECKING:
+    from kgpu.base.supervise import RoleFunction
+    from kgpu.kube.port import KubeApi
+    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.http.app import App
+
+log = logging.getLogger(__name__)
+
+HOST: Final = "127.0.0.1"
+LOCK_FILE: Final = "server.lock"
+ADMIN: Final = "kgpu-lab-admin"
+NODE_HOST: Final = "system:node:lab-node-host"
+_TOKENS: Final = {ADMIN: ("system:masters",), NODE_HOST: ("system:nodes",)}
+_STOP_S: Final = 2.0  # for controllers, and for requests that are being answered
+_KEEP_ALIVE_S: Final = 120  # longer than clients keep idle connections, so that they close them and not we
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``data`` is the folder of the journal, None for memory alone; ``port`` 0 picks a free one."""
+
+    folder: Path
+    name: str = "lab"
+    host: str = HOST
+    port: int = 0
+    data: Path | None = None
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
+    def node_kubeconfig(self) -> Path:
+        return self.folder / "nodes" / "kubeconfig"
+
+    @property
+    def tokens(self) -> Path:
+        return self.folder / "tokens.csv"
+
+
+def kubeconfig(*, name: str, server: str, ca: bytes, user: str, token: str) -> str:
+    """A kubeconfig with everything in it; JSON, which is YAML."""
+    context = f"kgpu-{name}"
+    value: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": context, "cluster": {"server": server, "certificate-authority-data": b64encode(ca).decode()}}
+        ],
+        "users": [{"name": f"{context}-{user}", "user": {"token": token}}],
+        "contexts": [{"name": context, "context": {"cluster": context, "user": f"{context}-{user}"}}],
+        "current-context": context,
+    }
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def write_files(settings: Settings, port: int) -> tls.Pki:
+    """Keys, tokens and kubeconfigs. Tokens are kept over restarts. Raises LabError."""
+    hosts = () if settings.host in ("", "0.0.0.0", "::") else (settings.host,)
+    pki = tls.ensure(settings.folder / "pki", hosts=hosts)
+    rows = {row.user: row for row in auth.read_tokens(settings.tokens)}
+    if not set(_TOKENS) <= set(rows):
+        for user, groups in _TOKENS.items():
+            rows.setdefault(user, auth.StaticToken(token=auth.new_token(), user=user, groups=groups))
+        auth.write_tokens(settings.tokens, rows.values())
+    server = f"https://{url_host(settings.host)}:{port}"
+    ca = pki.ca.read_bytes()
+    for path, user in ((settings.kubeconfig, ADMIN), (settings.node_kubeconfig, NODE_HOST)):
+        text = kubeconfig(name=settings.name, server=server, ca=ca, user=user, token=rows[user].token)
+        write_atomic(path, text, mode=0o600)
+    return pki
+
+
+def url_host(host: str) -> str:
+    """As it stands in a URL; an address that means all is reached on the loopback."""
+    if host in ("", "0.0.0.0", "::"):
+        return HOST
+    return f"[{host}]" if ":" in host else host
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises LabError when the port is taken or not allowed."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(1024)
+    except OSError as error:
+        made.close()
+        raise LabError(
+            f"can't listen on {host}:{port}: {error.strerror or error}",
+            "a free port on an address of this machine",
+            "choose another with --port, or leave it out to have a free one found",
+        ) from error
+    return made
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Hold the folder; the lock file says which process does. Raises LabError when another one does."""
+    from kgpu.lab.real import state
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK_FILE).open("a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise LabError(
+                f"another server already works in {folder}: {lock.read(200).decode(errors='replace').strip()}",
+                "one server for a folder",
+                '"kgpu lab down" first, or choose another --name or --dir',
+            ) from None
+        lock.truncate(0)
+        lock.write(msgspec.json.encode(state.record(os.getpid())))
+        lock.flush()
+        yield
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """The parts, put together: ``app`` is what HTTP needs, ``roles`` what runs beside it."""
+
+    app: App
+    core: Core
+    roles: dict[str, RoleFunction]
+
+
+def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
+    """Everything but the network. Raises LabError when kept data can't be used."""
+    from kgpu.lab.embedded import bootstrap
+    from kgpu.lab.embedded.core import Core
+    from kgpu.lab.embedded.crd.custom import CustomKinds
+    from kgpu.lab.embedded.http import discovery, logs, metrics, paths, resources
+    from kgpu.lab.embedded.http.app import App
+    from kgpu.lab.embedded.journal import Journal
+    from kgpu.lab.embedded.kinds import Kinds
+    from kgpu.lab.embedded.openapi import OpenApi
+    from kgpu.lab.embedded.store import Store
+    from kgpu.lab.embedded.types.admission import chain
+    from kgpu.lab.embedded.types.rules import BuiltinRules
+
+    kinds = Kinds()
+    store = Store(Journal.open(settings.data) if settings.data is not None else None)
+    custom = CustomKinds(kinds)
+    known = auth.Auth(store, tokens=settings.tokens, key=pki.token_key)
+    admission = chain()
+    core = Core(kinds, store, custom.rules_for(BuiltinRules()), admission, authority=known)
+    core.custom = custom
+    custom.attach(core)
+    for plugin in admission:
+        follow = getattr(plugin, "attach", None)
+        if follow is not None:
+            follow(core)
+    bootstrap.run(core, kinds, address=settings.host, port=port)
+    counted = metrics.Metrics()
+    counted.gauge("apiserver_resource_objects", "resource", lambda: _counts(store, kinds))
+    served = resources.Served(
+        core=core, kinds=kinds, metrics=counted, kubelets=logs.HttpsKubelets(pki.kubelet_client), rules=core.rules,
+        custom=custom,
+    )  # fmt: skip
+    found = discovery.Discovery(kinds, f"{url_host(settings.host)}:{port}")
+    others = paths.Paths(found, counted, documents=OpenApi(kinds, custom), ready={"etcd": lambda: ""})
+    return Cluster(app=App(served, known, others), core=core, roles=_roles(core))
+
+
+def _counts(store: Any, kinds: Any) -> dict[str, int]:
+    found = {
+        f"{kind.plural}.{kind.group}".rstrip("."): store.table(kind.key).count("") for kind in kinds if kind.stored
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _roles(core: Core) -> dict[str, RoleFunction]:
+    from kgpu.base.supervise import RoleHandle
+    from kgpu.lab.embedded.bootstrap import USER
+    from kgpu.lab.embedded.local import LocalApi
+
+    def local(manager: str) -> KubeApi:
+        return LocalApi(core, USER, manager=manager)
+
+    async def controllers(handle: RoleHandle) -> None:
+        from kgpu.lab.embedded.controllers import run
+
+        handle.running()
+        await run.run(local("kube-controller-manager"))
+
+    async def scheduler(handle: RoleHandle) -> None:
+        from kgpu.lab.embedded.scheduler import run
+
+        handle.running()
+        await run.run(local("kube-scheduler"))
+
+    return {"controllers": controllers, "scheduler": scheduler}
+
+
+async def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT. Raises LabError when it can't begin."""
+    from kgpu.base.log import log_decision
+    from kgpu.base.supervise import Supervisor, stop_on_signals
+
+    with listen(settings.host, settings.port) as sock:
+        port = sock.getsockname()[1]
+        pki = write_files(settings, port)
+        cluster = assemble(settings, port, pki)
+        stop = asyncio.Event()
+        supervisor = Supervisor(on_decision=lambda decision: log_decision(log, decision))
+        server = _server(cluster.app, pki)
+        with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
+            serving = asyncio.create_task(server.serve(sockets=[sock]))
+            log.info("serving on https://%s:%d", url_host(settings.host), port)
+            for name, function in cluster.roles.items():
+                supervisor.start(name, function)
+            # What has been made by now lives as long as the process: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 50)
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            log.info("stopping")
+            stopping.cancel()
+            await supervisor.stop(_STOP_S)
+            cluster.app.end_streams()
+            server.should_exit = True
+            await serving
+            await cluster.app.close()
+            cluster.core.close()
+
+
+def _server(app: App, pki: tls.Pki) -> Any:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Signals are ours."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    config = uvicorn.Config(
+        app, http="httptools", ws="none", loop="asyncio", lifespan="off", interface="asgi3",
+        ssl_certfile=str(pki.certificate("server")), ssl_keyfile=str(pki.key("server")),
+        log_config=None, access_log=False, server_header=False, proxy_headers=False, backlog=1024,
+        timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=int(_STOP_S),
+    )  # fmt: skip
+    return Server(config)
+
+
+def main() -> int:
+    """Parse, run; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m kgpu.lab.embedded.server", description="The embedded cluster.")
+    parser.add_argument("--dir", required=True, type=Path, help="the lab's folder")
+    parser.add_argument("--name", default="lab", help="the lab's name, as the kubeconfig has it")
+    parser.add_argument("--host", default=HOST, help="address to listen on (default: loopback)")
+    parser.add_argument("--port", default=0, type=int, help="port to listen on (default: a free one)")
+    parser.add_argument("--data", type=Path, help="keep the cluster's objects in this folder")
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    arguments = parser.parse_args()
+    from kgpu.base.log import configure
+
+    configure(level=arguments.log_level)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    settings = Settings(
+        folder=arguments.dir.absolute(), name=arguments.name, host=arguments.host, port=arguments.port,
+        data=arguments.data.absolute() if arguments.data else None,
+    )  # fmt: skip
+    os.umask(0o077)
+    try:
+        with only_one(settings.folder):
+            asyncio.run(serve(settings))
+    except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(f"{settings.folder}: {error}\n  expected: a folder that can be written\n  to do: check it\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""Objects by kind, namespace and name, their revisions, and what happened lately.
+
+Promises: every write has the next revision of one sequence; what is handed out is shared and never changes; a list of
+one namespace, of one name or of one value of an indexed field costs what it finds, not what there is; a snapshot of any
+revision that the history reaches can be read again; history is bounded by count and bytes, watchers by count.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+from kgpu.lab.embedded.core.model import Stored
+from kgpu.lab.embedded.status import Object
+from kgpu.lab.embedded.watching import Event, Watch, Watching
+
+Key = tuple[str, str]
+"""(group, plural)."""
+CommitListener = Callable[[Key, str, Stored, "Stored | None"], None]
+
+HISTORY_EVENTS: Final = 20_000  # per kind
+HISTORY_BYTES: Final = 32 << 20  # per kind, of encoded objects
+# The kubelets' lists and watches of their own pods, and those of whoever drains a node.
+INDEXED: Final[dict[Key, tuple[str, ...]]] = {("", "pods"): ("spec", "nodeName")}
+
+
+class Log(Protocol):
+    """Where commits are kept; ``kgpu.lab.embedded.journal.Journal``."""
+
+    def load(self) -> tuple[int, Iterable[tuple[Key, Object]]]:
+        """The last revision and every object."""
+        ...
+
+    def append(self, key: Key, stored: Stored, removed: bool) -> None:
+        """Keep one commit; raises ApiError 500 when nothing more can be kept."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left."""
+        ...
+
+
+class ExpiredError(Exception):
+    """The history does not reach back so far; ``oldest`` is the first revision that can be watched from."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(oldest)
+        self.oldest = oldest
+
+
+class _Space:
+    """The objects of one namespace, in the order of their names."""
+
+    __slots__ = ("names", "objects")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.objects: dict[str, Stored] = {}
+
+
+class Table:
+    """One kind's objects and history."""
+
+    def __init__(self, index: tuple[str, ...] | None, revision: int) -> None:
+        self.spaces: dict[str, _Space] = {}
+        self._order: list[tuple[str, str]] = []  # (sort key, namespace)
+        self._path = index
+        self.index: dict[str, dict[tuple[str, str], Stored]] = {}
+        self.events: deque[Event] = deque()
+        self._bytes = 0
+        self.oldest = revision
+        """Watches may start from this revision on."""
+        self.changed = revision
+        """The revision of the last change."""
+        self.watching = Watching()
+
+    def find(self, namespace: str, name: str) -> Stored | None:
+        space = self.spaces.get(namespace)
+        return space.objects.get(name) if space else None
+
+    def indexed(self, obj: Object) -> str:
+        """The indexed field's value, "" when there is none."""
+        value: Any = obj
+        for part in self._path or ("",):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value if isinstance(value, str) else ""
+
+    def place(self, stored: Stored, old: Stored | None) -> None:
+        """Put it where lists find it."""
+        namespace, name = stored.namespace, stored.name
+        space = self.spaces.get(namespace)
+        if space is None:
+            space = self.spaces[namespace] = _Space()
+            bisect.insort(self._order, (f"{namespace}/", namespace))
+        if name not in space.objects:
+            bisect.insort(space.names, name)
+        space.objects[name] = stored
+        if self._path:
+            self._unindex(old)
+            self.index.setdefault(self.indexed(stored.obj), {})[namespace, name] = stored
+
+    def drop(self, old: Stored) -> None:
+        """Take it away."""
+        namespace, name = old.namespace, old.name
+        space = self.spaces[namespace]
+        del space.objects[name]
+        del space.names[bisect.bisect_left(space.names, name)]
+        if not space.names:
+            del self.spaces[namespace]
+            self._order.remove((f"{namespace}/", namespace))
+        if self._path:
+            self._unindex(old)
+
+    def _unindex(self, old: Stored | None) -> None:
+        if old is None:
+            return
+        value = self.indexed(old.obj)
+        held = self.index[value]
+        del held[old.namespace, old.name]
+        if not held:
+            del self.index[value]
+
+    def record(self, event: Event) -> None:
+        """Keep it in the history, and forget what is too much."""
+        self.events.append(event)
+        self.changed = event.stored.revision
+        self._bytes += event.size
+        while len(self.events) > HISTORY_EVENTS or (self._bytes > HISTORY_BYTES and len(self.events) > 1):
+            self.forget(1)
+
+    def forget(self, count: int) -> None:
+        """Drop the oldest events."""
+        for _ in range(min(count, len(self.events))):
+            gone = self.events.popleft()
+            self._bytes -= gone.size
+            self.oldest = gone.stored.revision
+
+    def since(self, revision: int) -> list[Event]:
+        """Events after ``revision``, oldest first. Raises ExpiredError."""
+        if revision < self.oldest:
+            raise ExpiredError(self.oldest)
+        found: list[Event] = []
+        for event in reversed(self.events):
+            if event.stored.revision <= revision:
+                break
+            found.append(event)
+        found.reverse()
+        return found
+
+    def scan(self, namespace: str, start: str = "") -> Iterator[Stored]:
+        """In key order from ``start`` (``namespace/name``) on; all namespaces for "" unless objects have none."""
+        for space, first in self._spaces(namespace, start):
+            for name in space.names[first:]:
+                yield space.objects[name]
+
+    def count(self, namespace: str, start: str = "") -> int:
+        """How many ``scan`` gives."""
+        return sum(len(space.names) - first for space, first in self._spaces(namespace, start))
+
+    def _spaces(self, namespace: str, start: str) -> Iterator[tuple[_Space, int]]:
+        at, _, name = start.partition("/")
+        for order, held in self._order if not namespace else [(f"{namespace}/", namespace)]:
+            space = self.spaces.get(held)
+            if space is None or (start and order < f"{at}/"):
+                continue
+            yield space, bisect.bisect_left(space.names, name) if start and held == at else 0
+
+    def snapshot(self, namespace: str, start: str, revision: int) -> Iterator[Stored]:
+        """As ``scan``, as of ``revision``. Raises ExpiredError at once."""
+        undo: dict[tuple[str, str], Stored | None] = {}
+        for event in reversed(self.since(revision)):
+            undo[event.stored.namespace, event.stored.name] = event.old
+        if not undo:
+            return self.scan(namespace, start)
+        present = (one for one in self.scan(namespace, start) if (one.namespace, one.name) not in undo)
+        past = sorted(
+            (one for one in undo.values() if one and namespace in ("", one.namespace) and order_of(one) >= start),
+            key=order_of,
+        )
+        return heapq.merge(present, past, key=order_of)
+
+
+def order_of(stored: Stored) -> str:
+    """What lists are sorted by."""
+    return f"{stored.namespace}/{stored.name}"
+
+
+class Store:
+    """``Store()`` in memory, ``Store(Journal.open(folder))`` kept on disk. Use from one thread."""
+
+    def __init__(self, journal: Log | None = None) -> None:
+        self.revision = 1
+        self._tables: dict[Key, Table] = {}
+        self._journal = journal
+        self._listeners: list[CommitListener] = []
+        if journal is not None:
+            last, objects = journal.load()
+            self.revision = max(1, last)
+            for key, obj in objects:
+                self.table(key).place(Stored(obj, int(obj["metadata"]["resourceVersion"])), None)
+
+    def table(self, key: Key) -> Table:
+        """The kind's table, an empty one when nothing was ever written."""
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables[key] = Table(INDEXED.get(key), self.revision)
+        return found
+
+    def get(self, key: Key, namespace: str, name: str) -> Stored | None:
+        """The object as it is now."""
+        return self.table(key).find(namespace, name)
+
+    def put(self, key: Key, obj: Object) -> Stored:
+        """Write an object, new or not. ``obj`` is handed over; its resourceVersion is set."""
+        table = self.table(key)
+        metadata = obj["metadata"]
+        old = table.find(metadata.get("namespace", ""), metadata["name"])
+        revision = self.revision + 1
+        metadata["resourceVersion"] = str(revision)
+        stored = Stored(obj, revision)
+        if self._journal is not None:
+            self._journal.append(key, stored, False)
+        self.revision = revision
+        table.place(stored, old)
+        self._announce(key, table, Event("ADDED" if old is None else "MODIFIED", stored, old, len(stored.encoded())))
+        return stored
+
+    def remove(self, key: Key, old: Stored) -> Stored:
+        """Take an object away; what it was last, under the revision of its end."""
+        table = self.table(key)
+        revision = self.revision + 1
+        metadata = {**old.obj["metadata"], "resourceVersion": str(revision)}
+        last = Stored({**old.obj, "metadata": metadata}, revision)
+        if self._journal is not None:
+            self._journal.append(key, last, True)
+        self.revision = revision
+        table.drop(old)
+        self._announce(key, table, Event("DELETED", last, old, len(last.encoded())))
+        return last
+
+    def _announce(self, key: Key, table: Table, event: Event) -> None:
+        table.record(event)
+        table.watching.offer(event.type, event.stored, event.old, table.indexed)
+        for listener in self._listeners:
+            listener(key, event.type, event.stored, event.old)
+
+    def on_commit(self, listener: CommitListener) -> None:
+        """Call ``listener(key, type, stored, old)`` after each commit, before the write returns."""
+        self._listeners.append(listener)
+
+    def expire(self, key: Key | None = None) -> None:
+        """Forget the history, of one kind or all: what compaction does after a while."""
+        for table in [self.table(key)] if key else self._tables.values():
+            table.forget(len(table.events))
+            table.oldest = self.revision
+
+    def drop_kind(self, key: Key) -> None:
+        """Forget an empty kind with its history; its watches end (a CRD is gone)."""
+        table = self._tables.pop(key, None)
+        if table is not None:
+            table.watching.end()
+
+    def close(self) -> None:
+        """End every watch and write what is left to the journal."""
+        for table in self._tables.values():
+            table.watching.end()
+        if self._journal is not None:
+            self._journal.close()
+
+
+__all__ = ["INDEXED", "Event", "ExpiredError", "Key", "Log", "Store", "Table", "Watch", "order_of"]

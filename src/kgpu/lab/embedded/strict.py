@@ -1,0 +1,334 @@
+"""Strict decoding: fields that a type does not have, and JSON of the wrong type, in the real server's words.
+
+Types are compiled once. A first walk copies an object in which all is well; only where something is not, a second one
+finds the words, which name Go's types: those that a schema does not know are in ``_GO_TYPES``, Go's embedded structs in
+``_INLINED``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from kgpu.lab.embedded.schema import Node
+
+_API: Final = "io.k8s.apimachinery.pkg."
+_SPECIAL: Final = {
+    f"{_API}api.resource.Quantity": "quantity",
+    f"{_API}util.intstr.IntOrString": "int or text",
+    f"{_API}runtime.RawExtension": "any",
+    f"{_API}apis.meta.v1.FieldsV1": "any",
+    f"{_API}apis.meta.v1.Time": "text",
+    f"{_API}apis.meta.v1.MicroTime": "text",
+}
+_QUANTITY_WORDS: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_NAMES: Final[dict[type, str]] = {
+    dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number",
+}  # fmt: skip
+# Fields whose Go type has a name of its own: (type, field) -> Go's name.
+_GO_TYPES: Final = {
+    ("Container", "imagePullPolicy"): "v1.PullPolicy",
+    ("Container", "terminationMessagePolicy"): "v1.TerminationMessagePolicy",
+    ("ContainerPort", "protocol"): "v1.Protocol",
+    ("DaemonSetUpdateStrategy", "type"): "v1.DaemonSetUpdateStrategyType",
+    ("DeploymentStrategy", "type"): "v1.DeploymentStrategyType",
+    ("JobSpec", "completionMode"): "v1.CompletionMode",
+    ("LabelSelectorRequirement", "operator"): "v1.LabelSelectorOperator",
+    ("NodeSelectorRequirement", "operator"): "v1.NodeSelectorOperator",
+    ("ObjectMeta", "uid"): "types.UID",
+    ("OwnerReference", "uid"): "types.UID",
+    ("PersistentVolumeClaimSpec", "accessModes"): "[]v1.PersistentVolumeAccessMode",
+    ("PodCondition", "status"): "v1.ConditionStatus",
+    ("PodCondition", "type"): "v1.PodConditionType",
+    ("PodSpec", "dnsPolicy"): "v1.DNSPolicy",
+    ("PodSpec", "preemptionPolicy"): "v1.PreemptionPolicy",
+    ("PodSpec", "restartPolicy"): "v1.RestartPolicy",
+    ("PodStatus", "phase"): "v1.PodPhase",
+    ("ServicePort", "protocol"): "v1.Protocol",
+    ("ServiceSpec", "sessionAffinity"): "v1.ServiceAffinity",
+    ("ServiceSpec", "type"): "v1.ServiceType",
+    ("Taint", "effect"): "v1.TaintEffect",
+    ("Toleration", "effect"): "v1.TaintEffect",
+    ("Toleration", "operator"): "v1.TolerationOperator",
+}
+# Types with an embedded struct: its name, and the fields that are not in it.
+_INLINED: Final = {
+    "Probe": ("ProbeHandler", None, frozenset({"exec", "httpGet", "tcpSocket", "grpc"})),
+    "Volume": ("VolumeSource", frozenset({"name"}), None),
+    "EphemeralContainer": ("EphemeralContainerCommon", frozenset({"targetContainerName"}), None),
+    "PersistentVolumeSpec": (
+        "PersistentVolumeSource",
+        frozenset(
+            {"accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity", "persistentVolumeReclaimPolicy",
+             "storageClassName", "volumeAttributesClassName", "volumeMode"}
+        ),
+        None,
+    ),
+}  # fmt: skip
+
+
+def check(obj: Any, node: Node, *, path: str = "") -> tuple[Any, list[str], list[str]]:
+    """``(cleaned, unknown, wrong)`` for decoded JSON of the type ``node``.
+
+    ``cleaned`` is a copy without unknown fields and without nulls, ``unknown`` messages as ``unknown field "spec.foo"``
+    in the order of the document, ``wrong`` the first type error as Go words it, if any: that is a 400 whatever the
+    request's fieldValidation. ``path`` stands before the fields' paths. Custom resources keep what
+    ``x-kubernetes-preserve-unknown-fields`` allows.
+    """
+    compiled = _compiled(node)
+    if obj is None:
+        return compiled.empty(), [], []
+    try:
+        return compiled.copy(obj), [], []
+    except _OddError:
+        report = _Report()
+        where = _Where("", "", path)
+        cleaned = compiled.explain(obj, where, report)
+        return cleaned, report.unknown, report.wrong[:1]
+
+
+class _OddError(Exception):
+    """Something is not as it should be; the second walk says what."""
+
+
+class _Where(NamedTuple):
+    """A place: the Go struct that it is in, Go's path of fields, and the path with indices."""
+
+    struct: str
+    fields: str
+    path: str
+
+
+class _Report:
+    def __init__(self) -> None:
+        self.unknown: list[str] = []
+        self.wrong: list[str] = []
+
+    def mismatch(self, what: str, where: _Where, go: str) -> None:
+        field = f"struct field {where.struct}.{where.fields}" if where.struct else "value"
+        self.wrong.append(f"json: cannot unmarshal {what} into Go {field} of type {go}")
+
+
+def _deep(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _deep(one) for key, one in value.items()}
+    return [_deep(one) for one in value] if isinstance(value, list) else value
+
+
+class _Type:
+    """A compiled type that takes anything."""
+
+    go = "interface {}"
+
+    def copy(self, value: Any) -> Any:
+        """A copy; raises _OddError."""
+        return _deep(value)
+
+    def explain(self, value: Any, where: _Where, report: _Report) -> Any:  # noqa: ARG002
+        return _deep(value)
+
+    def empty(self) -> Any:
+        """What a null in a list or map becomes."""
+        return None
+
+
+class _Scalar(_Type):
+    def __init__(self, go: str, allowed: tuple[type, ...], zero: Any) -> None:
+        self.go, self._allowed, self._zero = go, allowed, zero
+        self._limit = 1 << 31 if go == "int32" else 1 << 63 if go == "int64" else 0
+
+    def copy(self, value: Any) -> Any:
+        if type(value) not in self._allowed or (self._limit and not self._fits(value)):
+            raise _OddError
+        return value
+
+    def _fits(self, value: Any) -> bool:
+        return not isinstance(value, int) or -self._limit <= value < self._limit
+
+    def explain(self, value: Any, where: _Where, report: _Report) -> Any:
+        try:
+            return self.copy(value)
+        except _OddError:
+            what = _NAMES.get(type(value), "null")
+            if what == "number" and self._limit:
+                what = f"number {msgspec.json.encode(value).decode()}"
+            report.mismatch(what, where, self.go)
+            return self._zero
+
+    def empty(self) -> Any:
+        return self._zero
+
+
+class _Quantity(_Type):
+    def copy(self, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise _OddError
+        return value
+
+    def explain(self, value: Any, where: _Where, report: _Report) -> Any:  # noqa: ARG002
+        try:
+            return self.copy(value)
+        except _OddError:
+            report.wrong.append(_QUANTITY_WORDS)
+            return "0"
+
+    def empty(self) -> Any:
+        return "0"
+
+
+class _List(_Type):
+    def __init__(self, item: _Type) -> None:
+        self.item = item
+        self.go = f"[]{item.go}"
+
+    def copy(self, value: Any) -> Any:
+        if type(value) is not list:
+            raise _OddError
+        copy, empty = self.item.copy, self.item.empty
+        return [empty() if one is None else copy(one) for one in value]
+
+    def explain(self, value: Any, where: _Where, report: _Report) -> Any:
+        if not isinstance(value, list):
+            report.mismatch(_NAMES[type(value)], where, self.go)
+            return []
+        cleaned = []
+        for index, one in enumerate(value):
+            inside = where._replace(path=f"{where.path}[{index}]")
+            cleaned.append(self.item.empty() if one is None else self.item.explain(one, inside, report))
+        return cleaned
+
+    def empty(self) -> Any:
+        return []
+
+
+class _Map(_Type):
+    def __init__(self, values: _Type) -> None:
+        self.values = values
+        # In practice every map of quantities has this name.
+        self.go = "v1.ResourceList" if isinstance(values, _Quantity) else f"map[string]{values.go}"
+
+    def copy(self, value: Any) -> Any:
+        if type(value) is not dict:
+            raise _OddError
+        copy, empty = self.values.copy, self.values.empty
+        return {key: empty() if one is None else copy(one) for key, one in value.items()}
+
+    def explain(self, value: Any, where: _Where, report: _Report) -> Any:
+        if not isinstance(value, dict):
+            report.mismatch(_NAMES[type(value)], where, self.go)
+            return {}
+        cleaned = {}
+        for key, one in value.items():
+            inside = where._replace(path=f"{where.path}.{key}")
+            cleaned[key] = self.values.empty() if one is None else self.values.explain(one, inside, report)
+        return cleaned
+
+    def empty(self) -> Any:
+        return {}
+
+
+class _Struct(_Type):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._fields: dict[str, _Type] | None = None
+        self._open = node.preserves_unknown
+        self._name = node.name.rpartition(".")[2]
+        version = node.name.split(".")[-2] if "." in node.name else ""
+        self.go = f"{version}.{self._name}"
+
+    @property
+    def fields(self) -> dict[str, _Type]:
+        """Made when first asked for, as types may hold themselves."""
+        if self._fields is None:
+            found = {name: self._node.field(name) for name in self._node.properties}
+            self._fields = {
+                name: _compiled(child, _GO_TYPES.get((self._name, name), ""))
+                for name, child in found.items()
+                if child is not None
+            }
+        return self._fields
+
+    def copy(self, value: Any) -> Any:
+        if type(value) is not dict:
+            raise _OddError
+        fields = self._fields or self.fields
+        cleaned = {}
+        for key, one in value.items():
+            if one is None:
+                if key not in fields:
+                    raise _OddError
+                continue
+            field = fields.get(key)
+            if field is None:
+                raise _OddError
+            cleaned[key] = field.copy(one)
+        return cleaned
+
+    def explain(self, value: Any, where: _Where, report: _Report) -> Any:
+        if not isinstance(value, dict):
+            report.mismatch(_NAMES[type(value)], where, self.go)
+            return {}
+        cleaned = {}
+        for key, one in value.items():
+            field = self.fields.get(key)
+            path = f"{where.path}.{key}" if where.path else key
+            if field is None:
+                if self._open:
+                    cleaned[key] = _deep(one)
+                else:
+                    report.unknown.append(f'unknown field "{path}"')
+            elif one is not None:
+                name = self._inlined(key) + key
+                fields = f"{where.fields}.{name}" if where.fields else name
+                cleaned[key] = field.explain(one, _Where(self._name, fields, path), report)
+        return cleaned
+
+    def _inlined(self, key: str) -> str:
+        struct, outside, inside = _INLINED.get(self._name, ("", None, frozenset()))
+        within = key in inside if inside is not None else outside is not None and key not in outside
+        return f"{struct}." if within else ""
+
+    def empty(self) -> Any:
+        return {}
+
+
+_ANY: Final = _Type()
+_STRUCTS: Final[dict[str, _Struct]] = {}
+
+
+def _compiled(node: Node, go: str = "") -> _Type:
+    kind = _SPECIAL.get(node.name) or node.type
+    scalar = _scalar(kind, str(node.raw.get("format", "")), go)
+    if scalar is not None:
+        return scalar
+    if kind == "quantity":
+        return _Quantity()
+    if kind == "array" and node.items is not None:
+        return _List(_compiled(node.items, go.removeprefix("[]")))
+    if kind != "object":
+        return _ANY
+    if node.properties:
+        if not node.name:
+            return _Struct(node)
+        if node.name not in _STRUCTS:
+            _STRUCTS[node.name] = _Struct(node)
+        return _STRUCTS[node.name]
+    if node.values is not None:
+        return _Map(_compiled(node.values))
+    return _ANY
+
+
+def _scalar(kind: str, form: str, go: str) -> _Scalar | None:
+    match kind:
+        case "string" | "text":
+            return _Scalar("[]uint8" if form == "byte" else go or "string", (str,), "")
+        case "integer":
+            return _Scalar(form if form in ("int32", "int64") else "int64", (int,), 0)
+        case "number":
+            return _Scalar("float64", (int, float), 0)
+        case "boolean":
+            return _Scalar("bool", (bool,), False)
+        case "int or text":
+            return _Scalar("int32", (int, str), 0)
+    return None

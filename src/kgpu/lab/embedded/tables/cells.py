@@ -1,0 +1,391 @@
+"""Cells that take more than showing a field: nodes, events, services, jobs, storage and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+from kgpu.lab.embedded.status import Object
+from kgpu.lab.embedded.tables.text import (
+    NONE,
+    UNKNOWN,
+    UNSET,
+    Cell,
+    condition,
+    duration,
+    look,
+    moment,
+    selector_text,
+    since,
+    some,
+)
+
+_ROLE: Final = "node-role.kubernetes.io/"
+_DEFAULT_CLASS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+_MODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+
+
+def ratio(part: str, whole: str) -> Cell:
+    """``ready/desired``."""
+    return lambda obj, now: f"{look(obj, part, 0)}/{look(obj, whole, 0)}"  # noqa: ARG005
+
+
+def text_or(path: str, default: str) -> Cell:
+    """A field's text, or ``default`` also when it is empty."""
+    return lambda obj, now: str(look(obj, path, "")) or default  # noqa: ARG005
+
+
+def joined_text(path: str) -> Cell:
+    return lambda obj, now: ",".join(map(str, look(obj, path, ())))  # noqa: ARG005
+
+
+def deployment_selector(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return selector_text(look(obj, "spec.selector")).replace("<error>", "<invalid>")
+
+
+def node_status(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    conditions = look(obj, "status.conditions", ())
+    ready = [one for one in conditions if one.get("type") == "Ready"]
+    words = ["Ready" if ready[-1].get("status") == "True" else "NotReady"] if ready else ["Unknown"]
+    return ",".join([*words, "SchedulingDisabled"] if look(obj, "spec.unschedulable") else words)
+
+
+def node_roles(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    roles = set()
+    for key, value in look(obj, "metadata.labels", {}).items():
+        role = key.removeprefix(_ROLE) if key.startswith(_ROLE) else value if key == "kubernetes.io/role" else ""
+        roles |= {role} - {""}
+    return ",".join(sorted(roles)) or NONE
+
+
+def node_address(kind: str) -> Cell:
+    return lambda obj, now: next(  # noqa: ARG005
+        (one.get("address", "") for one in look(obj, "status.addresses", ()) if one.get("type") == kind), NONE
+    )
+
+
+def event_first(obj: Object, now: datetime) -> str:
+    return since(obj.get("firstTimestamp") or obj.get("deprecatedFirstTimestamp") or obj.get("eventTime"), now)
+
+
+def event_last(obj: Object, now: datetime) -> str:
+    series = obj.get("series")
+    if series is not None:
+        return since(series.get("lastObservedTime"), now)
+    last = obj.get("lastTimestamp") or obj.get("deprecatedLastTimestamp")
+    return since(last, now) if last else event_first(obj, now)
+
+
+def event_count(obj: Object, now: datetime) -> int:  # noqa: ARG001
+    found = look(obj, "series.count") if obj.get("series") is not None else obj.get("count", obj.get("deprecatedCount"))
+    return int(found or 1)
+
+
+def event_object(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    involved = obj.get("involvedObject") or obj.get("regarding") or {}
+    kind = str(involved.get("kind", "")).lower()
+    return f"{kind}/{involved['name']}" if involved.get("name") else kind
+
+
+def event_part(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return str((obj.get("involvedObject") or obj.get("regarding") or {}).get("fieldPath", ""))
+
+
+def event_source(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    source = obj.get("source") or obj.get("deprecatedSource") or {}
+    component = source.get("component") or obj.get("reportingComponent") or obj.get("reportingController") or ""
+    host = source.get("host") or obj.get("reportingInstance") or ""
+    return f"{component}, {host}" if host else str(component)
+
+
+def event_message(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return str(obj.get("message") or obj.get("note") or "").strip()
+
+
+def cluster_ip(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return str(next(iter(look(obj, "spec.clusterIPs", ())), NONE))
+
+
+def external_ip(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    spec = obj.get("spec", {})
+    own = spec.get("externalIPs") or []
+    match spec.get("type"):
+        case "ClusterIP" | "NodePort":
+            return ",".join(own) or NONE
+        case "LoadBalancer":
+            return ",".join(filter(None, [_balancer(obj), *own])) or "<pending>"
+        case "ExternalName":
+            return str(spec.get("externalName", ""))
+    return UNKNOWN
+
+
+def _balancer(obj: Object) -> str:
+    found = {one.get("ip") or one.get("hostname") or "" for one in look(obj, "status.loadBalancer.ingress", ())}
+    return ",".join(sorted(found - {""}))
+
+
+def balancer(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return _balancer(obj)
+
+
+def service_ports(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    texts = []
+    for port in look(obj, "spec.ports", ()):
+        node = f":{port['nodePort']}" if port.get("nodePort") else ""
+        texts.append(f"{port['port']}{node}/{port.get('protocol', 'TCP')}")
+    return ",".join(texts) or NONE
+
+
+def ingress_hosts(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    rules = look(obj, "spec.rules", ())
+    hosts = [rule["host"] for rule in rules if rule.get("host")]
+    return some(hosts, total=len(rules)) if len(hosts) > 2 else ",".join(hosts) or "*"
+
+
+def ingress_ports(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return "80, 443" if look(obj, "spec.tls") else "80"
+
+
+def class_parameters(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    found = look(obj, "spec.parameters")
+    if found is None:
+        return NONE
+    group = f".{found['apiGroup']}" if found.get("apiGroup") is not None else ""
+    return f"{found.get('kind', '')}{group}/{found.get('name', '')}"
+
+
+def endpoints(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    subsets = obj.get("subsets") or ()
+    if not subsets:
+        return NONE
+    found = []
+    for subset in subsets:
+        for port in subset.get("ports") or (None,):
+            end = "" if port is None else f":{port['port']}"
+            found += [_host(one["ip"], end) for one in subset.get("addresses") or ()]
+    return some(found)
+
+
+def _host(address: str, end: str) -> str:
+    return f"[{address}]{end}" if end and ":" in address else f"{address}{end}"
+
+
+def slice_ports(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    found = [
+        str(one["port"] if one.get("port") is not None else one.get("name", "*")) for one in obj.get("ports") or ()
+    ]
+    return some(found, nothing=UNSET)
+
+
+def slice_endpoints(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return some([ip for one in obj.get("endpoints") or () for ip in one.get("addresses") or ()], nothing=UNSET)
+
+
+_JOB_STATES: Final = (
+    ("Complete", "Complete"), ("Failed", "Failed"), ("", "Terminating"), ("Suspended", "Suspended"),
+    ("FailureTarget", "FailureTarget"), ("SuccessCriteriaMet", "SuccessCriteriaMet"),
+)  # fmt: skip
+
+
+def job_status(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    conditions = look(obj, "status.conditions", ())
+    leaving = bool(obj["metadata"].get("deletionTimestamp"))
+    return next((word for kind, word in _JOB_STATES if (condition(conditions, kind) if kind else leaving)), "Running")
+
+
+def job_completions(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    done, wanted = look(obj, "status.succeeded", 0), look(obj, "spec.completions")
+    if wanted is not None:
+        return f"{done}/{wanted}"
+    parallelism = look(obj, "spec.parallelism", 0)
+    return f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
+
+
+def job_duration(obj: Object, now: datetime) -> str:
+    start, end = moment(look(obj, "status.startTime")), moment(look(obj, "status.completionTime"))
+    return "" if start is None else duration(((end or now) - start).total_seconds())
+
+
+def boolean_text(path: str) -> Cell:
+    """``True``, ``False`` or ``<unset>``."""
+    words = {True: "True", False: "False", None: UNSET}
+    return lambda obj, now: words[look(obj, path)]  # noqa: ARG005
+
+
+def since_or_none(path: str) -> Cell:
+    return lambda obj, now: since(look(obj, path), now) if look(obj, path) else NONE
+
+
+def _phase(obj: Object) -> str:
+    return "Terminating" if obj["metadata"].get("deletionTimestamp") else str(look(obj, "status.phase", ""))
+
+
+def volume_phase(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return _phase(obj)
+
+
+def _modes(found: Iterable[str]) -> str:
+    found = set(found)
+    return ",".join(short for mode, short in _MODES.items() if mode in found)
+
+
+def volume_modes(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return _modes(look(obj, "spec.accessModes", ()))
+
+
+def volume_claim(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    found = look(obj, "spec.claimRef")
+    return "" if found is None else f"{found.get('namespace', '')}/{found.get('name', '')}"
+
+
+def storage_class_of(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    old = look(obj, "metadata.annotations", {}).get("volume.beta.kubernetes.io/storage-class")
+    return str(look(obj, "spec.storageClassName", "") if old is None else old)
+
+
+def claim_modes(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return _modes(look(obj, "status.accessModes", ())) if look(obj, "spec.volumeName") else ""
+
+
+def claim_capacity(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return str(look(obj, "status.capacity.storage", "0")) if look(obj, "spec.volumeName") else ""
+
+
+def storage_class_name(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    notes = look(obj, "metadata.annotations", {})
+    default = any(notes.get(key) == "true" for key in _DEFAULT_CLASS)
+    return f"{obj['metadata']['name']} (default)" if default else str(obj["metadata"]["name"])
+
+
+def quota(*, limits: bool) -> Cell:
+    """What is used of what, for limits or for everything else."""
+
+    def cell(obj: Object, now: datetime) -> str:  # noqa: ARG001
+        hard, used = look(obj, "status.hard", {}), look(obj, "status.used", {})
+        return ", ".join(
+            f"{key}: {used.get(key, 0)}/{hard[key]}" for key in sorted(hard) if key.startswith("limits.") is limits
+        )
+
+    return cell
+
+
+def role_ref(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return f"{look(obj, 'roleRef.kind', '')}/{look(obj, 'roleRef.name', '')}"
+
+
+def subjects(kind: str) -> Cell:
+    """The subjects of one kind."""
+
+    def cell(obj: Object, now: datetime) -> str:  # noqa: ARG001
+        found = []
+        for one in obj.get("subjects") or ():
+            if one.get("kind") == kind:
+                prefix = f"{one['namespace']}/" if kind == "ServiceAccount" and one.get("namespace") else ""
+                found.append(prefix + one.get("name", ""))
+        return ", ".join(found)
+
+    return cell
+
+
+def claim_state(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    states = ["deleted"] if obj["metadata"].get("deletionTimestamp") else []
+    if look(obj, "status.allocation") is None:
+        return ",".join(states or ["pending"])
+    return ",".join([*states, "allocated", *(["reserved"] if look(obj, "status.reservedFor") else [])])
+
+
+def controller(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    owner = next((one for one in look(obj, "metadata.ownerReferences", ()) if one.get("controller")), None)
+    if owner is None:
+        return NONE
+    group = owner["apiVersion"].rpartition("/")[0]
+    return f"{owner['kind']}{'.' if group else ''}{group}".lower() + f"/{owner['name']}"
+
+
+def params(path: str) -> Cell:
+    """``apiVersion/kind`` of what a policy takes."""
+    return lambda obj, now: (  # noqa: ARG005
+        UNSET if look(obj, path) is None else f"{look(obj, f'{path}.apiVersion', '')}/{look(obj, f'{path}.kind', '')}"
+    )
+
+
+def param_ref(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    found = look(obj, "spec.paramRef")
+    if found is None or not found.get("name"):
+        return UNSET
+    return f"{found.get('namespace') or '*'}/{found['name']}"
+
+
+def scale_target(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return f"{look(obj, 'spec.scaleTargetRef.kind', '')}/{look(obj, 'spec.scaleTargetRef.name', '')}"
+
+
+def scale_metrics(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    """Current and wanted value of the first two metrics (autoscaling/v2)."""
+    found = []
+    statuses = look(obj, "status.currentMetrics", None) or []
+    for index, spec in enumerate(look(obj, "spec.metrics", ())):
+        part = {"External": "external", "Pods": "pods", "Object": "object", "Resource": "resource",
+                "ContainerResource": "containerResource"}.get(spec.get("type", ""))  # fmt: skip
+        if part is None:
+            found.append("<unknown type>")
+            continue
+        target = look(spec, f"{part}.target", {})
+        current = look(statuses[index], f"{part}.current", {}) if index < len(statuses) else {}
+        named = f"{look(spec, f'{part}.name', '')}: " if part.lower().endswith("resource") else ""
+        if target.get("averageValue") is not None:
+            suffix = " (avg)" if part in ("external", "object") else ""
+            found.append(f"{named}{current.get('averageValue', UNKNOWN)}/{target['averageValue']}{suffix}")
+        elif named:
+            used, wanted = current.get("averageUtilization"), target.get("averageUtilization")
+            shown = UNKNOWN if used is None else f"{used}%"
+            found.append(f"{named}{shown}/{'<auto>' if wanted is None else f'{wanted}%'}")
+        else:
+            found.append(f"{current.get('value', UNKNOWN)}/{target.get('value', '')}")
+    text = ", ".join(found[:2])
+    return f"{text} + {len(found) - 2} more..." if len(found) > 2 else text or NONE
+
+
+def flag(path: str, default: bool = False) -> Cell:
+    return lambda obj, now: bool(look(obj, path, default))  # noqa: ARG005
+
+
+def dangling(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return next((one["status"] for one in look(obj, "status.conditions", ()) if one["type"] == "Dangling"), "?")
+
+
+def requested(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    found: Any = look(obj, "spec.expirationSeconds")
+    return NONE if found is None else duration(found)
+
+
+def request_condition(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    kinds = [one["type"] for one in look(obj, "status.conditions", ())]
+    words = ["Denied" if "Denied" in kinds else "Approved" if "Approved" in kinds else "Pending"]
+    words += ["Failed"] if "Failed" in kinds else []
+    return ",".join([*words, "Issued"] if look(obj, "status.certificate") else words)
+
+
+def api_service(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    found = look(obj, "spec.service")
+    return "Local" if found is None else f"{found.get('namespace', '')}/{found.get('name', '')}"
+
+
+def api_available(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    for one in look(obj, "status.conditions", ()):
+        if one["type"] == "Available":
+            return "True" if one["status"] == "True" else f"{one['status']} ({one.get('reason', '')})"
+    return "Unknown"
+
+
+def address_parent(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    found = look(obj, "spec.parentRef")
+    if found is None:
+        return NONE
+    group = f".{found['group']}" if found.get("group") else ""
+    parts = [f"{found.get('resource', '')}{group}".lower(), found.get("namespace"), found.get("name")]
+    return "/".join(filter(None, parts))

@@ -1,0 +1,142 @@
+"""Columns of custom resources: ``additionalPrinterColumns`` with the JSONPaths that the real server allows there."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from kgpu.lab.embedded.status import Object
+from kgpu.lab.embedded.tables.text import Cell, duration, moment
+
+_STEP: Final = re.compile(
+    r"""\.(?P<field>(?:\\.|[^.\[\\])+)|\[(?:'(?P<quoted>(?:\\.|[^'\\])*)'|(?P<index>-?\d+)|(?P<all>\*)
+    |\?\(\s*@(?P<path>[^=!<>\s]+)\s*(?P<operator>==|!=|<=|>=|<|>)\s*(?P<value>"[^"]*"|'[^']*'|[^)\s]+)\s*\))\]""",
+    re.VERBOSE,
+)
+_Step: TypeAlias = tuple[str, Any]
+
+
+class PathError(ValueError):
+    """A JSONPath beyond what a column may use."""
+
+
+@functools.lru_cache(1024)
+def steps(path: str) -> tuple[_Step, ...]:
+    """The steps of ``.a['b'][0][*][?(@.c=="d")]``; a leading dot may be missing. Raises PathError."""
+    text = path if path.startswith((".", "[")) else f".{path}"
+    found: list[_Step] = []
+    position = 0
+    while position < len(text):
+        match = _STEP.match(text, position)
+        if match is None:
+            raise PathError(path)
+        position = match.end()
+        groups = match.groupdict()
+        if groups["field"] is not None or groups["quoted"] is not None:
+            field = groups["field"] if groups["field"] is not None else groups["quoted"]
+            found.append(("all", None) if field == "*" else ("field", re.sub(r"\\(.)", r"\1", field)))
+        elif groups["index"] is not None:
+            found.append(("index", int(groups["index"])))
+        elif groups["all"] is not None:
+            found.append(("all", None))
+        else:
+            value = groups["value"].strip("'") if groups["value"].startswith("'") else _literal(groups["value"])
+            found.append(("where", (steps(groups["path"]), groups["operator"], value)))
+    return tuple(found)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+_COMPARE: Final = {
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, ">": lambda a, b: a > b,
+    "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+def find(value: Any, path: tuple[_Step, ...]) -> list[Any]:
+    """Everything that the path leads to."""
+    values = [value]
+    for kind, what in path:
+        values = [one for holder in values for one in _next(holder, kind, what)]
+    return values
+
+
+def _next(holder: Any, kind: str, what: Any) -> list[Any]:
+    if kind == "field":
+        return [holder[what]] if isinstance(holder, Mapping) and what in holder else []
+    if kind == "all" and isinstance(holder, Mapping):
+        return list(holder.values())
+    if not isinstance(holder, list):
+        return []
+    if kind == "all":
+        return holder
+    if kind == "index":
+        return [holder[what]] if -len(holder) <= what < len(holder) else []
+    path, operator, wanted = what
+    return [one for one in holder if _matches(find(one, path), operator, wanted)]
+
+
+def _matches(found: list[Any], operator: str, wanted: Any) -> bool:
+    try:
+        return bool(found) and bool(_COMPARE[operator](found[0], wanted))
+    except TypeError:
+        return False
+
+
+def cell(column: Mapping[str, Any]) -> Cell:
+    """The cell of one column; None where the path leads nowhere or the value has another type than the column."""
+    convert = _CONVERT.get(str(column.get("type", "")), _nothing)
+    try:
+        path = steps(str(column.get("jsonPath", "")))
+    except PathError:
+        return lambda obj, now: None  # noqa: ARG005
+
+    def show(obj: Object, now: datetime) -> Any:
+        found = find(obj, path)
+        return convert(found[0], now) if found and found[0] is not None else None
+
+    return show
+
+
+def _text(value: Any, now: datetime) -> Any:  # noqa: ARG001
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def _integer(value: Any, now: datetime) -> Any:  # noqa: ARG001
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _number(value: Any, now: datetime) -> Any:  # noqa: ARG001
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _boolean(value: Any, now: datetime) -> Any:  # noqa: ARG001
+    return value if isinstance(value, bool) else None
+
+
+def _date(value: Any, now: datetime) -> Any:
+    if not isinstance(value, str):
+        return None
+    found = moment(value)
+    if found is None or found.tzinfo is None:
+        return "<invalid>"
+    return duration((now - found).total_seconds())
+
+
+def _nothing(value: Any, now: datetime) -> Any:  # noqa: ARG001
+    return None
+
+
+_CONVERT: Final = {"string": _text, "integer": _integer, "number": _number, "boolean": _boolean, "date": _date}

@@ -1,0 +1,143 @@
+"""What the cells of many kinds are made of: ages, labels, selectors, lists cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from kgpu.lab.embedded.status import Object
+
+Cell: TypeAlias = Callable[[Object, datetime], Any]
+NONE: Final = "<none>"
+UNKNOWN: Final = "<unknown>"
+UNSET: Final = "<unset>"
+
+
+def duration(seconds: float) -> str:
+    """Two units at most, the larger the coarser: ``5s``, ``3m20s``, ``5h``, ``2d3h``, ``3y40d``."""
+    whole = int(seconds)
+    if whole < -1:
+        return "<invalid>"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    years = days // 365
+    if whole < 120:
+        return f"{max(whole, 0)}s"
+    if minutes < 10:
+        return _two(minutes, "m", whole % 60, "s")
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return _two(hours, "h", minutes % 60, "m")
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return _two(days, "d", hours % 24, "h")
+    if days < 730:
+        return f"{days}d"
+    return _two(years, "y", days % 365, "d") if years < 8 else f"{years}y"
+
+
+def _two(large: int, unit: str, small: int, subunit: str) -> str:
+    return f"{large}{unit}{small}{subunit}" if small else f"{large}{unit}"
+
+
+def moment(text: Any) -> datetime | None:
+    """An RFC 3339 time, None when there is none or it is no time."""
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except (TypeError, ValueError):
+        return None
+
+
+def since(text: Any, now: datetime) -> str:
+    """How long ago."""
+    found = moment(text)
+    return UNKNOWN if found is None else duration((now - found).total_seconds())
+
+
+def look(obj: Any, path: str, default: Any = None) -> Any:
+    """The value at a path of fields with dots between them; ``default`` for null and absent."""
+    for name in path.split("."):
+        if not isinstance(obj, Mapping):
+            return default
+        obj = obj.get(name)
+    return default if obj is None else obj
+
+
+def at(path: str, default: Any = "") -> Cell:
+    """A cell that shows one field."""
+    names = path.split(".")
+
+    def cell(obj: Object, now: datetime) -> Any:  # noqa: ARG001 - the shape of a cell
+        found: Any = obj
+        for name in names:
+            found = found.get(name) if isinstance(found, Mapping) else None
+            if found is None:
+                return default
+        return found
+
+    return cell
+
+
+def count(*paths: str) -> Cell:
+    """A cell with the number of entries in lists or maps."""
+    return lambda obj, now: sum(len(look(obj, path, ())) for path in paths)  # noqa: ARG005
+
+
+def name(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return str(obj["metadata"].get("name", ""))
+
+
+def age(obj: Object, now: datetime) -> str:
+    return since(obj["metadata"].get("creationTimestamp"), now)
+
+
+def created(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    return str(obj["metadata"].get("creationTimestamp", ""))
+
+
+def labels(path: str) -> Cell:
+    """A map as ``a=b,c=d``."""
+    return lambda obj, now: label_text(look(obj, path, {}))  # noqa: ARG005
+
+
+def label_text(found: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={found[key]}" for key in sorted(found)) or NONE
+
+
+_WORDS: Final = {"In": "{} in ({})", "NotIn": "{} notin ({})", "Exists": "{}", "DoesNotExist": "!{}"}
+
+
+def selector_text(found: Mapping[str, Any] | None) -> str:
+    """A label selector as kubectl takes it; "" when it selects everything."""
+    if found is None:
+        return ""
+    parts = [(key, f"{key}={value}") for key, value in (found.get("matchLabels") or {}).items()]
+    for one in found.get("matchExpressions") or ():
+        words = _WORDS.get(one.get("operator"))
+        if words is None:
+            return "<error>"
+        parts.append((one["key"], words.format(one["key"], ",".join(sorted(one.get("values") or ())))))
+    return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))
+
+
+def selector(path: str) -> Cell:
+    return lambda obj, now: selector_text(look(obj, path)) or NONE  # noqa: ARG005
+
+
+def joined(path: str, field: str) -> Cell:
+    """One field of every item of a list, with commas."""
+    return lambda obj, now: ",".join(str(one.get(field, "")) for one in look(obj, path, ()))  # noqa: ARG005
+
+
+def some(items: Sequence[str], limit: int = 3, *, total: int | None = None, nothing: str = "") -> str:
+    """The first few, and how many more."""
+    text = ",".join(items[:limit])
+    left = (len(items) if total is None else total) - limit
+    return f"{text} + {left} more..." if left > 0 and len(items) >= limit else text or nothing
+
+
+def condition(conditions: Iterable[Mapping[str, Any]], kind: str) -> bool:
+    """Whether the (first) condition of the type is True."""
+    return next((one.get("status") == "True" for one in conditions if one.get("type") == kind), False)

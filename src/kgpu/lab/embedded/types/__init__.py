@@ -1,0 +1,1 @@
+"""What the real kinds' own strategies say: decoding, defaults, preparation, validation, admission and quota."""

@@ -1,0 +1,131 @@
+"""Namespaces that are there and not going, new nodes, volumes in use, storage defaults."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.formats.names import TAINT_NOT_READY
+from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.status import Object, not_found
+from kgpu.lab.embedded.types.admission.base import refused
+
+_KEPT: Final = frozenset({"default", "kube-system", "kube-public"})
+_ANYWHERE: Final = frozenset({"localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
+NOT_READY: Final = TAINT_NOT_READY
+_PROTECTION: Final = {
+    ("", "persistentvolumeclaims"): "kubernetes.io/pvc-protection",
+    ("", "persistentvolumes"): "kubernetes.io/pv-protection",
+}
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+
+
+class NamespaceLifecycle:
+    """Nothing is made in a namespace that is missing or going; some namespaces are never deleted."""
+
+    mutating = True
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        kind = review.kind
+        if kind.key == ("", "namespaces"):
+            if review.operation == "DELETE" and review.name in _KEPT:
+                raise refused(review, "this namespace may not be deleted")
+            return
+        if review.operation != "CREATE" or not review.namespace or kind.plural in _ANYWHERE:
+            return
+        namespace = reads.get("", "namespaces", "", review.namespace)
+        if namespace is None:
+            raise not_found("", "namespaces", review.namespace)
+        if namespace["metadata"].get("deletionTimestamp"):
+            why = f"unable to create new content in namespace {review.namespace} because it is being terminated"
+            error = refused(review, why)
+            cause = {
+                "reason": "NamespaceTerminating",
+                "message": f"namespace {review.namespace} is being terminated",
+                "field": "metadata.namespace",
+            }
+            error.details = {**(error.details or {}), "causes": [cause]}
+            raise error
+
+
+class TaintNodesByCondition:
+    """A new node takes no pods before its controller has seen it ready."""
+
+    mutating = True
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        del reads
+        if review.kind.key != ("", "nodes") or review.operation != "CREATE" or review.subresource:
+            return
+        spec = review.obj.setdefault("spec", {})
+        taint = {"key": NOT_READY, "effect": "NoSchedule"}
+        found: list[Object] = spec.get("taints") or []
+        if not any(one.get("key") == NOT_READY and one.get("effect") == "NoSchedule" for one in found):
+            spec["taints"] = [*found, taint]
+
+
+class StorageObjectInUseProtection:
+    """Volumes and claims wait for their users before they go."""
+
+    mutating = True
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        del reads
+        finalizer = _PROTECTION.get(review.kind.key)
+        if finalizer is None or review.operation != "CREATE" or review.subresource:
+            return
+        finalizers = review.obj["metadata"].setdefault("finalizers", [])
+        if finalizer not in finalizers:
+            finalizers.append(finalizer)
+
+
+class DefaultStorageClass:
+    """A claim that names no class gets the default one; of several the newest."""
+
+    mutating = True
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        if review.kind.key != ("", "persistentvolumeclaims") or review.operation != "CREATE" or review.subresource:
+            return
+        if review.obj["spec"].get("storageClassName") is not None:
+            return
+        classes = [
+            one
+            for one in reads.list("storage.k8s.io", "storageclasses")
+            if (one["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+        ]
+        if classes:
+            newest = max(
+                classes, key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"])
+            )
+            review.obj["spec"]["storageClassName"] = newest["metadata"]["name"]
+
+
+class NodeRestriction:
+    """A node's own user changes its own Node and pods, and nobody else's."""
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        user = review.call.user
+        if "system:nodes" not in user.groups or not user.name.startswith("system:node:"):
+            return
+        node = user.name.removeprefix("system:node:")
+        if review.kind.key == ("", "nodes"):
+            name = review.name or (review.obj.get("metadata") or {}).get("name", "")
+            if name and name != node:
+                verb = "create" if review.operation == "CREATE" else "modify"
+                raise refused(review, f'node "{node}" is not allowed to {verb} node "{name}"')
+        elif review.kind.key == ("", "pods"):
+            self._pod(review, reads, node)
+
+    @staticmethod
+    def _pod(review: Review, reads: Reads, node: str) -> None:
+        if review.operation == "CREATE":
+            annotations = review.obj["metadata"].get("annotations") or {}
+            if not review.subresource and _MIRROR not in annotations:
+                why = f'pod does not have "{_MIRROR}" annotation, node "{node}" can only create mirror pods'
+                raise refused(review, why)
+            return
+        pod = review.old or reads.get("", "pods", review.namespace, review.name)
+        if pod is not None and (pod["spec"].get("nodeName") or "") != node:
+            verb = "delete pods with" if review.operation == "DELETE" else "update status for pods with"
+            raise refused(review, f'node "{node}" can only {verb} spec.nodeName set to itself')

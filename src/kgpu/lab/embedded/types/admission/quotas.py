@@ -1,0 +1,57 @@
+"""ResourceQuota: nothing that would use more than a namespace may.
+
+Usage is what is stored at this very moment, added up exactly; ``status.used`` is the quota controller's.
+"""
+
+from __future__ import annotations
+
+from kgpu.base.quantity import ZERO, Quantity
+from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.status import Object
+from kgpu.lab.embedded.types import quota as rules
+from kgpu.lab.embedded.types.admission.base import PODS, refused
+
+
+class ResourceQuota:
+    """Counts creates and updates against every quota of the namespace that matches the object."""
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        if review.operation not in {"CREATE", "UPDATE"} or not review.namespace or review.subresource:
+            return
+        kind = review.kind
+        if kind.custom and review.operation == "UPDATE":
+            return
+        for quota in sorted(reads.list("", "resourcequotas", review.namespace), key=_name):
+            if rules.matches(quota, kind.group, kind.plural, review.obj):
+                self._check(review, reads, quota)
+
+    @staticmethod
+    def _check(review: Review, reads: Reads, quota: Object) -> None:
+        kind, hard = review.kind, _limits(quota)
+        if kind.key == PODS:
+            missing = rules.unstated(hard, review.obj["spec"])
+            if missing:
+                raise refused(review, f"failed quota: {_name(quota)}: {missing}")
+        wanted = rules.object_usage(kind.group, kind.plural, review.obj)
+        old = review.old
+        if review.operation == "UPDATE" and old is not None and rules.matches(quota, kind.group, kind.plural, old):
+            before = rules.object_usage(kind.group, kind.plural, old)
+            wanted = {name: amount - before.get(name, ZERO) for name, amount in wanted.items()}
+        wanted = {name: amount for name, amount in wanted.items() if name in hard and amount.nanos > 0}
+        if not wanted:
+            return
+        used = rules.quota_usage(quota, {kind.key: reads.list(kind.group, kind.plural, review.namespace)})
+        over = sorted(name for name, amount in wanted.items() if used[name] + amount > hard[name])
+        if over:
+            parts = ({name: amounts[name] for name in over} for amounts in (wanted, used, hard))
+            requested, so_far, limited = (rules.shown(part) for part in parts)
+            why = f"exceeded quota: {_name(quota)}, requested: {requested}, used: {so_far}, limited: {limited}"
+            raise refused(review, why)
+
+
+def _name(quota: Object) -> str:
+    return str(quota["metadata"]["name"])
+
+
+def _limits(quota: Object) -> dict[str, Quantity]:
+    return {name: Quantity.parse(text) for name, text in (quota["spec"].get("hard") or {}).items()}

@@ -1,0 +1,95 @@
+"""Cluster addresses and node ports of Services, as the real server's allocators give them."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from typing import Final
+
+from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.status import Object, bad_value, invalid
+
+NETWORK: Final = ipaddress.ip_network("10.96.0.0/12")
+_PORTS: Final = range(30000, 32768)
+_TAKEN: Final = "failed to allocate IP {0}: provided IP is already allocated"
+
+
+class ServiceAddresses:
+    """Gives a Service its address, families and ports, or refuses those that somebody has."""
+
+    mutating = True
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        if review.kind.key != ("", "services") or review.subresource or review.operation not in {"CREATE", "UPDATE"}:
+            return
+        spec = review.obj["spec"]
+        own = review.obj["metadata"].get("uid") or (review.old or {}).get("metadata", {}).get("uid")
+        others = [one["spec"] for one in reads.list("", "services") if one["metadata"].get("uid") != own]
+        if review.old is not None:
+            _keep(spec, review.old["spec"])
+        if spec.get("type") == "ExternalName":
+            return
+        one, several = spec.get("clusterIP"), spec.get("clusterIPs")
+        if one and not several:
+            spec["clusterIPs"] = [one]
+        if not spec.get("clusterIP") and not spec.get("clusterIPs"):
+            taken = {address for other in others for address in other.get("clusterIPs") or ()}
+            spec["clusterIP"] = _free_address(taken)
+            spec["clusterIPs"] = [spec["clusterIP"]]
+        elif spec.get("clusterIP") not in {"None", None} and review.old is None:
+            self._asked(review, others)
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        if spec.get("type") == "NodePort" or (
+            spec.get("type") == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False
+        ):
+            _node_ports(spec, others)
+
+    @staticmethod
+    def _asked(review: Review, others: list[Object]) -> None:
+        address = review.obj["spec"]["clusterIP"]
+        try:
+            inside = ipaddress.ip_address(address) in NETWORK
+        except ValueError:
+            return
+        words = ""
+        if not inside:
+            words = f"failed to allocate IP {address}: the provided network does not match the current range"
+        elif any(address in (other.get("clusterIPs") or ()) for other in others):
+            words = _TAKEN.format(address)
+        if words:
+            name = str(review.obj["metadata"].get("name") or "")
+            errors = [bad_value("spec.clusterIPs", review.obj["spec"]["clusterIPs"], words)]
+            raise invalid("", "Service", name, errors)
+
+
+def _keep(spec: Object, old: Object) -> None:
+    """An update that says nothing keeps what the Service has."""
+    if "ExternalName" in {spec.get("type"), old.get("type")}:
+        return
+    for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+        if field not in spec and field in old and not (field == "clusterIPs" and spec.get("clusterIP")):
+            spec[field] = old[field]
+    if spec.get("type") in {"NodePort", "LoadBalancer"}:
+        ports = {(one.get("protocol"), one.get("port")): one.get("nodePort") for one in old.get("ports") or ()}
+        for port in spec.get("ports") or ():
+            known = ports.get((port.get("protocol"), port.get("port")))
+            if not port.get("nodePort") and known:
+                port["nodePort"] = known
+
+
+def _free_address(taken: set[str]) -> str:
+    first = int(NETWORK.network_address)
+    while True:
+        address = str(ipaddress.ip_address(first + random.randrange(257, NETWORK.num_addresses - 1)))  # noqa: S311
+        if address not in taken:
+            return address
+
+
+def _node_ports(spec: Object, others: list[Object]) -> None:
+    taken = {port.get("nodePort") for other in others for port in other.get("ports") or ()}
+    taken |= {port.get("nodePort") for port in spec.get("ports") or ()}
+    for port in spec.get("ports") or ():
+        if not port.get("nodePort"):
+            port["nodePort"] = next(number for number in random.sample(_PORTS, len(_PORTS)) if number not in taken)
+            taken.add(port["nodePort"])

@@ -1,0 +1,66 @@
+"""``BuiltinRules``: what the real API's own kinds say about their objects, in the words of the real server.
+
+Decoding makes an object as Go would have decoded and printed it (``shape``), defaults come from ``defaults``, what the
+strategies set and keep from ``prepare``, complaints from ``validate``. Pure: nothing is looked up anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from kgpu.lab.embedded.core.model import Call, copied
+from kgpu.lab.embedded.kinds import Kind, schema_data
+from kgpu.lab.embedded.schema import ANYTHING, Node
+from kgpu.lab.embedded.status import FieldError, Object, bad_request
+from kgpu.lab.embedded.strict import check
+from kgpu.lab.embedded.types import prepare, validate
+from kgpu.lab.embedded.types.shape import DecodeError, shape
+
+
+class BuiltinRules:
+    """TypeRules of every kind that is not a CRD's. One instance serves all; it keeps no state."""
+
+    def schema(self, kind: Kind) -> Node:
+        """The kind's type tree."""
+        return _schema(kind.schema)
+
+    def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
+        """A copy as the type has it; ApiError 400 for wrong JSON types, and for unknown fields under Strict."""
+        cleaned, unknown, wrong = check(obj, self.schema(kind))
+        if wrong:
+            raise bad_request(refusal(kind, wrong))
+        if unknown and call.validation == "Strict":
+            raise bad_request(refusal(kind, [f"strict decoding error: {', '.join(unknown)}"]))
+        if call.validation == "Warn":
+            call.warnings.extend(unknown)
+        found: Object = cleaned
+        try:
+            shape(kind.schema).settle(found)
+        except DecodeError as error:
+            raise bad_request(refusal(kind, [str(error)])) from error
+        return found
+
+    def default(self, kind: Kind, obj: Object) -> None:
+        """Fill in the real server's defaults, in place."""
+        shape(kind.schema).default(obj)
+
+    def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
+        """What the strategy sets, keeps and clears, in place."""
+        prepare.prepare(kind, obj, old, subresource)
+
+    def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+        """Every complaint, in the real order."""
+        return validate.validate(kind, obj, old, subresource)
+
+
+def refusal(kind: Kind, reasons: list[str]) -> str:
+    """The sentence around decoding errors."""
+    return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {", ".join(reasons)}'
+
+
+@functools.cache
+def _schema(name: str) -> Node:
+    return Node({"$ref": name}, schema_data()) if name else ANYTHING
+
+
+__all__ = ["BuiltinRules", "copied", "refusal"]

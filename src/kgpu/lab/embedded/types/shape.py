@@ -1,0 +1,224 @@
+"""Built-in types compiled for walking: how Go prints unset fields, where quantities and times are, what has defaults.
+
+``Shape.settle`` makes an object look as if a Go server had decoded and printed it: nulls and empty ``omitempty`` fields
+go, structs and required fields appear, quantities and times get their canonical text. ``Shape.default`` applies a table
+of functions by type, parents first, and the schemas' own defaults. Both change in place. Compiled once per type.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import re
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.quantity import Quantity, QuantityError
+from kgpu.lab.embedded.kinds import schema_data
+from kgpu.lab.embedded.status import Object
+
+API: Final = "io.k8s.api."
+META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1."
+_EMPTY: Final[tuple[Any, ...]] = ("", 0, False, [], {})
+_STAMP: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+class DecodeError(Exception):
+    """A value that Go could not have decoded; the text is Go's."""
+
+
+class _Row(msgspec.Struct):
+    drop: frozenset[str] = frozenset()
+    zero: dict[str, Any] = {}
+    struct: frozenset[str] = frozenset()
+
+
+@functools.cache
+def _rows() -> dict[str, _Row]:
+    data = resources.files(__package__).joinpath("data", "fields.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, _Row])
+
+
+def _quantity(value: Any) -> Any:
+    try:
+        return str(Quantity.parse(value))
+    except QuantityError as error:
+        raise DecodeError(error.reason) from error
+
+
+def _moment(value: Any, digits: int) -> str:
+    shape = _STAMP.fullmatch(value) if isinstance(value, str) else None
+    try:
+        if shape is None:
+            raise ValueError
+        moment = dt.datetime.fromisoformat(f"{value[:19]}{shape[8].replace('Z', '+00:00')}").astimezone(dt.UTC)
+    except (ValueError, OverflowError) as error:
+        layout = f"2006-01-02T15:04:05{'.' + '0' * digits if digits else ''}Z07:00"
+        words = f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"'
+        raise DecodeError(words) from error
+    fraction = f".{(shape[7] or '').ljust(digits, '0')[:digits]}" if digits else ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+_LEAVES: Final[dict[str, Callable[[Any], Any]]] = {
+    "io.k8s.apimachinery.pkg.api.resource.Quantity": _quantity,
+    f"{META}Time": functools.partial(_moment, digits=0),
+    f"{META}MicroTime": functools.partial(_moment, digits=6),
+}
+Defaulter = Callable[[Object], None]
+
+
+class Shape:
+    """One type. ``leaf`` types have a function from value to value; others their fields' shapes."""
+
+    __slots__ = ("_defaults", "_fields", "_lists", "_maps", "_row", "_structs", "leaf", "name", "texts")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.leaf = _LEAVES.get(name)
+        self._row = _rows().get(name, _Row())
+        self._fields: dict[str, Shape] = {}
+        self._lists: dict[str, Shape] = {}
+        self._maps: dict[str, Shape] = {}
+        self.texts: frozenset[str] = frozenset()
+        self._structs: tuple[tuple[str, Shape], ...] = ()
+        self._defaults: _Plan | None = None
+
+    def _compile(self) -> None:
+        properties: Mapping[str, Any] = schema_data().get(self.name, {}).get("properties", {})
+        texts = set()
+        for field, raw in properties.items():
+            reference = raw.get("$ref")
+            items, values = raw.get("items"), raw.get("additionalProperties")
+            if reference is not None:
+                self._fields[field] = shape(reference)
+            elif isinstance(items, Mapping) and "$ref" in items:
+                self._lists[field] = shape(items["$ref"])
+            elif isinstance(values, Mapping) and "$ref" in values:
+                self._maps[field] = shape(values["$ref"])
+            elif isinstance(values, Mapping) and values.get("type") == "string":
+                texts.add(field)
+        self.texts = frozenset(texts)
+        self._structs = tuple((field, self._fields[field]) for field in self._row.struct if field in self._fields)
+
+    def settle(self, obj: Object) -> None:
+        """As Go would print it. Raises DecodeError."""
+        row = self._row
+        fields, lists, maps = self._fields, self._lists, self._maps
+        for key, value in tuple(obj.items()):
+            if value is None or (key in row.drop and value in _EMPTY):
+                del obj[key]
+            elif key in fields:
+                child = fields[key]
+                if child.leaf is not None:
+                    obj[key] = child.leaf(value)
+                elif isinstance(value, dict):
+                    child.settle(value)
+            elif key in lists and isinstance(value, list):
+                child = lists[key]
+                for index, one in enumerate(value):
+                    if child.leaf is not None:
+                        value[index] = child.leaf(one)
+                    elif isinstance(one, dict):
+                        child.settle(one)
+            elif key in maps and isinstance(value, dict):
+                child = maps[key]
+                for name, one in value.items():
+                    if child.leaf is not None:
+                        value[name] = child.leaf(one) if one is not None else "0"
+                    elif isinstance(one, dict):
+                        child.settle(one)
+            elif key in self.texts and isinstance(value, dict) and None in value.values():
+                obj[key] = {name: "" if one is None else one for name, one in value.items()}
+        for key, zero in row.zero.items():
+            if not obj.get(key):
+                obj[key] = zero
+        for key, child in self._structs:
+            if key not in obj:
+                empty: Object = {}
+                obj[key] = empty
+                child.settle(empty)
+
+    def default(self, obj: Object) -> None:
+        """Fill in defaults, in place."""
+        if self._defaults is None:
+            self._defaults = _Plan(self)
+        self._defaults.run(obj)
+
+
+class _Plan:
+    """The part of a type below which any default is."""
+
+    __slots__ = ("functions", "nested", "own")
+
+    def __init__(self, of: Shape) -> None:
+        from kgpu.lab.embedded.types.defaults import DEFAULTS
+
+        raw = schema_data().get(of.name, {}).get("properties", {})
+        found: Defaulter | None = DEFAULTS.get(of.name)
+        self.functions: tuple[Defaulter, ...] = () if found is None else (found,)
+        self.own = tuple(
+            (name, one["default"])
+            for name, one in raw.items()
+            if isinstance(one.get("default"), str | int) and one["default"]
+        )  # fmt: skip
+        self.nested = tuple(
+            (name, child, how)
+            for how, table in enumerate((of._fields, of._lists, of._maps))
+            for name, child in table.items()
+            if child.leaf is None and has_defaults(child.name)
+        )
+
+    def run(self, obj: Object) -> None:
+        for function in self.functions:
+            function(obj)
+        for name, value in self.own:
+            if obj.get(name) in (None, ""):
+                obj[name] = value
+        for name, child, how in self.nested:
+            value = obj.get(name)
+            if not value:
+                if value == {} and how == 0:
+                    child.default(value)
+            elif how == 0:
+                child.default(value)
+            else:
+                for one in value if how == 1 else value.values():
+                    child.default(one)
+
+
+@functools.cache
+def has_defaults(name: str) -> bool:
+    """Whether the type or one below it has a default."""
+    from kgpu.lab.embedded.types.defaults import DEFAULTS
+
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current in DEFAULTS:
+            return True
+        known = shape(current)
+        raw = schema_data().get(current, {}).get("properties", {})
+        if any(isinstance(one.get("default"), str | int) and one["default"] for one in raw.values()):
+            return True
+        todo += [child.name for table in (known._fields, known._lists, known._maps) for child in table.values()]
+    return False
+
+
+_shapes: dict[str, Shape] = {}
+
+
+def shape(name: str) -> Shape:
+    """The type of that schema name; the same one each time."""
+    found = _shapes.get(name)
+    if found is None:
+        found = _shapes[name] = Shape(name)
+        found._compile()
+    return found

@@ -1,0 +1,55 @@
+"""Validation of the real kinds: complaints in the real server's words, order and paths.
+
+One row per kind, ``(group, plural)`` -> check; a kind without a row has its metadata checked alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.status import FieldError, Object
+from kgpu.lab.embedded.types.validate import (
+    claims,
+    core,
+    jobs,
+    limits,
+    networking,
+    others,
+    pod_update,
+    rbac,
+    services,
+    texts,
+    workloads,
+)  # fmt: skip
+from kgpu.lab.embedded.types.validate.base import Errors, metadata, metadata_update
+
+Check = Callable[[Errors, Object, Object | None, str], None]
+
+CHECKS: Final[dict[tuple[str, str], Check]] = {
+    ("", "pods"): pod_update.check,
+    ("", "persistentvolumes"): claims.volume,
+    ("", "persistentvolumeclaims"): claims.claim,
+    **workloads.CHECKS,
+    **jobs.CHECKS,
+    **core.CHECKS,
+    **limits.CHECKS,
+    **services.CHECKS,
+    **networking.CHECKS,
+    **rbac.CHECKS,
+    **others.CHECKS,
+}
+
+
+def validate(kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
+    """Every complaint; ``old`` is None on a create."""
+    errors: Errors = []
+    check = CHECKS.get(kind.key)
+    if check is not None:
+        check(errors, obj, old, subresource)
+    elif old is None:
+        metadata(errors, obj["metadata"], namespaced=kind.namespaced, rule=texts.subdomain)
+    else:
+        metadata_update(errors, obj["metadata"], old["metadata"])
+    return errors

@@ -1,0 +1,207 @@
+"""Containers of a pod spec: main, init and ephemeral ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.lab.embedded.status import Object, bad_value, forbidden_field, required
+from kgpu.lab.embedded.types.validate import texts
+from kgpu.lab.embedded.types.validate.base import (
+    Errors,
+    duplicate,
+    needed,
+    not_found,
+    not_supported,
+    one_of,
+    syntax,
+    too_long,
+)  # fmt: skip
+from kgpu.lab.embedded.types.validate.environment import environment
+from kgpu.lab.embedded.types.validate.mounts import devices, mounts
+from kgpu.lab.embedded.types.validate.probes import lifecycle, probe
+from kgpu.lab.embedded.types.validate.resources import requirements
+from kgpu.lab.embedded.types.validate.security import container_security
+
+PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+_PULL: Final = ("Always", "IfNotPresent", "Never")
+_MESSAGES: Final = ("File", "FallbackToLogsOnError")
+_RESTART: Final = ("Always", "Never", "OnFailure")
+_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
+_ONLY_SIDECARS: Final = "may not be set for init containers without restartPolicy=Always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a container's checks need of its pod."""
+
+    volumes: Mapping[str, Object]
+    claims: set[str]
+    restart_policy: str
+    host_users: bool
+    grace: int | None
+    system: str
+
+
+def containers(errors: Errors, path: str, found: list[Object], around: Around) -> None:
+    """``spec.containers``."""
+    if not found:
+        errors.append(required(path))
+        return
+    names: set[str] = set()
+    for index, one in enumerate(found):
+        at = f"{path}[{index}]"
+        _common(errors, at, one, around)
+        _unique(errors, at, one, names)
+        _hooks(errors, at, one, around)
+        _restart_rules(errors, at, one)
+    host_ports(errors, path, found)
+
+
+def init_containers(errors: Errors, path: str, found: list[Object], main: list[Object], around: Around) -> None:
+    """``spec.initContainers``; their names differ from those of the main ones."""
+    names = {one.get("name", "") for one in main}
+    for index, one in enumerate(found):
+        at = f"{path}[{index}]"
+        _common(errors, at, one, around)
+        _restart_rules(errors, at, one)
+        _unique(errors, at, one, names)
+        host_ports(errors, path, [one])
+        if one.get("restartPolicy") == "Always":
+            _hooks(errors, at, one, around)
+            continue
+        for field in ("lifecycle", *_PROBES):
+            if field in one:
+                errors.append(forbidden_field(f"{at}.{field}", _ONLY_SIDECARS))
+
+
+def ephemeral_containers(errors: Errors, path: str, found: list[Object], others: list[Object], around: Around) -> None:
+    """``spec.ephemeralContainers``."""
+    known = {one.get("name", "") for one in others}
+    names = set(known)
+    for index, one in enumerate(found):
+        at = f"{path}[{index}]"
+        _common(errors, at, one, around)
+        image_padding(errors, at, one)
+        _unique(errors, at, one, names)
+        target = one.get("targetContainerName")
+        if target and target not in known:
+            errors.append(not_found(f"{at}.targetContainerName", target))
+        for field in ("ports", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"):
+            if one.get(field):
+                errors.append(forbidden_field(f"{at}.{field}", "cannot be set for an Ephemeral Container"))
+        for number, mount in enumerate(one.get("volumeMounts") or ()):
+            for field in ("subPath", "subPathExpr"):
+                if mount.get(field):
+                    words = "cannot be set for an Ephemeral Container"
+                    errors.append(forbidden_field(f"{at}.volumeMounts[{number}].{field}", words))
+
+
+def image_padding(errors: Errors, path: str, one: Object) -> None:
+    """Only pods complain of it; templates don't."""
+    image = one.get("image", "")
+    if image != image.strip():
+        errors.append(bad_value(f"{path}.image", image, "must not have leading or trailing whitespace"))
+
+
+def _unique(errors: Errors, path: str, one: Object, names: set[str]) -> None:
+    name = one.get("name", "")
+    if name in names:
+        errors.append(duplicate(f"{path}.name", name))
+    else:
+        names.add(name)
+
+
+def _hooks(errors: Errors, path: str, one: Object, around: Around) -> None:
+    lifecycle(errors, f"{path}.lifecycle", one.get("lifecycle"), around.grace, around.system)
+    for kind in _PROBES:
+        probe(errors, f"{path}.{kind}", one.get(kind), kind, around.grace)
+
+
+def _common(errors: Errors, path: str, one: Object, around: Around) -> None:
+    needed(errors, f"{path}.name", one.get("name"), texts.label)
+    if not one.get("image"):
+        errors.append(required(f"{path}.image"))
+    one_of(errors, f"{path}.terminationMessagePolicy", one.get("terminationMessagePolicy", ""), _MESSAGES, order=True)
+    if one.get("ports"):
+        ports(errors, f"{path}.ports", one["ports"])
+    environment(errors, path, one)
+    mounts(errors, f"{path}.volumeMounts", one, around.volumes)
+    devices(errors, f"{path}.volumeDevices", one, around.volumes)
+    one_of(errors, f"{path}.imagePullPolicy", one.get("imagePullPolicy", ""), _PULL)
+    if one.get("resources"):
+        requirements(errors, f"{path}.resources", one["resources"], around.claims)
+    if one.get("resizePolicy"):
+        _resize(errors, f"{path}.resizePolicy", one["resizePolicy"], around.restart_policy)
+    container_security(errors, f"{path}.securityContext", one.get("securityContext"), host_users=around.host_users)
+
+
+def ports(errors: Errors, path: str, found: list[Object]) -> None:
+    names: set[str] = set()
+    for index, port in enumerate(found):
+        at, name = f"{path}[{index}]", port.get("name", "")
+        if name:
+            wrong = texts.port_name(name)
+            syntax(errors, f"{at}.name", name, texts.port_name)
+            if name in names:
+                errors.append(duplicate(f"{at}.name", name))
+            elif not wrong:
+                names.add(name)
+        number = port.get("containerPort", 0)
+        if number == 0:
+            errors.append(required(f"{at}.containerPort"))
+        for field, value in (("containerPort", number), ("hostPort", port.get("hostPort", 0))):
+            for message in texts.port_number(value) if value else ():
+                errors.append(bad_value(f"{at}.{field}", value, message))
+        one_of(errors, f"{at}.protocol", port.get("protocol", ""), PROTOCOLS)
+
+
+def host_ports(errors: Errors, path: str, found: list[Object]) -> None:
+    """No two containers ask for the same port of the node."""
+    seen: set[str] = set()
+    for index, one in enumerate(found):
+        for number, port in enumerate(one.get("ports") or ()):
+            wanted = port.get("hostPort", 0)
+            if not wanted:
+                continue
+            key = f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{wanted}"
+            if key in seen:
+                errors.append(duplicate(f"{path}[{index}].ports[{number}].hostPort", key))
+            seen.add(key)
+
+
+def _resize(errors: Errors, path: str, found: list[Object], restart_policy: str) -> None:
+    seen: set[str] = set()
+    for index, one in enumerate(found):
+        name, policy = one.get("resourceName", ""), one.get("restartPolicy", "")
+        if name in seen:
+            errors.append(duplicate(f"{path}[{index}]", name))
+        seen.add(name)
+        one_of(errors, path, name, ("cpu", "memory"))
+        one_of(errors, path, policy, ("NotRequired", "RestartContainer"))
+        if restart_policy == "Never" and policy != "NotRequired":
+            errors.append(bad_value(path, policy, "must be 'NotRequired' when `restartPolicy` is 'Never'"))
+
+
+def _restart_rules(errors: Errors, path: str, one: Object) -> None:
+    policy, rules = one.get("restartPolicy"), one.get("restartPolicyRules") or []
+    if policy is None:
+        if rules:
+            words = "must specify restartPolicy when restart rules are used"
+            errors.append(required(f"{path}.restartPolicy", words))
+    elif policy not in _RESTART:
+        errors.append(not_supported(f"{path}.restartPolicy", policy, _RESTART))
+    if len(rules) > 20:
+        errors.append(too_long(f"{path}.restartPolicyRules", 20))
+    for index, rule in enumerate(rules):
+        at, codes = f"{path}.restartPolicyRules[{index}]", rule.get("exitCodes")
+        if rule.get("action") != "Restart":
+            errors.append(not_supported(f"{at}.action", rule.get("action", ""), ("Restart",)))
+        if codes is None:
+            errors.append(required(f"{at}.exitCodes", "must be specified"))
+            continue
+        if codes.get("operator") not in {"In", "NotIn"}:
+            errors.append(not_supported(f"{at}.exitCodes.operator", codes.get("operator", ""), ("In", "NotIn")))
+        if len(codes.get("values") or ()) > 255:
+            errors.append(too_long(f"{at}.exitCodes.values", 255))

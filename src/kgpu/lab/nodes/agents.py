@@ -1,0 +1,120 @@
+"""The agent of a full node: one real ``kgpu agent`` process with a simulated driver root of its own, kept running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.errors import UserError
+from kgpu.formats.names import ENV_HW_STATE
+from kgpu.lab.nodes.spec import NodeSpec, mig_rows
+
+log = logging.getLogger(__name__)
+
+CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
+LOG_LIMIT: Final = 4 << 20  # bytes, after which a log starts over
+STOP_S: Final = 12.0
+_POLICY: Final = BackoffPolicy(first=0.5, cap=10.0, healthy_after=20.0)
+
+
+def make_hardware(spec: NodeSpec, root: Path) -> None:
+    """The node's simulated driver root, MIG layout included; an existing one is kept. Raises ConfigError, HwError."""
+    if (root / "state").exists():
+        return
+    from kgpu.hw.fake import create, mig, operate
+
+    temporary = root.with_name(f".{root.name}.new")
+    create.create_root(spec.profile, temporary, gpus=spec.gpus, seed=spec.name, force=True)
+    rows = mig_rows(spec, len(operate.snapshot(temporary)["gpus"]))
+    for gpu, profiles in rows:
+        mig.partition(temporary, gpu, mig.expand(profiles))
+    os.rename(temporary, root)
+
+
+def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path, cdi: Path) -> list[str]:
+    """The agent's command line."""
+    root = folder / "hw"
+    config = folder / "config.yaml"
+    words = [
+        sys.executable, "-m", "kgpu", "agent",
+        "--roles", "deviceplugin,labels",
+        "--root", str(root),
+        "--driver-root", str(root),
+        "--kubeconfig", str(kubeconfig),
+        "--node-name", spec.name,
+        "--kubelet-socket", str(kubelet_socket),
+        "--state-dir", str(folder / "agent"),
+        "--cdi-dir", str(cdi),
+        "--device-list-strategy", "cdi-cri",
+        "--labels-sink", "node",
+    ]  # fmt: skip
+    if config.exists():
+        return [*words, "--config-file", str(config)]
+    return [*words, "--config-map", CONFIG_MAP, "--fallback-strategies", "named,single,empty"]
+
+
+async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path, cdi: Path) -> None:
+    """Run the agent until cancelled; when it ends it is started again, with growing pauses."""
+    backoff = Backoff(_POLICY)
+    env = {
+        **os.environ,
+        ENV_HW_STATE: str(folder / "hw" / "state"),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")])  # noqa: ASYNC240
+        ),
+        "PYTHONSAFEPATH": "1",
+    }
+    path = folder / "agent.log"
+    while True:
+        begun = time.monotonic()
+        mode = "wb" if path.exists() and path.stat().st_size > LOG_LIMIT else "ab"
+        with path.open(mode) as out:
+            process = await asyncio.create_subprocess_exec(
+                *command(spec, folder, kubelet_socket, kubeconfig, cdi),
+                stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=str(folder),
+            )  # fmt: skip
+        (folder / "agent.pid").write_text(f"{process.pid}\n")
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            await _stop(process)
+            raise
+        log.warning("node %s: its agent ended with %s; it is started again", spec.name, code)
+        await asyncio.sleep(backoff.next_delay(ran_for=time.monotonic() - begun))
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def end_former(folder: Path) -> None:
+    """End the agent that a killed host process left behind."""
+    try:
+        pid = int((folder / "agent.pid").read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return
+    if str(folder / "agent").encode() in words:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def explain(error: BaseException) -> str:
+    """One line about what went wrong."""
+    return error.one_line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

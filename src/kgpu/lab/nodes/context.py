@@ -1,0 +1,97 @@
+"""What a pod's worker gets of its node: ports to the API server, the device manager, the runtime, and the node's facts."""  # noqa: E501
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kgpu.kube.port import CONFIG_MAPS, KubeApi, Object, Resource
+from kgpu.kubelet.fake import FakeKubelet
+from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref
+from kgpu.lab.nodes.podevents import Note, Recorder
+from kgpu.lab.nodes.runtime import Runtime
+
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+_KINDS: Final = {CONFIG_MAP: CONFIG_MAPS, SECRET: SECRETS}
+
+
+class Addresses:
+    """Fake pod addresses of all nodes of a host, 10.244.1.1 onwards; freed ones are given again last."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._used: set[str] = set()
+
+    def take(self) -> str:
+        """A free address."""
+        for _ in range(1 << 17):
+            number = self._next
+            self._next = (self._next + 1) % (1 << 17)
+            address = f"10.{244 + number // (255 * 254)}.{1 + number // 254 % 255}.{1 + number % 254}"
+            if address not in self._used:
+                self._used.add(address)
+                return address
+        return "10.244.0.1"
+
+    def keep(self, address: str) -> None:
+        """An address that a pod of an earlier host process has."""
+        self._used.add(address)
+
+    def free(self, address: str) -> None:
+        """Its pod is gone."""
+        self._used.discard(address)
+
+
+def loopback(pod_address: str) -> str:
+    """The address of this machine under which a pod's program is reached: 10.A.B.C is 127.A.B.C."""
+    first, _, rest = pod_address.partition(".")
+    return f"127.{rest}" if first == "10" else pod_address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """One node, as its pods see it. ``scale`` shortens Kubernetes' long waits; ``specs`` are the CDI folders."""
+
+    name: str
+    folder: Path
+    api: KubeApi
+    recorder: Recorder
+    runtime: Runtime
+    devices: FakeKubelet
+    addresses: Addresses
+    host_ip: str
+    allocatable: Callable[[], Mapping[str, str]]
+    specs: tuple[Path, ...]
+    light: bool = False
+    scale: float = 1.0
+    claims: Callable[[Object], Awaitable[Mapping[str, tuple[str, ...]]]] | None = None
+    now: Callable[[], float] = time.time
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
+
+    async def objects(self, namespace: str, refs: set[Ref]) -> dict[Ref, Object | None]:
+        """The ConfigMaps and Secrets; None for those that are not there. Raises KubeError."""
+        return {
+            (kind, name): await self.api.get(_KINDS[kind], name, namespace=namespace) for kind, name in sorted(refs)
+        }
+
+    async def token(self, namespace: str, account: str) -> str:
+        """A service account's token for a pod. Raises KubeError."""
+        request: Object = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "metadata": {"name": account, "namespace": namespace},
+            "spec": {"expirationSeconds": 3607},
+        }
+        answer = await self.api.create(SERVICE_ACCOUNTS, request, subresource="token")
+        return str((answer.get("status") or {}).get("token") or "")
+
+    def event(self, pod: Object, kind: str, reason: str, message: str, container: str = "", init: bool = False) -> None:  # noqa: PLR0917
+        """Tell something about a pod or one of its containers."""
+        path = f"spec.{'initContainers' if init else 'containers'}{{{container}}}" if container else ""
+        about = {**pod, "kind": "Pod"}
+        self.recorder.note(Note(node=self.name, about=about, kind=kind, reason=reason, message=message, field=path))

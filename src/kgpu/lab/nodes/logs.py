@@ -1,0 +1,123 @@
+"""Reads container logs in the CRI form (``TIME STREAM TAG TEXT``) as ``kubectl logs`` asks for them.
+
+Selection is pure; ``follow`` waits for more until the container has ended. Input is whatever lies in the file: a line that
+is not of the form is passed on as it is.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+POLL_S: Final = 0.1
+BLOCK: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What is asked for. ``since`` is an RFC 3339 time, "" for all; ``tail`` None for all, ``limit`` in bytes."""
+
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    tail: int | None = None
+    since: str = ""
+    limit: int | None = None
+
+
+def parse_options(query: dict[str, str], now: float) -> LogOptions:
+    """From the query of a request. Raises ValueError for what is no number."""
+    since = query.get("sinceTime", "")
+    if "sinceSeconds" in query:
+        when = dt.datetime.fromtimestamp(now - int(query["sinceSeconds"]), dt.UTC)
+        since = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def number(name: str) -> int | None:
+        return int(query[name]) if query.get(name) else None
+
+    def flag(name: str) -> bool:
+        return query.get(name, "").lower() in {"true", "1"}
+
+    return LogOptions(
+        follow=flag("follow"),
+        previous=flag("previous"),
+        timestamps=flag("timestamps"),
+        tail=number("tailLines"),
+        since=since,
+        limit=number("limitBytes"),
+    )
+
+
+def render(line: bytes, options: LogOptions) -> bytes:
+    """One stored line as it is shown; empty when ``since`` leaves it out."""
+    parts = line.rstrip(b"\n").split(b" ", 3)
+    if len(parts) < 3 or parts[1] not in {b"stdout", b"stderr"}:
+        return line
+    text = parts[3] if len(parts) == 4 else b""
+    if options.since and parts[0].decode(errors="replace").rstrip("Z") < options.since.rstrip("Z"):
+        return b""
+    end = b"" if parts[2] == b"P" else b"\n"
+    return (parts[0] + b" " if options.timestamps else b"") + text + end
+
+
+def tail_offset(path: Path, lines: int) -> int:
+    """Where the last ``lines`` lines of the file begin."""
+    size = path.stat().st_size
+    if lines <= 0:
+        return size
+    found, end = 0, size
+    with path.open("rb") as file:
+        while end > 0:
+            begin = max(0, end - BLOCK)
+            file.seek(begin)
+            block = file.read(end - begin)
+            at = len(block)
+            while (at := block.rfind(b"\n", 0, at)) >= 0:
+                if begin + at == size - 1:
+                    continue
+                found += 1
+                if found == lines:
+                    return begin + at + 1
+            end = begin
+    return 0
+
+
+async def read(path: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """The pieces of a log; with ``follow`` until ``ended()`` is true and everything is read."""
+    left = options.limit
+    position = tail_offset(path, options.tail) if options.tail is not None else 0
+    with path.open("rb") as file:
+        file.seek(position)
+        rest = b""
+        while True:
+            over = ended()
+            block = file.read(BLOCK)
+            if not block:
+                if not options.follow or over:
+                    break
+                await asyncio.sleep(POLL_S)
+                continue
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()
+            out = b"".join(render(line + b"\n", options) for line in lines)
+            if left is not None:
+                out, left = out[:left], left - len(out)
+            if out:
+                yield out
+            if left is not None and left <= 0:
+                return
+        if rest:
+            yield render(rest, options)
+
+
+def size(path: Path) -> int:
+    """Bytes of a log, 0 when there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,188 @@
+"""The kubelets' HTTPS end for the API server: container logs of every node of this host, on one port.
+
+A caller shows a client certificate that the cluster's CA has signed, or the token that lies beside the key. Anything
+else gets 401. HTTP/1.1 as far as the API server and a person with curl need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import hmac
+import ipaddress
+import logging
+import secrets
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kgpu.base.files import write_atomic
+from kgpu.lab.nodes import logs
+
+log = logging.getLogger(__name__)
+
+HEAD_LIMIT: Final = 65536
+IDLE_S: Final = 300.0
+TOKEN_FILE: Final = "token"  # noqa: S105 - a file's name
+_WORDS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A container's log file, and whether it will not grow any more."""
+
+    path: Path
+    ended: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why there is no log: the HTTP status and the kubelet's words."""
+
+    code: int
+    text: str
+
+
+Finder = Callable[[str, str, str, bool], Found | Missing]
+"""(namespace, pod, container, previous) -> the log, or why there is none."""
+
+
+class LogServer:
+    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER`` on ``address``; port 0 picks one."""
+
+    def __init__(self, folder: Path, address: str, ca: bytes, find: Finder) -> None:
+        self._folder = folder
+        self._address = address
+        self._ca = ca
+        self._find = find
+        self._token = ""
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, port: int = 0) -> None:
+        """Listen. Raises OSError."""
+        cert, key = make_certificate(self._folder, self._address)
+        self._token = read_token(self._folder)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(cert, key)
+        if self._ca:
+            context.load_verify_locations(cadata=self._ca.decode())
+            context.verify_mode = ssl.CERT_OPTIONAL
+        self._server = await asyncio.start_server(self._serve, self._address, port, ssl=context, limit=HEAD_LIMIT)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop listening and hang up."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+            while await self._one(reader, writer):
+                pass
+        with contextlib.suppress(OSError, ssl.SSLError):
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        async with asyncio.timeout(IDLE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if len(words) != 3:
+            return await _answer(writer, 400, "not an HTTP request")
+        if not self._allowed(writer, headers):
+            return await _answer(writer, 401, "Unauthorized")
+        if words[0] != "GET":
+            return await _answer(writer, 405, f"method {words[0]} is not served here")
+        url = urlsplit(words[1])
+        parts = [unquote(part) for part in url.path.strip("/").split("/")]
+        if url.path == "/healthz":
+            return await _answer(writer, 200, "ok")
+        if len(parts) != 4 or parts[0] != "containerLogs":
+            return await _answer(writer, 404, f"there is no {url.path} here")
+        try:
+            options = logs.parse_options(dict(parse_qsl(url.query)), time.time())
+        except ValueError as error:
+            return await _answer(writer, 400, f"bad query: {error}")
+        found = self._find(parts[1], parts[2], parts[3], options.previous)
+        if isinstance(found, Missing):
+            return await _answer(writer, found.code, found.text)
+        return await _stream(writer, logs.read(found.path, options, found.ended))
+
+    def _allowed(self, writer: asyncio.StreamWriter, headers: dict[str, str]) -> bool:
+        # The handshake has verified a certificate against the cluster's CA, or there was none.
+        if writer.get_extra_info("peercert"):
+            return True
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip(), self._token)
+
+
+async def _answer(writer: asyncio.StreamWriter, code: int, text: str) -> bool:
+    body = text.encode()
+    head = f"HTTP/1.1 {code} {_WORDS[code]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+    return code in {200, 404}
+
+
+async def _stream(writer: asyncio.StreamWriter, pieces: AsyncIterator[bytes]) -> bool:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await writer.drain()
+    try:
+        async for piece in pieces:
+            if writer.is_closing():
+                return False
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            await writer.drain()
+    except OSError:
+        return False
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
+    return True
+
+
+def read_token(folder: Path) -> str:
+    """The token that a caller may show, made on first use; mode 0600."""
+    path = folder / TOKEN_FILE
+    if not path.exists():
+        write_atomic(path, secrets.token_urlsafe(32), mode=0o600)
+    return path.read_text().strip()
+
+
+def make_certificate(folder: Path, address: str) -> tuple[Path, Path]:
+    """A self-signed certificate for ``address`` as the kubelet makes itself one; kept in ``folder``."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    cert_path, key_path = folder / f"kubelet-{address}.crt", folder / f"kubelet-{address}.key"
+    if cert_path.exists() and key_path.exists():
+        return cert_path, key_path
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"simulated-nodes@{address}")])
+    now = dt.datetime.now(dt.UTC)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=3650))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    write_atomic(
+        key_path,
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        mode=0o600,
+    )
+    write_atomic(cert_path, cert.public_bytes(serialization.Encoding.PEM))
+    return cert_path, key_path

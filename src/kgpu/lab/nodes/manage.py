@@ -1,0 +1,274 @@
+"""Adding, removing and listing the simulated nodes of a lab, and the host process that runs them: what the CLI calls.
+
+Everything is in ``LAB/nodes``: a folder with a ``node.json`` for each node. ``add`` and ``remove`` change the folder; the
+host follows it. The host is a detached process that is recorded with its start time, so that nobody else is signalled.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.hw.fake import mig_tables, profiles
+from kgpu.lab.nodes import runtime, spec
+from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, Taint
+from kgpu.lab.real.state import ProcessRecord, alive, record, signal_process
+
+NODES: Final = "nodes"
+HOST: Final = "host"
+RECORD: Final = "process.json"
+START_S: Final = 30.0
+END_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+def nodes_dir(lab: Path) -> Path:
+    """Where a lab's nodes are."""
+    return lab / NODES
+
+
+def place(lab: Path) -> tuple[Path, str]:
+    """The kubeconfig of the lab in that folder, and the address at which its API server reaches this machine."""
+    from kgpu.lab.real import model, state
+
+    kubeconfig = lab / "kubeconfig"
+    if not kubeconfig.exists():
+        raise LabError(f"there is no lab in {lab}", "a lab that is up", "`kgpu lab up`, or give its --name")
+    real = state.load(model.Paths(lab).state)
+    return kubeconfig, "127.0.0.1" if real is None else model.Network(real.network_index).host_ip
+
+
+def known_profiles() -> tuple[str, ...]:
+    """Every profile that a node can have."""
+    return (*profiles.names(), CPU_PROFILE)
+
+
+def add(
+    lab: Path, profile: str, count: int = 1, *, name_prefix: str = "", gpus: int | None = None,
+    mig: Sequence[str] = (), light: bool = False, labels: Mapping[str, str] | None = None,
+    taints: Iterable[Taint] = (), config: str = "", cpu: str = "", memory: str = "", time_scale: float = 1.0,
+    agent: bool = True,
+) -> list[str]:  # fmt: skip
+    """Make ``count`` nodes of a profile (a file's path works too); their names. Raises LabError, ConfigError.
+
+    ``config`` is a device plugin config file's text; without one the ConfigMap of the cluster is followed.
+    """
+    if not 1 <= count <= spec.MAX_NODES_AT_ONCE:
+        raise LabError(f"{count} nodes", f"1 to {spec.MAX_NODES_AT_ONCE}", "give another --count")
+    shape = None if profile == CPU_PROFILE else profiles.load(profile, gpus=gpus)
+    folder = nodes_dir(lab)
+    prefix = name_prefix or re.sub(r"[^a-z0-9]+", "-", Path(profile).stem.lower()).strip("-")
+    names = spec.free_names(prefix, count, _taken(folder))
+    if mig and not config:
+        config = "version: v1\nflags:\n  migStrategy: mixed\n"
+    made = [
+        NodeSpec(
+            name=name, profile=str(Path(profile).absolute()) if "/" in profile else profile, gpus=gpus, light=light,
+            labels=dict(labels or {}), taints=tuple(taints), mig=tuple(mig), config=config, cpu=cpu, memory=memory,
+            time_scale=time_scale, agent=agent,
+        )
+        for name in names
+    ]  # fmt: skip
+    if shape is not None and mig:
+        check_mig(made[0], shape)
+    if config:
+        from kgpu.formats.plugin_config_parse import parse_config
+
+        parse_config(config, source="--config")
+    for one in made:
+        try:
+            spec.save(folder / one.name, one)
+        except OSError as error:
+            raise LabError(
+                f"{folder} can't be written: {error.strerror}", "a lab of this user", "bring a lab up as this user"
+            ) from error
+    return names
+
+
+def check_mig(one: NodeSpec, shape: profiles.Profile) -> None:
+    """Raises LabError when the profile's GPUs can't be cut so."""
+    for gpu, wanted in spec.mig_rows(one, len(shape.gpus)):
+        if gpu >= len(shape.gpus):
+            raise LabError(f"there is no GPU {gpu}", f"0 to {len(shape.gpus) - 1}", "correct --mig")
+        family = shape.gpus[gpu].model.mig
+        if not family:
+            raise LabError(f"{shape.gpus[gpu].model.name} has no MIG", "a GPU with MIG", "choose another profile")
+        known = {row.name.removeprefix("MIG ") for row in mig_tables.FAMILIES[family].rows}
+        for name in wanted:
+            if name.partition("c.")[2] not in known and name not in known:
+                raise LabError(
+                    f'{shape.gpus[gpu].model.name} has no MIG profile "{name}"', f"one of {', '.join(sorted(known))}",
+                    "correct --mig",
+                )  # fmt: skip
+
+
+def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]:
+    """Take nodes away, their pods and Node objects too; the names. Raises LabError for unknown ones."""
+    folder = nodes_dir(lab)
+    there = listing(lab)
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise LabError(
+            f"there is no simulated node {', '.join(missing)}",
+            f"one of: {', '.join(there) or 'there are none'}",
+            "see `kgpu lab node list`",
+        )
+    running = host_running(folder)
+    for name in names:
+        (folder / name / SPEC_FILE).unlink(missing_ok=True)
+        if not running:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    _wait(lambda: not any((folder / name).exists() for name in names), wait + 0.05 * len(names), "the nodes to go")
+    return list(names)
+
+
+def listing(lab: Path) -> dict[str, NodeSpec]:
+    """The nodes by name. Raises LabError for one that can't be read."""
+    folder = nodes_dir(lab)
+    return {name: spec.load(folder / name / SPEC_FILE) for name in _taken(folder)}
+
+
+def hw_root(lab: Path, name: str) -> Path:
+    """The simulated driver root of a node. Raises LabError when it has none."""
+    one = listing(lab).get(name)
+    root = nodes_dir(lab) / name / "hw"
+    if one is None or one.light or not one.has_gpus:
+        have = [name for name, one in listing(lab).items() if not one.light and one.has_gpus]
+        raise LabError(
+            f"node {name} has no simulated hardware to change", f"one of: {', '.join(have) or 'there is none'}",
+            "see `kgpu lab node list`",
+        )  # fmt: skip
+    return root
+
+
+def status(lab: Path) -> dict[str, Any]:
+    """What is known without asking the API server: nodes, the host's pid (0 when it is down) and its log."""
+    folder = nodes_dir(lab)
+    process = _record(folder)
+    return {
+        "host": process.pid if process is not None and alive(process) else 0,
+        "log": str(folder / HOST / "log"),
+        "nodes": [spec.to_builtins(one) for one in listing(lab).values()],
+    }
+
+
+def _taken(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted((entry.name for entry in folder.iterdir() if (entry / SPEC_FILE).exists()), key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (1 << 30, part) for part in re.split(r"(\d+)", name) if part]
+
+
+# --- the host process ---
+
+
+def start_host(lab: Path, kubeconfig: Path, *, address: str = "127.0.0.1", containers: str = "") -> int:
+    """Start the host of the lab's nodes unless it runs; its pid. Raises LabError."""
+    folder = nodes_dir(lab)
+    own = folder / HOST
+    if host_running(folder):
+        return _pid(folder)
+    own.mkdir(parents=True, exist_ok=True)
+    ready = own / "ready"
+    ready.unlink(missing_ok=True)
+    source = str(Path(__file__).resolve().parents[3])
+    modules = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "kgpu.lab.nodes", "--dir", str(folder), "--kubeconfig", str(kubeconfig)]
+    command += ["--address", address, *(["--containers", containers] if containers else [])]
+    with (own / "log").open("ab") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
+            env={**os.environ, "PYTHONPATH": modules},
+        )  # fmt: skip
+    write_atomic(own / RECORD, msgspec.json.encode(record(process.pid)), mode=0o600)
+    deadline = time.monotonic() + START_S
+    while not ready.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            tail = "\n".join((own / "log").read_text(errors="replace").splitlines()[-6:])
+            raise LabError(f"the host of simulated nodes did not start:\n{tail}", "a running host", f"see {own}/log")
+        time.sleep(_POLL_S)
+    return process.pid
+
+
+def stop_host(lab: Path) -> bool:
+    """End the host and every container of its nodes; False when nothing ran. The nodes stay for the next start."""
+    folder = nodes_dir(lab)
+    process = _record(folder)
+    found = process is not None and alive(process)
+    if process is not None and found:
+        signal_process(process, signal.SIGTERM)
+        deadline = time.monotonic() + END_S
+        while alive(process) and time.monotonic() < deadline:
+            _reap(process.pid)
+            time.sleep(_POLL_S)
+        signal_process(process, signal.SIGKILL)
+    if folder.is_dir():
+        end_leftovers(folder)
+    return found
+
+
+def end_leftovers(folder: Path) -> None:
+    """End agents and containers that a killed host left."""
+    from kgpu.lab.nodes.agents import end_former
+
+    for entry in folder.iterdir():
+        for state in entry.glob("c/*/state.json"):
+            for pid in runtime.processes_of(state.parent):
+                _signal(pid)
+        end_former(entry)
+
+
+def _signal(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reap(pid: int) -> None:
+    """It may be a child of this very process."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def host_running(folder: Path) -> bool:
+    """Whether the host of these nodes is alive."""
+    process = _record(folder)
+    return process is not None and alive(process)
+
+
+def _pid(folder: Path) -> int:
+    process = _record(folder)
+    return process.pid if process is not None else 0
+
+
+def _record(folder: Path) -> ProcessRecord | None:
+    try:
+        return msgspec.json.decode((folder / HOST / RECORD).read_bytes(), type=ProcessRecord)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _wait(condition: Any, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LabError(f"waited {seconds:.0f} s for {what}", f"{what}", "see the host's log")
+        time.sleep(_POLL_S)

@@ -1,0 +1,372 @@
+"""One simulated node: registers, keeps its lease and status, takes pods, and hosts the sockets that its agent speaks to.
+
+What it tells the API server is little: one create with everything in it, a lease every ten seconds, and a small patch
+when the devices of its plugins change, within a second of the change.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.errors import KubeError, UserError
+from kgpu.kube.port import LEASES, NODES, PODS, Change, KubeApi, KubeRefusedError, Object, Patch
+from kgpu.kubelet.fake import REASON, AdmissionError, FakeKubelet
+from kgpu.lab.nodes import admit, agents, objects, podstatus
+from kgpu.lab.nodes.context import Addresses, NodeContext
+from kgpu.lab.nodes.light import LightAgent
+from kgpu.lab.nodes.objects import Endpoint
+from kgpu.lab.nodes.podevents import Note, Recorder
+from kgpu.lab.nodes.runtime import Runtime
+from kgpu.lab.nodes.spec import NodeSpec
+from kgpu.lab.nodes.worker import PodWorker
+
+log = logging.getLogger(__name__)
+
+_POLICY: Final = BackoffPolicy(first=0.3, cap=10.0)
+DEVICES_S: Final = 20.0  # a light node waits so long for its GPUs before it registers
+SETTLE_S: Final = 0.2  # changes of devices that come together are told together
+TERMINAL: Final = {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the nodes of a host have in common. ``labels`` gives a Node's labels as the API server has them."""
+
+    api: KubeApi
+    recorder: Recorder
+    runtime: Runtime
+    addresses: Addresses
+    endpoint: Endpoint
+    kubeconfig: Path
+    boot: str
+    labels: Callable[[str], Mapping[str, str] | None]
+    registrations: asyncio.Semaphore
+    starts: asyncio.Semaphore
+
+
+class SimNode:
+    """One node in ``folder``; ``sockets`` is where its sockets are (a short path to the same place)."""
+
+    def __init__(self, spec: NodeSpec, folder: Path, sockets: Path, shared: Shared) -> None:
+        self.spec = spec
+        self.folder = folder
+        self._sockets = sockets
+        self._shared = shared
+        self.devices = FakeKubelet(sockets / "dp")
+        self.workers: dict[str, PodWorker] = {}
+        self.resting: dict[str, Object] = {}
+        """Pods that are over and of which nothing runs here."""
+        self.registered = asyncio.Event()
+        self._since = objects.stamp(time.time())
+        self._uid = ""
+        self._told: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self._changed = asyncio.Event()
+        self._queue: asyncio.Queue[Object] = asyncio.Queue()
+        self._known: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.context = NodeContext(
+            name=spec.name, folder=folder, api=shared.api, recorder=shared.recorder, runtime=shared.runtime,
+            devices=self.devices, addresses=shared.addresses, host_ip=shared.endpoint.address,
+            allocatable=self.allocatable, specs=(folder / "cdi-static", folder / "cdi"), light=spec.light,
+            scale=spec.time_scale, slots=shared.starts,
+        )  # fmt: skip
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Until cancelled; containers and devices outlive it for the next process to find."""
+        await self.devices.start()
+        self.devices.listeners.append(self._changed.set)
+        try:
+            gpu_labels = self._start_agent()
+            if self.spec.light and self.spec.has_gpus:
+                with contextlib.suppress(TimeoutError):
+                    await self.devices.wait_for(lambda: any(self.devices.capacity().values()), seconds=DEVICES_S)
+            await self._register(gpu_labels)
+            self._spawn(self._publish())
+            self._spawn(self._admissions())
+            await self._keep_lease()
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.devices.stop()
+
+    def _start_agent(self) -> dict[str, str]:
+        spec = self.spec
+        if not spec.has_gpus or not spec.agent:
+            return {}
+        if spec.light:
+            agent = LightAgent(spec, self.devices.socket, self.folder / "agent")
+            self._spawn(self._keep(agent.run))
+            return agent.labels()
+        self._spawn(self._keep(self._full_agent))
+        return {}
+
+    async def _full_agent(self) -> None:
+        agents.end_former(self.folder)
+        await asyncio.to_thread(agents.make_hardware, self.spec, self.folder / "hw")
+        await self.registered.wait()  # its labels need a Node
+        await agents.keep_running(
+            self.spec, self.folder, self.devices.socket, self._shared.kubeconfig, self.folder / "cdi"
+        )
+
+    async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run it for ever; what fails is told and starts again."""
+        backoff = Backoff(_POLICY)
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                log.warning("node %s: %s", self.spec.name, agents.explain(error))
+            await asyncio.sleep(backoff.next_delay())
+
+    async def remove(self) -> None:
+        """After ``run`` has ended: nothing of the node stays, here or in the API."""
+        for worker in list(self.workers.values()):
+            worker.vanished()
+        api, name = self._shared.api, self.spec.name
+        with contextlib.suppress(KubeError):
+            for pod in [worker.state.pod for worker in self.workers.values()] + list(self.resting.values()):
+                metadata = pod["metadata"]
+                await api.delete(
+                    PODS, metadata["name"], namespace=metadata["namespace"], grace=0, uid=metadata["uid"]
+                )  # fmt: skip
+        with contextlib.suppress(KubeError):
+            await api.delete(LEASES, name, namespace=objects.LEASE_NAMESPACE)
+        await self._until_done(lambda: api.delete(NODES, name))
+
+    # --- the Node ---
+
+    def allocatable(self) -> dict[str, str]:
+        """As the Node tells it."""
+        return objects.resources(objects.own_capacity(self.spec), self.devices.allocatable())
+
+    def _status(self) -> Object:
+        self._told = (dict(self.devices.capacity()), dict(self.devices.allocatable()))
+        return objects.status(
+            self.spec, self._shared.endpoint, boot=self._shared.boot, now=objects.stamp(time.time()),
+            since=self._since, capacity=self._told[0], allocatable=self._told[1],
+        )  # fmt: skip
+
+    async def _register(self, gpu_labels: Mapping[str, str]) -> None:
+        async with self._shared.registrations:
+            await self._until_done(lambda: self._create(gpu_labels))
+            await self._until_done(self._create_lease)
+        self.registered.set()
+        self._note("Normal", "Starting", "Starting kubelet.")
+        self._note("Normal", "NodeReady", f"Node {self.spec.name} status is now: NodeReady")
+
+    async def _create(self, gpu_labels: Mapping[str, str]) -> None:
+        api = self._shared.api
+        wanted = objects.node(self.spec, self._status(), gpu_labels)
+        try:
+            made = await api.create(NODES, wanted)
+        except KubeRefusedError as refused:
+            if refused.code != 409:
+                raise
+            made = await api.patch(NODES, self.spec.name, {"metadata": {"labels": wanted["metadata"]["labels"]}})
+            await api.patch(
+                NODES, self.spec.name, {"status": wanted["status"]}, subresource="status", kind=Patch.STRATEGIC
+            )
+        self._uid = made["metadata"]["uid"]
+
+    async def _create_lease(self) -> None:
+        with contextlib.suppress(KubeRefusedError):  # it is there already
+            await self._shared.api.create(LEASES, objects.lease(self.spec.name, self._uid, time.time()))
+
+    async def _until_done(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        backoff = Backoff(_POLICY)
+        while True:
+            try:
+                await call()
+            except KubeError as error:
+                log.debug("node %s: %s", self.spec.name, error.one_line())
+                if isinstance(error, KubeRefusedError) and error.code == 404:
+                    return
+                await asyncio.sleep(backoff.next_delay())
+            else:
+                return
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease; every five minutes the whole status."""
+        told = time.monotonic()
+        await asyncio.sleep(objects.RENEW_SECONDS * random.random())  # noqa: S311 - spreads the nodes over the time
+        while True:
+            with contextlib.suppress(KubeError):
+                try:
+                    await self._shared.api.patch(
+                        LEASES, self.spec.name, objects.renewal(time.time()), namespace=objects.LEASE_NAMESPACE
+                    )
+                except KubeRefusedError as refused:
+                    if refused.code == 404:
+                        await self._create_lease()
+                if time.monotonic() - told > objects.HEARTBEAT_SECONDS:
+                    await self._patch_status(objects.heartbeat_patch(objects.stamp(time.time()), self._since))
+                    told = time.monotonic()
+            await asyncio.sleep(objects.RENEW_SECONDS)
+
+    async def _publish(self) -> None:
+        """Tell every change of the plugins' devices."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(SETTLE_S)
+            self._changed.clear()
+            now = (dict(self.devices.capacity()), dict(self.devices.allocatable()))
+            if now == self._told:
+                continue
+            gone = [name for name in self._told[0] if name not in now[0]]
+            patch = objects.devices_patch(capacity=now[0], allocatable=now[1], gone=gone)
+            backoff = Backoff(_POLICY)
+            while True:
+                try:
+                    await self._patch_status(patch)
+                except KubeError as error:
+                    log.debug("node %s: %s", self.spec.name, error.one_line())
+                    await asyncio.sleep(backoff.next_delay())
+                    self._changed.set()  # look again: it may have changed meanwhile
+                    break
+                else:
+                    self._told = now
+                    break
+
+    async def _patch_status(self, change: Object) -> None:
+        await self._shared.api.patch(NODES, self.spec.name, change, subresource="status", kind=Patch.STRATEGIC)
+
+    def _note(self, kind: str, reason: str, message: str) -> None:
+        if self.spec.light:
+            return
+        about = {"kind": "Node", "metadata": {"name": self.spec.name}}
+        self._shared.recorder.note(Note(node=self.spec.name, about=about, kind=kind, reason=reason, message=message))
+
+    # --- pods ---
+
+    def pod_changed(self, change: Change, pod: Object) -> None:
+        """A pod that is bound to this node has changed."""
+        uid = str(pod["metadata"]["uid"])
+        worker = self.workers.get(uid)
+        if change is Change.DELETED:
+            self._known.discard(uid)
+            self.resting.pop(uid, None)
+            if worker is not None:
+                worker.vanished()
+            return
+        if worker is not None:
+            worker.update(pod)
+        elif uid in self.resting:
+            self.resting[uid] = pod
+            self._confirm_end(pod)
+        elif uid not in self._known:
+            self._known.add(uid)
+            self._queue.put_nowait(pod)
+
+    async def _admissions(self) -> None:
+        """One pod after the other, as they came."""
+        while True:
+            pod = await self._queue.get()
+            try:
+                await self._admit(pod)
+            except UserError as error:
+                log.warning("node %s: %s", self.spec.name, error.one_line())
+
+    async def _admit(self, pod: Object) -> None:
+        uid = str(pod["metadata"]["uid"])
+        if uid not in self._known:
+            return  # gone again while it waited
+        status = pod.get("status") or {}
+        if status.get("phase") in TERMINAL and not self.devices_of(uid):
+            self.resting[uid] = pod
+            self._confirm_end(pod)
+            return
+        refusal = None
+        if not status.get("startTime"):
+            refusal = await self._check(pod)
+        if refusal is not None:
+            await self._refuse(pod, refusal)
+            return
+        worker = self.workers[uid] = PodWorker(self.context, pod)
+        self._spawn(self._live(uid, worker))
+
+    def devices_of(self, uid: str) -> bool:
+        """Whether a pod holds devices."""
+        return any(pod == uid for pod, _ in self.devices.held())
+
+    async def _check(self, pod: Object) -> admit.Refusal | None:
+        """The node's checks, then the device manager's."""
+        labels = self._shared.labels(self.spec.name) or objects.labels(self.spec)
+        others = [worker.state.pod for worker in self.workers.values() if not worker.released]
+        # What the scheduler saw of unhealthy devices may be old; the device manager says exactly what is there.
+        capacity = {
+            **objects.own_capacity(self.spec),
+            **{name: str(count) for name, count in self.devices.capacity().items()},
+        }
+        refusal = admit.check(pod, node=self.spec.name, labels=labels, allocatable=capacity, others=others)
+        if refusal is not None:
+            return refusal
+        uid = str(pod["metadata"]["uid"])
+        spec = pod["spec"]
+        inits = spec.get("initContainers") or []
+        reuse: list[str] = []
+        try:
+            for one in (*inits, *spec["containers"]):
+                wants = admit.device_wants(one, self._known_resources())
+                if wants:
+                    await self.devices.admit(uid, one["name"], wants, reuse=reuse)
+                if one in inits and one.get("restartPolicy") != "Always":
+                    reuse.append(one["name"])
+        except AdmissionError as error:
+            return admit.Refusal(REASON, error.message)
+        return None
+
+    def _known_resources(self) -> tuple[str, ...]:
+        return self.devices.resources()
+
+    async def _refuse(self, pod: Object, refusal: admit.Refusal) -> None:
+        metadata = pod["metadata"]
+        self.context.event(pod, "Warning", refusal.reason, refusal.message)
+        change = {
+            "metadata": {"uid": metadata["uid"]},
+            "status": podstatus.rejected(pod, refusal.reason, refusal.message),
+        }
+        self.resting[str(metadata["uid"])] = pod
+        await self._until_done(
+            lambda: self._shared.api.patch(
+                PODS, metadata["name"], change, namespace=metadata["namespace"], subresource="status",
+                kind=Patch.STRATEGIC,
+            )
+        )  # fmt: skip
+
+    def _confirm_end(self, pod: Object) -> None:
+        """A pod that is over and to be deleted needs no more of this node."""
+        metadata = pod["metadata"]
+        if metadata.get("deletionTimestamp"):
+            self._spawn(
+                self._until_done(
+                    lambda: self._shared.api.delete(
+                        PODS, metadata["name"], namespace=metadata["namespace"], grace=0, uid=metadata["uid"]
+                    )
+                )
+            )
+
+    async def _live(self, uid: str, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        except Exception:
+            log.exception("node %s: the worker of pod %s failed", self.spec.name, worker.state.full_name)
+        finally:
+            if worker.finished.is_set():
+                self.workers.pop(uid, None)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,172 @@
+"""What a simulated kubelet knows of a pod's containers, and small questions about a pod's spec; data only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kgpu.kube.port import Object
+
+ALWAYS: Final = "Always"
+ON_FAILURE: Final = "OnFailure"
+NEVER: Final = "Never"
+DEFAULT_GRACE_S: Final = 30
+CREATING: Final = "ContainerCreating"
+INITIALIZING: Final = "PodInitializing"
+CRASH_LOOP: Final = "CrashLoopBackOff"
+
+
+class Kind(enum.Enum):
+    """What role a container has in its pod."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "main"
+
+
+class Phase(enum.Enum):
+    """Where a container is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "terminated"
+
+
+@dataclass(slots=True, kw_only=True)
+class Container:
+    """One container of a pod as it is now. Times in seconds since the epoch.
+
+    ``ended`` is the ``terminated`` state of the last run as the API has it; ``previous`` that of the run before it.
+    ``started_ok``: its startup probe has passed; ``ready``: also its readiness probe. ``failures`` counts ends that
+    led to a back-off.
+    """
+
+    name: str
+    kind: Kind
+    spec: Object
+    phase: Phase = Phase.WAITING
+    reason: str = CREATING
+    message: str = ""
+    id: str = ""
+    restarts: int = 0
+    started: float = 0.0
+    finished: float = 0.0
+    ended: Object | None = None
+    previous: Object | None = None
+    started_ok: bool = False
+    ready: bool = False
+    backoff: float = 0.0
+    not_before: float = 0.0
+    killing: str = ""
+
+    @property
+    def image(self) -> str:
+        """The image's name."""
+        return str(self.spec.get("image") or "")
+
+    @property
+    def failed(self) -> bool:
+        """Its last run ended with another exit code than 0."""
+        return self.ended is not None and self.ended["exitCode"] != 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Its last run ended with exit code 0."""
+        return self.ended is not None and self.ended["exitCode"] == 0
+
+    @property
+    def was_started(self) -> bool:
+        """It ran at least once."""
+        return bool(self.id)
+
+
+@dataclass(slots=True, kw_only=True)
+class PodState:
+    """A pod and its containers, in the order of the spec, init containers first."""
+
+    pod: Object
+    containers: list[Container] = field(default_factory=list)
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    start: float = 0.0
+    pod_ip: str = ""
+    sandbox: bool = False
+    initialized: bool = False
+
+    def of(self, kind: Kind) -> list[Container]:
+        """The containers of one kind."""
+        return [one for one in self.containers if one.kind is kind]
+
+    @property
+    def restart_policy(self) -> str:
+        return str(self.pod["spec"].get("restartPolicy") or ALWAYS)
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing of it will run again."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def deleting(self) -> bool:
+        """The API server has been told to delete it."""
+        return bool(self.pod["metadata"].get("deletionTimestamp"))
+
+    @property
+    def uid(self) -> str:
+        return str(self.pod["metadata"]["uid"])
+
+    @property
+    def full_name(self) -> str:
+        """``NAME_NAMESPACE(UID)``, as the kubelet words it."""
+        metadata = self.pod["metadata"]
+        return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
+
+
+def make_containers(pod: Object) -> list[Container]:
+    """The containers of a new pod; those that wait for init containers say so."""
+    spec = pod["spec"]
+    found = []
+    for one in spec.get("initContainers") or ():
+        kind = Kind.SIDECAR if one.get("restartPolicy") == ALWAYS else Kind.INIT
+        found.append(Container(name=one["name"], kind=kind, spec=one, reason=INITIALIZING))
+    waiting = INITIALIZING if found else CREATING
+    found += [Container(name=one["name"], kind=Kind.MAIN, spec=one, reason=waiting) for one in spec["containers"]]
+    return found
+
+
+def grace_seconds(pod: Object) -> int:
+    """How long its containers have between TERM and KILL."""
+    metadata = pod["metadata"]
+    if metadata.get("deletionGracePeriodSeconds") is not None:
+        return int(metadata["deletionGracePeriodSeconds"])
+    found = pod["spec"].get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_S if found is None else int(found)
+
+
+def qos_class(pod: Object) -> str:
+    """Guaranteed, Burstable or BestEffort, from CPU and memory of every container."""
+    if known := (pod.get("status") or {}).get("qosClass"):
+        return str(known)
+    rows = list(_resources(pod))
+    given = [row for row in rows if row["requests"] or row["limits"]]
+    if not given:
+        return "BestEffort"
+    guaranteed = all(
+        {"cpu", "memory"} <= set(row["limits"])
+        and all(row["requests"].get(k, v) == v for k, v in row["limits"].items())
+        for row in rows
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _resources(pod: Object) -> Iterator[dict[str, dict[str, Any]]]:
+    spec = pod["spec"]
+    for one in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        found = one.get("resources") or {}
+        yield {
+            kind: {k: str(v) for k, v in (found.get(kind) or {}).items() if k in {"cpu", "memory"}}
+            for kind in ("requests", "limits")
+        }

@@ -1,0 +1,180 @@
+"""The status of a pod as the kubelet (v1.35) writes it: phase, conditions, container statuses; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kgpu.kube.port import Object
+from kgpu.lab.nodes.objects import stamp
+from kgpu.lab.nodes.podstate import Container, Kind, Phase, PodState, qos_class
+
+OWNED: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+MAX_BACKOFF_TEXT_S: Final = 300
+
+
+def terminated(container_id: str, *, code: int, reason: str, message: str, started: float, finished: float) -> Object:
+    """The ``terminated`` state of a container."""
+    found: Object = {
+        "containerID": full_id(container_id),
+        "exitCode": code,
+        "finishedAt": stamp(finished) if finished else None,
+        "message": message,
+        "reason": reason,
+        "startedAt": stamp(started) if started else None,
+    }
+    return {key: value for key, value in found.items() if value not in {None, ""}}
+
+
+def full_id(container_id: str) -> str:
+    """With the runtime's name before it."""
+    return f"containerd://{container_id}" if container_id else ""
+
+
+def image_id(image: str) -> str:
+    """A digest that follows from the name."""
+    import hashlib
+
+    return f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
+
+
+def container_status(container: Container) -> Object:
+    """One entry of ``containerStatuses``."""
+    state: Object
+    if container.phase is Phase.RUNNING:
+        state = {"running": {"startedAt": stamp(container.started)}}
+    elif container.phase is Phase.ENDED and container.ended is not None:
+        state = {"terminated": container.ended}
+    else:
+        waiting = {"reason": container.reason, "message": container.message}
+        state = {"waiting": {key: value for key, value in waiting.items() if value}}
+    last = container.ended if container.phase is not Phase.ENDED else container.previous
+    ready = container.ready if container.kind is not Kind.INIT else container.succeeded
+    found: Object = {
+        "image": container.image,
+        "imageID": image_id(container.image) if container.was_started else "",
+        "lastState": {"terminated": last} if last is not None else {},
+        "name": container.name,
+        "ready": ready,
+        "restartCount": container.restarts,
+        "started": container.started_ok and container.phase is Phase.RUNNING,
+        "state": state,
+    }
+    if container.was_started:
+        found["containerID"] = full_id(container.id)
+        found["resources"] = container.spec.get("resources") or {}
+        mounts = container.spec.get("volumeMounts") or ()
+        if mounts:
+            found["volumeMounts"] = [_volume_mount(mount) for mount in mounts]
+        found["user"] = {"linux": {"gid": 0, "supplementalGroups": [0], "uid": 0}}
+    return found
+
+
+def _volume_mount(mount: Object) -> Object:
+    found: Object = {"mountPath": mount["mountPath"], "name": mount["name"]}
+    if mount.get("readOnly"):
+        found |= {"readOnly": True, "recursiveReadOnly": "Disabled"}
+    return found
+
+
+def conditions(state: PodState, now: float) -> list[Object]:
+    """The kubelet's conditions; the time of one that has not changed stays."""
+    inits = [one for one in state.containers if one.kind is not Kind.MAIN]
+    counted = [one for one in state.containers if one.kind is not Kind.INIT]
+    ready = _ready(state, counted)
+    gates = _gates(state) if ready[0] == "True" else ready
+    wanted = {
+        "PodReadyToStartContainers": ("True" if state.sandbox else "False", "", ""),
+        "Initialized": _initialized(state, inits),
+        "Ready": gates,
+        "ContainersReady": ready,
+        "PodScheduled": ("True", "", ""),
+    }
+    old = {one["type"]: one for one in (state.pod.get("status") or {}).get("conditions") or ()}
+    generation = state.pod["metadata"].get("generation")
+    found = []
+    for kind, (status, reason, message) in wanted.items():
+        before = old.get(kind)
+        since = before["lastTransitionTime"] if before and before.get("status") == status else stamp(now)
+        # A strategic patch keeps what it does not name: reason and message of before must be named to go.
+        row: Object = {"type": kind, "status": status, "lastTransitionTime": since, "lastProbeTime": None}
+        row |= {"reason": reason or None, "message": message or None}
+        if generation is not None:
+            row["observedGeneration"] = generation
+        found.append(row)
+    return found
+
+
+def _go_list(names: Iterable[str]) -> str:
+    return f"[{' '.join(names)}]"
+
+
+def _initialized(state: PodState, inits: list[Container]) -> tuple[str, str, str]:
+    open_ones = [
+        one.name for one in inits if not (one.started_ok if one.kind is Kind.SIDECAR else one.succeeded)
+    ]  # fmt: skip
+    if state.phase == "Succeeded":
+        return ("True", "PodCompleted", "")
+    if state.initialized or not open_ones:
+        return ("True", "", "")
+    return ("False", "ContainersNotInitialized", f"containers with incomplete status: {_go_list(open_ones)}")
+
+
+def _ready(state: PodState, counted: list[Container]) -> tuple[str, str, str]:
+    if state.phase in {"Succeeded", "Failed"}:
+        return ("False", {"Succeeded": "PodCompleted", "Failed": "PodFailed"}[state.phase], "")
+    unready = [one.name for one in counted if not one.ready]
+    if unready:
+        return ("False", "ContainersNotReady", f"containers with unready status: {_go_list(unready)}")
+    return ("True", "", "")
+
+
+def _gates(state: PodState) -> tuple[str, str, str]:
+    known = {one["type"]: one.get("status") for one in (state.pod.get("status") or {}).get("conditions") or ()}
+    lines = []
+    for gate in state.pod["spec"].get("readinessGates") or ():
+        kind = gate["conditionType"]
+        if kind not in known:
+            lines.append(f'corresponding condition of pod readiness gate "{kind}" does not exist.')
+        elif known[kind] != "True":
+            lines.append(f'the status of pod readiness gate "{kind}" is not "True", but {known[kind]}')
+    return ("False", "ReadinessGatesNotReady", ", ".join(lines)) if lines else ("True", "", "")
+
+
+def pod_status(state: PodState, *, host_ip: str, now: float) -> Object:
+    """The status to write; the conditions of others are not in it."""
+    found: dict[str, Any] = {
+        "phase": state.phase,
+        "conditions": conditions(state, now),
+        "containerStatuses": [container_status(one) for one in state.of(Kind.MAIN)],
+        "hostIP": host_ip,
+        "hostIPs": [{"ip": host_ip}],
+        "qosClass": qos_class(state.pod),
+        "startTime": stamp(state.start),
+    }
+    inits = [container_status(one) for one in state.containers if one.kind is not Kind.MAIN]
+    if inits:
+        found["initContainerStatuses"] = inits
+    if state.pod_ip:
+        found |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
+    if state.reason:
+        found["reason"] = state.reason
+    if state.message:
+        found["message"] = state.message
+    generation = state.pod["metadata"].get("generation")
+    if generation is not None:
+        found["observedGeneration"] = generation
+    return found
+
+
+def rejected(pod: Object, reason: str, message: str) -> Object:
+    """The status of a pod that the node does not admit."""
+    found: Object = {
+        "phase": "Failed",
+        "reason": reason,
+        "message": f"Pod was rejected: {message}",
+        "qosClass": qos_class(pod),
+    }
+    if pod["metadata"].get("generation") is not None:
+        found["observedGeneration"] = pod["metadata"]["generation"]
+    return found

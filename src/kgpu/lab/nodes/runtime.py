@@ -1,0 +1,372 @@
+"""Runs containers of one node: known images as local processes beside a shim, everything else as a stand-in.
+
+Each container has a folder of its own named by its id: ``config.json`` (what it was started with), ``state.json``
+and ``exit.json`` (the shim's), links to its devices. A restarted host finds them again by id with ``adopt``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from kgpu.base.errors import LabError
+from kgpu.formats.cdi import Mount
+from kgpu.formats.names import ENV_HW_STATE, HW_STATE_PATH
+from kgpu.lab.nodes import shim
+from kgpu.lab.nodes.oci import OciConfig
+from kgpu.lab.samples import SCRIPTS, Sample
+
+NAMESPACES: Final = "namespaces"
+PLAIN: Final = "plain"
+START_S: Final = 20.0
+_SHIM: Final = str(Path(shim.__file__))
+_LIBRARY_PARTS: Final = ("/usr/lib", "/lib", "/usr/local/nvidia/lib")
+_PROGRAM_PARTS: Final = ("/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/nvidia/bin")
+
+
+class StartError(LabError):
+    """The command could not be started; ``what`` is the runtime's message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a container ended; ``finished`` in seconds since the epoch."""
+
+    code: int
+    finished: float
+    signal: int = 0
+
+
+class Running(Protocol):
+    """A container that was started."""
+
+    id: str
+    started: float
+
+    async def wait(self) -> Exit:
+        """How it ended, once it has."""
+        ...
+
+    def kill(self, number: int) -> None:
+        """Send a signal to its first process; nothing when it has ended."""
+        ...
+
+    async def execute(self, command: Sequence[str], timeout: float) -> tuple[int, str]:  # noqa: ASYNC109 - the probe's
+        """Run a command in it: exit code and output. TimeoutError after ``timeout`` seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What to start: the container's id and folder, its image's row, the finished configuration."""
+
+    id: str
+    folder: Path
+    sample: Sample
+    args: tuple[str, ...]
+    config: OciConfig
+    cwd: str
+    hostname: str
+    log: Path
+    volumes: tuple[Mount, ...] = ()
+    termination_log: str = ""
+
+
+class StandIn:
+    """A container that only pretends: it stays running until it is told to end."""
+
+    def __init__(self, container: str, started: float, log: Path | None = None, line: str = "") -> None:
+        self.id = container
+        self.started = started
+        self._ended = asyncio.Event()
+        self._exit: Exit | None = None
+        if log is not None and line:
+            out = shim.Log(str(log))
+            out.take("stdout", f"{line}\n".encode())
+            out.end()
+
+    async def wait(self) -> Exit:
+        await self._ended.wait()
+        assert self._exit is not None
+        return self._exit
+
+    def kill(self, number: int) -> None:
+        if self._exit is None:
+            code = 0 if number == signal.SIGTERM else 128 + number
+            self._exit = Exit(code=code, finished=time.time(), signal=0 if code == 0 else number)
+            self._ended.set()
+
+    async def execute(self, command: Sequence[str], timeout: float) -> tuple[int, str]:  # noqa: ASYNC109
+        del command, timeout
+        return 0, ""
+
+
+class Process:
+    """A container that is a local process with its shim."""
+
+    def __init__(self, folder: Path, container: str, pid: int, shim_pid: int, started: float) -> None:
+        self.id = container
+        self.started = started
+        self.pid = pid
+        self._folder = folder
+        self._shim = shim_pid
+
+    async def wait(self) -> Exit:
+        await pid_end(self._shim)
+        return _exit_of(self._folder) or Exit(code=137, finished=time.time(), signal=9)
+
+    def kill(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if not (self._folder / "exit.json").exists():
+                os.killpg(self.pid, number)
+
+    async def execute(self, command: Sequence[str], timeout: float) -> tuple[int, str]:  # noqa: ASYNC109
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", _SHIM, "exec", str(self._folder / "config.json"), str(self.pid), *command,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(timeout):
+                out, _ = await process.communicate()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise
+        return process.returncode or 0, out.decode(errors="replace")
+
+
+class Runtime:
+    """Starts and finds containers. ``mode`` is how they see the file system; ``hide`` are folders not for them."""
+
+    def __init__(self, mode: str, *, hide: Sequence[Path] = ()) -> None:
+        self.mode = mode
+        self._hide = [str(path) for path in hide]
+
+    async def start(self, wanted: Start) -> Running:
+        """Start the command; returns when it runs. Raises StartError."""
+        folder = wanted.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted.log.parent.mkdir(parents=True, exist_ok=True)
+        config = self._config(wanted)
+        (folder / "config.json").write_text(json.dumps(config))
+        if config["termination_log"]:
+            (folder / "termination-log").touch()
+        with (folder / "shim.log").open("wb") as out:
+            process = subprocess.Popen(  # noqa: ASYNC220
+                [sys.executable, "-I", "-S", _SHIM, "run", str(folder / "config.json")],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        asyncio.get_running_loop().create_task(_reap(process))
+        state = await self._begun(folder, process.pid)
+        return Process(folder, wanted.id, state["pid"], process.pid, state["started"])
+
+    async def _begun(self, folder: Path, pid: int) -> dict[str, Any]:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            for name in ("state.json", "exit.json"):
+                found = _json(folder / name)
+                if found is not None and found.get("problem"):
+                    raise StartError(
+                        "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
+                        f"runc create failed: unable to start container process: {found['problem']}",
+                        "a command that the image has",
+                        "correct the container's command or image",
+                    )
+                if found is not None and name == "state.json":
+                    return found
+            if not _alive(pid):
+                text = (folder / "shim.log").read_text(errors="replace").strip()[-400:]
+                raise StartError(f"the container's shim ended: {text}", "a running shim", "report this as a bug")
+            await asyncio.sleep(0.01)
+        raise StartError(f"the container did not start within {START_S:g} s", "a started command", "try again")
+
+    def adopt(self, folder: Path, container: str) -> Running | Exit | None:
+        """A container of an earlier host process: still running, ended, or never started by a shim."""
+        ended = _exit_of(folder)
+        if ended is not None:
+            return ended
+        state = _json(folder / "state.json")
+        if state is None:
+            return None
+        if _alive(state["shim"]) and _is_shim(state["shim"], folder):
+            return Process(folder, container, state["pid"], state["shim"], state["started"])
+        return Exit(code=137, finished=time.time(), signal=9)
+
+    def _config(self, wanted: Start) -> dict[str, Any]:
+        config, folder = wanted.config, wanted.folder
+        files = [{"source": _content(source), "target": target} for target, source in wanted.sample.files.items()]
+        mounts = [
+            {"source": m.host_path, "target": m.container_path, "read_only": "ro" in m.options}
+            for m in (*config.mounts, *wanted.volumes)
+        ]
+        found: dict[str, Any] = {
+            "mode": self.mode,
+            "folder": str(folder),
+            "args": list(wanted.args),
+            "env": {**config.env, "KGPU_LAB_PYTHON": sys.executable},
+            "cwd": wanted.cwd,
+            "hostname": wanted.hostname,
+            "log": str(wanted.log),
+            "hide": self._hide,
+            "termination_log": wanted.termination_log,
+            "mounts": [*mounts, *_python_mounts()],
+            "devices": [{"source": node.host_path or node.path, "target": node.path} for node in config.devices],
+            "files": files,
+            "plain_root": str(folder / "root"),
+        }
+        return found if self.mode == NAMESPACES else _plain(found)
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """The same without namespaces: links below ``root``, found through the environment."""
+    root = Path(config["plain_root"])
+    environment = dict(config["env"])
+    for row in (*config["mounts"], *config["devices"], *config["files"]):
+        place = root / row["target"].lstrip("/")
+        if row["target"] != HW_STATE_PATH:
+            _link(row["source"], place)
+    state = next((row["source"] for row in config["mounts"] if row["target"] == HW_STATE_PATH), "")
+    hardware = Path(config["folder"]) / "hw"
+    (hardware / "dev").mkdir(parents=True, exist_ok=True)
+    for row in config["devices"]:
+        if row["target"].startswith("/dev/"):
+            _link(row["source"], hardware / row["target"].lstrip("/"))
+    if state:
+        _link(state, hardware / "state")
+        environment[ENV_HW_STATE] = str(hardware / "state")
+    else:
+        # Without a state of its own the library would look for the machine's.
+        environment[ENV_HW_STATE] = str(hardware / "none")
+    targets = [row["target"] for row in config["mounts"]]
+    libraries = {os.path.dirname(path) for path in targets if path.startswith(_LIBRARY_PARTS) and ".so" in path}
+    programs = [str(root) + part for part in _PROGRAM_PARTS if (root / part.lstrip("/")).is_dir()]
+    search = [environment.get("PATH", ""), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    environment["PATH"] = ":".join([*programs, *filter(None, search)])
+    if libraries:
+        ordered = [str(root) + path for path in sorted(libraries)]
+        environment["LD_LIBRARY_PATH"] = ":".join([*ordered, *filter(None, [environment.get("LD_LIBRARY_PATH")])])
+    return {**config, "env": environment, "cwd": str(root / config["cwd"].lstrip("/"))}
+
+
+def _link(source: str, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if place.is_symlink() or place.is_file():
+            place.unlink()
+    place.symlink_to(source)
+
+
+def _content(source: str) -> str:
+    kind, _, name = source.partition(":")
+    if kind == "script":
+        return str(SCRIPTS / name)
+    from kgpu.hw.fake.build import native_dir
+
+    return str(native_dir() / name)
+
+
+def _python_mounts() -> list[dict[str, Any]]:
+    """The interpreter's folders, for scripts that use it where nothing else can do their work."""
+    found = dict.fromkeys((sys.base_prefix, sys.prefix))
+    return [
+        {"source": path, "target": path, "read_only": True}
+        for path in found
+        if path not in {"/usr", "/"} and os.path.isdir(path)
+    ]
+
+
+def detect_mode(folder: Path) -> str:
+    """Whether this user may make namespaces here, found by trying it once in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "mode": NAMESPACES, "folder": str(folder), "args": ["/bin/true"], "env": {"PATH": "/usr/bin:/bin"},
+        "cwd": "/", "hostname": "probe", "log": str(folder / "log"), "hide": [], "termination_log": "",
+        "mounts": [], "devices": [], "files": [], "plain_root": "",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    command = [sys.executable, "-I", "-S", _SHIM, "run", str(folder / "config.json")]
+    try:
+        subprocess.run(command, check=False, timeout=30, capture_output=True)
+        found = _exit_of(folder)
+    except (OSError, subprocess.TimeoutExpired):
+        found = None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return NAMESPACES if found is not None and found.code == 0 else PLAIN
+
+
+def environment_of(sample: Sample, pod_env: Mapping[str, str]) -> dict[str, str]:
+    """The image's environment with the pod's over it."""
+    return {**sample.env, **pod_env}
+
+
+async def pid_end(pid: int) -> None:
+    """Return when the process has ended."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(fd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+async def _reap(process: subprocess.Popen[bytes]) -> None:
+    await pid_end(process.pid)
+    process.wait()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
+
+
+def _is_shim(pid: int, folder: Path) -> bool:
+    """The pid may be another process's by now."""
+    try:
+        return str(folder / "config.json").encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _exit_of(folder: Path) -> Exit | None:
+    found = _json(folder / "exit.json")
+    if found is None:
+        return None
+    return Exit(code=found["code"], finished=found.get("finished") or time.time(), signal=found.get("signal", 0))
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The command's and the shim's pid of a container that still runs; the command's first."""
+    state = _json(folder / "state.json")
+    if state is None or not _alive(state["shim"]) or not _is_shim(state["shim"], folder):
+        return []
+    return [state["pid"], state["shim"]]

@@ -1,0 +1,172 @@
+"""Starts one container of a pod: environment, volumes, devices by CDI, then a process or a stand-in.
+
+Trouble is a ``StartTrouble`` with the kubelet's reason, so that the pod's status shows what a real one would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import ConfigError, KubeError, LabError
+from kgpu.formats.cdi import Spec, parse_spec
+from kgpu.formats.names import CDI_ANNOTATION_PREFIX
+from kgpu.kube.port import Object
+from kgpu.lab import samples
+from kgpu.lab.nodes import environment, volumes
+from kgpu.lab.nodes.context import NodeContext, loopback
+from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
+from kgpu.lab.nodes.podstate import Container, PodState
+from kgpu.lab.nodes.runtime import Running, StandIn, Start, StartError
+
+CONFIG_ERROR: Final = "CreateContainerConfigError"
+CREATE_ERROR: Final = "CreateContainerError"
+START_ERROR: Final = "StartError"
+CREATING: Final = "ContainerCreating"
+
+
+class StartTrouble(LabError):  # noqa: N818
+    """A container that did not start; ``reason`` as in its status, ``what`` is the message."""
+
+    def __init__(self, reason: str, message: str, *, event: str = "Failed", container_id: str = "") -> None:
+        super().__init__(message, "a container that starts", "see the message")
+        self.reason = reason
+        self.event = event
+        self.container_id = container_id
+
+
+def new_id() -> str:
+    """A container id as containerd makes them."""
+    return secrets.token_hex(32)
+
+
+def folder_of(node: NodeContext, container_id: str) -> Path:
+    """Where a container's own files are."""
+    return node.folder / "c" / container_id[:16]
+
+
+def log_path(node: NodeContext, pod: Object, container: str, restarts: int) -> Path:
+    """The log of one run of a container."""
+    metadata = pod["metadata"]
+    name = f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
+    return node.folder / "logs" / name / container / f"{restarts}.log"
+
+
+def read_specs(folders: Sequence[Path]) -> list[Spec]:
+    """The CDI specs of the folders, later folders last; what can't be read is left out, as engines do it."""
+    found = []
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        for path in sorted(folder.iterdir()):
+            if path.suffix in {".json", ".yaml"}:
+                try:
+                    found.append(parse_spec(path.read_bytes(), source=str(path)))
+                except (OSError, ConfigError):
+                    continue
+    return found
+
+
+def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
+    """What the downward API says beside the pod's own fields."""
+    return {
+        "status.podIP": state.pod_ip,
+        "status.podIPs": state.pod_ip,
+        "status.hostIP": node.host_ip,
+        "status.hostIPs": node.host_ip,
+        "spec.nodeName": node.name,
+    }
+
+
+async def start(node: NodeContext, state: PodState, container: Container, claims: Sequence[str] = ()) -> Running:
+    """Start one run. Raises StartTrouble; KubeError when the API server can't be asked."""
+    pod, spec = state.pod, container.spec
+    sample = None if node.light else samples.find(container.image)
+    namespace = pod["metadata"]["namespace"]
+    facts = facts_of(node, state)
+    try:
+        refs = environment.needed(spec)
+        fetched = await node.objects(namespace, refs)
+        env = environment.build(
+            pod,
+            spec,
+            base={**(sample.env if sample else {}), "HOSTNAME": hostname(pod)},
+            objects=fetched,
+            facts=facts,
+            allocatable=node.allocatable(),
+        )
+    except environment.EnvironmentError_ as error:
+        raise StartTrouble(CONFIG_ERROR, error.what) from error
+    container_id = new_id()
+    log = log_path(node, pod, container.name, container.restarts)
+    if sample is None or sample.pause:
+        if sample is None or not node.light:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        line = "" if sample else f"{container.image}: the lab does not know this image; a stand-in runs in its place"
+        return StandIn(container_id, node.now(), None if node.light else log, line)
+    answers = tuple(node.devices.answers(state.uid, container.name).values())
+    config = allocate(OciConfig(env=env), answers)
+    wanted = [*cdi_names(answers, CDI_ANNOTATION_PREFIX), *claims]
+    try:
+        config = inject(config, await asyncio.to_thread(read_specs, node.specs) if wanted else (), wanted)
+    except CdiError as error:
+        text = f'failed to generate container "{container_id}" spec: failed to apply OCI options: {error.what}'
+        raise StartTrouble(CREATE_ERROR, text) from error
+    places = await make_volumes(node, state, facts)
+    config = OciConfig(
+        env={**config.env, "KGPU_LAB_POD_ADDRESS": loopback(state.pod_ip)},
+        devices=config.devices, mounts=config.mounts, hooks=config.hooks, gids=config.gids,
+    )  # fmt: skip
+    args = environment.command(spec, sample.entrypoint, sample.command, config.env)
+    wanted_start = Start(
+        id=container_id,
+        folder=folder_of(node, container_id),
+        sample=sample,
+        args=tuple(args),
+        config=config,
+        cwd=str(spec.get("workingDir") or sample.workdir),
+        hostname=hostname(pod),
+        log=log,
+        volumes=volumes.mounts(spec, places),
+        termination_log=str(spec.get("terminationMessagePath") or ""),
+    )
+    try:
+        return await node.runtime.start(wanted_start)
+    except StartError as error:
+        raise StartTrouble(START_ERROR, error.what, container_id=container_id) from error
+
+
+async def make_volumes(node: NodeContext, state: PodState, facts: dict[str, str]) -> dict[str, Path]:
+    """The pod's volumes. Raises StartTrouble, KubeError."""
+    pod = state.pod
+    namespace = pod["metadata"]["namespace"]
+    fetched = await node.objects(namespace, volumes.needed(pod))
+    token = ""
+    if volumes.wants_token(pod):
+        try:
+            token = await node.token(namespace, pod["spec"].get("serviceAccountName") or "default")
+        except KubeError:
+            token = ""  # a program that uses it is told so by the API server
+    folder = node.folder / "pods" / state.uid / "volumes"
+    try:
+        return volumes.write(
+            pod, folder, objects=fetched, facts=facts, allocatable=node.allocatable(), token=token
+        )  # fmt: skip
+    except volumes.VolumeError as error:
+        raise StartTrouble(CREATING, error.what, event="FailedMount") from error
+    except OSError as error:
+        raise StartTrouble(CREATING, f"{error}", event="FailedMount") from error
+
+
+def is_process(image: str) -> bool:
+    """Whether containers of the image are local processes on a full node."""
+    found = samples.find(image)
+    return found is not None and not found.pause
+
+
+def hostname(pod: Object) -> str:
+    """The pod's host name."""
+    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]

@@ -1,0 +1,472 @@
+"""One pod's life on a simulated node: starts, probes, restarts, ends and tells, as the kubelet's pod worker does.
+
+Level-triggered: after every event ``plan.decide`` says what is due. The status is written by a task of its own, so that
+an API server that is away delays what is told and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.errors import KubeError
+from kgpu.kube.port import PODS, KubeRefusedError, Object, Patch
+from kgpu.lab.nodes import plan, podstatus, probes, starter
+from kgpu.lab.nodes.context import NodeContext, loopback
+from kgpu.lab.nodes.podstate import (
+    CRASH_LOOP,
+    Container,
+    Kind,
+    Phase,
+    PodState,
+    grace_seconds,
+    make_containers,
+)
+from kgpu.lab.nodes.runtime import Exit, Running, StandIn
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 10.0  # what could not be made is tried again so often
+MESSAGE_LIMIT: Final = 4096
+_POLICY: Final = BackoffPolicy(first=0.2, cap=10.0)
+
+
+class PodWorker:
+    """Runs one admitted pod. ``update`` tells of changes, ``vanished`` that the API server has it no more."""
+
+    def __init__(self, node: NodeContext, pod: Object, *, claims: dict[str, tuple[str, ...]] | None = None) -> None:
+        self.node = node
+        self.state = PodState(pod=pod, containers=make_containers(pod), start=node.now())
+        self._claims = claims or {}
+        self._wake = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._running: dict[str, Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._probes: dict[str, list[asyncio.Task[None]]] = {}
+        self._killed: dict[str, asyncio.Task[None]] = {}
+        self._told: Object | None = None
+        self._gone = False
+        self._final = False
+        self.released = False
+        self.finished = asyncio.Event()
+
+    # --- told from outside ---
+
+    def update(self, pod: Object) -> None:
+        """The pod's object has changed."""
+        self.state.pod = pod
+        self._wake.set()
+
+    def vanished(self) -> None:
+        """The object is gone: end everything."""
+        self._gone = True
+        self._wake.set()
+        self._dirty.set()
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """Until the pod is gone from the API server and everything of it from here."""
+        teller = asyncio.create_task(self._tell())
+        try:
+            self._adopt()
+            await self._live()
+            self._dirty.set()
+            await teller
+        finally:
+            # A host that ends leaves containers to the next one: only watching them stops.
+            for task in (teller, *self._tasks, *(task for many in self._probes.values() for task in many)):
+                task.cancel()
+        self._clean_up()
+        self.finished.set()
+
+    async def _live(self) -> None:
+        state = self.state
+        if not state.pod_ip and not state.terminal:
+            state.pod_ip = self.node.host_ip if state.pod["spec"].get("hostNetwork") else self.node.addresses.take()
+            state.sandbox = True
+        while True:
+            self._wake.clear()
+            if state.deleting or self._gone:
+                await self._terminate()
+                return
+            look_at = await self._step()
+            self._settle()
+            self._dirty.set()
+            if self._wake.is_set():
+                continue
+            delay = None if look_at is None else max(0.0, look_at - self.node.now())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
+
+    async def _step(self) -> float | None:
+        state, now = self.state, self.node.now()
+        over = plan.deadline(state)
+        if over is not None and now >= over and not state.terminal:
+            self.node.event(state.pod, "Normal", plan.DEADLINE_REASON, plan.DEADLINE_MESSAGE)
+            state.phase, state.reason, state.message = "Failed", plan.DEADLINE_REASON, plan.DEADLINE_MESSAGE
+        actions = plan.decide(state, now)
+        for one in actions.waiting:
+            self._crash_loop(one)
+        for one in actions.kill:
+            self._kill(one, f"Stopping container {one.name}")
+        looks = [actions.look_at] if actions.look_at is not None else []
+        for one in actions.start:
+            if self._wake.is_set() and (self.state.deleting or self._gone):
+                break
+            if not await self._start(one):
+                looks.append(one.not_before)
+        return min(looks, default=None)
+
+    def _settle(self) -> None:
+        """Phase, and devices back when nothing of the pod will run again."""
+        state = self.state
+        if any(one.was_started for one in state.of(Kind.MAIN)):
+            state.initialized = True
+        state.phase = plan.phase_of(state, ending=state.deleting or self._gone)
+        if state.terminal and not self._running and not self.released:
+            state.sandbox = False
+            self._release()
+
+    def _release(self) -> None:
+        self.released = True
+        self.node.devices.release(self.state.uid)
+
+    # --- starting ---
+
+    async def _start(self, one: Container) -> bool:
+        """Start a container; False when it has to be tried again."""
+        node, state = self.node, self.state
+        init = one.kind is not Kind.MAIN
+        if one.ended is not None and one.phase is not Phase.RUNNING:
+            plan.on_restart(one, scale=node.scale)
+            one.previous = one.ended
+        text = f'Container image "{one.image}" already present on machine and can be accessed by the pod'
+        node.event(state.pod, "Normal", "Pulled", text, one.name, init)
+        try:
+            async with node.slots:
+                running = await starter.start(node, state, one, self._claims.get(one.name, ()))
+        except starter.StartTrouble as trouble:
+            self._not_started(one, trouble)
+            return False
+        except KubeError as error:
+            one.not_before = node.now() + RETRY_S * node.scale
+            one.phase, one.reason, one.message = Phase.WAITING, starter.CREATING, ""
+            log.debug("%s/%s: %s", state.full_name, one.name, error.one_line())
+            return False
+        node.event(state.pod, "Normal", "Created", "Container created", one.name, init)
+        node.event(state.pod, "Normal", "Started", "Container started", one.name, init)
+        self._began(one, running)
+        return True
+
+    def _not_started(self, one: Container, trouble: starter.StartTrouble) -> None:
+        node, state = self.node, self.state
+        init = one.kind is not Kind.MAIN
+        now = node.now()
+        if trouble.reason != starter.START_ERROR:
+            text = trouble.what if trouble.event != "Failed" else f"Error: {trouble.what}"
+            about = "" if trouble.event != "Failed" else one.name
+            node.event(state.pod, "Warning", trouble.event, text, about, init)
+            one.phase, one.reason = Phase.WAITING, trouble.reason
+            one.message = "" if trouble.reason == starter.CREATING else trouble.what
+            one.not_before = now + RETRY_S * node.scale
+            return
+        node.event(state.pod, "Normal", "Created", "Container created", one.name, init)
+        node.event(state.pod, "Warning", "Failed", f"Error: {trouble.what}", one.name, init)
+        one.id, one.started, one.finished = trouble.container_id, now, now
+        one.phase, one.ready, one.started_ok = Phase.ENDED, False, False
+        one.ended = podstatus.terminated(
+            one.id, code=128, reason=starter.START_ERROR, message=trouble.what, started=0, finished=now
+        )
+        one.ended["startedAt"] = "1970-01-01T00:00:00Z"
+        plan.after_end(one, scale=node.scale)
+        self._wake.set()
+
+    def _began(self, one: Container, running: Running) -> None:
+        one.id, one.started = running.id, running.started
+        one.phase, one.reason, one.message, one.killing = Phase.RUNNING, "", "", ""
+        self._running[one.name] = running
+        self._spawn(self._follow(one, running))
+        self._start_probes(one, running)
+        self._dirty.set()
+
+    def _start_probes(self, one: Container, running: Running) -> None:
+        startup = probes.parse(one.spec, "Startup")
+        readiness = probes.parse(one.spec, "Readiness")
+        one.started_ok = startup is None
+        one.ready = one.kind is not Kind.INIT and one.started_ok and readiness is None
+        if one.kind is Kind.INIT:
+            return
+        if startup is not None:
+            self._probe(one, running, startup)
+        else:
+            self._probe_started(one, running)
+
+    def _probe_started(self, one: Container, running: Running) -> None:
+        for kind in ("Readiness", "Liveness"):
+            probe = probes.parse(one.spec, kind)
+            if probe is not None:
+                self._probe(one, running, probe)
+
+    def _probe(self, one: Container, running: Running, probe: probes.Probe) -> None:
+        counter = probes.Counter(probe, verdict=probe.kind == "Liveness")
+
+        def told(ok: bool, output: str) -> None:
+            if not ok:
+                text = f"{probe.kind} probe failed: {output}"
+                self.node.event(self.state.pod, "Warning", "Unhealthy", text, one.name, one.kind is not Kind.MAIN)
+            if counter.take(ok):
+                self._verdict(one, running, probe, ok)
+
+        address = loopback(self.state.pod_ip)
+        task = asyncio.create_task(probes.run(probe, one.spec, running, address, told))
+        self._probes.setdefault(one.name, []).append(task)
+
+    def _verdict(self, one: Container, running: Running, probe: probes.Probe, ok: bool) -> None:
+        if self._running.get(one.name) is not running:
+            return
+        if probe.kind == "Readiness":
+            if one.ready != ok:
+                one.ready = ok
+                self._wake.set()
+        elif not ok:
+            text = f"Container {one.name} failed {probe.kind.lower()} probe, will be restarted"
+            grace = probe.action.get("terminationGracePeriodSeconds")
+            self._kill(one, text, grace=grace)
+        elif probe.kind == "Startup" and not one.started_ok:
+            one.started_ok = True
+            one.ready = probes.parse(one.spec, "Readiness") is None
+            for task in self._probes.pop(one.name, ()):
+                task.cancel()
+            self._probe_started(one, running)
+            self._wake.set()
+
+    # --- ending ---
+
+    async def _follow(self, one: Container, running: Running) -> None:
+        ended = await running.wait()
+        self._ended(one, ended)
+        self._wake.set()
+
+    def _ended(self, one: Container, ended: Exit) -> None:
+        self._running.pop(one.name, None)
+        for task in self._probes.pop(one.name, ()):
+            task.cancel()
+        reason = "Completed" if ended.code == 0 else "Error"
+        one.finished = ended.finished
+        one.previous = one.ended
+        one.ended = podstatus.terminated(
+            one.id, code=ended.code, reason=reason, message=self._message(one, ended), started=one.started,
+            finished=ended.finished,
+        )  # fmt: skip
+        one.phase, one.ready, one.started_ok = Phase.ENDED, False, False
+        plan.after_end(one, scale=self.node.scale)
+        self._dirty.set()
+
+    def _message(self, one: Container, ended: Exit) -> str:
+        """What the container left as its last words."""
+        path = starter.folder_of(self.node, one.id) / "termination-log"
+        with contextlib.suppress(OSError):
+            if text := path.read_bytes()[:MESSAGE_LIMIT].decode(errors="replace"):
+                return text
+        if one.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and ended.code != 0:
+            from kgpu.lab.nodes import logs
+
+            path = starter.log_path(self.node, self.state.pod, one.name, one.restarts)
+            with contextlib.suppress(OSError):
+                lines = path.read_bytes().splitlines(keepends=True)[-80:]
+                options = logs.LogOptions()
+                return b"".join(logs.render(line, options) for line in lines)[-2048:].decode(errors="replace")
+        return ""
+
+    def _kill(self, one: Container, message: str, *, grace: float | None = None) -> None:
+        """End a running container in the background; once."""
+        running = self._running.get(one.name)
+        task = self._killed.get(one.name)
+        if running is None or (task is not None and not task.done()):
+            return
+        self.node.event(self.state.pod, "Normal", "Killing", message, one.name, one.kind is not Kind.MAIN)
+        wait = float(grace_seconds(self.state.pod) if grace is None else grace)
+        self._killed[one.name] = self._spawn(self._end(one, running, wait))
+
+    async def _end(self, one: Container, running: Running, grace: float) -> None:
+        ended = asyncio.ensure_future(running.wait())
+        try:
+            hook = ((one.spec.get("lifecycle") or {}).get("preStop")) or {}
+            if hook and not isinstance(running, StandIn):
+                with contextlib.suppress(TimeoutError, OSError):
+                    if "exec" in hook:
+                        await running.execute(hook["exec"].get("command") or [], max(grace, 1.0))
+                    elif "sleep" in hook:
+                        await asyncio.sleep(min(float(hook["sleep"].get("seconds") or 0), grace))
+            running.kill(signal.SIGTERM)
+            # The kubelet leaves at least two seconds when it has been told of none.
+            await asyncio.wait([ended], timeout=max(grace, 0.0))
+            if not ended.done():
+                running.kill(signal.SIGKILL)
+                await ended
+        finally:
+            ended.cancel()
+
+    async def _terminate(self) -> None:
+        """End every container, tell the last status, and let the API server forget the pod."""
+        state = self.state
+        for group in (
+            [one for one in state.containers if one.kind is not Kind.SIDECAR],
+            list(reversed(state.of(Kind.SIDECAR))),
+        ):
+            for one in group:
+                self._kill(one, f"Stopping container {one.name}", grace=1.0 if self._gone else None)
+            while any(one.name in self._running for one in group):
+                self._wake.clear()
+                grace = state.pod["metadata"].get("deletionGracePeriodSeconds")
+                if self._gone or grace == 0:
+                    for one in group:
+                        if one.name in self._running:
+                            self._running[one.name].kill(signal.SIGKILL)
+                await self._wake.wait()
+        for one in state.containers:
+            if one.phase is Phase.WAITING and one.ended is not None:
+                one.phase = Phase.ENDED
+        self._settle()
+        state.sandbox = False
+        if not self.released:
+            self._release()
+        self._final = True
+
+    def _crash_loop(self, one: Container) -> None:
+        if one.phase is Phase.WAITING:
+            return
+        state = self.state
+        seconds = plan.show_seconds(one.backoff)
+        text = f"Back-off restarting failed container {one.name} in pod {state.full_name}"
+        self.node.event(state.pod, "Warning", "BackOff", text, one.name, one.kind is not Kind.MAIN)
+        one.phase, one.reason = Phase.WAITING, CRASH_LOOP
+        one.message = f"back-off {seconds} restarting failed container={one.name} pod={state.full_name}"
+
+    # --- telling ---
+
+    async def _tell(self) -> None:
+        """Write the status whenever it differs from what was told, and in the end delete the object."""
+        backoff = Backoff(_POLICY)
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            while not self._gone:
+                final = self._final
+                try:
+                    await self._write(final)
+                except KubeError as error:
+                    if isinstance(error, KubeRefusedError) and await self._is_gone(error):
+                        self._gone = True
+                        self._wake.set()
+                        break
+                    log.debug("%s: %s", self.state.full_name, error.one_line())
+                    await asyncio.sleep(backoff.next_delay())
+                    continue
+                backoff.reset()
+                if final:
+                    return
+                break
+            if self._gone and self._final:
+                return
+
+    async def _is_gone(self, refused: KubeRefusedError) -> bool:
+        """Whether the API server has this pod no more; a conflict alone may be another writer's haste."""
+        if refused.code != 409:
+            return refused.code == 404
+        metadata = self.state.pod["metadata"]
+        try:
+            found = await self.node.api.get(PODS, metadata["name"], namespace=metadata["namespace"])
+        except KubeError:
+            return False
+        return found is None or found["metadata"].get("uid") != metadata["uid"]
+
+    async def _write(self, final: bool) -> None:
+        state, node = self.state, self.node
+        metadata = state.pod["metadata"]
+        status = podstatus.pod_status(state, host_ip=node.host_ip, now=node.now())
+        if status != self._told:
+            change = {"metadata": {"uid": metadata["uid"]}, "status": status}
+            await node.api.patch(
+                PODS, metadata["name"], change, namespace=metadata["namespace"], subresource="status",
+                kind=Patch.STRATEGIC,
+            )  # fmt: skip
+            self._told = status
+        if final:
+            await node.api.delete(
+                PODS, metadata["name"], namespace=metadata["namespace"], grace=0, uid=metadata["uid"]
+            )  # fmt: skip
+
+    # --- coming back ---
+
+    def _adopt(self) -> None:
+        """Take over what an earlier process of this host left: by the status that it told, and by what still runs."""
+        state, node = self.state, self.node
+        status = state.pod.get("status") or {}
+        state.phase = status.get("phase") or "Pending"
+        state.reason, state.message = str(status.get("reason") or ""), str(status.get("message") or "")
+        if status.get("startTime"):
+            state.start = plan.seconds_of(status["startTime"])
+        if status.get("podIP"):
+            state.pod_ip, state.sandbox = status["podIP"], not state.terminal
+            node.addresses.keep(state.pod_ip)
+        known = {
+            one["name"]: one for key in ("initContainerStatuses", "containerStatuses") for one in status.get(key) or ()
+        }
+        for one in state.containers:
+            if one.name in known:
+                self._adopt_container(one, known[one.name])
+        if state.terminal and not self._running:
+            state.sandbox = False
+
+    def _adopt_container(self, one: Container, row: Object) -> None:
+        node = self.node
+        one.restarts = int(row.get("restartCount") or 0)
+        one.id = str(row.get("containerID") or "").removeprefix("containerd://")
+        current = row.get("state") or {}
+        one.previous = one.ended = (row.get("lastState") or {}).get("terminated")
+        if "terminated" in current:
+            one.phase, one.ended = Phase.ENDED, current["terminated"]
+            one.finished = plan.seconds_of(one.ended.get("finishedAt"))
+            one.started = plan.seconds_of(one.ended.get("startedAt"))
+        elif "running" in current and one.id:
+            one.started = plan.seconds_of(current["running"].get("startedAt"))
+            found = node.runtime.adopt(starter.folder_of(node, one.id), one.id)
+            if isinstance(found, Exit):
+                self._ended(one, found)
+            elif found is None and not node.light and starter.is_process(one.image):
+                # Its files are gone with what knew how it ended.
+                self._ended(one, Exit(code=137, finished=node.now(), signal=9))
+            else:
+                self._began(one, found or StandIn(one.id, one.started))
+                if not probes.parse(one.spec, "Startup"):
+                    one.ready = one.ready or bool(row.get("ready"))
+        if one.restarts and one.phase is not Phase.RUNNING:
+            one.backoff = plan.backoff_after(one.restarts, scale=node.scale)
+            one.not_before = one.finished + one.backoff
+
+    def _clean_up(self) -> None:
+        state, node = self.state, self.node
+        if state.pod_ip and state.pod_ip != node.host_ip:
+            node.addresses.free(state.pod_ip)
+        if node.light:
+            return
+        shutil.rmtree(node.folder / "pods" / state.uid, ignore_errors=True)
+        shutil.rmtree(starter.log_path(node, state.pod, "x", 0).parent.parent, ignore_errors=True)
+        for one in state.containers:
+            if one.id:
+                shutil.rmtree(starter.folder_of(node, one.id), ignore_errors=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,89 @@
+"""The controllers on the embedded API itself: its defaults, its deletion rules, its versions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from kgpu.kube.port import NODES, PODS, Change, KubeRefusedError, Object, Resource, Selector, name_of, namespace_of
+from kgpu.lab.embedded.controllers.daemonset_plan import target_node
+from kgpu.lab.embedded.controllers.kinds import NAMESPACES, SERVICE_ACCOUNTS
+from kgpu.lab.embedded.core import Core
+from kgpu.lab.embedded.core.model import User
+from kgpu.lab.embedded.kinds import Kinds
+from kgpu.lab.embedded.local import LocalApi
+from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.types.rules import BuiltinRules
+
+from .conftest import controllers, stamp
+from .story import tell
+
+NAMESPACE = "story"
+
+
+class Embedded:
+    """The story's namespace on the embedded API, with a stand-in for the kubelet."""
+
+    def __init__(self) -> None:
+        rules = BuiltinRules()
+        self.api = LocalApi(Core(Kinds(), Store(), lambda _: rules, ()), User("admin", ("system:masters",)))
+
+    async def create(self, resource: Resource, obj: Object) -> None:
+        await self.api.create(resource, {**obj, "metadata": {**obj["metadata"], "namespace": NAMESPACE}})
+
+    async def patch(self, resource: Resource, name: str, change: Object) -> None:
+        await self.api.patch(resource, name, change, namespace=NAMESPACE)
+
+    async def list(self, resource: Resource) -> list[Object]:
+        return list((await self.api.list(resource, namespace=NAMESPACE)).items)
+
+    async def kubelet(self) -> None:
+        while True:
+            for pod in (await self.api.list(PODS)).items:
+                with contextlib.suppress(KubeRefusedError):  # it was faster than this look
+                    await self._tend(pod)
+            await asyncio.sleep(0.01)
+
+    async def _tend(self, pod: Object) -> None:
+        name, namespace = name_of(pod), namespace_of(pod)
+        if pod["metadata"].get("deletionTimestamp"):
+            await self.api.delete(PODS, name, namespace=namespace, grace=0)
+        elif not pod["spec"].get("nodeName"):
+            target = {"kind": "Node", "name": target_node(pod) or "n1"}
+            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace}}
+            await self.api.create(PODS, {**binding, "target": target}, subresource="binding")
+        elif pod["status"].get("phase") == "Pending":
+            ended = {"true": "Succeeded", "false": "Failed"}.get(pod["spec"]["containers"][0]["command"][0])
+            ready = {"type": "Ready", "status": "False" if ended else "True", "lastTransitionTime": stamp()}
+            status = {"phase": ended or "Running", "conditions": [ready]}
+            await self.api.patch(PODS, name, {"status": status}, namespace=namespace, subresource="status")
+
+
+@contextlib.asynccontextmanager
+async def embedded() -> AsyncIterator[Embedded]:
+    """With a node, and everything running."""
+    backend = Embedded()
+    await backend.api.create(NODES, {"metadata": {"name": "n1"}})
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": stamp(), "lastTransitionTime": stamp()}
+    await backend.api.patch(NODES, "n1", {"status": {"conditions": [ready]}}, subresource="status")
+    await backend.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    async with controllers(backend.api, backend.kubelet(), root_ca="the CA"):
+        yield backend
+
+
+async def test_the_story_and_its_end():
+    async with embedded() as backend:
+        found = await tell(backend)
+        assert found["deployment"]["availableReplicas"] == 3
+        assert found["deployment"]["generation"] == 4  # the controller's own annotations are no new generation
+        assert found["idx"]["completedIndexes"] == "0-2"
+        assert found["bad"]["failed"] == 1
+        assert await backend.list(SERVICE_ACCOUNTS)
+        await backend.api.delete(NAMESPACES, NAMESPACE)
+        watch = backend.api.watch(NAMESPACES, "0", selector=Selector.named(NAMESPACE))
+        async with asyncio.timeout(20):
+            async for event in watch:
+                if event.change is Change.DELETED:
+                    break
+        assert await backend.list(PODS) == []

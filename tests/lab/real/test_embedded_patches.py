@@ -1,0 +1,48 @@
+"""Random histories of writes on the real server and on the embedded API's functions: same objects, same owners."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lab.real.conftest import Cluster, until
+from lab.real.patch_play import History
+from lab.real.patch_subjects import GROUP, SUBJECTS, WIDGET_CRD
+from lab.real.server import Server
+
+NAMESPACE = "patches"
+SEQUENCES = 80  # of each kind
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster) -> Iterator[Server]:
+    made = Server(cluster.lab.kubeconfig)
+    made("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    made("POST", CRDS, WIDGET_CRD)
+    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+    until(lambda: made("GET", account)[0] == 200, "the namespace's service account")
+    until(lambda: established(made), "the custom kind")
+    yield made
+    made("DELETE", f"{CRDS}/widgets.{GROUP}")
+    made("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
+    made.close()
+
+
+def established(server: Server) -> bool:
+    status, crd = server("GET", f"{CRDS}/widgets.{GROUP}")
+    conditions: list[dict[str, Any]] = crd.get("status", {}).get("conditions", []) if status == 200 else []
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+@pytest.mark.parametrize("kind", SUBJECTS)
+def test_histories_of_several_managers(server: Server, kind: str) -> None:
+    steps = 0
+    start = int(time.time()) % 1_000_000 * 100  # other seeds on every run; the seed is in the complaint
+    for seed in range(start, start + SEQUENCES):
+        history = History(server, SUBJECTS[kind], NAMESPACE, seed)
+        history.run()
+        steps += history.steps
+    assert steps > 4 * SEQUENCES
