@@ -4,7 +4,7 @@
 store. Comparison and arithmetic are exact. Rules: apimachinery's resource package.
 
 Two deviations, both where Go loses the value: what is above 999E prints as so many E (Go drops the suffix), and
-exponents beyond 1000 are refused.
+exponents beyond 1000 and texts beyond 1000 characters are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kgpu.base.errors import ConfigError
 NANO: Final = 10**9
 _MAX_INT64: Final = 2**63 - 1
 _MAX_EXPONENT: Final = 1000
+_MAX_LENGTH: Final = 1000
 _FORMAT_WRONG: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _SUFFIX_WRONG: Final = "unable to parse quantity's suffix"
 # Wider than the expression that the message quotes, as Go's hand-written parser is: "." and "m" are zero.
@@ -143,7 +144,7 @@ def parse_map(amounts: Mapping[str, Number] | None) -> dict[str, Quantity]:
 
 @functools.lru_cache(maxsize=4096)
 def _parse(text: str) -> Quantity:
-    shape = _SHAPE.fullmatch(text) if text else None
+    shape = _SHAPE.fullmatch(text) if 0 < len(text) <= _MAX_LENGTH else None
     if shape is None:
         raise QuantityError(text, _FORMAT_WRONG)
     sign, whole, fraction, suffix = shape.groups(default="")

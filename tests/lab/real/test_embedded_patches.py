@@ -33,7 +33,7 @@ def server(cluster: Cluster) -> Iterator[Server]:
 
 def established(server: Server) -> bool:
     status, crd = server("GET", f"{CRDS}/widgets.{GROUP}")
-    conditions: list[dict[str, Any]] = crd.get("status", {}).get("conditions", []) if status == 200 else []
+    conditions: list[dict[str, Any]] = (crd.get("status", {}).get("conditions") or []) if status == 200 else []
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 

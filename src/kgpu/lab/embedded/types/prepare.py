@@ -133,7 +133,7 @@ def keep(obj: Object, old: Object, name: str) -> None:
 def clear_status(kind: Kind, obj: Object) -> None:
     """An empty status, as the type prints one."""
     obj.pop("status", None)
-    shape(kind.schema).settle(obj)
+    shape(kind.schema).settle_field(obj, "status")
 
 
 def _at(obj: Object, path: str) -> object:
@@ -195,10 +195,14 @@ def _job(obj: Object) -> None:
     if spec.get("manualSelector"):
         return
     labels = spec["template"]["metadata"].setdefault("labels", {})
+    # Labels that the defaults took from the template are the template's own map in the real server, and grow with it.
+    shared = meta.get("labels") == labels and bool(labels)
     for key in ("job-name", "batch.kubernetes.io/job-name"):
         labels.setdefault(key, meta.get("name", ""))
     for key in ("controller-uid", "batch.kubernetes.io/controller-uid"):
         labels.setdefault(key, meta.get("uid", ""))
+    if shared:
+        meta["labels"] = dict(labels)
     matched = spec.setdefault("selector", {}).setdefault("matchLabels", {})
     matched.setdefault("batch.kubernetes.io/controller-uid", meta.get("uid", ""))
 

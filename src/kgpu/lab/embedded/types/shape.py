@@ -49,24 +49,28 @@ def _quantity(value: Any) -> Any:
         raise DecodeError(error.reason) from error
 
 
-def _moment(value: Any, digits: int) -> str:
+def _moment(value: Any, *, micro: bool) -> str:
+    """RFC 3339 in UTC: of Time any fraction is dropped, of MicroTime there are exactly six digits."""
+    layout = f"2006-01-02T15:04:05{'.000000' if micro else ''}Z07:00"
     shape = _STAMP.fullmatch(value) if isinstance(value, str) else None
     try:
         if shape is None:
             raise ValueError
         moment = dt.datetime.fromisoformat(f"{value[:19]}{shape[8].replace('Z', '+00:00')}").astimezone(dt.UTC)
     except (ValueError, OverflowError) as error:
-        layout = f"2006-01-02T15:04:05{'.' + '0' * digits if digits else ''}Z07:00"
         words = f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"'
         raise DecodeError(words) from error
-    fraction = f".{(shape[7] or '').ljust(digits, '0')[:digits]}" if digits else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    fraction = shape[7] or ""
+    if micro and len(fraction) != 6:
+        words = f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}" as ".000000"'
+        raise DecodeError(words)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{f'.{fraction}' if micro else ''}Z"
 
 
 _LEAVES: Final[dict[str, Callable[[Any], Any]]] = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": _quantity,
-    f"{META}Time": functools.partial(_moment, digits=0),
-    f"{META}MicroTime": functools.partial(_moment, digits=6),
+    f"{META}Time": functools.partial(_moment, micro=False),
+    f"{META}MicroTime": functools.partial(_moment, micro=True),
 }
 Defaulter = Callable[[Object], None]
 
@@ -134,13 +138,20 @@ class Shape:
             elif key in self.texts and isinstance(value, dict) and None in value.values():
                 obj[key] = {name: "" if one is None else one for name, one in value.items()}
         for key, zero in row.zero.items():
-            if not obj.get(key):
+            value = obj.get(key)
+            if value is None or (zero is None and value == []):
                 obj[key] = zero
         for key, child in self._structs:
             if key not in obj:
                 empty: Object = {}
                 obj[key] = empty
                 child.settle(empty)
+
+    def settle_field(self, obj: Object, name: str) -> None:
+        """One struct field, made when it is not there."""
+        child = self._fields.get(name)
+        if child is not None:
+            child.settle(obj.setdefault(name, {}))
 
     def default(self, obj: Object) -> None:
         """Fill in defaults, in place."""

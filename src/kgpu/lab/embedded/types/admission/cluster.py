@@ -11,7 +11,6 @@ from kgpu.lab.embedded.types.admission.base import refused
 
 _KEPT: Final = frozenset({"default", "kube-system", "kube-public"})
 _ANYWHERE: Final = frozenset({"localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
-NOT_READY: Final = TAINT_NOT_READY
 _PROTECTION: Final = {
     ("", "persistentvolumeclaims"): "kubernetes.io/pvc-protection",
     ("", "persistentvolumes"): "kubernetes.io/pv-protection",
@@ -58,9 +57,9 @@ class TaintNodesByCondition:
         if review.kind.key != ("", "nodes") or review.operation != "CREATE" or review.subresource:
             return
         spec = review.obj.setdefault("spec", {})
-        taint = {"key": NOT_READY, "effect": "NoSchedule"}
+        taint = {"key": TAINT_NOT_READY, "effect": "NoSchedule"}
         found: list[Object] = spec.get("taints") or []
-        if not any(one.get("key") == NOT_READY and one.get("effect") == "NoSchedule" for one in found):
+        if not any(one.get("key") == TAINT_NOT_READY and one.get("effect") == "NoSchedule" for one in found):
             spec["taints"] = [*found, taint]
 
 

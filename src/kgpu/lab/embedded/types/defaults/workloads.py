@@ -40,7 +40,9 @@ def _stateful_set(spec: Object) -> None:
     rolling = strategy.get("rollingUpdate")
     if strategy["type"] == "RollingUpdate" and rolling is not None:
         rolling.setdefault("partition", 0)
-        rolling.setdefault("maxUnavailable", 1)
+    for claim in spec.get("volumeClaimTemplates") or ():
+        claim.setdefault("apiVersion", "v1")
+        claim.setdefault("kind", "PersistentVolumeClaim")
     policy = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
     for name in ("whenDeleted", "whenScaled"):
         if not policy.get(name):

@@ -63,7 +63,7 @@ def _value_from(errors: Errors, path: str, source: Object, value: str) -> None:
     for name in present:
         _SOURCES[name](errors, f"{path}.{name}", source[name])
     if not present:
-        words = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
+        words = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
         errors.append(bad_value(path, "", words))
     elif value:
         errors.append(bad_value(path, "", "may not be specified when `value` is not empty"))

@@ -178,6 +178,9 @@ def _autoscaler(errors: Errors, obj: Object, old: Object | None, subresource: st
     target = spec.get("scaleTargetRef") or {}
     for field in ("kind", "name"):
         needed(errors, f"spec.scaleTargetRef.{field}", target.get(field), texts.path_segment)
+    version = target.get("apiVersion", "")
+    if "/" not in version and old is None:
+        errors.append(bad_value("spec.scaleTargetRef.apiVersion", version, "apiVersion must specify API group"))
     for index, metric in enumerate(spec.get("metrics") or ()):
         at, kind = f"spec.metrics[{index}]", metric.get("type", "")
         if not kind:

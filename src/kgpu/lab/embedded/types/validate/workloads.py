@@ -63,29 +63,26 @@ def _counts(errors: Errors, status: Object) -> None:
         errors.append(bad_value("status.availableReplicas", status["availableReplicas"], words))
 
 
-def _selector(errors: Errors, spec: Object, called: str, *, needed: bool = True) -> bool:
-    """``spec.selector``; True when it can be compared with labels."""
-    selector = spec.get("selector")
-    if selector is None:
-        if needed:
-            errors.append(required("spec.selector"))
-        return False
-    before = len(errors)
-    label_selector(errors, "spec.selector", selector)
-    valid = not any(error.field.endswith((".operator", ".values")) for error in errors[before:])
-    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        errors.append(bad_value("spec.selector", selector, f"empty selector is invalid for {called}"))
-    return valid
-
-
-def _template(errors: Errors, spec: Object, called: str, *, comparable: bool) -> None:
-    found = spec.get("template") or {}
+def _selector_and_template(errors: Errors, spec: Object, called: str, of: str, wrong: str) -> None:
+    """``spec.selector`` fits ``spec.template``; the template is looked at when the selector can be read at all."""
+    selector, found = spec.get("selector"), spec.get("template") or {}
     labels = (found.get("metadata") or {}).get("labels") or {}
-    selector = spec.get("selector") or {}
-    if comparable and not selector_matches(selector, labels):
+    readable = True
+    if selector is None:
+        errors.append(required("spec.selector"))
+    else:
+        before = len(errors)
+        label_selector(errors, "spec.selector", selector)
+        readable = not any(error.field.endswith((".operator", ".values")) for error in errors[before:])
+        if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+            errors.append(bad_value("spec.selector", selector, f"empty selector is invalid for {called}"))
+    if not readable:
+        errors.append(bad_value("spec.selector", selector, wrong))
+        return
+    if selector is None or not selector_matches(selector, labels):
         errors.append(bad_value("spec.template.metadata.labels", labels or None, _MISMATCH))
     template(errors, "spec.template", found)
-    always_restarts(errors, found, called)
+    always_restarts(errors, found, of)
 
 
 def always_restarts(errors: Errors, found: Object, called: str) -> None:
@@ -121,8 +118,7 @@ def _at_most_all(errors: Errors, path: str, value: int | str) -> None:
 
 def _deployment(errors: Errors, spec: Object, old: Object | None) -> None:
     not_negative(errors, "spec.replicas", spec.get("replicas"))
-    comparable = _selector(errors, spec, "deployment")
-    _template(errors, spec, "ReplicaSet", comparable=comparable)
+    _selector_and_template(errors, spec, "deployment", "ReplicaSet", "invalid label selector")
     _deployment_strategy(errors, "spec.strategy", spec.get("strategy") or {})
     not_negative(errors, "spec.minReadySeconds", spec.get("minReadySeconds"))
     not_negative(errors, "spec.revisionHistoryLimit", spec.get("revisionHistoryLimit"))
@@ -157,8 +153,7 @@ def _deployment_strategy(errors: Errors, path: str, strategy: Object) -> None:
 def _replica_set(errors: Errors, spec: Object, old: Object | None) -> None:
     not_negative(errors, "spec.replicas", spec.get("replicas"))
     not_negative(errors, "spec.minReadySeconds", spec.get("minReadySeconds"))
-    comparable = _selector(errors, spec, "deployment")
-    _template(errors, spec, "ReplicaSet", comparable=comparable)
+    _selector_and_template(errors, spec, "deployment", "ReplicaSet", "invalid label selector")
     if old is not None:
         immutable(errors, "spec.selector", spec.get("selector"), old.get("selector"))
 
@@ -230,7 +225,6 @@ def _stateful_set(errors: Errors, spec: Object, old: Object | None) -> None:
     not_negative(errors, "spec.ordinals.start", (spec.get("ordinals") or {}).get("start"))
     if old is None and spec.get("serviceName"):
         syntax(errors, "spec.serviceName", spec["serviceName"], texts.label)
-    comparable = _selector(errors, spec, "statefulset")
     found = spec.get("template") or {}
     if claims:
         names = {(one.get("metadata") or {}).get("name", "") for one in claims}
@@ -238,7 +232,7 @@ def _stateful_set(errors: Errors, spec: Object, old: Object | None) -> None:
         made = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
         rest = [one for one in pod.get("volumes") or () if one.get("name") not in names]
         found = {**found, "spec": {**pod, "volumes": made + rest}}
-    _template(errors, {**spec, "template": found}, "StatefulSet", comparable=comparable)
+    _selector_and_template(errors, {**spec, "template": found}, "statefulset", "StatefulSet", "")
     if old is not None:
         mutable = dict.fromkeys(_SET_MUTABLE)
         if {**spec, **mutable} != {**old, **mutable}:

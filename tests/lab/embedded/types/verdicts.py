@@ -1,0 +1,131 @@
+"""What the embedded rules make of a row: a code and an object or a message, without what differs by chance."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+from lab.embedded.types.table import STANDING, Object, Row
+
+from kgpu.lab.embedded.core.model import Call, User
+from kgpu.lab.embedded.core.verbs import Core
+from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.status import ApiError
+from kgpu.lab.embedded.store import Store
+from kgpu.lab.embedded.types.admission import chain
+from kgpu.lab.embedded.types.rules import BuiltinRules
+
+ADMIN = User("admin", ("system:masters",))
+KINDS = Kinds()
+_CHANCE = ("uid", "creationTimestamp", "resourceVersion", "managedFields")
+_UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+def kind_of(manifest: Object) -> Kind:
+    found = KINDS.of(manifest["apiVersion"], manifest["kind"])
+    assert found is not None, manifest["kind"]
+    return found
+
+
+def settled(manifest: Object, namespace: str) -> Object:
+    """The manifest in that namespace, where it says nothing else."""
+    found = copy.deepcopy(manifest)
+    if kind_of(found).namespaced:
+        found["metadata"].setdefault("namespace", namespace)
+    about = found.get("involvedObject", {})
+    if about.get("namespace") == "NAMESPACE":
+        about["namespace"] = namespace
+    return found
+
+
+def core() -> Core:
+    """With the namespaces of the table, their accounts and what stands in them."""
+    made = Core(KINDS, Store(), lambda kind: BuiltinRules(), chain())
+    call = Call(user=ADMIN, manager="test")
+    for name in ("default", "kube-system", *STANDING):
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        made.create(KINDS.need("", "namespaces"), "", namespace, call)
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
+        made.create(KINDS.need("", "serviceaccounts"), name, account, call)
+    for name, objects in STANDING.items():
+        for one in objects:
+            made.create(kind_of(one), name, settled(one, name), call)
+    return made
+
+
+def judged(served: Core, row: Row, namespace: str | None = None) -> tuple[int, Any]:
+    """The code, and the object or the message."""
+    call = Call(user=ADMIN, manager="test", dry_run=True)
+    manifest = settled(row.manifest, namespace or row.namespace)
+    kind = kind_of(manifest)
+    where = manifest["metadata"].get("namespace", "") if kind.namespaced else ""
+    try:
+        if row.patch is None:
+            return 201, plain(served.create(kind, where, manifest, call).obj)
+        name = manifest["metadata"]["name"]
+        if served.reads.get(kind.group, kind.plural, where, name) is None:
+            served.create(kind, where, manifest, Call(user=ADMIN, manager="test"))
+        stored, _ = served.patch(kind, where, name, "application/merge-patch+json", row.patch, call)
+        return 200, changed(stored.obj)
+    except ApiError as error:
+        return error.code, words(error.message)
+
+
+def words(message: str) -> str:
+    """A message without ids and differences of internal types; JSON values in it have their keys in order."""
+    text = _UID.sub("UID", message).split("\n", 1)[0]
+    found, at = "", 0
+    while at < len(text):
+        if text[at] in "{[":
+            try:
+                value, end = json.JSONDecoder().raw_decode(text, at)
+            except ValueError:
+                pass
+            else:
+                found, at = found + json.dumps(value, sort_keys=True), end
+                continue
+        found, at = found + text[at], at + 1
+    return found
+
+
+def changed(obj: Object) -> Object:
+    """Of an updated object what no controller has a hand in."""
+    found = plain(obj)
+    found.pop("status", None)
+    (found.get("spec") or {}).pop("nodeName", None)
+    annotations = found["metadata"].get("annotations", {})
+    annotations.pop("deployment.kubernetes.io/revision", None)
+    if not annotations:
+        found["metadata"].pop("annotations", None)
+    return found
+
+
+def plain(obj: Object) -> Object:
+    """An object without what differs by chance."""
+    found = copy.deepcopy(obj)
+    for name in _CHANCE:
+        found["metadata"].pop(name, None)
+    if found["metadata"].get("generateName"):
+        found["metadata"].pop("name", None)
+    if found["kind"] == "Service":
+        for name in ("clusterIP", "clusterIPs"):
+            if found["spec"].get(name) not in (None, "None", ["None"]):
+                found["spec"][name] = "given"
+        for port in found["spec"].get("ports", ()):
+            if port.get("nodePort"):
+                port["nodePort"] = "given"
+    return _calm(found)
+
+
+def _calm(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _calm(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_calm(one) for one in value]
+    if isinstance(value, str):
+        text = _TIME.sub("TIME", _UID.sub("UID", value))
+        return re.sub(r"kube-api-access-\w{5}$", "kube-api-access", text)
+    return value

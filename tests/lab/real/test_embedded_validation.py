@@ -1,0 +1,165 @@
+"""The embedded rules against the real server: the same table of manifests through both, verdicts and objects alike."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lab.embedded.types import verdicts
+from lab.embedded.types.table import STANDING, Object, Row, laid, rows
+
+from kgpu.base.quantity import Quantity
+
+from .conftest import Cluster, until
+
+ROWS = rows()
+
+
+class Server:
+    """The real API over its own certificates."""
+
+    def __init__(self, kubeconfig: Object) -> None:
+        cluster = kubeconfig["clusters"][0]["cluster"]
+        user = kubeconfig["users"][0]["user"]
+        self._base = cluster["server"]
+        self._context = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        self._context.load_cert_chain(user["client-certificate"], user["client-key"])
+
+    def call(self, verb: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, Object]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._base + path, data=data, method=verb, headers={"Content-Type": content})
+        try:
+            with urllib.request.urlopen(request, context=self._context) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def path(self, manifest: Object) -> str:
+        kind = verdicts.kind_of(manifest)
+        root = f"/apis/{kind.api_version}" if kind.group else "/api/v1"
+        namespace = manifest["metadata"].get("namespace")
+        return f"{root}/namespaces/{namespace}/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
+
+    def judged(self, row: Row, namespace: str) -> tuple[int, Any]:
+        manifest = verdicts.settled(row.manifest, namespace)
+        path = self.path(manifest)
+        if row.patch is None:
+            code, found = self.call("POST", f"{path}?dryRun=All", manifest)
+        else:
+            self.call("POST", path, manifest)
+            patch = f"{path}/{manifest['metadata']['name']}?dryRun=All"
+            code, found = self.call("PATCH", patch, row.patch, "application/merge-patch+json")
+        if code >= 300:
+            return code, verdicts.words(found["message"])
+        return code, verdicts.plain(found) if row.patch is None else verdicts.changed(found)
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster) -> Iterator[tuple[Server, dict[str, str]]]:
+    """The server, and the table's namespaces as they are called there."""
+    found = Server(json.loads(cluster.lab.kubeconfig.read_text()))
+    yield from prepared(found)
+
+
+def prepared(found: Server) -> Iterator[tuple[Server, dict[str, str]]]:
+    names = {name: f"h-{name}-{uuid.uuid4().hex[:6]}" for name in STANDING}
+    try:
+        for name in names.values():
+            found.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+            until(lambda account=account: found.call("GET", account)[0] == 200, f"the account of {name}")
+        for name, objects in STANDING.items():
+            for one in objects:
+                manifest = verdicts.settled(one, names[name])
+                assert found.call("POST", found.path(manifest), manifest)[0] == 201
+                if one["kind"] == "ResourceQuota":
+                    path = f"{found.path(manifest)}/{one['metadata']['name']}"
+                    until(
+                        lambda path=path: found.call("GET", path)[1].get("status", {}).get("used"), "the quota's sums"
+                    )
+        yield found, names
+    finally:
+        for name in names.values():
+            found.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
+def test_the_real_server_says_the_same(row: Row, server: tuple[Server, dict[str, str]]) -> None:
+    real, names = server
+    expected = renamed(real.judged(row, names[row.namespace]), names)
+    assert verdicts.judged(embedded(), row) == expected
+
+
+def embedded(made: list[Any] = []) -> Any:  # noqa: B006 - one core for all rows
+    if not made:
+        made.append(verdicts.core())
+    return made[0]
+
+
+def renamed(verdict: tuple[int, Any], names: dict[str, str]) -> tuple[int, Any]:
+    """With the namespaces' names of the table."""
+    text = json.dumps(verdict[1])
+    for name, real in names.items():
+        text = text.replace(real, name)
+    return verdict[0], json.loads(text)
+
+
+def test_the_table_is_worth_it() -> None:
+    assert len(ROWS) >= 150
+    assert laid({"a": {"b": 1}}, {"a": {"=": {}}}) == {"a": {}}
+
+
+QUANTITIES = [
+    "0",
+    "1",
+    "0.5",
+    "500m",
+    "1000m",
+    "1100m",
+    "1.5Gi",
+    "1024Ki",
+    "0.5Ki",
+    "1e3",
+    "1.5e3",
+    "12e6",
+    "1E",
+    "0.1n",
+    "100u",
+    "1000k",
+    "1.2345678912n",
+    "0.1Mi",
+    "9Ei",
+    "1000000",
+    "1e-3",
+    "+1",
+    "01",
+    "1.500",
+    "1E3",
+    "128974848",
+    "1Ti",
+    "1.25Ti",
+    "1234567890123456789",
+    "1T",
+    "999999999999999999999Ki",
+    "7Ki",
+    "8Ki",
+    ".",
+    "1.",
+]
+
+
+@pytest.mark.parametrize("text", QUANTITIES)
+def test_quantities_print_as_the_real_server_s(text: str, server: tuple[Server, dict[str, str]]) -> None:
+    real, names = server
+    volume = {"name": "v", "emptyDir": {"sizeLimit": text}}
+    pod = {"spec": {"containers": [{"name": "a", "image": "b"}], "volumes": [volume]}, "metadata": {"name": "quantity"}}
+    path = f"/api/v1/namespaces/{names['plain']}/pods?dryRun=All"
+    code, answer = real.call("POST", path, {"apiVersion": "v1", "kind": "Pod", **pod})
+    assert code == 201, answer
+    assert str(Quantity.parse(text)) == answer["spec"]["volumes"][0]["emptyDir"]["sizeLimit"]
