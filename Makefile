@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt tools/setup-venv.sh
 	@tools/setup-venv.sh $(VENV)
 	@touch $@
 
-demo: $(STAMP) ## a simulated GPU node on this machine: labels, allocation, a CUDA program, a fault and its recovery
+demo: $(STAMP) ## a GPU cluster on this machine, without root or a GPU, and stories played on it (DEMO_KEEP=0: then end)
 	@$(PY) -m kgpu lab demo
 
 test: $(STAMP) ## every test; where root is available also those on a real Kubernetes cluster

@@ -34,7 +34,8 @@ def test_unknown_scenario_is_bad_input(capsys: pytest.CaptureFixture[str]) -> No
 def test_status_of_a_lab_that_is_not_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["kgpu", "lab", "status", "-o", "json"]) == 3
     report = json.loads(capsys.readouterr().out)
-    assert report == {"name": "lab", "running": False, "folder": str(tmp_path / ".local/state/kgpu/lab/lab")}
+    folder = str(tmp_path / ".local/state/kgpu/lab/lab")
+    assert report == {"name": "lab", "kind": "embedded", "running": False, "folder": folder}
 
 
 def test_kubectl_without_a_lab(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +46,11 @@ def test_kubectl_without_a_lab(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["up"], "real lab only"),
+        (["up", "--gpus", "65"], "65"),
+        (["up", "--name", "Bad Name"], "can't be a lab's name"),
+        (["up", "--profile", "hgx-h10"], 'no profile is named "hgx-h10"'),
+        (["up", "--real", "--no-node"], "--no-node with --real"),
+        (["up", "--real", "--data", "d"], "--data with --real"),
         (["up", "--real", "--name", "Bad Name"], "can't be a lab's name"),
         (["up", "--real", "--gpus", "65"], "65"),
         (["up", "--real", "--profil", "t4"], "--profil"),
@@ -82,7 +87,7 @@ def test_a_refused_up_makes_nothing(capsys: pytest.CaptureFixture[str], tmp_path
 
 def test_status_tells_how_to_start_that_very_lab(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kgpu", "lab", "status", "--name", "x"]) == 3
-    assert "kgpu lab up --real --name x" in capsys.readouterr().out
+    assert "kgpu lab up --name x" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["down", "status"])

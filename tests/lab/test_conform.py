@@ -57,5 +57,20 @@ def test_a_story_that_ended_early_is_a_difference() -> None:
     assert found[1].lines == ("only real came this far",)
 
 
+def test_steps_that_may_differ_are_compared_by_their_verdict_alone() -> None:
+    def one(backend: str, output: str, why: str = "") -> Result:
+        step = StepResult(title="t", command="c", output=output, seconds=0.1, why=why, varies="other machines")
+        return Result(scenario="s", backend=backend, seconds=1.0, steps=(step,))
+
+    assert compare(one("embedded", "a"), one("real", "b")) == ()
+    (found,) = compare(one("embedded", "a"), one("real", "b", "it was wrong"))
+    assert found.lines == ("real: it was wrong",)
+
+
+def test_how_a_rollout_was_waited_for_is_the_same() -> None:
+    slow = 'Waiting for deployment "web" rollout to finish: 1 of 2 updated replicas are available...\ndone'
+    assert compare(run("embedded", "done"), run("real", slow)) == ()
+
+
 def test_names_that_only_look_random_stay() -> None:
     assert normal("gpu-quota mig-1g.10gb first-gpu-pod") == "gpu-quota mig-1g.10gb first-gpu-pod"

@@ -9,18 +9,26 @@ from kgpu.cli._common import ExampleCommand, output_option, print_json
 
 @click.command("build", cls=ExampleCommand, examples="kgpu lab build\nkgpu lab build --install-tools -o json")
 @click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
+@click.option("--embedded", is_flag=True, help="Only what the embedded lab needs: the simulated driver and kubectl.")
 @output_option()
-def build(*, install_tools: bool, output: str) -> None:
+def build(*, install_tools: bool, embedded: bool, output: str) -> None:
     """Build the simulated driver and the programs of the real cluster, once; later calls find them in the cache."""
     from kgpu.hw.fake.build import native_dir
     from kgpu.lab import progress
     from kgpu.lab.real import build as real_build
 
     reporter = progress.for_terminal()
-    if install_tools:
+    if install_tools and not embedded:
         real_build.install_tools(reporter)
     with reporter.step("the simulated driver"):
         native = native_dir()
+    if embedded:
+        kubectl = real_build.ensure_kubectl(reporter)
+        if output == "json":
+            print_json({"native": str(native), "kubectl": kubectl})
+        else:
+            click.echo(f"simulated driver: {native}\nkubectl: {kubectl}")
+        return
     programs = real_build.ensure_binaries(reporter)
     if output == "json":
         print_json({"native": str(native), "programs": str(programs)})

@@ -22,6 +22,8 @@ from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceReque
 from kgpu.kubelet.rpc import is_served
 from kgpu.kubelet.socket_watch import SocketIdentity
 
+LOOK_SECONDS = 1.0
+"""How often the socket and the registration are looked at when nothing tells of a change."""
 STREAM_SECONDS = 5.0
 """A kubelet that registered a plugin opens a stream at once; after this long without one it is told again."""
 WITHDRAW_SECONDS = 10.0
@@ -45,6 +47,7 @@ class Offer:
         report: DecisionSink,
         identity: Callable[[], SocketIdentity | None],
         on_progress: Callable[[], None],
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.name = name
         self._core = core
@@ -53,6 +56,7 @@ class Offer:
         self._report = report
         self._identity = identity
         self._on_progress = on_progress
+        self._look_seconds = look_seconds
         self._wake = asyncio.Event()
         self._states: tuple[DeviceState, ...] | None = None
         self._server: DevicePluginServer | None = None
@@ -110,7 +114,7 @@ class Offer:
                     await self._register()
                     self._said("")
                     backoff.reset()
-                    pause = 1.0
+                    pause = self._look_seconds
                 except KubeletError as problem:
                     self._said(problem.one_line(), problem)
                     pause = backoff.next_delay()

@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from kgpu.deviceplugin.config import Settings, printable
 from kgpu.deviceplugin.core import Core, refused
 from kgpu.deviceplugin.host_facts import read_host_facts
 from kgpu.deviceplugin.model import HostFacts, Resource
-from kgpu.deviceplugin.offer import Offer
+from kgpu.deviceplugin.offer import LOOK_SECONDS, Offer
 from kgpu.deviceplugin.source import ConfigSource
 from kgpu.formats.config_choice import ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
@@ -51,6 +51,11 @@ FAILURES_BEFORE_UNHEALTHY = 3
 started again is no fault of the devices."""
 
 
+def folder_changes(socket: Path) -> AsyncIterator[SocketIdentity | None]:
+    """What the kernel tells about the kubelet's socket and its folder."""
+    return SocketWatch(socket).folder_changes()
+
+
 CdiWriter: TypeAlias = Callable[[Inventory, Settings], None]
 
 
@@ -66,8 +71,10 @@ class DevicePluginContext:
     by the attribute names of ``deviceplugin.config.Settings``; they beat ``env``, which beats the config file.
     ``cdi_writer(inventory, settings)`` brings the CDI specs that ``cdi-*`` answers refer to in line; it is called in a
     thread before a changed inventory is offered, and devices that only CDI could name are held back until it succeeds
-    once; None leaves spec files to others. With ``wait=False`` what is missing at the start
-    (a driver, a usable configuration) is raised instead of waited for. ``on_state(ready, reason)`` hears whether the
+    once; None leaves spec files to others. ``kubelet_changes(socket)`` yields who listens at the kubelet's socket, now
+    and whenever that may be another one. ``reread_seconds`` and ``look_seconds``: how often the inventory and the
+    sockets are looked at when nothing tells of a change. With ``wait=False`` what is missing at the start (a driver, a
+    usable configuration) is raised instead of waited for. ``on_state(ready, reason)`` hears whether the
     plugin does its job, and if not, what it waits for.
     """
 
@@ -82,6 +89,9 @@ class DevicePluginContext:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cdi_writer: CdiWriter | None = None
     host_facts: Callable[[Settings], HostFacts] | None = None
+    kubelet_changes: Callable[[Path], AsyncIterator[SocketIdentity | None]] = folder_changes
+    reread_seconds: float = REREAD_SECONDS
+    look_seconds: float = LOOK_SECONDS
     wait: bool = True
     on_state: Callable[[bool, str], None] = _ignore_state
 
@@ -200,7 +210,7 @@ class _Plugin:
         failures = 0 if self._driver_problem is None else FAILURES_BEFORE_UNHEALTHY
         while True:
             calm = self._core.plan.resources and not self._core.sick
-            seconds = 1.0 if failures else REREAD_SECONDS if calm else REREAD_SICK_SECONDS
+            seconds = 1.0 if failures else self._ctx.reread_seconds if calm else REREAD_SICK_SECONDS
             await self._wait_look(seconds)
             failures = 0 if await self._read_inventory() else failures + 1
             if failures == FAILURES_BEFORE_UNHEALTHY and self._driver_problem is not None:
@@ -240,7 +250,7 @@ class _Plugin:
     # --- kubelet ---
 
     async def _follow_kubelet(self) -> None:
-        async for identity in SocketWatch(self._ctx.kubelet_socket).folder_changes():
+        async for identity in self._ctx.kubelet_changes(self._ctx.kubelet_socket):
             if identity is None and not self._told_socket:
                 self._ctx.report(
                     Decision(
@@ -324,6 +334,7 @@ class _Plugin:
             report=self._ctx.report,
             identity=lambda: self._identity,
             on_progress=self._progress,
+            look_seconds=self._ctx.look_seconds,
         )
         self._offers[name] = (offer, group.create_task(offer.run(), name=f"offer {name}"))
 

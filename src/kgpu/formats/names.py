@@ -59,6 +59,7 @@ FIELD_MANAGER: Final = "kgpu-agent"
 # Node labels that feature discovery writes; the deprecated cuda.* ones beside their successors
 LABEL_GFD_TIMESTAMP: Final = "nvidia.com/gfd.timestamp"
 LABEL_GPU_MACHINE: Final = "nvidia.com/gpu.machine"
+LABEL_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 LABEL_GPU_MODE: Final = "nvidia.com/gpu.mode"
 LABEL_GPU_CLIQUE: Final = "nvidia.com/gpu.clique"
 LABEL_MIG_CAPABLE: Final = "nvidia.com/mig.capable"

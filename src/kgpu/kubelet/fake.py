@@ -77,6 +77,8 @@ class FakeKubelet:
         self._changed = asyncio.Event()
         self.registrations: list[Registration] = []
         self.refuse: str = ""
+        self.problem = ""
+        """What was wrong with the checkpoint at the last start; then it is kept under CHECKPOINT.corrupt."""
         self._admitting = asyncio.Lock()
 
     # --- life ---
@@ -85,7 +87,7 @@ class FakeKubelet:
         """Empty the folder as a kubelet does, load the checkpoint, listen."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for entry in self.folder.iterdir():
-            if entry.name != CHECKPOINT and not entry.is_dir():
+            if not entry.name.startswith(CHECKPOINT) and not entry.is_dir():
                 with contextlib.suppress(FileNotFoundError):
                     entry.unlink()
         self._load()
@@ -289,6 +291,11 @@ class FakeKubelet:
         if self.refuse or registration.version != API_VERSION:
             why = self.refuse or f"requested API version {registration.version!r} is not supported by kubelet"
             raise KubeletError(why, f"version {API_VERSION}", "use a matching plugin")
+        await self.connect(registration)
+        return dp.Empty()
+
+    async def connect(self, registration: Registration) -> None:
+        """Follow a plugin from now on, in place of an earlier one; its endpoint may also be an absolute path."""
         client = RpcClient(self.folder / registration.endpoint)
         resource = self._resources.setdefault(registration.resource, _Resource())
         old, endpoint = resource.endpoint, _Endpoint(registration, client)
@@ -298,7 +305,15 @@ class FakeKubelet:
         self.registrations.append(registration)
         endpoint.task = asyncio.create_task(self._follow(resource, endpoint))
         self._tell()
-        return dp.Empty()
+
+    async def disconnect(self, resource: str, endpoint: str) -> None:
+        """Let go of a plugin that has taken its registration back; its devices are unhealthy then."""
+        found = self._resources.get(resource)
+        if found is None or found.endpoint is None or found.endpoint.registration.endpoint != endpoint:
+            return
+        former, found.endpoint = found.endpoint, None
+        await self._drop(former)
+        self._lose(found)
 
     async def _follow(self, resource: _Resource, endpoint: _Endpoint) -> None:
         try:
@@ -315,11 +330,14 @@ class FakeKubelet:
             endpoint.client.close()
         if resource.endpoint is endpoint:
             resource.endpoint = None
-            resource.devices = {
-                name: DeviceState(id=name, healthy=False, numa_node=device.numa_node)
-                for name, device in resource.devices.items()
-            }
-            self._tell()
+            self._lose(resource)
+
+    def _lose(self, resource: _Resource) -> None:
+        resource.devices = {
+            name: DeviceState(id=name, healthy=False, numa_node=device.numa_node)
+            for name, device in resource.devices.items()
+        }
+        self._tell()
 
     def _tell(self) -> None:
         self._changed.set()
@@ -351,26 +369,55 @@ class FakeKubelet:
                 name: sorted(resource.healthy) for name, resource in self._resources.items() if resource.healthy
             },
         }
-        checksum = zlib.crc32(json.dumps(data, sort_keys=True).encode())
-        write_atomic(self.folder / CHECKPOINT, json.dumps({"Data": data, "Checksum": checksum}), mode=0o600)
+        content = json.dumps({"Data": data, "Checksum": _checksum(data)})
+        write_atomic(self.folder / CHECKPOINT, content, mode=0o600)
 
     def _load(self) -> None:
         self._held.clear()
         self._answers.clear()
+        self.problem = ""
+        path = self.folder / CHECKPOINT
         try:
-            data = json.loads((self.folder / CHECKPOINT).read_bytes())["Data"]
-        except (OSError, ValueError, KeyError):
+            held, answers, names = _read_checkpoint(path.read_bytes())
+        except FileNotFoundError:
             return
-        for entry in data["PodDeviceEntries"]:
-            key = (entry["PodUID"], entry["ContainerName"])
-            ids = tuple(device for group in entry["DeviceIDs"].values() for device in group)
-            self._held.setdefault(key, {})[entry["ResourceName"]] = ids
-            answer = convert.decode_allocation(entry.get("AllocResp") or "")
-            if answer is not None:
-                self._answers.setdefault(key, {})[entry["ResourceName"]] = answer
-        for name in data["RegisteredDevices"]:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.problem = f"{path} is corrupted ({type(error).__name__}: {str(error)[:200]})"
+            with contextlib.suppress(OSError):
+                os.replace(path, path.with_name(f"{CHECKPOINT}.corrupt"))
+            return
+        self._held.update(held)
+        self._answers.update(answers)
+        for name in names:
             # Known by name only until its plugin registers again: that is how the kubelet comes back.
             self._resources.setdefault(name, _Resource())
+
+
+_Key = tuple[str, str]
+
+
+def _read_checkpoint(
+    content: bytes,
+) -> tuple[dict[_Key, dict[str, tuple[str, ...]]], dict[_Key, dict[str, ContainerAllocation]], list[str]]:
+    """What containers hold, what they were answered, and the resources; raises what a wrong content leads to."""
+    found = json.loads(content)
+    data = found["Data"]
+    if found["Checksum"] != _checksum(data):
+        raise ValueError("the checksum does not match the data")
+    held: dict[_Key, dict[str, tuple[str, ...]]] = {}
+    answers: dict[_Key, dict[str, ContainerAllocation]] = {}
+    for entry in data["PodDeviceEntries"] or ():
+        key = (str(entry["PodUID"]), str(entry["ContainerName"]))
+        ids = tuple(str(device) for group in entry["DeviceIDs"].values() for device in group)
+        held.setdefault(key, {})[str(entry["ResourceName"])] = ids
+        answer = convert.decode_allocation(entry.get("AllocResp") or "")
+        if answer is not None:
+            answers.setdefault(key, {})[str(entry["ResourceName"])] = answer
+    return held, answers, [str(name) for name in data["RegisteredDevices"] or ()]
+
+
+def _checksum(data: Any) -> int:
+    return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def _described(problem: KubeletError) -> str:

@@ -1,176 +1,121 @@
-"""A tour of kgpu on one simulated node without a cluster: real agent, real sockets, real C libraries.
+"""The first thing a newcomer runs: an embedded cluster with four kinds of node, and the stories that show most.
 
-Everything lives in one temporary folder and ends with the tour. Each step is told with the command that a person would
-type, and what it shows is what was measured, so that a step which does not hold ends the tour with an error.
+No root, no GPU, no cluster. What it shows is what was measured: a step that is not as expected ends it with an error.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from kgpu.base.errors import LabError
-from kgpu.formats.names import ENV_VISIBLE_DEVICES, GPU_RESOURCE
-from kgpu.hw.fake import create, operate
-from kgpu.kubelet.fake import FakeKubelet
+from kgpu.lab.embedded import ready
+from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.nodes import manage
+from kgpu.lab.progress import Progress
+from kgpu.lab.scenarios import model
+from kgpu.lab.scenarios.model import Scenario
+from kgpu.lab.scenarios.run import Result, StepResult, play
 
-BROKEN_GPU: Final = 3
-DEADLINE_S: Final = 45.0
-REPAIR_S: Final = 2.0
+NAME: Final = "demo"
+MAIN_NODE: Final = "dgx-h100-1"
+STORIES: Final = ("first-gpu-pod", "insufficient-gpu", "time-slicing-lab", "unhealthy-gpu")
+_NODES_S: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A node of the demo; ``what`` says what it is for a reader."""
+
+    profile: str
+    what: str
+    prefix: str = ""
+    gpus: int | None = None
+    mig: tuple[str, ...] = ()
+
+
+FLEET: Final = (
+    Machine(profile="dgx-h100", what="a DGX H100, eight GPUs"),
+    Machine(profile="l4", what="an inference server with L4s"),
+    Machine(profile="dgx-a100-80g", prefix="a100-mig", gpus=1, mig=("0:1g.10gb*7",), what="an A100 cut into 7 slices"),
+    Machine(profile="cpu", what="a node without GPUs"),
+)
 
 
 class Teller(Protocol):
-    """Tells the story."""
+    """Tells it to a person."""
 
-    def step(self, title: str) -> None:
-        """A new step begins."""
+    def cluster(self, lab: EmbeddedLab, answered_s: float) -> None:
+        """The API server answers; nodes come next."""
         ...
 
-    def command(self, line: str) -> None:
-        """What a person would type."""
+    def nodes(self, lab: EmbeddedLab, ready_s: float) -> None:
+        """Every node is Ready and offers its GPUs."""
         ...
 
-    def shows(self, text: str) -> None:
-        """What that printed, or what was observed."""
+    def story(self, story: Scenario) -> None:
+        """A story begins."""
+        ...
+
+    def step(self, step: StepResult) -> None:
+        """A step of it is done."""
+        ...
+
+    def told(self, result: Result) -> None:
+        """The story has ended."""
         ...
 
 
-@dataclass(slots=True)
-class Node:
-    """The simulated node: its driver root, its kubelet, and the folder of both."""
-
-    folder: Path
-    root: Path
-    kubelet: FakeKubelet
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a program needs to find this node's driver."""
-        return {**os.environ, **create.environment(self.root)}
-
-    @property
-    def counts(self) -> str:
-        """``8 of 8`` allocatable of capacity."""
-        return f"{self.kubelet.allocatable().get(GPU_RESOURCE, 0)} of {self.kubelet.capacity().get(GPU_RESOURCE, 0)}"
-
-
-async def tour(teller: Teller, profile: str = "hgx-h100") -> None:
-    """Walk through it. Raises UserError when a step does not show what it must."""
-    with tempfile.TemporaryDirectory(prefix="kgpu-demo-") as name:
-        folder = Path(name)
-        teller.step(f"A node with simulated GPUs ({profile})")
-        teller.command(f"kgpu lab hw create {profile} --root node")
-        node = Node(folder, create.create_root(profile, folder / "node"), FakeKubelet(folder / "kubelet"))
-        teller.command("nvidia-smi -L")
-        teller.shows(await _output(node, str(node.root / "usr/bin/nvidia-smi"), "-L"))
-        await _labels(teller, node)
-        async with node.kubelet, _agent(teller, node):
-            await _allocate(teller, node)
-            await _break_and_repair(teller, node)
-
-
-async def _labels(teller: Teller, node: Node) -> None:
-    teller.step("What the node is, as labels for the scheduler")
-    teller.command("kgpu labels --root node | grep -E 'product|count|memory|capable|driver-version.full'")
-    lines = (await _output(node, sys.executable, "-m", "kgpu", "labels", "--root", str(node.root))).splitlines()
-    wanted = ("gpu.product=", "gpu.count=", "gpu.memory=", "mig.capable=", "cuda.driver-version.full=")
-    teller.shows("\n".join(line for line in lines if line.partition("/")[2].startswith(wanted)))
-
-
-@contextlib.asynccontextmanager
-async def _agent(teller: Teller, node: Node) -> AsyncIterator[None]:
-    teller.step("The agent offers the GPUs to the kubelet (here: a stand-in that speaks the same gRPC)")
-    teller.command("kgpu agent --roles deviceplugin --root node")
-    log = (node.folder / "agent.log").open("wb")
-    agent = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kgpu", "agent", "--roles", "deviceplugin", "--root", str(node.root),
-        "--kubelet-socket", str(node.kubelet.socket), "--state-dir", str(node.folder / "agent"),
-        "--cdi-dir", str(node.folder / "cdi"), env=node.environment, stdout=log, stderr=log,
-    )  # fmt: skip
-    try:
-        total = len(operate.snapshot(node.root)["gpus"])
-        await _until(node, total, "the agent did not offer every GPU")
-        teller.shows(f"{GPU_RESOURCE}: {node.counts} allocatable")
-        yield
-    finally:
-        if agent.returncode is None:
-            agent.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(DEADLINE_S):
-                    await agent.wait()
-            except TimeoutError:
-                agent.kill()
-                await agent.wait()
-        log.close()
-
-
-async def _allocate(teller: Teller, node: Node) -> None:
-    teller.step("A pod asks for two GPUs and computes on them")
-    answer = (await node.kubelet.admit("two-gpus", "cuda", {GPU_RESOURCE: 2}))[GPU_RESOURCE]
-    devices = answer.envs[ENV_VISIBLE_DEVICES]
-    teller.shows(f"Allocate answered {ENV_VISIBLE_DEVICES}={devices}")
-    teller.command("./vectoradd    # a CUDA program, its kernel runs on the simulated GPUs")
-    # A container runtime would make only these devices' nodes; without one, CUDA's own variable narrows the view.
-    extra = {"CUDA_VISIBLE_DEVICES": devices}
-    text = await _output(node, str(node.root / "usr/share/kgpu/vectoradd"), extra=extra)
-    if "Test PASSED" not in text:
-        raise LabError(f"the CUDA program printed:\n{text}", "Test PASSED", "report this as a bug of kgpu")
-    teller.shows("\n".join(line for line in text.splitlines() if line.startswith(("Device", "Test"))))
-
-
-async def _break_and_repair(teller: Teller, node: Node) -> None:
-    total = node.kubelet.capacity()[GPU_RESOURCE]
-    teller.step(f"GPU {BROKEN_GPU} falls off the bus (Xid 79)")
-    teller.command(f"kgpu lab hw inject --root node xid 79 --gpu {BROKEN_GPU}")
-    operate.inject(node.root, "xid", gpu=BROKEN_GPU, xid=79)
-    await _until(node, total - 1, "the kubelet was not told of the lost GPU")
-    teller.shows(f"{GPU_RESOURCE}: {node.counts} allocatable; the pod keeps its GPUs")
-    # The agent confirms an Xid by looking at the GPU; one that is healed before it looked is kept back for 30 s.
-    await asyncio.sleep(REPAIR_S)
-    teller.step("It is repaired; nothing was restarted")
-    teller.command("kgpu lab hw clear --root node")
-    operate.clear(node.root)
-    await _until(node, total, "the kubelet was not told that the GPU is well again")
-    teller.shows(f"{GPU_RESOURCE}: {node.counts} allocatable")
-
-
-async def _until(node: Node, allocatable: int, failure: str) -> None:
-    try:
-        await node.kubelet.wait_for(
-            lambda: node.kubelet.allocatable().get(GPU_RESOURCE) == allocatable, seconds=DEADLINE_S
-        )
-    except TimeoutError as error:
-        lines = (node.folder / "agent.log").read_text(errors="replace").splitlines()[-10:]
+def refuse_running(lab: EmbeddedLab) -> None:
+    """Raises LabError when a lab of that name is up already; it is left alone."""
+    if lab.running:
         raise LabError(
-            f"{failure}: {node.counts} allocatable after {DEADLINE_S:.0f} s; the agent said last:\n    "
-            + "\n    ".join(lines),
-            f"{allocatable} allocatable",
-            "report this as a bug of kgpu, with these lines",
-        ) from error
-
-
-async def _output(node: Node, *command: str, extra: Mapping[str, str] | None = None) -> str:
-    """What the command prints; LabError when it fails."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env={**node.environment, **(extra or {})},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    text = out.decode(errors="replace").rstrip()
-    if process.returncode != 0:
-        raise LabError(
-            f"{Path(command[0]).name} ended with exit code {process.returncode}:\n{text}",
-            "exit code 0",
-            "report this as a bug of kgpu",
+            f'the lab "{lab.name}" is already up, from another demo perhaps',
+            "none of that name",
+            f'"kgpu lab down --name {lab.name}" first, or choose another --name',
         )
-    return text
+
+
+def bring_up(lab: EmbeddedLab, teller: Teller) -> None:
+    """The cluster and its four nodes. Raises LabError."""
+    begun = time.monotonic()
+    lab.up()
+    teller.cluster(lab, time.monotonic() - begun)
+    begun = time.monotonic()
+    with lab.progress.step(f"{len(FLEET)} nodes join, with kgpu's agent on each that has GPUs"):
+        ready.apply_ground(lab.kubeconfig)
+        wanted: dict[str, bool] = {}
+        for machine in FLEET:
+            names = manage.add(
+                lab.folder, machine.profile, name_prefix=machine.prefix, gpus=machine.gpus, mig=machine.mig
+            )
+            wanted |= dict.fromkeys(names, machine.profile != "cpu")
+        manage.start_host(lab.folder, lab.kubeconfig)
+        ready.wait_for_nodes(lab.kubeconfig, wanted, _NODES_S, lab.nodes / manage.HOST / "log")
+    teller.nodes(lab, time.monotonic() - begun)
+
+
+def stories() -> list[Scenario]:
+    """What is played, in this order."""
+    return [model.load(str(Path(__file__).parent / "demo.yaml")), *(model.load(name) for name in STORIES)]
+
+
+def tell(lab: EmbeddedLab, teller: Teller, *, say: Callable[[str], None]) -> list[Result]:
+    """Play the stories until one is not as expected; their results."""
+    results: list[Result] = []
+    for story in stories():
+        teller.story(story)
+        result = play(story, lab.backend(node=MAIN_NODE), listener=teller.step, say=say)
+        teller.told(result)
+        results.append(result)
+        if not result.ok:
+            break
+    return results
+
+
+def make(name: str, folder: Path | None, progress: Progress, *, port: int = 0) -> EmbeddedLab:
+    """The demo's lab, not yet up."""
+    return EmbeddedLab(name, folder, progress, port=port)

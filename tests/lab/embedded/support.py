@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import datetime as dt
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+import pytest
+
+from kgpu.kube.port import EVENTS, NODES, Resource
 from kgpu.lab.embedded.core.model import Admission, Call, User, copied
 from kgpu.lab.embedded.core.verbs import Core
 from kgpu.lab.embedded.kinds import Kind, Kinds, schema_data
+from kgpu.lab.embedded.local import LocalApi
 from kgpu.lab.embedded.schema import Node
 from kgpu.lab.embedded.status import FieldError, Object, required
 from kgpu.lab.embedded.store import Log, Store
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.server import Cluster
 
 ADMIN = User("admin", ("system:masters",))
 CALL = Call(user=ADMIN, manager="test")
@@ -82,3 +95,98 @@ def pod(name: str, **spec: object) -> Object:
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers, **spec},
     }  # fmt: skip
+
+
+class Lag:
+    """How long the loop was held up, in seconds, while in the block: a task that sleeps and looks at the clock."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0.001)
+            self.seen.append(loop.time() - before - 0.001)
+
+
+class Whole:
+    """The embedded cluster without its network: the API as its administrator sees it, and what is told by it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.core = cluster.core
+        self.roles = cluster.roles
+        self.api = LocalApi(cluster.core, ADMIN, manager="test")
+
+    def get(self, resource: Resource, name: str, namespace: str = "default") -> Object | None:
+        found = self.core.kinds.need(resource.group, resource.plural)
+        stored = self.core.store.get(found.key, namespace if resource.namespaced else "", name)
+        return stored.obj if stored is not None else None
+
+    async def all(self, resource: Resource, namespace: str = "") -> list[Object]:
+        return list((await self.api.list(resource, namespace=namespace)).items)
+
+    async def create(self, resource: Resource, obj: Object, namespace: str = "default") -> Object:
+        metadata = {**({"namespace": namespace} if resource.namespaced else {}), **obj["metadata"]}
+        return await self.api.create(resource, {**obj, "metadata": metadata})
+
+    async def node(self, name: str, *, taints: Sequence[Object] = (), **labels: str) -> None:
+        """A ready node with four CPUs and two GPUs."""
+        sizes = {"cpu": "4", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": "2"}
+        names = {"kubernetes.io/hostname": name, **labels}
+        await self.create(NODES, {"metadata": {"name": name, "labels": names}, "spec": {"taints": list(taints)}})
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now}
+        status = {"allocatable": sizes, "capacity": sizes, "conditions": [ready]}
+        await self.api.patch(NODES, name, {"status": status}, subresource="status")
+
+    async def events(self, name: str) -> list[tuple[str, str, str, int]]:
+        """Type, reason, message and count of what was told about the object."""
+        return [
+            (one["type"], one["reason"], one["message"], one["count"])
+            for one in await self.all(EVENTS)
+            if one["involvedObject"]["name"] == name
+        ]
+
+    async def until(self, true: Callable[[], Any], what: str = "it", deadline: float = 20.0) -> Any:
+        """The first true answer of ``true``, which may be a coroutine function; the deadline only ends the endless."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline
+        while True:
+            found = true()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            if loop.time() > end:
+                pytest.fail(f"waited {deadline:.0f} s for {what}")
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def whole(folder: Path, *roles: str) -> AsyncIterator[Whole]:
+    """The server's parts put together as the server does it, with these of its roles running (all, if none is named)."""
+    from kgpu.base.supervise import Supervisor
+    from kgpu.lab.embedded import auth, server, tls
+
+    settings = server.Settings(folder=folder)
+    auth.write_tokens(settings.tokens, [])
+    cluster = server.assemble(settings, 1, tls.ensure(folder / "pki", hosts=()))
+    supervisor = Supervisor()
+    try:
+        for name, role in cluster.roles.items():
+            if not roles or name in roles:
+                supervisor.start(name, role)
+        yield Whole(cluster)
+    finally:
+        await supervisor.stop(5)
+        cluster.core.close()

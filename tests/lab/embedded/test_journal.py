@@ -24,12 +24,13 @@ def test_objects_and_the_revision_survive(tmp_path: Path) -> None:
     core.close()
 
     again = make_core(journal=Journal.open(tmp_path))
-    assert again.store.revision == last
+    assert again.store.revision > last
     assert [stored.obj for stored in again.list(maps).items] == [kept]
     with pytest.raises(ApiError) as caught:
         again.watch(maps, version=str(last - 1))
     assert caught.value.code == 410, "the history is not kept"
-    assert again.create(maps, "default", config_map("next"), CALL).revision == last + 1
+    first = again.store.revision
+    assert again.create(maps, "default", config_map("next"), CALL).revision == first + 1
     again.close()
 
 
@@ -74,3 +75,29 @@ def test_after_the_end_writes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ApiError) as caught:
         core.create(kind(core, "configmaps"), "default", config_map("late"), CALL)
     assert caught.value.code == 503
+
+
+async def test_a_commit_is_on_disk_once_it_is_told_to_be_kept(tmp_path: Path) -> None:
+    core = make_core(journal=Journal.open(tmp_path))
+    for number in range(5):
+        core.create(kind(core, "configmaps"), "default", config_map(f"c{number}"), CALL)
+        await core.kept()
+        with sqlite3.connect(tmp_path / FILE) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM objects WHERE plural = 'configmaps'").fetchone()
+        connection.close()
+        assert count == number + 1
+    core.close()
+
+
+async def test_what_can_not_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+    core = make_core(journal=Journal.open(tmp_path))
+    await core.kept()
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("DROP TABLE objects")
+    connection.close()
+    core.create(kind(core, "configmaps"), "default", config_map("lost"), CALL)
+    with pytest.raises(ApiError) as caught:
+        await core.kept()
+    assert caught.value.code == 500
+    with pytest.raises(LabError):
+        core.close()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
-from lab.embedded.controllers.story import tell
+from lab.embedded.controllers import story, story_batch
 from lab.embedded.controllers.test_on_the_embedded_api import embedded
 
+from kgpu.base.errors import LabError
 from kgpu.kube.port import Object, Resource
 
 from .conftest import Cluster
+
+Tell: TypeAlias = Callable[[Any], Awaitable[dict[str, Any]]]
 
 NAMESPACE = "controllers-story"
 
@@ -34,6 +38,20 @@ class Real:
     async def patch(self, resource: Resource, name: str, change: Object) -> None:
         await self._kubectl("patch", resource.plural, name, "--type=merge", "-p", json.dumps(change))
 
+    async def set_status(self, resource: Resource, name: str, status: Object) -> None:
+        change = json.dumps({"status": status})
+        await self._kubectl("patch", resource.plural, name, "--subresource=status", "--type=merge", "-p", change)
+
+    async def evict(self, pod: str) -> str:
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction"
+        try:
+            await self._kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+        except LabError as error:
+            found = re.search(r"Error from server \(\w+\): (.*)", str(error))
+            return found.group(1) if found else str(error)
+        return ""
+
     async def list(self, resource: Resource) -> list[Object]:
         found: list[Object] = json.loads(await self._kubectl("get", resource.plural, "-o", "json"))["items"]
         return found
@@ -43,11 +61,12 @@ class Real:
 def namespace(cluster: Cluster) -> Iterator[None]:
     cluster.lab.kubectl("create", "namespace", NAMESPACE)
     yield
-    cluster.lab.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    cluster.lab.kubectl("delete", "namespace", NAMESPACE)
 
 
-async def test_both_tell_the_same(cluster: Cluster, namespace: None):
-    real: dict[str, Any] = await tell(Real(cluster))
+@pytest.mark.parametrize("tell", [story.tell, story_batch.tell], ids=["workloads", "batch"])
+async def test_both_tell_the_same(cluster: Cluster, namespace: None, tell: Tell):
+    real = await tell(Real(cluster))
     async with embedded() as backend:
         ours = await tell(backend)
     for subject, facts in real.items():

@@ -8,7 +8,8 @@ from typing import Any
 
 from lab.real.conftest import until
 
-from kgpu.lab.real import reset, status
+from kgpu.lab import reset
+from kgpu.lab.real import status
 from kgpu.lab.real.model import NODE_NAME
 
 # The kubelet of the lab updates the node's status every second; the fault must be in the update after next at the latest.

@@ -9,6 +9,7 @@ import ipaddress
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from kgpu.lab.embedded.core.ground import now
 from kgpu.lab.embedded.core.model import Call, User, decode
 from kgpu.lab.embedded.rbac import MASTERS
 from kgpu.lab.embedded.status import ApiError, Object
@@ -70,13 +71,20 @@ def _service(address: str, port: int) -> list[Object]:
 
 def run(core: Core, kinds: Kinds, *, address: str, port: int) -> None:
     """Make what is missing. Raises ApiError when an object is refused, which would be a defect."""
+    call = Call(user=USER, manager=MANAGER)
     for obj in objects(address, port):
         kind = kinds.of(obj["apiVersion"], obj["kind"])
         assert kind is not None, obj["kind"]
         metadata = obj["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
         try:
-            core.get(kind, metadata.get("namespace", ""), metadata["name"])
+            core.get(kind, namespace, name)
         except ApiError as error:
             if error.code != 404:
                 raise
-            core.create(kind, metadata.get("namespace", ""), obj, Call(user=USER, manager=MANAGER))
+            made = core.create(kind, namespace, obj, call).obj
+            if obj.get("status"):
+                # In the real cluster the API server's own controllers say this, a moment later.
+                conditions = [{**one, "lastTransitionTime": now()} for one in obj["status"]["conditions"]]
+                known = {**made, "status": {**obj["status"], "conditions": conditions}}
+                core.update(kind, namespace, name, known, call, subresource="status")

@@ -1,17 +1,20 @@
 """The store's commits on disk: sqlite in write-ahead mode, written by a thread of its own.
 
-Promises: commits are written in their order, at most about 50 ms after they were made and all of them at ``close``;
-what a killed process had not written yet is the newest few commits, never a hole; a second process is refused; a
-damaged file is told and left as it is; while nothing can be written, writes are refused instead of forgotten.
+Promises: commits are written in their order, a few ms after they were made and all of them at ``close``; ``kept`` tells
+when, so that nothing is acknowledged that a killed process would lose; what is lost is the newest, never a hole; a
+second process is refused; a damaged file is told and left as it is; while nothing can be written, writes are refused
+instead of forgotten.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -26,7 +29,7 @@ from kgpu.lab.embedded.store import Key
 log = logging.getLogger(__name__)
 
 FILE: Final = "cluster.db"
-BATCH_SECONDS: Final = 0.02
+BATCH_SECONDS: Final = 0.003
 RETRY_SECONDS: Final = 1.0
 FORMAT: Final = 1
 _TABLES: Final = """
@@ -53,6 +56,9 @@ class Journal:
         self._closing = False
         self._failure = ""
         self._thread: threading.Thread | None = None
+        self._written = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def open(cls, folder: Path) -> Journal:
@@ -146,13 +152,39 @@ class Journal:
     def append(self, key: Key, stored: Stored, removed: bool) -> None:
         """Keep one commit, soon. Raises ApiError 500 while nothing can be written, and after ``close``."""
         if self._failure:
-            raise ApiError(500, "InternalError", f"Internal error occurred: can't write {self._path}: {self._failure}")
+            raise self._refusal()
         with self._change:
             if self._closing:
                 raise ApiError(503, "ServiceUnavailable", "the server is shutting down")
             self._pending.append((key, stored, removed))
             if len(self._pending) == 1:
                 self._change.notify()
+
+    async def kept(self, revision: int) -> None:
+        """Return when the commits up to ``revision`` are on disk. Raises ApiError 500 when they can't be written."""
+        with self._change:
+            if not self._pending or self._pending[0][1].revision > revision:
+                return
+            self._loop = asyncio.get_running_loop()
+            waiter = self._loop.create_future()
+            self._waiting.append((revision, waiter))
+        await waiter
+        if self._failure:
+            raise self._refusal()
+
+    def _refusal(self) -> ApiError:
+        return ApiError(500, "InternalError", f"Internal error occurred: can't write {self._path}: {self._failure}")
+
+    def _wake(self) -> None:
+        """Tell who waits for what is written by now, or for something that can't be written."""
+        if self._loop is None:
+            return
+        with self._change:
+            ready = []
+            while self._waiting and (self._failure or self._waiting[0][0] <= self._written):
+                ready.append(self._waiting.popleft()[1])
+        if ready and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_release, ready)
 
     def close(self) -> None:
         """Write what is left, and let another process have it. Raises LabError when it can't be written."""
@@ -185,14 +217,18 @@ class Journal:
                     batch, closing = list(self._pending), self._closing
                 if not batch:
                     return
-                if self._write(connection, batch):
+                done = self._write(connection, batch)
+                if done:
                     with self._change:
                         del self._pending[: len(batch)]
-                elif closing:
+                        self._written = batch[-1][1].revision
+                self._wake()
+                if done:
+                    continue
+                if closing:
                     return
-                else:
-                    with self._change:
-                        self._change.wait_for(lambda: self._closing, RETRY_SECONDS)
+                with self._change:
+                    self._change.wait_for(lambda: self._closing, RETRY_SECONDS)
         finally:
             connection.close()
 
@@ -219,6 +255,12 @@ class Journal:
             return False
         self._failure = ""
         return True
+
+
+def _release(waiters: list[asyncio.Future[None]]) -> None:
+    for one in waiters:
+        if not one.done():
+            one.set_result(None)
 
 
 def _damaged(path: Path, why: object) -> LabError:

@@ -8,7 +8,6 @@ what ``up`` made, except a kept data folder. Both hold a lock, so that two of th
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import shutil
 import signal
@@ -23,34 +22,27 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.errors import LabError
-from kgpu.base.files import write_atomic
+from kgpu.lab.embedded import model, ready
+from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, listen
+from kgpu.lab.ground import FIRST_NODE
+from kgpu.lab.nodes import manage
+from kgpu.lab.nodes.spec import CPU_PROFILE
+from kgpu.lab.port import EMBEDDED, About, NodeHardware
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import build, namespaces, state
 from kgpu.lab.real.cluster import labs_root
 from kgpu.lab.real.model import Paths as RealPaths
 from kgpu.lab.real.state import ProcessRecord
-from kgpu.lab.real.status import memory
 from kgpu.lab.scenarios.run import LocalBackend
 
-_STATE: Final = "embedded.json"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")
 _POLL_S: Final = 0.05
 _API_S: Final = 60.0
-_LOCK_S: Final = 120.0
+_NODE_S: Final = 120.0
+_LOCK_S: Final = 180.0
 _END_S: Final = 10.0  # for a process to end by itself, then it is killed
 _OWN: Final = ("pki", "logs", "nodes", "kubeconfig", "tokens.csv", LOCK_FILE)
-
-
-class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What exists. ``port`` is kept over restarts; ``data`` is the folder of the kept objects, "" for none."""
-
-    name: str
-    port: int
-    data: str = ""
-    server: ProcessRecord | None = None
-    nodes: ProcessRecord | None = None
-    complete: bool = False
 
 
 class EmbeddedLab:
@@ -58,50 +50,89 @@ class EmbeddedLab:
 
     def __init__(
         self, name: str = "lab", folder: Path | None = None, progress: Progress | None = None, *,
-        data: Path | None = None, port: int = 0,
+        data: Path | None = None, port: int = 0, first: FirstNode | None = None,
     ) -> None:  # fmt: skip
-        """``data`` keeps objects over restarts; ``port`` 0 takes the port of last time, or a free one."""
+        """``data`` keeps objects over restarts; ``port`` 0 takes the port of last time, or a free one.
+
+        ``first`` is a node to begin with; None for none, or for the one that it was made with.
+        """
         if not _NAME.fullmatch(name):
             raise LabError(
                 f"\"{name[:60]}\" can't be a lab's name",
                 "small letters, digits and dashes, at most 42",
-                "choose another",
+                "choose another --name",
             )
         self.name = name
         self.folder = (folder or labs_root() / name).absolute()
         self.progress: Progress = progress or PlainProgress()
         self._data = data.absolute() if data else None
         self._port = port
+        self._first = first
 
     # --- up -------------------------------------------------------------------------------------------------------
 
     def up(self) -> None:
-        """Bring the API up and wait until it answers. Raises LabError."""
+        """Bring the API up until it answers, and its first node until it offers its GPUs. Raises LabError."""
         self._refuse_real()
+        self._check_first()
         with self._only_one():
             found = self._load()
             if found is not None and found.server is not None and state.alive(found.server):
                 self._refuse_other(found)
                 self._wait_for_api(found.server)
-                return
-            if found is not None:
-                with self.progress.step("clean up after a lab that did not end well"):
-                    self._end_processes(found)
-            with self.progress.step("start the API server"):
-                self._start(found)
+            else:
+                if found is not None:
+                    with self.progress.step("clean up after a lab that did not end well"):
+                        self._end_processes(found)
+                with self.progress.step("start the API server"):
+                    found = self._start(found)
+            self._start_nodes(found)
+            if not found.complete:
+                model.save(self.folder, msgspec.structs.replace(found, complete=True))
 
-    def _start(self, old: EmbeddedState | None) -> None:
+    def _check_first(self) -> None:
+        """A profile that can't be simulated is refused before anything is made. Raises ConfigError."""
+        if self._first is not None and self._first.profile != CPU_PROFILE:
+            from kgpu.hw.fake import profiles
+
+            profiles.load(self._first.profile, gpus=self._first.gpus)
+
+    def _start(self, old: EmbeddedState | None) -> EmbeddedState:
         data = str(self._data) if self._data else (old.data if old else "")
-        made = EmbeddedState(name=self.name, port=self._free_port(old), data=data)
-        self._save(made)
+        first = self._first or (old.first if old else None)
+        made = EmbeddedState(
+            name=self.name, port=self._free_port(old), data=data, profile=first.profile if first else "",
+            gpus=first.gpus if first else None, agent=first.agent if first else True,
+        )  # fmt: skip
+        model.save(self.folder, made)
         self.logs.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(self.folder), "--name", self.name]
         command += ["--port", str(made.port), *(["--data", data] if data else [])]
         process = self._spawn(command, "server")
         made = msgspec.structs.replace(made, server=process)
-        self._save(made)
+        model.save(self.folder, made)
         self._wait_for_api(process)
-        self._save(msgspec.structs.replace(made, complete=True))
+        return made
+
+    def _start_nodes(self, found: EmbeddedState) -> None:
+        """The lab's own objects, its first node if that is missing, and the host of all nodes if there are any."""
+        first = found.first
+        there = manage.listing(self.folder)
+        if first is not None and not found.complete:
+            ready.apply_ground(self.kubeconfig)
+            if FIRST_NODE not in there:
+                prefix = FIRST_NODE.rpartition("-")[0]
+                manage.add(self.folder, first.profile, name_prefix=prefix, gpus=first.gpus, agent=first.agent)
+            there = manage.listing(self.folder)
+        if not there:
+            return
+        if not manage.host_running(self.nodes):
+            with self.progress.step("start the simulated nodes"):
+                manage.start_host(self.folder, self.kubeconfig)
+        if first is not None and FIRST_NODE in there:
+            with self.progress.step(f"wait for node {FIRST_NODE} to offer its GPUs"):
+                gpus = first.agent and there[FIRST_NODE].has_gpus
+                ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes / manage.HOST / "log")
 
     def _free_port(self, old: EmbeddedState | None) -> int:
         """The port asked for, else the one of last time when it is still free, else any. Raises LabError."""
@@ -176,28 +207,14 @@ class EmbeddedLab:
 
     def _refuse_other(self, found: EmbeddedState) -> None:
         wanted = str(self._data) if self._data else found.data
-        if wanted != found.data or self._port not in (0, found.port):
+        if wanted != found.data or self._port not in (0, found.port) or (self._first or found.first) != found.first:
+            profile, gpus = found.profile or "none", found.gpus or "all"
             raise LabError(
-                f'the lab "{self.name}" is already up, with port {found.port} and data folder "{found.data}"',
+                f'the lab "{self.name}" is already up with other settings: profile {profile}, gpus {gpus}, '
+                f"port {found.port}, data folder '{found.data}'",
                 "the same settings, or no such lab",
                 f'"kgpu lab down --name {self.name}" first, or choose another --name',
             )
-
-    # --- the nodes' host ------------------------------------------------------------------------------------------
-
-    def start_nodes(self, *arguments: str) -> ProcessRecord:
-        """Start the process that hosts the simulated nodes, if it does not run; ``down`` ends it with the rest."""
-        with self._only_one():
-            found = self.state
-            if found.nodes is not None and state.alive(found.nodes):
-                return found.nodes
-            command = [
-                sys.executable, "-m", "kgpu.lab.nodes", "--dir", str(self.nodes),
-                "--kubeconfig", str(self.kubeconfig), *arguments,
-            ]  # fmt: skip
-            process = self._spawn(command, "nodes")
-            self._save(msgspec.structs.replace(found, nodes=process))
-            return process
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -216,7 +233,7 @@ class EmbeddedLab:
     @property
     def exists(self) -> bool:
         """Whether there is a state file, running or not."""
-        return (self.folder / _STATE).exists()
+        return (self.folder / model.STATE_FILE).exists()
 
     @property
     def running(self) -> bool:
@@ -256,49 +273,45 @@ class EmbeddedLab:
         command = [self.kubectl_program, "--kubeconfig", str(self.kubeconfig), *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout)
 
-    def backend(self, name: str = "embedded", *, node: str = "") -> LocalBackend:
+    def backend(self, name: str = EMBEDDED, *, node: str = "") -> LocalBackend:
         """The lab as a place to play scenarios on; ``node`` is the one that they use (default: the first)."""
-        names = self.node_names()
-        chosen = node or (names[0] if names else "")
+        names = list(manage.listing(self.folder))
+        chosen = node or (FIRST_NODE if FIRST_NODE in names or not names else names[0])
         return LocalBackend(
-            name,
+            name or EMBEDDED,
             kubeconfig=self.kubeconfig,
             kubectl=self.kubectl_program,
             hw_root=self.nodes / chosen / "hw",
             node=chosen,
         )
 
-    def node_names(self) -> list[str]:
-        """The simulated nodes that have a folder."""
-        try:
-            return sorted(entry.name for entry in os.scandir(self.nodes) if (Path(entry) / "node.json").exists())
-        except OSError:
-            return []
+    def hardware(self) -> tuple[NodeHardware, ...]:
+        """The simulated driver roots of its nodes."""
+        return manage.hardware(self.folder)
 
-    def status(self) -> dict[str, Any]:
-        """What the lab looks like right now; ``running`` alone is false when it is not up."""
+    @property
+    def about(self) -> About:
         found = self._load()
-        if found is None or found.server is None or not state.alive(found.server):
-            return {"name": self.name, "backend": "embedded", "running": False, "folder": str(self.folder)}
-        processes = [
-            {"name": name, "pid": process.pid, **memory(process.pid)}
-            for name, process in (("server", found.server), ("nodes", found.nodes))
-            if process is not None and state.alive(process)
-        ]
-        return {
-            "name": found.name,
-            "backend": "embedded",
-            "running": True,
-            "complete": found.complete,
-            "answers": self._answers(),
-            "folder": str(self.folder),
-            "kubeconfig": str(self.kubeconfig),
-            "api": f"https://{HOST}:{found.port}",
-            "data": found.data,
-            "logs": str(self.logs),
-            "processes": processes,
-            "nodes": self.node_names(),
-        }
+        first = found.first if found else self._first
+        words = [*(["--profile", first.profile] if first and first.profile != DEFAULT_PROFILE else [])]
+        words += [*(["--gpus", str(first.gpus)] if first and first.gpus else [])]
+        words += [*(["--no-agent"] if first and not first.agent else [])]
+        words += [*(["--data", found.data] if found and found.data else [])]
+        return About(
+            name=self.name, kind=EMBEDDED, folder=self.folder, kubeconfig=self.kubeconfig,
+            kubectl=build.find_kubectl(), complete=bool(found and found.complete), up_words=tuple(words),
+            url=f"https://{HOST}:{found.port}" if found else "",
+        )  # fmt: skip
+
+    def report(self) -> dict[str, Any]:
+        """See ``kgpu.lab.embedded.report``."""
+        from kgpu.lab.embedded.report import report
+
+        return report(self)
+
+    def answers(self) -> bool:
+        """Whether the API server says that it is ready."""
+        return self._answers()
 
     def log_tail(self, name: str, lines: int = 8) -> str:
         """The last lines of a process's log, indented."""
@@ -327,8 +340,8 @@ class EmbeddedLab:
         return True
 
     def _end_processes(self, found: EmbeddedState | None) -> None:
-        processes = [found.nodes, found.server] if found else []
-        for process in [*processes, self._stray()]:
+        manage.stop_host(self.folder)
+        for process in [found.server if found else None, self._stray()]:
             if process is None or not state.signal_process(process, signal.SIGTERM):
                 continue
             if not self._ended(process, _END_S):
@@ -376,29 +389,12 @@ class EmbeddedLab:
                     "remove it by hand, or run as the user who made the lab",
                 ) from error
         # Last, so that a ``down`` that was cut off can be called again.
-        (self.folder / _STATE).unlink(missing_ok=True)
+        (self.folder / model.STATE_FILE).unlink(missing_ok=True)
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
     def _load(self) -> EmbeddedState | None:
-        path = self.folder / _STATE
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=EmbeddedState)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise LabError(
-                f"{path}: {error.strerror}", "a readable state file", "run as the user who made the lab"
-            ) from error
-        except msgspec.MsgspecError as error:
-            raise LabError(
-                f"{path} is not an embedded lab's state file: {error}",
-                "the file as kgpu wrote it",
-                f'"kgpu lab down --name {self.name}" removes it together with the lab',
-            ) from error
-
-    def _save(self, made: EmbeddedState) -> None:
-        write_atomic(self.folder / _STATE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n", mode=0o600)
+        return model.load(self.folder, self.name)
 
     @contextmanager
     def _only_one(self) -> Iterator[None]:
@@ -452,15 +448,11 @@ def _until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def find_kubectl() -> str:
-    """The kubectl on PATH, else the newest that was built for the real lab. Raises LabError."""
-    found = shutil.which("kubectl")
-    if found:
+    """The kubectl on PATH, else the newest that was built here. Raises LabError."""
+    if found := build.find_kubectl():
         return found
-    built = [path for path in build.cache_root().glob("*/bin/kubectl") if os.access(path, os.X_OK)]
-    if built:
-        return str(max(built, key=lambda path: path.stat().st_mtime))
     raise LabError(
         "there is no kubectl",
         "kubectl on PATH, or built by kgpu",
-        'install it from kubernetes.io, or "kgpu lab build"',
+        'install it from kubernetes.io, or "kgpu lab build --embedded"',
     )

@@ -48,13 +48,17 @@ _KEEP_ALIVE_S: Final = 120  # longer than clients keep idle connections, so that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``data`` is the folder of the journal, None for memory alone; ``port`` 0 picks a free one."""
+    """``data`` is the folder of the journal, None for memory alone; ``port`` 0 picks a free one.
+
+    ``event_ttl``: seconds for which Events are kept.
+    """
 
     folder: Path
     name: str = "lab"
     host: str = HOST
     port: int = 0
     data: Path | None = None
+    event_ttl: float = 3600.0
 
     @property
     def kubeconfig(self) -> Path:
@@ -112,7 +116,8 @@ def url_host(host: str) -> str:
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises LabError when the port is taken or not allowed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # Named, because asyncio switches off Nagle's delay (40 ms an answer) only where the protocol is said.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
@@ -193,7 +198,9 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
     )  # fmt: skip
     found = discovery.Discovery(kinds, f"{url_host(settings.host)}:{port}")
     others = paths.Paths(found, counted, documents=OpenApi(kinds, custom), ready={"etcd": lambda: ""})
-    return Cluster(app=App(served, known, others), core=core, roles=_roles(core))
+    return Cluster(
+        app=App(served, known, others), core=core, roles=_roles(core, pki.ca.read_text("ascii"), settings.event_ttl)
+    )
 
 
 def _counts(store: Any, kinds: Any) -> dict[str, int]:
@@ -203,9 +210,10 @@ def _counts(store: Any, kinds: Any) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _roles(core: Core) -> dict[str, RoleFunction]:
+def _roles(core: Core, root_ca: str, event_ttl: float) -> dict[str, RoleFunction]:
     from kgpu.base.supervise import RoleHandle
     from kgpu.lab.embedded.bootstrap import USER
+    from kgpu.lab.embedded.core.expiring import Expiring
     from kgpu.lab.embedded.local import LocalApi
 
     def local(manager: str) -> KubeApi:
@@ -215,7 +223,7 @@ def _roles(core: Core) -> dict[str, RoleFunction]:
         from kgpu.lab.embedded.controllers import run
 
         handle.running()
-        await run.run(local("kube-controller-manager"))
+        await run.run(local("kube-controller-manager"), root_ca=root_ca)
 
     async def scheduler(handle: RoleHandle) -> None:
         from kgpu.lab.embedded.scheduler import run
@@ -223,7 +231,13 @@ def _roles(core: Core) -> dict[str, RoleFunction]:
         handle.running()
         await run.run(local("kube-scheduler"))
 
-    return {"controllers": controllers, "scheduler": scheduler}
+    ends = Expiring(core.store, event_ttl)
+
+    async def events(handle: RoleHandle) -> None:
+        handle.running()
+        await ends.run()
+
+    return {"controllers": controllers, "scheduler": scheduler, "events": events}
 
 
 async def serve(settings: Settings) -> None:
@@ -278,6 +292,13 @@ def _server(app: App, pki: tls.Pki) -> Any:
     return Server(config)
 
 
+def _seconds(text: str) -> float:
+    found = float(text)
+    if not 0 < found < float("inf"):
+        raise ValueError(text)
+    return found
+
+
 def main() -> int:
     """Parse, run; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m kgpu.lab.embedded.server", description="The embedded cluster.")
@@ -286,6 +307,7 @@ def main() -> int:
     parser.add_argument("--host", default=HOST, help="address to listen on (default: loopback)")
     parser.add_argument("--port", default=0, type=int, help="port to listen on (default: a free one)")
     parser.add_argument("--data", type=Path, help="keep the cluster's objects in this folder")
+    parser.add_argument("--event-ttl", default=3600.0, type=_seconds, help="seconds to keep Events (default: 3600)")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     arguments = parser.parse_args()
     from kgpu.base.log import configure
@@ -294,7 +316,7 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     settings = Settings(
         folder=arguments.dir.absolute(), name=arguments.name, host=arguments.host, port=arguments.port,
-        data=arguments.data.absolute() if arguments.data else None,
+        data=arguments.data.absolute() if arguments.data else None, event_ttl=arguments.event_ttl,
     )  # fmt: skip
     os.umask(0o077)
     try:

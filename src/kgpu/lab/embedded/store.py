@@ -21,6 +21,7 @@ Key = tuple[str, str]
 """(group, plural)."""
 CommitListener = Callable[[Key, str, Stored, "Stored | None"], None]
 
+RESTART_GAP: Final = 1000  # revisions that are left out when kept data is read again
 HISTORY_EVENTS: Final = 20_000  # per kind
 HISTORY_BYTES: Final = 32 << 20  # per kind, of encoded objects
 # The kubelets' lists and watches of their own pods, and those of whoever drains a node.
@@ -36,6 +37,10 @@ class Log(Protocol):
 
     def append(self, key: Key, stored: Stored, removed: bool) -> None:
         """Keep one commit; raises ApiError 500 when nothing more can be kept."""
+        ...
+
+    async def kept(self, revision: int) -> None:
+        """Return when everything up to ``revision`` is on disk; raises ApiError 500 when it can't be written."""
         ...
 
     def close(self) -> None:
@@ -153,8 +158,7 @@ class Table:
     def scan(self, namespace: str, start: str = "") -> Iterator[Stored]:
         """In key order from ``start`` (``namespace/name``) on; all namespaces for "" unless objects have none."""
         for space, first in self._spaces(namespace, start):
-            for name in space.names[first:]:
-                yield space.objects[name]
+            yield from map(space.objects.__getitem__, space.names[first:])
 
     def count(self, namespace: str, start: str = "") -> int:
         """How many ``scan`` gives."""
@@ -198,7 +202,8 @@ class Store:
         self._listeners: list[CommitListener] = []
         if journal is not None:
             last, objects = journal.load()
-            self.revision = max(1, last)
+            # What a killed process had told its watchers but not written must not get the same numbers again.
+            self.revision = max(1, last) + (RESTART_GAP if last else 0)
             for key, obj in objects:
                 self.table(key).place(Stored(obj, int(obj["metadata"]["resourceVersion"])), None)
 
@@ -250,6 +255,11 @@ class Store:
     def on_commit(self, listener: CommitListener) -> None:
         """Call ``listener(key, type, stored, old)`` after each commit, before the write returns."""
         self._listeners.append(listener)
+
+    async def kept(self) -> None:
+        """Return when all that was written so far is on disk, at once without a journal. Raises ApiError 500."""
+        if self._journal is not None:
+            await self._journal.kept(self.revision)
 
     def expire(self, key: Key | None = None) -> None:
         """Forget the history, of one kind or all: what compaction does after a while."""

@@ -39,13 +39,11 @@ def ca_of(kubeconfig: Path) -> bytes:
 
 async def serve(arguments: argparse.Namespace) -> None:
     """Host the nodes until SIGTERM or SIGINT."""
-    from kgpu.kube.client import connect
     from kgpu.lab.nodes.host import NodeHost
+    from kgpu.lab.nodes.wire import connect
 
-    kubeconfig = Path(arguments.kubeconfig)
-    folder = Path(arguments.dir)
-    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    api = connect(str(kubeconfig))
+    kubeconfig, folder = Path(arguments.kubeconfig), Path(arguments.dir)
+    api = connect(kubeconfig)
     host = NodeHost(folder, api, kubeconfig, address=arguments.address, ca=ca_of(kubeconfig), mode=arguments.containers)
     task = asyncio.create_task(host.run())
     loop = asyncio.get_running_loop()
@@ -71,10 +69,13 @@ def main() -> int:
     parser.add_argument("--log-level", default="info")
     arguments = parser.parse_args()
     configure(level=arguments.log_level, form="text")
+    if arguments.log_level == "info":  # each of a thousand agents would tell its whole configuration
+        logging.getLogger("kgpu.deviceplugin").setLevel(logging.WARNING)
     _raise_limits()
     try:
+        Path(arguments.dir).mkdir(parents=True, exist_ok=True)
         asyncio.run(serve(arguments))
-    except UserError as error:
+    except (UserError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0

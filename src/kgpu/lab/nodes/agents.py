@@ -14,11 +14,13 @@ from typing import Final
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import UserError
+from kgpu.base.files import write_atomic
 from kgpu.formats.names import ENV_HW_STATE
 from kgpu.lab.nodes.spec import NodeSpec, mig_rows
 
 log = logging.getLogger(__name__)
 
+CONFIG_FILE: Final = "config.yaml"
 CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
 LOG_LIMIT: Final = 4 << 20  # bytes, after which a log starts over
 STOP_S: Final = 12.0
@@ -42,7 +44,6 @@ def make_hardware(spec: NodeSpec, root: Path) -> None:
 def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path, cdi: Path) -> list[str]:
     """The agent's command line."""
     root = folder / "hw"
-    config = folder / "config.yaml"
     words = [
         sys.executable, "-m", "kgpu", "agent",
         "--roles", "deviceplugin,labels",
@@ -56,8 +57,8 @@ def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path
         "--device-list-strategy", "cdi-cri",
         "--labels-sink", "node",
     ]  # fmt: skip
-    if config.exists():
-        return [*words, "--config-file", str(config)]
+    if spec.config:
+        return [*words, "--config-file", str(folder / CONFIG_FILE)]
     return [*words, "--config-map", CONFIG_MAP, "--fallback-strategies", "named,single,empty"]
 
 
@@ -72,6 +73,8 @@ async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubec
         ),
         "PYTHONSAFEPATH": "1",
     }
+    if spec.config:
+        write_atomic(folder / CONFIG_FILE, spec.config)
     path = folder / "agent.log"
     while True:
         begun = time.monotonic()

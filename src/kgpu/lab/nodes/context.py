@@ -1,16 +1,17 @@
-"""What a pod's worker gets of its node: ports to the API server, the device manager, the runtime, and the node's facts."""  # noqa: E501
+"""What a pod's worker gets of its node: the API server's port, device manager, runtime, and the node's facts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, Object, Resource
 from kgpu.kubelet.fake import FakeKubelet
+from kgpu.lab.nodes.claims import ClaimManager
 from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref
 from kgpu.lab.nodes.podevents import Note, Recorder
 from kgpu.lab.nodes.runtime import Runtime
@@ -69,7 +70,7 @@ class NodeContext:
     specs: tuple[Path, ...]
     light: bool = False
     scale: float = 1.0
-    claims: Callable[[Object], Awaitable[Mapping[str, tuple[str, ...]]]] | None = None
+    claims: ClaimManager | None = None
     now: Callable[[], float] = time.time
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
 

@@ -13,35 +13,38 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
+import socket
 import tempfile
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
-from kgpu.base.errors import LabError
+from kgpu.base.errors import LabError, UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify
-from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, name_of
-from kgpu.lab.nodes import runtime, spec, starter
+from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
+from kgpu.lab.nodes import runtime, starter
 from kgpu.lab.nodes.context import Addresses
 from kgpu.lab.nodes.feed import Feed
+from kgpu.lab.nodes.folder import SPECIAL, Look, NodeFolder
 from kgpu.lab.nodes.logserver import Found, LogServer, Missing
 from kgpu.lab.nodes.node import Shared, SimNode
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.podevents import Recorder
 from kgpu.lab.nodes.podstate import Phase
-from kgpu.lab.nodes.spec import SPEC_FILE, NodeSpec
+from kgpu.lab.nodes.spec import CPU_PROFILE, NodeSpec
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
-REGISTRATIONS: Final = 12  # nodes that register at the same moment
+LOOK_S: Final = 5.0  # how often the folder is looked at without a change
+SETTLE_S: Final = 0.5  # between two looks: changes come in hundreds
+MANY: Final = 4000  # folders whose changes are heard of at once; those of others are found by looking
+REGISTRATIONS: Final = 12  # nodes that come up or go away at the same moment
 STARTS: Final = 8  # containers that start at the same moment
 SOCKET_ROOM: Final = 40  # bytes that names of sockets in a node's folder may take
 SOCKET_LIMIT: Final = 107
-SPECIAL: Final = "host"
-"""The host's own folder among the nodes': keys, the port, what it probed."""
 _POLICY: Final = BackoffPolicy(first=0.5, cap=15.0)
 
 
@@ -65,7 +68,9 @@ class NodeHost:
         self._logs = LogServer(self._own, address, ca, self._find_log)
         self.nodes: dict[str, SimNode] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._shared: Shared | None = None
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        self._folder = NodeFolder(self.folder)
+        self._look = Look()
 
     async def run(self) -> None:
         """Until cancelled. Raises OSError when the log server can't listen."""
@@ -78,11 +83,12 @@ class NodeHost:
         await self._logs.start(_former_port(self._own))
         write_atomic(self._own / "port", f"{self._logs.port}\n")
         write_atomic(self._own / "ready", "")
-        self._shared = Shared(
+        self._ground = Shared(
             api=self._api, recorder=self._recorder, runtime=runtime.Runtime(mode, hide=[self.folder.parent]),
             addresses=Addresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
             kubeconfig=self._kubeconfig, boot=_boot_id(), labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),
+            pods_known=self._pods.synced,
         )  # fmt: skip
         services: list[asyncio.Task[Any]] = [
             asyncio.create_task(work) for work in (self._pods.run(), self._nodes.run(), *_writers(self._recorder))
@@ -90,66 +96,93 @@ class NodeHost:
         try:
             await self._follow()
         finally:
-            for task in (*services, *self._tasks.values()):
+            everything = (*services, *self._tasks.values(), *self._removals.values())
+            for task in everything:
                 task.cancel()
-            await asyncio.gather(*services, *self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*everything, return_exceptions=True)
             await self._logs.close()
 
     # --- the folder ---
 
     async def _follow(self) -> None:
+        # A node that is known already goes on with its lease at once, so what the API server has comes first.
+        await self._nodes.synced.wait()
+        watched: tuple[str, ...] | None = None
         async with Inotify() as inotify:
             while True:
-                folders = {self.folder, *(self.folder / name for name in _entries(self.folder))}
-                inotify.watch(folders if len(folders) < 2000 else {self.folder}, CONTENT)
-                await self._sync()
-                await inotify.wait(LOOK_S)
+                # Watch first, look second: what happens in between wakes the next wait.
+                if self._look.folders != watched:
+                    watched = self._look.folders
+                    inotify.watch({self.folder, *(self.folder / one for one in watched[:MANY])}, CONTENT)
+                self._sync()
+                await asyncio.sleep(SETTLE_S)
+                if self._look.folders == watched:
+                    await inotify.wait(LOOK_S if inotify.available else SETTLE_S)
 
-    async def _sync(self) -> None:
+    def _sync(self) -> None:
         """Bring the nodes in line with the folder."""
-        wanted = {name: self.folder / name for name in _entries(self.folder)}
-        for name in [name for name in self.nodes if name not in wanted]:
-            await self._remove(name)
-        for name, folder in wanted.items():
-            if name not in self._tasks:
-                try:
-                    found = spec.load(folder / SPEC_FILE)
-                    if found.name != name:
-                        raise LabError(f"{folder}: its node is named {found.name}", "the folder's name", "rename one")
-                except LabError as error:
-                    log.warning("%s", error.one_line())
-                    continue
-                self._add(found, folder)
-                if len(self._tasks) % 50 == 0:
-                    await asyncio.sleep(0)
+        look = self._look = self._folder.look()
+        for problem in look.news:
+            log.warning("%s", problem.one_line())
+        gone = self.nodes.keys() - look.specs.keys() - look.problems.keys()
+        for name in (gone | look.leaving) - self._removals.keys():
+            self._removals[name] = asyncio.create_task(self._remove(name), name=f"remove {name}")
+        for name in sorted(look.specs, key=self._rank):
+            node = self.nodes.get(name)
+            if name in self._removals or (node is not None and node.spec == look.specs[name]):
+                continue
+            if node is not None:
+                log.info("node %s is another one now; it starts again", name)
+            self._add(look.specs[name])
 
-    def _add(self, found: NodeSpec, folder: Path) -> None:
-        assert self._shared is not None
-        node = SimNode(found, folder, _short_path(folder), self._shared)
-        if found.config:
-            write_atomic(folder / "config.yaml", found.config)
+    def _rank(self, name: str) -> tuple[bool, int, str]:
+        """Nodes that are known already come first, then in the order of their numbers."""
+        return self._labels_of(name) is None, len(name), name
+
+    def _add(self, found: NodeSpec) -> None:
+        """Take a node up; a former one of its name ends first."""
+        former = self._tasks.get(found.name)
+        if former is not None:
+            former.cancel()
+        folder = self.folder / found.name
+        node = SimNode(found, folder, _short_path(folder), self._ground)
         self.nodes[found.name] = node
-        self._tasks[found.name] = asyncio.create_task(self._keep(node), name=f"node {found.name}")
+        self._tasks[found.name] = asyncio.create_task(self._keep(node, former), name=f"node {found.name}")
         for pod in self._by_node.get(found.name, {}).values():
             node.pod_changed(Change.ADDED, pod)
 
-    async def _keep(self, node: SimNode) -> None:
+    async def _keep(self, node: SimNode, former: asyncio.Task[None] | None) -> None:
+        if former is not None:
+            await asyncio.wait([former])
         backoff = Backoff(_POLICY)
         while True:
             try:
                 await node.run()
+            except UserError as error:
+                log.warning("node %s: %s", node.spec.name, error.one_line())
             except Exception:
                 log.exception("node %s failed; it starts again", node.spec.name)
             await asyncio.sleep(backoff.next_delay())
 
     async def _remove(self, name: str) -> None:
-        node, task = self.nodes.pop(name), self._tasks.pop(name)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        kill_containers(node.folder)
-        await node.remove()
-        await asyncio.to_thread(shutil.rmtree, node.folder, True)
-        log.info("node %s is removed", name)
+        """Take a node away that has no ``node.json`` any more; the others do not wait for it."""
+        node, task, folder = self.nodes.pop(name, None), self._tasks.pop(name, None), self.folder / name
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            if node is None:  # an earlier host's
+                node = SimNode(NodeSpec(name=name, profile=CPU_PROFILE), folder, folder, self._ground)
+                node.resting |= self._by_node.get(name, {})
+            kill_containers(folder)
+            async with self._ground.registrations:
+                await node.remove()
+            await asyncio.to_thread(shutil.rmtree, folder, True)
+            log.info("node %s is removed", name)
+        except LabError as error:
+            log.warning("%s is not removed: %s", folder, error.one_line())
+        finally:
+            del self._removals[name]
 
     # --- pods ---
 
@@ -237,15 +270,6 @@ def _labels_only(node: Object) -> Object:
     return {"metadata": kept}
 
 
-def _entries(folder: Path) -> list[str]:
-    try:
-        return sorted(
-            entry.name for entry in os.scandir(folder) if entry.is_dir() and os.path.exists(f"{entry.path}/{SPEC_FILE}")
-        )
-    except FileNotFoundError:
-        raise LabError(f"{folder} is gone", "the folder of the nodes", "bring the lab up again") from None
-
-
 def _writers(recorder: Recorder) -> list[Coroutine[Any, Any, None]]:
     return [recorder.run() for _ in range(2)]
 
@@ -254,8 +278,6 @@ def _former_port(folder: Path) -> int:
     """The port of before: Nodes tell it, and need not be changed when it stays."""
     with contextlib.suppress(OSError, ValueError):
         port = int((folder / "port").read_text())
-        import socket
-
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
@@ -279,8 +301,6 @@ def _short_path(folder: Path) -> Path:
 
 def kill_containers(folder: Path) -> None:
     """End every container process of a node's folder, whoever started it."""
-    import signal
-
     for state in folder.glob("c/*/state.json"):
         for pid in runtime.processes_of(state.parent):
             with contextlib.suppress(ProcessLookupError):
@@ -293,9 +313,4 @@ def _boot_id() -> str:
     return "00000000-0000-0000-0000-000000000000"
 
 
-def ready_file(folder: Path) -> Path:
-    """Written once the host listens."""
-    return folder / SPECIAL / "port"
-
-
-__all__ = ["NodeHost", "kill_containers", "name_of", "ready_file"]
+__all__ = ["NodeHost", "kill_containers"]

@@ -1,15 +1,22 @@
 """A light node's agent: kgpu's device plugin on hardware that is only data, inside the host's own process.
 
-The same code as on a real node speaks the same gRPC to the node's device manager; only the driver is missing, and with it
-whatever needs one. The node's labels are planned once, by the same code as on a real node.
-"""  # noqa: E501
+The same code as on a real node speaks the same gRPC to the node's device manager; only the driver is missing, and with
+it whatever needs one. What nodes of one shape have in common is worked out once: the profile, and the labels, which the
+same code plans as on a real node.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from kgpu.base.decision import Decision
+from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import HostFacts
 from kgpu.deviceplugin.run import DevicePluginContext, run
 from kgpu.deviceplugin.source import MemoryConfigSource
@@ -18,11 +25,39 @@ from kgpu.discovery.model import NodeFacts
 from kgpu.discovery.plan import plan
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.fake import fill, profiles
+from kgpu.hw.fake.topology import Topology
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.hw.port import Accelerator, Inventory, Level, Link, Vendor
+from kgpu.kubelet.socket_watch import SocketIdentity, socket_identity
 from kgpu.lab.nodes.spec import NodeSpec
 
-_CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+LOOK_S: Final = 60.0
+"""Hardware and device manager are in the same process and tell of every change: looking at them is but a net."""
+_FACTS: Final = HostFacts(
+    control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"),
+    imex_channels=(),
+    gds=False,
+    mofed=False,
+    gdrcopy=False,
+)
+
+
+@lru_cache(maxsize=64)
+def profile_of(name: str, gpus: int | None) -> profiles.Profile:
+    """The profile, read once. Raises ConfigError."""
+    return profiles.load(name, gpus=gpus)
+
+
+@lru_cache(maxsize=64)
+def labels_of(name: str, gpus: int | None, config: str) -> Mapping[str, str]:
+    """The labels that feature discovery gives any node of that shape: none of them tells one GPU from another.
+
+    Raises ConfigError.
+    """
+    profile = profile_of(name, gpus)
+    settings = labels_config.resolve(parse_config(config, source="the node's config"), env={}).labels()
+    facts = NodeFacts(machine=profile.machine.product, vgpu_present=False, vgpu=None)
+    return MappingProxyType(dict(plan(inventory_of(profile, ""), settings, facts).labels))
 
 
 def inventory_of(profile: profiles.Profile, seed: str) -> Inventory:
@@ -40,6 +75,7 @@ def inventory_of(profile: profiles.Profile, seed: str) -> Inventory:
 def _accelerator(profile: profiles.Profile, seed: str, index: int) -> Accelerator:
     gpu = profile.gpus[index]
     major, minor = gpu.model.compute_capability.split(".")
+    numa = profile.topology.numa[index]
     return Accelerator(
         vendor=Vendor.NVIDIA,
         index=index,
@@ -49,6 +85,7 @@ def _accelerator(profile: profiles.Profile, seed: str, index: int) -> Accelerato
         pci_bus_id=gpu.bus,
         pci_class=gpu.model.pci.pci_class,
         pci_device_id=gpu.model.pci.device,
+        numa_node=numa if numa >= 0 else None,
         memory_mib=gpu.model.memory.total_mib,
         compute_capability=(int(major), int(minor)),
         mig_capable=bool(gpu.model.mig),
@@ -56,39 +93,68 @@ def _accelerator(profile: profiles.Profile, seed: str, index: int) -> Accelerato
     )
 
 
+def links_of(inventory: Inventory, topology: Topology) -> tuple[Link, ...]:
+    """How the GPUs reach each other; lanes behind a switch are nobody's in particular."""
+    gpus = inventory.accelerators
+    return tuple(
+        Link(
+            a=gpus[i].uuid,
+            b=gpus[j].uuid,
+            level=Level(topology.levels[i][j]),
+            lanes=0 if topology.switched else topology.lanes[i][j],
+        )
+        for i in range(len(gpus))
+        for j in range(i + 1, len(gpus))
+    )
+
+
 class LightAgent:
     """The agent of one light node. ``labels`` are ready at once; ``run`` serves until cancelled."""
 
     def __init__(self, spec: NodeSpec, kubelet_socket: Path, state_dir: Path) -> None:
-        profile = profiles.load(spec.profile, gpus=spec.gpus)
-        self._inventory = inventory_of(profile, spec.name)
-        self._machine = profile.machine.product
-        self.reader = MemoryReader(self._inventory)
-        self._config = spec.config
+        """Raises ConfigError for a profile that is not there."""
+        profile = profile_of(spec.profile, spec.gpus)
+        inventory = inventory_of(profile, spec.name)
+        self.reader = MemoryReader(inventory, links=links_of(inventory, profile.topology))
+        self._spec = spec
         self._socket = kubelet_socket
         self._state_dir = state_dir
 
-    def labels(self) -> dict[str, str]:
+    def labels(self) -> Mapping[str, str]:
         """The node labels that feature discovery gives. Raises ConfigError."""
-        settings = labels_config.resolve(parse_config(self._config, source="the node's config"), env={}).labels()
-        facts = NodeFacts(machine=self._machine, vgpu_present=False, vgpu=None)
-        return dict(plan(self._inventory, settings, facts).labels)
+        return labels_of(self._spec.profile, self._spec.gpus, self._spec.config)
 
     async def run(self) -> None:
         """Serve the node's GPUs to its device manager."""
         await run(
             DevicePluginContext(
                 reader=self.reader,
-                config=MemoryConfigSource(self._config, "the node's config"),
+                config=MemoryConfigSource(self._spec.config, "the node's config"),
                 report=_unheard,
                 state_dir=self._state_dir,
                 kubelet_socket=self._socket,
                 env={},
-                host_facts=lambda _: HostFacts(
-                    control_nodes=_CONTROL, imex_channels=(), gds=False, mofed=False, gdrcopy=False
-                ),
+                host_facts=_facts,
+                kubelet_changes=_seldom,
+                reread_seconds=_about(LOOK_S),
+                look_seconds=_about(LOOK_S / 3),
             )
         )
+
+
+async def _seldom(socket: Path) -> AsyncIterator[SocketIdentity | None]:
+    while True:
+        yield socket_identity(socket)
+        await asyncio.sleep(_about(LOOK_S))
+
+
+def _about(seconds: float) -> float:
+    """Chance spreads the nodes over the time."""
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+
+
+def _facts(_: Settings) -> HostFacts:
+    return _FACTS
 
 
 def _unheard(_: Decision) -> None:

@@ -1,18 +1,20 @@
 """Reads container logs in the CRI form (``TIME STREAM TAG TEXT``) as ``kubectl logs`` asks for them.
 
-Selection is pure; ``follow`` waits for more until the container has ended. Input is whatever lies in the file: a line that
-is not of the form is passed on as it is.
-"""  # noqa: E501
+Selection is pure; ``follow`` waits for more until the container has ended. Input is whatever lies in the file: a line
+that is not of the form is passed on as it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import errno
 import os
+import stat
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 POLL_S: Final = 0.1
 BLOCK: Final = 1 << 16
@@ -65,39 +67,55 @@ def render(line: bytes, options: LogOptions) -> bytes:
     return (parts[0] + b" " if options.timestamps else b"") + text + end
 
 
-def tail_offset(path: Path, lines: int) -> int:
+def tail_offset(file: BinaryIO, lines: int) -> int:
     """Where the last ``lines`` lines of the file begin."""
-    size = path.stat().st_size
+    size = os.fstat(file.fileno()).st_size
     if lines <= 0:
         return size
     found, end = 0, size
-    with path.open("rb") as file:
-        while end > 0:
-            begin = max(0, end - BLOCK)
-            file.seek(begin)
-            block = file.read(end - begin)
-            at = len(block)
-            while (at := block.rfind(b"\n", 0, at)) >= 0:
-                if begin + at == size - 1:
-                    continue
-                found += 1
-                if found == lines:
-                    return begin + at + 1
-            end = begin
+    while end > 0:
+        begin = max(0, end - BLOCK)
+        file.seek(begin)
+        block = file.read(end - begin)
+        at = len(block)
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            if begin + at == size - 1:
+                continue
+            found += 1
+            if found == lines:
+                return begin + at + 1
+        end = begin
     return 0
 
 
+def open_log(path: Path) -> BinaryIO:
+    """The log, if it is a plain file: a link or a pipe that a container put in its place is not. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
 async def read(path: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The pieces of a log; with ``follow`` until ``ended()`` is true and everything is read."""
+    """The pieces of a log; with ``follow`` until ``ended()`` is true and everything is read. Raises OSError.
+
+    A log that grew too large and was begun anew meanwhile is followed into the new file.
+    """
     left = options.limit
-    position = tail_offset(path, options.tail) if options.tail is not None else 0
-    with path.open("rb") as file:
-        file.seek(position)
+    file = open_log(path)
+    try:
+        file.seek(tail_offset(file, options.tail) if options.tail is not None else 0)
         rest = b""
         while True:
             over = ended()
             block = file.read(BLOCK)
             if not block:
+                successor = _successor(path, file) if options.follow else None
+                if successor is not None:
+                    file.close()
+                    file = successor
+                    continue
                 if not options.follow or over:
                     break
                 await asyncio.sleep(POLL_S)
@@ -111,8 +129,21 @@ async def read(path: Path, options: LogOptions, ended: Callable[[], bool]) -> As
                 yield out
             if left is not None and left <= 0:
                 return
+            await asyncio.sleep(0)  # others have their turn while a long log is read
         if rest:
             yield render(rest, options)
+    finally:
+        file.close()
+
+
+def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """The file that is under the log's name by now, if it is another one."""
+    try:
+        if os.stat(path, follow_symlinks=False).st_ino == os.fstat(file.fileno()).st_ino:
+            return None
+        return open_log(path)
+    except OSError:
+        return None
 
 
 def size(path: Path) -> int:

@@ -29,7 +29,14 @@ log = logging.getLogger(__name__)
 HEAD_LIMIT: Final = 65536
 IDLE_S: Final = 300.0
 TOKEN_FILE: Final = "token"  # noqa: S105 - a file's name
-_WORDS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
+_WORDS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,10 @@ class LogServer:
         found = self._find(parts[1], parts[2], parts[3], options.previous)
         if isinstance(found, Missing):
             return await _answer(writer, found.code, found.text)
+        try:
+            logs.open_log(found.path).close()
+        except OSError as error:
+            return await _answer(writer, 500, f"the log can't be read: {error.strerror}")
         return await _stream(writer, logs.read(found.path, options, found.ended))
 
     def _allowed(self, writer: asyncio.StreamWriter, headers: dict[str, str]) -> bool:

@@ -1,11 +1,13 @@
 """Adding, removing and listing the simulated nodes of a lab, and the host process that runs them: what the CLI calls.
 
-Everything is in ``LAB/nodes``: a folder with a ``node.json`` for each node. ``add`` and ``remove`` change the folder; the
-host follows it. The host is a detached process that is recorded with its start time, so that nobody else is signalled.
-"""  # noqa: E501
+Everything is in ``LAB/nodes``: a folder with a ``node.json`` for each node. ``add`` and ``remove`` change the folder;
+the host follows it. The host is a detached process that is recorded with its start time, so that nobody else is
+signalled. A node whose ``node.json`` can't be read is told by ``broken``, can be removed, and hides no other.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -23,7 +25,9 @@ from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.hw.fake import mig_tables, profiles
 from kgpu.lab.nodes import runtime, spec
+from kgpu.lab.nodes.folder import NodeFolder, let_go
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, Taint
+from kgpu.lab.port import NodeHardware
 from kgpu.lab.real.state import ProcessRecord, alive, record, signal_process
 
 NODES: Final = "nodes"
@@ -32,6 +36,8 @@ RECORD: Final = "process.json"
 START_S: Final = 30.0
 END_S: Final = 30.0
 _POLL_S: Final = 0.05
+_started: list[subprocess.Popen[bytes]] = []
+"""Hosts that this process started; they live on without it."""
 
 
 def nodes_dir(lab: Path) -> Path:
@@ -70,7 +76,8 @@ def add(
     shape = None if profile == CPU_PROFILE else profiles.load(profile, gpus=gpus)
     folder = nodes_dir(lab)
     prefix = name_prefix or re.sub(r"[^a-z0-9]+", "-", Path(profile).stem.lower()).strip("-")
-    names = spec.free_names(prefix, count, _taken(folder))
+    # A node that is just going away still has its folder.
+    names = spec.free_names(prefix, count, {entry.name for entry in folder.iterdir()} if folder.is_dir() else ())
     if mig and not config:
         config = "version: v1\nflags:\n  migStrategy: mixed\n"
     made = [
@@ -117,7 +124,7 @@ def check_mig(one: NodeSpec, shape: profiles.Profile) -> None:
 def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]:
     """Take nodes away, their pods and Node objects too; the names. Raises LabError for unknown ones."""
     folder = nodes_dir(lab)
-    there = listing(lab)
+    there = _taken(folder)
     missing = [name for name in names if name not in there]
     if missing:
         raise LabError(
@@ -125,19 +132,36 @@ def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]
             f"one of: {', '.join(there) or 'there are none'}",
             "see `kgpu lab node list`",
         )
-    running = host_running(folder)
-    for name in names:
-        (folder / name / SPEC_FILE).unlink(missing_ok=True)
-        if not running:
+    try:
+        for name in names:
+            let_go(folder / name)
+        _host_for_removal(lab)
+    except LabError:  # the lab is down: there is nobody to tell
+        for name in names:
             shutil.rmtree(folder / name, ignore_errors=True)
+    except OSError as error:
+        raise LabError(
+            f"{folder} can't be changed: {error}", "a lab of this user", "run as the user who made the lab"
+        ) from error
     _wait(lambda: not any((folder / name).exists() for name in names), wait + 0.05 * len(names), "the nodes to go")
     return list(names)
 
 
+def _host_for_removal(lab: Path) -> None:
+    if not host_running(nodes_dir(lab)):
+        kubeconfig, address = place(lab)
+        start_host(lab, kubeconfig, address=address)
+
+
 def listing(lab: Path) -> dict[str, NodeSpec]:
-    """The nodes by name. Raises LabError for one that can't be read."""
-    folder = nodes_dir(lab)
-    return {name: spec.load(folder / name / SPEC_FILE) for name in _taken(folder)}
+    """The nodes by name, those that can be read."""
+    found = NodeFolder(nodes_dir(lab)).look().specs if nodes_dir(lab).is_dir() else {}
+    return {name: found[name] for name in sorted(found, key=_natural)}
+
+
+def broken(lab: Path) -> dict[str, LabError]:
+    """What is wrong with the nodes that can't be read, by name."""
+    return dict(NodeFolder(nodes_dir(lab)).look().problems) if nodes_dir(lab).is_dir() else {}
 
 
 def hw_root(lab: Path, name: str) -> Path:
@@ -153,14 +177,42 @@ def hw_root(lab: Path, name: str) -> Path:
     return root
 
 
+def hardware(lab: Path) -> tuple[NodeHardware, ...]:
+    """The simulated driver roots that exist, by node. Raises LabError."""
+    found = ((one, nodes_dir(lab) / name / "hw") for name, one in listing(lab).items() if one.has_gpus)
+    return tuple(
+        NodeHardware(one.name, root, sliced=bool(one.mig)) for one, root in found if not one.light and root.exists()
+    )
+
+
+def take_down(lab: Path) -> None:
+    """End the host, the agents and the containers of the lab's nodes, and remove their folders. Raises LabError."""
+    folder = nodes_dir(lab)
+    if not folder.is_dir():
+        return
+    stop_host(lab)
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise LabError(
+            f"{error.filename or folder} could not be removed: {error.strerror}",
+            "files that belong to whoever takes the lab down",
+            "remove it by hand, or run as the user who made the lab",
+        ) from error
+
+
 def status(lab: Path) -> dict[str, Any]:
-    """What is known without asking the API server: nodes, the host's pid (0 when it is down) and its log."""
+    """What is known without asking the API server: nodes, the host's pid (0 when it is down) and its log.
+
+    ``problems`` are one line each for the nodes that can't be read.
+    """
     folder = nodes_dir(lab)
     process = _record(folder)
     return {
         "host": process.pid if process is not None and alive(process) else 0,
         "log": str(folder / HOST / "log"),
         "nodes": [spec.to_builtins(one) for one in listing(lab).values()],
+        "problems": [one.one_line() for one in broken(lab).values()],
     }
 
 
@@ -179,11 +231,23 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def start_host(lab: Path, kubeconfig: Path, *, address: str = "127.0.0.1", containers: str = "") -> int:
     """Start the host of the lab's nodes unless it runs; its pid. Raises LabError."""
-    folder = nodes_dir(lab)
-    own = folder / HOST
+    own = nodes_dir(lab) / HOST
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        with (own / "start").open("w") as lock:  # two that add nodes at the same moment start one host
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return _start_host(nodes_dir(lab), own, kubeconfig, address, containers)
+    except OSError as error:
+        raise LabError(
+            f"the host of simulated nodes can't be started: {error}",
+            "a lab of this user",
+            "bring a lab up as this user",
+        ) from error
+
+
+def _start_host(folder: Path, own: Path, kubeconfig: Path, address: str, containers: str) -> int:
     if host_running(folder):
         return _pid(folder)
-    own.mkdir(parents=True, exist_ok=True)
     ready = own / "ready"
     ready.unlink(missing_ok=True)
     source = str(Path(__file__).resolve().parents[3])
@@ -195,6 +259,7 @@ def start_host(lab: Path, kubeconfig: Path, *, address: str = "127.0.0.1", conta
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
             env={**os.environ, "PYTHONPATH": modules},
         )  # fmt: skip
+    _started.append(process)
     write_atomic(own / RECORD, msgspec.json.encode(record(process.pid)), mode=0o600)
     deadline = time.monotonic() + START_S
     while not ready.exists():
@@ -242,6 +307,7 @@ def _signal(pid: int) -> None:
 
 def _reap(pid: int) -> None:
     """It may be a child of this very process."""
+    _started[:] = [process for process in _started if process.poll() is None]
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

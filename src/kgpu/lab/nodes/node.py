@@ -20,11 +20,16 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import KubeError, UserError
 from kgpu.kube.port import LEASES, NODES, PODS, Change, KubeApi, KubeRefusedError, Object, Patch
 from kgpu.kubelet.fake import REASON, AdmissionError, FakeKubelet
-from kgpu.lab.nodes import admit, agents, objects, podstatus
+from kgpu.lab.nodes import admit, agents, leftovers, objects, plan, podstate, podstatus
+from kgpu.lab.nodes.claims import ClaimManager, Drivers, unprepare
 from kgpu.lab.nodes.context import Addresses, NodeContext
 from kgpu.lab.nodes.light import LightAgent
 from kgpu.lab.nodes.objects import Endpoint
+from kgpu.lab.nodes.plugins import DEVICE_PLUGIN, DRA_PLUGIN, DevicePlugins, PluginRegistry
+from kgpu.lab.nodes.plugins import FOLDER as PLUGINS
 from kgpu.lab.nodes.podevents import Note, Recorder
+from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
+from kgpu.lab.nodes.podresources import PodResourcesServer
 from kgpu.lab.nodes.runtime import Runtime
 from kgpu.lab.nodes.spec import NodeSpec
 from kgpu.lab.nodes.worker import PodWorker
@@ -34,6 +39,7 @@ log = logging.getLogger(__name__)
 _POLICY: Final = BackoffPolicy(first=0.3, cap=10.0)
 DEVICES_S: Final = 20.0  # a light node waits so long for its GPUs before it registers
 SETTLE_S: Final = 0.2  # changes of devices that come together are told together
+UNRECORDED: Final = "The devices of this pod are not known any more: the node's device checkpoint was corrupted"
 TERMINAL: Final = {"Succeeded", "Failed"}
 
 
@@ -51,6 +57,8 @@ class Shared:
     labels: Callable[[str], Mapping[str, str] | None]
     registrations: asyncio.Semaphore
     starts: asyncio.Semaphore
+    pods_known: asyncio.Event
+    """Set once every pod of the API server was told."""
 
 
 class SimNode:
@@ -62,6 +70,14 @@ class SimNode:
         self._sockets = sockets
         self._shared = shared
         self.devices = FakeKubelet(sockets / "dp")
+        self.drivers = Drivers()
+        self.claims = ClaimManager(folder, shared.api, self.drivers)
+        self.pod_resources = PodResourcesServer(
+            sockets / POD_RESOURCES, self.devices, self.active_pods, self.claims.shown
+        )
+        self.plugins = PluginRegistry(
+            sockets / PLUGINS, {DEVICE_PLUGIN: DevicePlugins(self.devices), DRA_PLUGIN: self.drivers}
+        )
         self.workers: dict[str, PodWorker] = {}
         self.resting: dict[str, Object] = {}
         """Pods that are over and of which nothing runs here."""
@@ -70,47 +86,81 @@ class SimNode:
         self._uid = ""
         self._told: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._changed = asyncio.Event()
-        self._queue: asyncio.Queue[Object] = asyncio.Queue()
-        self._known: set[str] = set()
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._known: dict[str, Object] = {}
+        self._unrecorded_since = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self.context = NodeContext(
             name=spec.name, folder=folder, api=shared.api, recorder=shared.recorder, runtime=shared.runtime,
             devices=self.devices, addresses=shared.addresses, host_ip=shared.endpoint.address,
             allocatable=self.allocatable, specs=(folder / "cdi-static", folder / "cdi"), light=spec.light,
-            scale=spec.time_scale, slots=shared.starts,
+            claims=self.claims, scale=spec.time_scale, slots=shared.starts,
         )  # fmt: skip
 
     # --- life ---
 
     async def run(self) -> None:
         """Until cancelled; containers and devices outlive it for the next process to find."""
-        await self.devices.start()
-        self.devices.listeners.append(self._changed.set)
+        if self._changed.set not in self.devices.listeners:
+            self.devices.listeners.append(self._changed.set)
         try:
-            gpu_labels = self._start_agent()
-            if self.spec.light and self.spec.has_gpus:
-                with contextlib.suppress(TimeoutError):
-                    await self.devices.wait_for(lambda: any(self.devices.capacity().values()), seconds=DEVICES_S)
-            await self._register(gpu_labels)
+            # What the API server knows already must not look dead while this node waits for its turn.
+            lease = self._spawn(self._keep_lease()) if self._shared.labels(self.spec.name) is not None else None
+            await self._come_up()
             self._spawn(self._publish())
             self._spawn(self._admissions())
-            await self._keep_lease()
+            self._spawn(self._sweep())
+            await (lease or self._spawn(self._keep_lease()))
         finally:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.devices.stop()
+            await self.pod_resources.stop()
 
-    def _start_agent(self) -> dict[str, str]:
+    async def _come_up(self) -> None:
+        """Sockets, agent, Node and lease, a few nodes at a time; one that has to wait does not keep the others."""
+        backoff = Backoff(_POLICY)
+        async with self._shared.registrations:
+            await self.devices.start()
+            if not self.spec.light:
+                await self.pod_resources.start()
+                self._spawn(self._keep(self.plugins.run))
+            if self.devices.problem:
+                self._distrust()
+            gpu_labels = await self._start_agent()
+            problem = await self._register(gpu_labels)
+        if problem is not None:
+            log.warning("node %s can't be registered yet: %s", self.spec.name, problem.one_line())
+        while problem is not None:
+            await asyncio.sleep(backoff.next_delay())
+            async with self._shared.registrations:
+                problem = await self._register(gpu_labels)
+        self.registered.set()
+        self._note("Normal", "Starting", "Starting kubelet.")
+        self._note("Normal", "NodeReady", f"Node {self.spec.name} status is now: NodeReady")
+
+    async def _start_agent(self) -> Mapping[str, str]:
+        """The node's agent, if it has one; the labels that are known at once."""
         spec = self.spec
         if not spec.has_gpus or not spec.agent:
             return {}
-        if spec.light:
+        if not spec.light:
+            self._spawn(self._keep(self._full_agent))
+            return {}
+        try:
             agent = LightAgent(spec, self.devices.socket, self.folder / "agent")
-            self._spawn(self._keep(agent.run))
-            return agent.labels()
-        self._spawn(self._keep(self._full_agent))
-        return {}
+            labels = agent.labels()
+        except UserError as error:
+            log.warning("node %s has no agent: %s", spec.name, error.one_line())
+            return {}
+        self._spawn(self._keep(agent.run))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DEVICES_S):
+                while not any(self.devices.capacity().values()):
+                    self._changed.clear()
+                    await self._changed.wait()
+        return labels
 
     async def _full_agent(self) -> None:
         agents.end_former(self.folder)
@@ -158,13 +208,14 @@ class SimNode:
             since=self._since, capacity=self._told[0], allocatable=self._told[1],
         )  # fmt: skip
 
-    async def _register(self, gpu_labels: Mapping[str, str]) -> None:
-        async with self._shared.registrations:
-            await self._until_done(lambda: self._create(gpu_labels))
-            await self._until_done(self._create_lease)
-        self.registered.set()
-        self._note("Normal", "Starting", "Starting kubelet.")
-        self._note("Normal", "NodeReady", f"Node {self.spec.name} status is now: NodeReady")
+    async def _register(self, gpu_labels: Mapping[str, str]) -> KubeError | None:
+        """One attempt; what stood in its way."""
+        try:
+            await self._create(gpu_labels)
+            await self._create_lease()
+        except KubeError as error:
+            return error
+        return None
 
     async def _create(self, gpu_labels: Mapping[str, str]) -> None:
         api = self._shared.api
@@ -198,9 +249,10 @@ class SimNode:
                 return
 
     async def _keep_lease(self) -> None:
-        """Renew the lease; every five minutes the whole status."""
-        told = time.monotonic()
-        await asyncio.sleep(objects.RENEW_SECONDS * random.random())  # noqa: S311 - spreads the nodes over the time
+        """Renew the lease; every five minutes the whole status. Chance spreads the nodes over the time."""
+        told = time.monotonic() - objects.HEARTBEAT_SECONDS * random.uniform(-0.5, 0.5)  # noqa: S311 - no secret
+        first = objects.RENEW_SECONDS if self.registered.is_set() else objects.RENEW_SECONDS / 4
+        await asyncio.sleep(first * random.random())  # noqa: S311 - no secret
         while True:
             with contextlib.suppress(KubeError):
                 try:
@@ -255,46 +307,87 @@ class SimNode:
         uid = str(pod["metadata"]["uid"])
         worker = self.workers.get(uid)
         if change is Change.DELETED:
-            self._known.discard(uid)
+            self._known.pop(uid, None)
             self.resting.pop(uid, None)
             if worker is not None:
                 worker.vanished()
             return
+        new, self._known[uid] = uid not in self._known, pod
         if worker is not None:
             worker.update(pod)
         elif uid in self.resting:
             self.resting[uid] = pod
             self._confirm_end(pod)
-        elif uid not in self._known:
-            self._known.add(uid)
-            self._queue.put_nowait(pod)
+        elif new:
+            self._queue.put_nowait(uid)
 
     async def _admissions(self) -> None:
-        """One pod after the other, as they came."""
+        """One pod after the other, as they came; first those whose workers ended with an earlier run."""
+        for uid in list(self.workers):
+            del self.workers[uid]
+            self._queue.put_nowait(uid)
         while True:
-            pod = await self._queue.get()
+            uid = await self._queue.get()
+            pod = self._known.get(uid)
+            if pod is None:
+                continue  # gone again while it waited
             try:
-                await self._admit(pod)
-            except UserError as error:
-                log.warning("node %s: %s", self.spec.name, error.one_line())
+                await self._admit(uid, pod)
+            except Exception as error:
+                # One pod must not stop the node from taking others.
+                log.exception("node %s: admission of pod %s failed", self.spec.name, uid)
+                self.devices.release(uid)
+                self._refuse(pod, admit.Refusal(REASON, f"the node failed: {type(error).__name__}: {error}"))
 
-    async def _admit(self, pod: Object) -> None:
-        uid = str(pod["metadata"]["uid"])
-        if uid not in self._known:
-            return  # gone again while it waited
+    async def _admit(self, uid: str, pod: Object) -> None:
         status = pod.get("status") or {}
         if status.get("phase") in TERMINAL and not self.devices_of(uid):
             self.resting[uid] = pod
             self._confirm_end(pod)
             return
         refusal = None
-        if not status.get("startTime"):
+        if not status.get("startTime") and not pod["metadata"].get("deletionTimestamp"):
             refusal = await self._check(pod)
         if refusal is not None:
-            await self._refuse(pod, refusal)
+            self._refuse(pod, refusal)
             return
-        worker = self.workers[uid] = PodWorker(self.context, pod)
+        worker = self.workers[uid] = PodWorker(self.context, self._known.get(uid, pod))
+        if uid not in self._known:
+            worker.vanished()  # while it was being admitted
+        elif status.get("startTime") and self._is_unrecorded(pod):
+            worker.fail(REASON, UNRECORDED)
         self._spawn(self._live(uid, worker))
+
+    def _distrust(self) -> None:
+        """The checkpoint could not be read: which devices the pods from before hold is not known any more."""
+        problem = f"{self.devices.problem}; pods from before that hold devices are ended"
+        log.error("node %s: %s", self.spec.name, problem)
+        self._note("Warning", "InvalidDeviceCheckpoint", problem)
+        self._unrecorded_since = time.time()
+
+    def _is_unrecorded(self, pod: Object) -> bool:
+        """Whether a pod that was admitted before holds devices that nobody remembers."""
+        started = plan.seconds_of((pod.get("status") or {}).get("startTime"))
+        return (
+            started < self._unrecorded_since
+            and podstate.wants_devices(pod)
+            and not self.devices_of(pod["metadata"]["uid"])
+        )
+
+    async def _sweep(self) -> None:
+        """Once it is known which pods there are: nothing stays of those that went while this node was down."""
+        await self._shared.pods_known.wait()
+        known = set(self._known)
+        self.devices.keep_only(known)
+        for uid in self.claims.pods() - known:
+            self._spawn(unprepare(self.claims, uid))
+        if not self.spec.light:
+            for name in leftovers.sweep(self.folder, known):
+                log.info("node %s: removed %s, which belongs to no pod", self.spec.name, name)
+
+    def active_pods(self) -> list[Object]:
+        """The pods that were admitted and are not over."""
+        return [worker.state.pod for worker in self.workers.values() if not worker.released]
 
     def devices_of(self, uid: str) -> bool:
         """Whether a pod holds devices."""
@@ -303,7 +396,7 @@ class SimNode:
     async def _check(self, pod: Object) -> admit.Refusal | None:
         """The node's checks, then the device manager's."""
         labels = self._shared.labels(self.spec.name) or objects.labels(self.spec)
-        others = [worker.state.pod for worker in self.workers.values() if not worker.released]
+        others = self.active_pods()
         # What the scheduler saw of unhealthy devices may be old; the device manager says exactly what is there.
         capacity = {
             **objects.own_capacity(self.spec),
@@ -330,18 +423,21 @@ class SimNode:
     def _known_resources(self) -> tuple[str, ...]:
         return self.devices.resources()
 
-    async def _refuse(self, pod: Object, refusal: admit.Refusal) -> None:
+    def _refuse(self, pod: Object, refusal: admit.Refusal) -> None:
         metadata = pod["metadata"]
         self.context.event(pod, "Warning", refusal.reason, refusal.message)
         change = {
             "metadata": {"uid": metadata["uid"]},
             "status": podstatus.rejected(pod, refusal.reason, refusal.message),
         }
-        self.resting[str(metadata["uid"])] = pod
-        await self._until_done(
-            lambda: self._shared.api.patch(
-                PODS, metadata["name"], change, namespace=metadata["namespace"], subresource="status",
-                kind=Patch.STRATEGIC,
+        if metadata["uid"] in self._known:
+            self.resting[str(metadata["uid"])] = pod
+        self._spawn(
+            self._until_done(
+                lambda: self._shared.api.patch(
+                    PODS, metadata["name"], change, namespace=metadata["namespace"], subresource="status",
+                    kind=Patch.STRATEGIC,
+                )
             )
         )  # fmt: skip
 
@@ -358,15 +454,22 @@ class SimNode:
             )
 
     async def _live(self, uid: str, worker: PodWorker) -> None:
-        try:
-            await worker.run()
-        except Exception:
-            log.exception("node %s: the worker of pod %s failed", self.spec.name, worker.state.full_name)
-        finally:
-            if worker.finished.is_set():
-                self.workers.pop(uid, None)
+        backoff = Backoff(_POLICY)
+        while not worker.finished.is_set():
+            try:
+                await worker.run()
+            except Exception:
+                log.exception("node %s: the worker of pod %s failed", self.spec.name, worker.state.full_name)
+                await asyncio.sleep(backoff.next_delay())
+                # Another one finds what runs, as after a restart of the whole node.
+                gone = worker.gone
+                worker = self.workers[uid] = PodWorker(self.context, self._known.get(uid, worker.state.pod))
+                if gone or uid not in self._known:
+                    worker.vanished()
+        self.workers.pop(uid, None)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

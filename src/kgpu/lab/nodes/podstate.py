@@ -137,6 +137,23 @@ def make_containers(pod: Object) -> list[Container]:
     return found
 
 
+def wants_devices(pod: Object) -> bool:
+    """Whether a container asks for a resource of a device plugin: one with a domain that is not Kubernetes' own."""
+    return any(
+        is_extended_name(name)
+        for one in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+        for name in (one.get("resources") or {}).get("limits") or ()
+    )
+
+
+def is_extended_name(name: str) -> bool:
+    """Whether a resource's name is one that plugins may offer."""
+    domain, slash, rest = name.partition("/")
+    if domain == "kubernetes.io" or domain.endswith(".kubernetes.io") or domain.startswith("requests."):
+        return False
+    return bool(slash and domain and rest)
+
+
 def grace_seconds(pod: Object) -> int:
     """How long its containers have between TERM and KILL."""
     metadata = pod["metadata"]

@@ -69,7 +69,10 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to start: the container's id and folder, its image's row, the finished configuration."""
+    """What to start: the container's id and folder, its image's row, the finished configuration.
+
+    ``pod`` is the pod's uid; with the container's name and the number of the attempt the container is found again.
+    """
 
     id: str
     folder: Path
@@ -81,6 +84,9 @@ class Start:
     log: Path
     volumes: tuple[Mount, ...] = ()
     termination_log: str = ""
+    pod: str = ""
+    container: str = ""
+    attempt: int = 0
 
 
 class StandIn:
@@ -139,11 +145,11 @@ class Process:
         try:
             async with asyncio.timeout(timeout):
                 out, _ = await process.communicate()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            raise
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
         return process.returncode or 0, out.decode(errors="replace")
 
 
@@ -163,14 +169,12 @@ class Runtime:
         (folder / "config.json").write_text(json.dumps(config))
         if config["termination_log"]:
             (folder / "termination-log").touch()
-        with (folder / "shim.log").open("wb") as out:
-            process = subprocess.Popen(  # noqa: ASYNC220
-                [sys.executable, "-I", "-S", _SHIM, "run", str(folder / "config.json")],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
-            )  # fmt: skip
-        asyncio.get_running_loop().create_task(_reap(process))
-        state = await self._begun(folder, process.pid)
-        return Process(folder, wanted.id, state["pid"], process.pid, state["started"])
+        pid = _spawn([sys.executable, "-I", "-S", _SHIM, "run", str(folder / "config.json")], folder / "shim.log")
+        reaper = asyncio.create_task(_reap(pid))
+        _reapers.add(reaper)
+        reaper.add_done_callback(_reapers.discard)
+        state = await self._begun(folder, pid)
+        return Process(folder, wanted.id, state["pid"], pid, state["started"])
 
     async def _begun(self, folder: Path, pid: int) -> dict[str, Any]:
         deadline = time.monotonic() + START_S
@@ -212,6 +216,10 @@ class Runtime:
             for m in (*config.mounts, *wanted.volumes)
         ]
         found: dict[str, Any] = {
+            "id": wanted.id,
+            "pod": wanted.pod,
+            "container": wanted.container,
+            "attempt": wanted.attempt,
             "mode": self.mode,
             "folder": str(folder),
             "args": list(wanted.args),
@@ -328,9 +336,28 @@ async def pid_end(pid: int) -> None:
         os.close(fd)
 
 
-async def _reap(process: subprocess.Popen[bytes]) -> None:
-    await pid_end(process.pid)
-    process.wait()
+def _spawn(command: Sequence[str], log: Path) -> int:
+    """Start a program that outlives this process, in a session of its own; its pid."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    actions: list[Any] = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(command[0], list(command), os.environ, file_actions=actions, setsid=True)
+
+
+async def _reap(pid: int) -> None:
+    await pid_end(pid)
+    _forget(pid)
+
+
+def _forget(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+_reapers: set[asyncio.Task[None]] = set()
 
 
 def _alive(pid: int) -> bool:
@@ -365,8 +392,16 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The command's and the shim's pid of a container that still runs; the command's first."""
+    """Every process of a container that still runs, its shim's pid last."""
     state = _json(folder / "state.json")
     if state is None or not _alive(state["shim"]) or not _is_shim(state["shim"], folder):
         return []
-    return [state["pid"], state["shim"]]
+    return [*_descendants(state["shim"]), state["shim"]]
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [one for word in words for one in (*_descendants(int(word)), int(word))]

@@ -23,6 +23,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x20000, 0x4000000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE, MS_REMOUNT = 1, 2, 4, 4096, 16384, 1 << 18, 32
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINE_LIMIT = 16384  # bytes of a CRI log line; a longer one is marked partial
+LOG_LIMIT = 10 << 20  # bytes of a log, after which it is begun anew and the full one kept beside it
 DRAIN_S = 0.5  # what is left in the pipes after the command has ended
 START_ERROR = 128
 # Folders of the machine that a container has of its own.
@@ -199,8 +200,22 @@ class Log:
     """Writes a container's output as CRI log lines."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        self._path = path
         self._rest = {"stdout": b"", "stderr": b""}
+        self._open()
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o640)
+        self._size = os.fstat(self._fd).st_size
+
+    def _write(self, data: bytes) -> None:
+        """Append; a file that has grown too large is put aside first, in the place of the one before."""
+        if self._size and self._size + len(data) > LOG_LIMIT:
+            os.close(self._fd)
+            os.replace(self._path, f"{self._path}.1")
+            self._open()
+        os.write(self._fd, data)
+        self._size += len(data)
 
     def take(self, stream: str, data: bytes) -> None:
         """Write every whole line; keep the rest."""
@@ -212,13 +227,13 @@ class Log:
             rest = rest[LINE_LIMIT:]
         self._rest[stream] = rest
         if out:
-            os.write(self._fd, b"".join(out))
+            self._write(b"".join(out))
 
     def end(self) -> None:
         """Write what did not end with a newline."""
         for stream, rest in self._rest.items():
             if rest:
-                os.write(self._fd, self._line(stream, b"P", rest))
+                self._write(self._line(stream, b"P", rest))
         os.close(self._fd)
 
     def _line(self, stream: str, tag: bytes, line: bytes) -> bytes:
@@ -261,6 +276,7 @@ def run(config_path: str) -> int:
     """Start the command, write its output, and when it ends how it ended."""
     with open(config_path, encoding="utf-8") as file:
         config = json.load(file)
+    os.chdir("/")
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -6,7 +6,9 @@ are errors. Sizes are those of the machines that the profiles are named after.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from kgpu.base.suggest import did_you_mean
 SPEC_FILE: Final = "node.json"
 CPU_PROFILE: Final = "cpu"
 MAX_NODES_AT_ONCE: Final = 5000
+MAX_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -75,8 +78,9 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One simulated node. ``gpus`` None: as many as the profile has; ``mig`` rows are ``GPU:PROFILE*COUNT``.
 
     ``light``: its agent runs inside the host process on hardware that is only data; its pods are stand-ins.
-    ``time_scale`` shortens waits that Kubernetes measures in tens of seconds (restart back-off): 0.1 is ten times faster.
-    """  # noqa: E501
+    ``time_scale`` shortens waits that Kubernetes measures in tens of seconds (restart back-off): with 0.1 they are a
+    tenth.
+    """
 
     name: str
     profile: str
@@ -120,12 +124,15 @@ def _problems(spec: NodeSpec) -> list[tuple[str, str]]:
             found.append((f'taint effect "{taint.effect:.40}" {hint}'.rstrip(), f"one of {', '.join(_EFFECTS)}"))
         if not _LABEL_KEY.fullmatch(taint.key) or not _LABEL_VALUE.fullmatch(taint.value):
             found.append((f'taint "{taint.key:.80}={taint.value:.80}"', "KEY[=VALUE]:EFFECT"))
-    for row in spec.mig:
-        if not _MIG.fullmatch(row):
-            found.append((f'MIG layout "{row:.80}"', "GPU:PROFILE*COUNT, such as 0:1g.10gb*7 or all:3g.40gb*2"))  # noqa: PERF401
+    found += [
+        (f'MIG layout "{row:.80}"', "GPU:PROFILE*COUNT, such as 0:1g.10gb*7 or all:3g.40gb*2")
+        for row in spec.mig
+        if not _MIG.fullmatch(row)
+    ]
     for what, text in (("cpu", spec.cpu), ("memory", spec.memory)):
         try:
-            Quantity.parse(text or "1")
+            if Quantity.parse(text or "1") <= Quantity.parse("0"):
+                found.append((f"{what} {text:.40}", "more than 0"))
         except QuantityError as error:
             found.append((f"{what}: {error.reason}", "a Kubernetes quantity"))
     if spec.mig and (spec.light or not spec.has_gpus):
@@ -159,16 +166,26 @@ def mig_rows(spec: NodeSpec, gpus: int) -> list[tuple[int, list[str]]]:
 def load(path: Path) -> NodeSpec:
     """The spec in a ``node.json``. Raises LabError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=NodeSpec)
-    except (OSError, msgspec.MsgspecError) as error:
-        hint = ""
-        if "unknown field" in str(error):
-            hint = did_you_mean(str(error).split("`")[1], NodeSpec.__struct_encode_fields__)
+        return msgspec.json.decode(_read(path), type=NodeSpec)
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        unknown = re.search(r"unknown field `(.*?)`", str(error))
+        hint = did_you_mean(unknown[1], NodeSpec.__struct_encode_fields__) if unknown else ""
         raise LabError(
             f"{path}: {error}{'; ' if hint else ''}{hint}",
             "a node as `kgpu lab node add` writes it",
             "remove the node and add it again",
         ) from error
+
+
+def _read(path: Path) -> bytes:
+    """A pipe would keep the host waiting for ever, and nobody writes so large a node."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            raise OSError("it is not a file")
+        data = source.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise OSError(f"it is larger than {MAX_BYTES >> 20} MiB")
+    return data
 
 
 def save(folder: Path, spec: NodeSpec) -> None:

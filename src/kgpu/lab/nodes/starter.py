@@ -120,6 +120,10 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         env={**config.env, "KGPU_LAB_POD_ADDRESS": loopback(state.pod_ip)},
         devices=config.devices, mounts=config.mounts, hooks=config.hooks, gids=config.gids,
     )  # fmt: skip
+    try:
+        mounts = volumes.mounts(spec, places)
+    except (volumes.VolumeError, OSError) as error:
+        raise StartTrouble(CONFIG_ERROR, error.what if isinstance(error, LabError) else str(error)) from error
     args = environment.command(spec, sample.entrypoint, sample.command, config.env)
     wanted_start = Start(
         id=container_id,
@@ -130,8 +134,11 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         cwd=str(spec.get("workingDir") or sample.workdir),
         hostname=hostname(pod),
         log=log,
-        volumes=volumes.mounts(spec, places),
+        volumes=mounts,
         termination_log=str(spec.get("terminationMessagePath") or ""),
+        pod=state.uid,
+        container=container.name,
+        attempt=container.restarts,
     )
     try:
         return await node.runtime.start(wanted_start)

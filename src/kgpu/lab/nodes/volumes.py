@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import Mount
 from kgpu.kube.port import Object
 from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref, decode, field, resource_field
@@ -53,7 +54,7 @@ def write(
     """Make every volume below ``folder``: name to path. Raises VolumeError, OSError."""
     found: dict[str, Path] = {}
     for volume in pod["spec"].get("volumes") or ():
-        name = volume["name"]
+        name = plain_name(volume["name"])
         if "hostPath" in volume:
             found[name] = Path(volume["hostPath"]["path"])
             if volume["hostPath"].get("type") == "DirectoryOrCreate":
@@ -64,12 +65,32 @@ def write(
         sources = (volume.get("projected") or {}).get("sources")
         for source in sources if sources is not None else [volume]:
             for path, data in _files(pod, name, source, objects, facts, allocatable, token):
-                target = place / path
-                if ".." in Path(path).parts or os.path.isabs(path):
-                    continue
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
+                _put(place, path, data)
     return found
+
+
+def _put(place: Path, path: str, data: bytes) -> None:
+    """One file of a volume. Raises VolumeError when it would not be in the volume."""
+    target = inside(place, path)
+    # Containers can write here, so what lies there may be a link by now: it is replaced, not followed.
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(inside(place, path), data)
+
+
+def inside(place: Path, path: str) -> Path:
+    """``place/path``, whose folder is really in ``place``. Raises VolumeError."""
+    target = place / path
+    parts = Path(path).parts
+    if not parts or ".." in parts or os.path.isabs(path) or not target.parent.resolve().is_relative_to(place.resolve()):
+        raise VolumeError(f'"{path}" is not a path in the volume', "a relative path without ..", "correct the path")
+    return target
+
+
+def plain_name(name: str) -> str:
+    """A name that is one part of a path. Raises VolumeError."""
+    if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise VolumeError(f'"{name}" is not a volume\'s name', "letters, digits and dashes", "correct the name")
+    return name
 
 
 def _files(  # noqa: PLR0917
@@ -112,16 +133,27 @@ def _files(  # noqa: PLR0917
 
 
 def mounts(container: Object, places: Mapping[str, Path]) -> tuple[Mount, ...]:
-    """The container's volume mounts as bind mounts. Raises OSError when a subPath can't be made."""
+    """The container's volume mounts as bind mounts. Raises VolumeError for a subPath outside, OSError."""
     found = []
     for row in container.get("volumeMounts") or ():
         place = places.get(row["name"])
         if place is None:
             continue
         if sub := str(row.get("subPath") or ""):
-            place = place / sub
-            if not place.exists() and ".." not in Path(sub).parts:
-                place.mkdir(parents=True, exist_ok=True)
+            place = _sub_path(container, row, place, sub)
         options: Any = ("ro",) if row.get("readOnly") else ()
         found.append(Mount(host_path=str(place), container_path=row["mountPath"], options=options))
     return tuple(found)
+
+
+def _sub_path(container: Object, row: Object, place: Path, sub: str) -> Path:
+    try:
+        target = inside(place, sub)
+        if not target.resolve().is_relative_to(place.resolve()):
+            raise VolumeError(f"{sub} is a link out of the volume", "a path in the volume", "correct the subPath")
+    except VolumeError as error:
+        text = f'failed to prepare subPath for volumeMount "{row["name"]}" of container "{container["name"]}"'
+        raise VolumeError(text, error.expected, error.todo) from error
+    if not target.exists():
+        target.mkdir(parents=True)
+    return target

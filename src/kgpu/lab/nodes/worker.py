@@ -14,10 +14,10 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import KubeError
-from kgpu.kube.port import PODS, KubeRefusedError, Object, Patch
-from kgpu.lab.nodes import plan, podstatus, probes, starter
+from kgpu.kube.port import Object
+from kgpu.lab.nodes import leftovers, plan, podstatus, probes, starter
+from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
 from kgpu.lab.nodes.context import NodeContext, loopback
 from kgpu.lab.nodes.podstate import (
     CRASH_LOOP,
@@ -28,31 +28,32 @@ from kgpu.lab.nodes.podstate import (
     grace_seconds,
     make_containers,
 )
+from kgpu.lab.nodes.podwriter import StatusWriter
 from kgpu.lab.nodes.runtime import Exit, Running, StandIn
 
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 10.0  # what could not be made is tried again so often
 MESSAGE_LIMIT: Final = 4096
-_POLICY: Final = BackoffPolicy(first=0.2, cap=10.0)
 
 
 class PodWorker:
     """Runs one admitted pod. ``update`` tells of changes, ``vanished`` that the API server has it no more."""
 
-    def __init__(self, node: NodeContext, pod: Object, *, claims: dict[str, tuple[str, ...]] | None = None) -> None:
+    def __init__(self, node: NodeContext, pod: Object) -> None:
         self.node = node
         self.state = PodState(pod=pod, containers=make_containers(pod), start=node.now())
-        self._claims = claims or {}
+        self._refusal: tuple[str, str] | None = None
+        self._prepared = not pod["spec"].get("resourceClaims")
+        self._prepare_at = 0.0
+        self._unpreparing: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._dirty = asyncio.Event()
+        self._writer = StatusWriter(node, self.state, self.vanished)
         self._running: dict[str, Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._probes: dict[str, list[asyncio.Task[None]]] = {}
         self._killed: dict[str, asyncio.Task[None]] = {}
-        self._told: Object | None = None
         self._gone = False
-        self._final = False
         self.released = False
         self.finished = asyncio.Event()
 
@@ -65,24 +66,36 @@ class PodWorker:
 
     def vanished(self) -> None:
         """The object is gone: end everything."""
-        self._gone = True
+        self._gone = self._writer.gone = True
         self._wake.set()
-        self._dirty.set()
+        self._writer.changed()
+
+    def fail(self, reason: str, message: str) -> None:
+        """Before ``run``: what runs of the pod is to be ended, and the pod is to be Failed."""
+        self._refusal = (reason, message)
+
+    @property
+    def gone(self) -> bool:
+        """The API server has it no more."""
+        return self._gone
 
     # --- life ---
 
     async def run(self) -> None:
         """Until the pod is gone from the API server and everything of it from here."""
-        teller = asyncio.create_task(self._tell())
+        teller = asyncio.create_task(self._writer.run())
         try:
             self._adopt()
+            if self._refusal is not None and not self.state.terminal:
+                self.state.phase, (self.state.reason, self.state.message) = "Failed", self._refusal
             await self._live()
-            self._dirty.set()
             await teller
         finally:
             # A host that ends leaves containers to the next one: only watching them stops.
-            for task in (teller, *self._tasks, *(task for many in self._probes.values() for task in many)):
+            tasks = (teller, *self._tasks, *(task for many in self._probes.values() for task in many))
+            for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         self._clean_up()
         self.finished.set()
 
@@ -98,7 +111,7 @@ class PodWorker:
                 return
             look_at = await self._step()
             self._settle()
-            self._dirty.set()
+            self._writer.changed()
             if self._wake.is_set():
                 continue
             delay = None if look_at is None else max(0.0, look_at - self.node.now())
@@ -118,12 +131,31 @@ class PodWorker:
         for one in actions.kill:
             self._kill(one, f"Stopping container {one.name}")
         looks = [actions.look_at] if actions.look_at is not None else []
+        if actions.start and not await self._prepare():
+            return min([*looks, self._prepare_at])
         for one in actions.start:
             if self._wake.is_set() and (self.state.deleting or self._gone):
                 break
             if not await self._start(one):
                 looks.append(one.not_before)
         return min(looks, default=None)
+
+    async def _prepare(self) -> bool:
+        """Have the pod's claims prepared; False when that has to be tried again."""
+        node, pod = self.node, self.state.pod
+        if self._prepared or node.claims is None:
+            return True
+        if node.now() < self._prepare_at:
+            return False
+        try:
+            await node.claims.prepare(pod)
+        except (ClaimError, KubeError) as error:
+            text = f"Failed to prepare dynamic resources: prepare dynamic resources: {error.what}"
+            node.event(pod, "Warning", EVENT, text)
+            self._prepare_at = node.now() + RETRY_S * node.scale
+            return False
+        self._prepared = True
+        return True
 
     def _settle(self) -> None:
         """Phase, and devices back when nothing of the pod will run again."""
@@ -138,6 +170,9 @@ class PodWorker:
     def _release(self) -> None:
         self.released = True
         self.node.devices.release(self.state.uid)
+        claims, uid = self.node.claims, self.state.uid
+        if claims is not None and claims.uses(uid):
+            self._unpreparing = self._spawn(unprepare(claims, uid))
 
     # --- starting ---
 
@@ -152,7 +187,7 @@ class PodWorker:
         node.event(state.pod, "Normal", "Pulled", text, one.name, init)
         try:
             async with node.slots:
-                running = await starter.start(node, state, one, self._claims.get(one.name, ()))
+                running = await starter.start(node, state, one, self._cdi(one))
         except starter.StartTrouble as trouble:
             self._not_started(one, trouble)
             return False
@@ -161,10 +196,20 @@ class PodWorker:
             one.phase, one.reason, one.message = Phase.WAITING, starter.CREATING, ""
             log.debug("%s/%s: %s", state.full_name, one.name, error.one_line())
             return False
+        except Exception as error:
+            # Whatever the pod asks for that this code did not think of stays this container's trouble.
+            log.exception("%s/%s can't be started", state.full_name, one.name)
+            text = f"{type(error).__name__}: {error}"
+            self._not_started(one, starter.StartTrouble(starter.CREATE_ERROR, text))
+            return False
         node.event(state.pod, "Normal", "Created", "Container created", one.name, init)
         node.event(state.pod, "Normal", "Started", "Container started", one.name, init)
         self._began(one, running)
         return True
+
+    def _cdi(self, one: Container) -> tuple[str, ...]:
+        claims = self.node.claims
+        return claims.cdi_names(self.state.pod, one.spec) if claims is not None else ()
 
     def _not_started(self, one: Container, trouble: starter.StartTrouble) -> None:
         node, state = self.node, self.state
@@ -195,7 +240,7 @@ class PodWorker:
         self._running[one.name] = running
         self._spawn(self._follow(one, running))
         self._start_probes(one, running)
-        self._dirty.set()
+        self._writer.changed()
 
     def _start_probes(self, one: Container, running: Running) -> None:
         startup = probes.parse(one.spec, "Startup")
@@ -268,7 +313,7 @@ class PodWorker:
         )  # fmt: skip
         one.phase, one.ready, one.started_ok = Phase.ENDED, False, False
         plan.after_end(one, scale=self.node.scale)
-        self._dirty.set()
+        self._writer.changed()
 
     def _message(self, one: Container, ended: Exit) -> str:
         """What the container left as its last words."""
@@ -339,7 +384,9 @@ class PodWorker:
         state.sandbox = False
         if not self.released:
             self._release()
-        self._final = True
+        if self._unpreparing is not None:
+            await self._unpreparing
+        self._writer.end()
 
     def _crash_loop(self, one: Container) -> None:
         if one.phase is Phase.WAITING:
@@ -350,60 +397,6 @@ class PodWorker:
         self.node.event(state.pod, "Warning", "BackOff", text, one.name, one.kind is not Kind.MAIN)
         one.phase, one.reason = Phase.WAITING, CRASH_LOOP
         one.message = f"back-off {seconds} restarting failed container={one.name} pod={state.full_name}"
-
-    # --- telling ---
-
-    async def _tell(self) -> None:
-        """Write the status whenever it differs from what was told, and in the end delete the object."""
-        backoff = Backoff(_POLICY)
-        while True:
-            await self._dirty.wait()
-            self._dirty.clear()
-            while not self._gone:
-                final = self._final
-                try:
-                    await self._write(final)
-                except KubeError as error:
-                    if isinstance(error, KubeRefusedError) and await self._is_gone(error):
-                        self._gone = True
-                        self._wake.set()
-                        break
-                    log.debug("%s: %s", self.state.full_name, error.one_line())
-                    await asyncio.sleep(backoff.next_delay())
-                    continue
-                backoff.reset()
-                if final:
-                    return
-                break
-            if self._gone and self._final:
-                return
-
-    async def _is_gone(self, refused: KubeRefusedError) -> bool:
-        """Whether the API server has this pod no more; a conflict alone may be another writer's haste."""
-        if refused.code != 409:
-            return refused.code == 404
-        metadata = self.state.pod["metadata"]
-        try:
-            found = await self.node.api.get(PODS, metadata["name"], namespace=metadata["namespace"])
-        except KubeError:
-            return False
-        return found is None or found["metadata"].get("uid") != metadata["uid"]
-
-    async def _write(self, final: bool) -> None:
-        state, node = self.state, self.node
-        metadata = state.pod["metadata"]
-        status = podstatus.pod_status(state, host_ip=node.host_ip, now=node.now())
-        if status != self._told:
-            change = {"metadata": {"uid": metadata["uid"]}, "status": status}
-            await node.api.patch(
-                PODS, metadata["name"], change, namespace=metadata["namespace"], subresource="status",
-                kind=Patch.STRATEGIC,
-            )  # fmt: skip
-            self._told = status
-        if final:
-            await node.api.delete(
-                PODS, metadata["name"], namespace=metadata["namespace"], grace=0, uid=metadata["uid"]
-            )  # fmt: skip
 
     # --- coming back ---
 
@@ -421,24 +414,29 @@ class PodWorker:
         known = {
             one["name"]: one for key in ("initContainerStatuses", "containerStatuses") for one in status.get(key) or ()
         }
+        left = {} if node.light else leftovers.latest(node.folder, state.uid)
         for one in state.containers:
-            if one.name in known:
-                self._adopt_container(one, known[one.name])
+            if one.name in known or one.name in left:
+                self._adopt_container(one, known.get(one.name) or {}, left.get(one.name))
         if state.terminal and not self._running:
             state.sandbox = False
 
-    def _adopt_container(self, one: Container, row: Object) -> None:
+    def _adopt_container(self, one: Container, row: Object, left: leftovers.Left | None) -> None:
         node = self.node
         one.restarts = int(row.get("restartCount") or 0)
         one.id = str(row.get("containerID") or "").removeprefix("containerd://")
         current = row.get("state") or {}
         one.previous = one.ended = (row.get("lastState") or {}).get("terminated")
+        if left is not None and left.id != one.id and left.attempt >= one.restarts and left.started:
+            # It was started after what was told last.
+            one.ended = current.get("terminated") or one.ended
+            one.id, one.restarts, one.started, current = left.id, left.attempt, left.started, {"running": {}}
         if "terminated" in current:
             one.phase, one.ended = Phase.ENDED, current["terminated"]
             one.finished = plan.seconds_of(one.ended.get("finishedAt"))
             one.started = plan.seconds_of(one.ended.get("startedAt"))
         elif "running" in current and one.id:
-            one.started = plan.seconds_of(current["running"].get("startedAt"))
+            one.started = plan.seconds_of(current["running"].get("startedAt")) or one.started
             found = node.runtime.adopt(starter.folder_of(node, one.id), one.id)
             if isinstance(found, Exit):
                 self._ended(one, found)

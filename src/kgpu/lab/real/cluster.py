@@ -22,6 +22,8 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.lab.nodes import manage
+from kgpu.lab.port import REAL, About, NodeHardware
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import bootstrap, cgroups, hosttools, mountpoints, namespaces, routes, state
 from kgpu.lab.real.build import ensure_binaries
@@ -163,6 +165,27 @@ class RealLab:
     # --- looking and disturbing -----------------------------------------------------------------------------------
 
     @property
+    def about(self) -> About:
+        spec, found = self.spec, state.load(self.paths.state)
+        words = ["--real", *(["--profile", spec.profile] if spec.profile != LabSpec().profile else [])]
+        words += [*(["--gpus", str(spec.gpus)] if spec.gpus else []), *([] if spec.agent else ["--no-agent"])]
+        return About(
+            name=spec.name, kind=REAL, folder=self.paths.root, kubeconfig=self.kubeconfig,
+            kubectl=self.kubectl_program, complete=bool(found and found.complete), up_words=tuple(words),
+            url=Network(found.network_index).api_url if found else "",
+        )  # fmt: skip
+
+    def hardware(self) -> tuple[NodeHardware, ...]:
+        """The node's simulated GPUs, then those of simulated nodes that were added."""
+        return (NodeHardware(NODE_NAME, self.hw_root), *manage.hardware(self.paths.root))
+
+    def report(self) -> dict[str, Any]:
+        """See ``kgpu.lab.real.status``."""
+        from kgpu.lab.real import status
+
+        return status.report(self)
+
+    @property
     def state(self) -> LabState:
         """The lab's state; LabError when it is not up."""
         found = state.load(self.paths.state)
@@ -236,10 +259,10 @@ class RealLab:
         """The Node object, decoded."""
         return json.loads(self.kubectl("get", "node", NODE_NAME, "-o", "json"))
 
-    def backend(self, name: str = "real") -> LocalBackend:
+    def backend(self, name: str = REAL) -> LocalBackend:
         """The lab as a place to play scenarios on."""
         return LocalBackend(
-            name, kubeconfig=self.kubeconfig, kubectl=self.kubectl_program, hw_root=self.hw_root, node=NODE_NAME
+            name or REAL, kubeconfig=self.kubeconfig, kubectl=self.kubectl_program, hw_root=self.hw_root, node=NODE_NAME
         )
 
     def in_node(self, command: Sequence[str]) -> list[str]:
@@ -291,6 +314,7 @@ class RealLab:
             return False
         hosttools.require_platform()
         with self._only_one(), self.progress.step(f'take down the lab "{found.name}"'):
+            manage.take_down(self.paths.root)
             self._remove(found)
         self._remove_folder()
         return True

@@ -15,8 +15,9 @@ from typing import Final
 
 from kgpu.base.errors import LabError
 from kgpu.formats.names import CDI_STATIC_DIR
+from kgpu.lab.ground import FIRST_NODE
 
-NODE_NAME: Final = "gpu-node-1"
+NODE_NAME: Final = FIRST_NODE
 API_PORT: Final = 6443
 SERVICE_CIDR: Final = "10.96.0.0/16"
 API_SERVICE_IP: Final = "10.96.0.1"

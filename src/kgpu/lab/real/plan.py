@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from kgpu.formats import names
+from kgpu.lab.ground import CONFIG_MAP
 from kgpu.lab.real.configs import CONTAINERD_SOCKET
 from kgpu.lab.real.model import (
     API_PORT,
@@ -32,7 +33,6 @@ from kgpu.lab.real.model import (
 
 ETCD_URL: Final = "http://127.0.0.1:2379"
 AGENT: Final = "kgpu-agent"
-CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
 RUN_DIR: Final = "/run/kgpu-lab"
 CONTROL_SOCKET: Final = f"{RUN_DIR}/keeper.sock"
 

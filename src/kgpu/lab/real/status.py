@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from kgpu.lab.port import REAL
 from kgpu.lab.real import components, devices
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME
@@ -47,7 +48,7 @@ def accelerators(quantities: dict[str, str]) -> dict[str, str]:
 def report(lab: RealLab) -> dict[str, Any]:
     """The whole status; ``running`` alone is false when the lab is not up."""
     if not lab.running:
-        return {"name": lab.spec.name, "running": False, "folder": str(lab.paths.root)}
+        return {"name": lab.spec.name, "kind": REAL, "running": False, "folder": str(lab.paths.root)}
     found = lab.state
     processes = [
         {"name": entry["name"], "pid": entry["pid"], "restarts": max(0, entry["starts"] - 1), **memory(entry["pid"])}
@@ -64,6 +65,7 @@ def report(lab: RealLab) -> dict[str, Any]:
     versions = {item.name: components.version_of(item) for item in components.COMPONENTS if components.version_of(item)}
     return {
         "name": found.name,
+        "kind": REAL,
         "running": True,
         "complete": found.complete,
         "folder": str(lab.paths.root),
@@ -75,7 +77,8 @@ def report(lab: RealLab) -> dict[str, Any]:
         "keeper": lab.keeper,
         "processes": processes,
         "versions": versions,
-        "node": _node(lab),
+        "nodes": [_node(lab)],
+        "hardware": {one.node: str(one.root) for one in lab.hardware()},
         **(_devices(lab) if found.agent and found.complete else {}),
     }
 

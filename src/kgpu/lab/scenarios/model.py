@@ -14,6 +14,7 @@
         within: 30          # seconds: repeat until the expectations hold; 0 (default): once
         expect:
           contains: ["Test PASSED"]
+        varies: why           # two labs may print different things here; "kgpu lab conform" does not compare them
     cleanup:                # run at the end in any case
       - run: ...
 
@@ -60,7 +61,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One step; see the module."""
+    """One step; see the module. ``varies`` says why its output may differ from lab to lab, "" when it may not."""
 
     title: str = ""
     apply: str | None = None
@@ -70,6 +71,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sh: str | None = None
     expect: Expect = Expect()
     within: float = 0.0
+    varies: str = ""
 
     @property
     def action(self) -> str:

@@ -132,7 +132,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 class StepResult:
     """One step as it went. ``command`` is what a person would type; ``why`` is "" when all is as expected.
 
-    ``evidence`` is what the cluster itself says about a step that went wrong.
+    ``evidence`` is what the cluster itself says about a step that went wrong; ``varies`` is the step's own.
     """
 
     title: str
@@ -141,6 +141,7 @@ class StepResult:
     seconds: float
     why: str = ""
     evidence: str = ""
+    varies: str = ""
 
     @property
     def ok(self) -> bool:
@@ -290,6 +291,7 @@ def play_step(step: Step, backend: Backend) -> StepResult:
         seconds=round(time.monotonic() - begun, 2),
         why=why,
         evidence=_evidence(backend) if why else "",
+        varies=step.varies,
     )
 
 

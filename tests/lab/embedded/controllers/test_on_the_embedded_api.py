@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from kgpu.kube.port import NODES, PODS, Change, KubeRefusedError, Object, Resource, Selector, name_of, namespace_of
+from kgpu.lab.embedded.controllers.controller import refusal_text
 from kgpu.lab.embedded.controllers.daemonset_plan import target_node
+from kgpu.lab.embedded.controllers.job_indexes import index_of
 from kgpu.lab.embedded.controllers.kinds import NAMESPACES, SERVICE_ACCOUNTS
 from kgpu.lab.embedded.core import Core
 from kgpu.lab.embedded.core.model import User
@@ -16,8 +18,10 @@ from kgpu.lab.embedded.local import LocalApi
 from kgpu.lab.embedded.store import Store
 from kgpu.lab.embedded.types.rules import BuiltinRules
 
+from . import story_batch
 from .conftest import controllers, stamp
 from .story import tell
+from .story_batch import EXIT_INDEX, FIRST_ENDS
 
 NAMESPACE = "story"
 
@@ -38,6 +42,17 @@ class Embedded:
     async def list(self, resource: Resource) -> list[Object]:
         return list((await self.api.list(resource, namespace=NAMESPACE)).items)
 
+    async def set_status(self, resource: Resource, name: str, status: Object) -> None:
+        await self.api.patch(resource, name, {"status": status}, namespace=NAMESPACE, subresource="status")
+
+    async def evict(self, pod: str) -> str:
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+        try:
+            await self.api.create(PODS, body, subresource="eviction")
+        except KubeRefusedError as error:
+            return refusal_text(error)
+        return ""
+
     async def kubelet(self) -> None:
         while True:
             for pod in (await self.api.list(PODS)).items:
@@ -54,10 +69,22 @@ class Embedded:
             binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace}}
             await self.api.create(PODS, {**binding, "target": target}, subresource="binding")
         elif pod["status"].get("phase") == "Pending":
-            ended = {"true": "Succeeded", "false": "Failed"}.get(pod["spec"]["containers"][0]["command"][0])
-            ready = {"type": "Ready", "status": "False" if ended else "True", "lastTransitionTime": stamp()}
-            status = {"phase": ended or "Running", "conditions": [ready]}
+            code = exit_code(pod)
+            ready = {"type": "Ready", "status": "True" if code is None else "False", "lastTransitionTime": stamp()}
+            status: Object = {"phase": "Running", "conditions": [ready]}
+            if code is not None:
+                ended = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": stamp()}
+                container = {"name": "c", "image": "", "imageID": "", "ready": False, "restartCount": 0}
+                status |= {"phase": "Failed" if code else "Succeeded"}
+                status["containerStatuses"] = [{**container, "state": {"terminated": ended}}]
             await self.api.patch(PODS, name, {"status": status}, namespace=namespace, subresource="status")
+
+
+def exit_code(pod: Object) -> int | None:
+    """What the pod's command ends with, None for one that goes on."""
+    index = index_of(pod) or 0
+    command = pod["spec"]["containers"][0]["command"]
+    return {"true": 0, "false": 1, EXIT_INDEX: index, FIRST_ENDS: None if index else 0}.get(command[-1])
 
 
 @contextlib.asynccontextmanager
@@ -87,3 +114,22 @@ async def test_the_story_and_its_end():
                 if event.change is Change.DELETED:
                     break
         assert await backend.list(PODS) == []
+
+
+async def test_the_second_story():
+    async with embedded() as backend:
+        found = await story_batch.tell(backend)
+    assert (found["per"]["completedIndexes"], found["per"]["failedIndexes"]) == ("0", "1,2")
+    assert found["most"]["failedIndexes"] == "1"
+    assert found["early"]["completedIndexes"] == "0"
+    ends = {name: found[name]["conditions"][-1][:3] for name in ("per", "most", "policy", "early", "paused", "late")}
+    assert ends == {
+        "per": ("Failed", "True", "FailedIndexes"),
+        "most": ("Failed", "True", "MaxFailedIndexesExceeded"),
+        "policy": ("Failed", "True", "PodFailurePolicy"),
+        "early": ("Complete", "True", "SuccessPolicy"),
+        "paused": ("Complete", "True", "CompletionsReached"),
+        "late": ("Failed", "True", "DeadlineExceeded"),
+    }
+    assert found["evictions"] == ["Cannot evict pod as it would violate the pod's disruption budget.", ""]
+    assert ["CronJob", "daily", "Warning", "TooManyMissedTimes"] in [event[:4] for event in found["events"]]

@@ -153,4 +153,4 @@ def test_other_subresources_are_refused_plainly(core: Core) -> None:
     for change in ("resize", "ephemeralcontainers"):
         with pytest.raises(ApiError) as caught:
             core.patch(pods, "default", "p", MERGE, {}, CALL, subresource=change)
-        assert caught.value.code == 400
+        assert caught.value.code == 501

@@ -5,11 +5,10 @@ Answers are ``{"code", "object"}`` or ``{"code", "reason", "message", "causes"}`
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
-from kgpu.lab.embedded.core.model import Call, User
+from kgpu.lab.embedded.core.model import Call, User, copied
 from kgpu.lab.embedded.crd.conditions import update as with_conditions
 from kgpu.lab.embedded.crd.custom import CustomKinds
 from kgpu.lab.embedded.kinds import Kind, Kinds
@@ -66,10 +65,10 @@ class Api:
         return kind
 
     def create(self, obj: Raw, *, validation: str = "Warn") -> Raw:
-        return self._write(copy.deepcopy(obj), None, "", validation)
+        return self._write(copied(obj), None, "", validation)
 
     def update(self, obj: Raw, old: Raw, subresource: str = "") -> Raw:
-        return self._write(copy.deepcopy(obj), old, subresource, "Warn")
+        return self._write(copied(obj), old, subresource, "Warn")
 
     def _write(self, obj: Raw, old: Raw | None, subresource: str, validation: str) -> Raw:
         kind = self.kind_of(obj)
@@ -82,6 +81,7 @@ class Api:
             if meta.get("generateName") and not meta.get("name"):
                 meta["name"] = meta["generateName"] + "12345"
             if old is not None:
+                old = {**old, "metadata": {"resourceVersion": "1", **old["metadata"]}}
                 for name in ("uid", "creationTimestamp", "resourceVersion", "generation"):
                     if name in old["metadata"]:
                         meta[name] = old["metadata"][name]
@@ -94,7 +94,10 @@ class Api:
         return answer(200 if old is not None else 201, found, call.warnings)
 
 
-SELF_TYPE = re.compile(r"selfType\d+\S*?(?=['),. ])")
+MADE_UP = (
+    (re.compile(r"selfType\d+\S*?(?=['),. ])"), "selfType"),
+    (re.compile(r'(?<="X-)[a-z0-9]{5}(?=")'), "12345"),  # of generateName
+)
 
 
 def answer(code: int, body: Raw, warnings: list[str]) -> Raw:
@@ -103,7 +106,7 @@ def answer(code: int, body: Raw, warnings: list[str]) -> Raw:
     if warnings:
         found["warnings"] = list(warnings)
     if body.get("kind") != "Status":
-        body = copy.deepcopy(body)
+        body = copied(body)
         for name in VOLATILE:
             body["metadata"].pop(name, None)
         if body["kind"] == "CustomResourceDefinition":
@@ -118,13 +121,6 @@ def answer(code: int, body: Raw, warnings: list[str]) -> Raw:
 
 def plain(text: str) -> str:
     """Without names that the server makes up."""
-    return SELF_TYPE.sub("selfType", text)
-
-
-def merged(base: Raw, kind: Kind | None, plural: str, body: Raw, name: str) -> Raw:
-    del kind, plural
-    found = {**base, **{key: value for key, value in body.items() if key != "metadata"}}
-    found["metadata"] = {"name": name, **body.get("metadata", {})}
-    if not found["metadata"]["name"]:
-        del found["metadata"]["name"]
-    return found
+    for pattern, name in MADE_UP:
+        text = pattern.sub(name, text)
+    return text

@@ -1,4 +1,7 @@
-"""Asks a real API server every case: ``python real_answers.py KUBECTL KUBECONFIG`` writes ``answers.json``."""
+"""Asks a real API server every case.
+
+``PYTHONPATH=tests python -m lab.embedded.crd.real_answers KUBECTL KUBECONFIG`` writes ``answers.json``.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from asking import answer
-from cases import GROUP, OBJECTS, SCHEMAS
-from definition_cases import DEFINITIONS
-from update_cases import UPDATES
+from lab.embedded.crd.asking import answer
+from lab.embedded.crd.cases import GROUP, OBJECTS, SCHEMAS
+from lab.embedded.crd.definition_cases import DEFINITIONS
+from lab.embedded.crd.update_cases import UPDATES
 
 Raw = dict[str, Any]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -53,6 +54,12 @@ class Real:
     def answer(self, method: str, path: str, body: Raw) -> Raw:
         code, found, warnings = self.call(method, f"{path}{'&' if '?' in path else '?'}dryRun=All", body)
         return answer(code, found, warnings)
+
+
+def recorded() -> Raw:
+    """Every case's answer as it was when it was last asked."""
+    found: Raw = json.loads(ANSWERS.read_text())
+    return found
 
 
 @contextlib.contextmanager
@@ -104,8 +111,8 @@ def ask(real: Real) -> Raw:
             for mode in ("Warn", "Strict"):
                 path = f"{path_of(plural, body)}?fieldValidation={mode}"
                 found[f"object/{plural}/{label}/{mode}"] = real.answer("POST", path, full(plural, body, "x"))
-        for number, (plural, label, before, after, subresource) in enumerate(UPDATES):
-            found[f"update/{plural}/{label}"] = change(real, number, plural, before, after, subresource)
+        for number, row in enumerate(UPDATES):
+            found[f"update/{row[0]}/{row[1]}"] = change(real, number)
     finally:
         for plural in SCHEMAS:
             real.call("DELETE", f"{CRDS}/{plural}.{GROUP}")
@@ -123,7 +130,9 @@ def wait(real: Real, plural: str) -> None:
     raise AssertionError(plural)
 
 
-def change(real: Real, number: int, plural: str, before: Raw, after: Raw, subresource: str) -> Raw:  # noqa: PLR0917
+def change(real: Real, number: int) -> Raw:
+    """What the change of that row is answered with; the object stays as it was before."""
+    plural, _, before, after, subresource = UPDATES[number]
     name, path = f"u{number}", path_of(plural, before)
     code, made, _ = real.call("POST", path, full(plural, before, name))
     assert code == 201, made

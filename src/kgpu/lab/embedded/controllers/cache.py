@@ -8,6 +8,7 @@ says so too. Promises: handlers are called once per real change, synchronously, 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, TypeAlias
@@ -15,6 +16,8 @@ from typing import Final, TypeAlias
 from kgpu.kube.informer import Informer, Key, Scope
 from kgpu.kube.port import Change, KubeApi, Object, Resource, name_of, namespace_of, version_of
 from kgpu.lab.embedded.controllers.meta import controller_of, uid_of
+
+log = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Object | None, Object | None], None]
 """Called with the object before (None when it came) and after (None when it went)."""
@@ -121,6 +124,13 @@ class Cache:
     # What the API says
 
     def _heard(self, change: Change, obj: Object) -> None:
+        try:
+            self._hear(change, obj)
+        except Exception:
+            # One object that nobody can read must not end the cache of all others.
+            log.exception("%s %s/%s could not be read", self.resource.plural, namespace_of(obj), name_of(obj))
+
+    def _hear(self, change: Change, obj: Object) -> None:
         uid = uid_of(obj)
         if change is not Change.DELETED:
             if obj["metadata"].get("deletionTimestamp"):

@@ -18,6 +18,7 @@ from kgpu.kube.port import KubeRefusedError, Object, Resource
 from kgpu.lab.embedded.controllers.cluster import Cluster
 from kgpu.lab.embedded.controllers.meta import key_of
 from kgpu.lab.embedded.controllers.queue import WorkQueue
+from kgpu.lab.embedded.controllers.turns import turn
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class Controller:
     async def _work(self) -> None:
         while True:
             key = await self.queue.get()
+            await turn()
             try:
                 again = await self.sync(key)
                 self.queue.forget(key)
@@ -98,7 +100,6 @@ class Controller:
                 log.exception("%s: %s failed", self.name, key)
             finally:
                 self.queue.done(key)
-            await asyncio.sleep(0)
 
 
 def itself(_: Object | None, new: Object | None) -> list[tuple[str, str]]:

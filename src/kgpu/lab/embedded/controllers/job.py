@@ -10,6 +10,7 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import claim
+from kgpu.lab.embedded.controllers import job_per_index as per_index
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import Cluster
 from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
@@ -26,8 +27,8 @@ _MAX_PREFIX: Final = 58  # characters of a generateName that are kept
 _MANAGED_BY: Final = "kubernetes.io/job-controller"
 
 
-def new_pod(job: Object, index: int | None) -> Object:
-    """A pod of the Job, of that completion index if it has indexes."""
+def new_pod(job: Object, index: int | None, after: Object | None = None) -> Object:
+    """A pod of the Job, of that completion index if it has indexes; ``after``: the failed one that it replaces."""
     pod = pod_from_template(spec_of(job).get("template") or {}, job, owner_reference(JOBS, job))
     metadata = pod["metadata"]
     metadata["finalizers"] = list(dict.fromkeys([*metadata.get("finalizers", ()), FINALIZER]))
@@ -35,6 +36,8 @@ def new_pod(job: Object, index: int | None) -> Object:
         return pod
     for field in ("labels", "annotations"):
         metadata[field] = {**metadata.get(field, {}), INDEX: str(index)}
+    if per_index.has_limit(job):
+        metadata["annotations"] |= per_index.annotations_after(job, after)
     suffix = f"-{index}-"
     metadata["generateName"] = name_of(job)[: _MAX_PREFIX - len(suffix)] + suffix
     spec = pod["spec"] = copy_of(pod["spec"])
@@ -113,7 +116,11 @@ class JobController(Controller):
                 outcome.deleted_ready += is_ready(pod)
             error = error or problem
         if step.create:
-            outcome.created, error = await create_pods(self, job, [new_pod(job, index) for index in step.create])
+            outcome.created, error = await create_pods(
+                self,
+                job,
+                [new_pod(job, index, step.after.get(index) if index is not None else None) for index in step.create],
+            )
         return outcome, error
 
     async def _write(self, job: Object, look: Look) -> None:

@@ -17,10 +17,13 @@ _LONG_AGO: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a policy says about a failed pod: whether it counts, and why the whole Job fails ("" when it does not)."""
+    """What a policy says about a failed pod: whether it counts, why the whole Job fails ("" when it does not), and
+    whether the pod's index fails.
+    """
 
     counts: bool = True
     job_fails: str = ""
+    index_fails: bool = False
 
 
 def _exited(pod: Object, rule: Object) -> Object | None:
@@ -65,7 +68,7 @@ def judge(policy: Object | None, pod: Object) -> Verdict:
             text = f"Pod {where} has condition {match.get('type')}"
         if action == "FailJob":
             return Verdict(job_fails=f"{text} matching {action} rule at index {number}")
-        return Verdict(counts=action != "Ignore")
+        return Verdict(counts=action != "Ignore", index_fails=action == "FailIndex")
     return Verdict()
 
 

@@ -1,17 +1,18 @@
 """What a Job's controller does next, and how it counts: every ended pod once, with a finalizer until it is counted.
 
 Follows kube-controller-manager 1.35: an interim condition (SuccessCriteriaMet, FailureTarget) first, the final one when
-every pod has ended. Not kept: backoffLimitPerIndex and successPolicy. Pure: ``Look`` never changes what it is given.
+every pod has ended. Pure: ``Look`` never changes what it is given.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.kube.port import Object
+from kgpu.lab.embedded.controllers import job_per_index as per_index
 from kgpu.lab.embedded.controllers.job_failures import Failures, judge, restarts_exceed
 from kgpu.lab.embedded.controllers.job_indexes import first_missing, index_of, parse, written
 from kgpu.lab.embedded.controllers.meta import condition, copy_of, deleting, spec_of, stamp, status_of, time_of, uid_of
@@ -58,11 +59,14 @@ def ensure_condition(conditions: list[Object], new: Object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Pods to delete (``untrack``: their finalizer goes first) or to create, by index where there is one."""
+    """Pods to delete (``untrack``: their finalizer goes first) or to create, by index where there is one; ``after``:
+    the failed pods that they take the place of.
+    """
 
     delete: tuple[Object, ...] = ()
     untrack: bool = False
     create: tuple[int | None, ...] = ()
+    after: Mapping[int, Object] = field(default_factory=dict)
     again: float | None = None
 
 
@@ -129,9 +133,21 @@ class Look:
             self._done_before = parse(self.status.get("completedIndexes") or "", self._completions or 0)
             self._done = self._done_before | {i for pod in ok if (i := index_of(pod)) is not None}
             self._succeeded = len(self._done)
+        self._failed_indexes: set[int] | None = None
+        self._held: dict[int, Object] = {}
+        if per_index.has_limit(self.job):
+            failed = [pod for pod in fresh if self._has_failed(pod)]
+            self._see_indexes(failed)
         if not self.status.get("startTime") and not self._suspended:
             self.status["startTime"] = stamp(self.now)
         self._managed = False
+
+    def _see_indexes(self, failed: Sequence[Object]) -> None:
+        known = parse(self.status.get("failedIndexes") or "", self._completions or 0)
+        over = [pod for pod in failed if per_index.has_failed_for_good(self.job, pod)]
+        self._failed_indexes = known | {i for pod in over if (i := index_of(pod)) is not None}
+        active = {i for pod in self._active if (i := index_of(pod)) is not None}
+        self._held = per_index.held_back(failed, self._done | self._failed_indexes, active)
 
     def _has_index(self, pod: Object) -> bool:
         if not self._indexed:
@@ -154,6 +170,8 @@ class Look:
             again = self._deadline_in()
             if again is not None and again <= 0:
                 self.finished = self._failing("DeadlineExceeded", "Job was active longer than specified deadline")
+        if self.finished is None and self._indexed:
+            self.finished = self._index_failure() or self._success()
         if self.finished is not None:
             return Step(delete=tuple(self._active))
         if deleting(self.job):
@@ -181,6 +199,22 @@ class Look:
             return self._failing("BackoffLimitExceeded", "Job has reached the specified backoff limit")
         return None
 
+    def _index_failure(self) -> Object | None:
+        failed = self._failed_indexes
+        if not failed:
+            return None
+        limit = self._spec.get("maxFailedIndexes")
+        if limit is not None and len(failed) > int(limit):
+            text = "Job has exceeded the specified maximal number of failed indexes"
+            return self._failing("MaxFailedIndexesExceeded", text)
+        if len(failed) + self._succeeded >= (self._completions or 0):
+            return self._failing("FailedIndexes", "Job has failed indexes")
+        return None
+
+    def _success(self) -> Object | None:
+        text = per_index.success(self._spec.get("successPolicy"), self._done, self._completions or 0)
+        return new_condition("SuccessCriteriaMet", "True", "SuccessPolicy", text, self.now) if text else None
+
     def _deadline_in(self) -> float | None:
         limit, start = self._spec.get("activeDeadlineSeconds"), time_of(self.status.get("startTime"))
         if limit is None or start is None or self._suspended:
@@ -203,7 +237,7 @@ class Look:
         missing = wanted - active - (self._terminating if self._only_failed else 0)
         if missing <= 0:
             return Step(again=again)
-        pause = self.failures.pause(self.now)
+        pause = self.failures.pause(self.now) if self._failed_indexes is None else 0.0
         if pause > 0:
             return Step(again=pause if again is None else min(again, pause))
         missing = min(missing, _AT_ONCE)
@@ -212,8 +246,14 @@ class Look:
         held = [
             pod for pod in self.pods if not is_terminal(pod) and (self._only_failed or uid_of(pod) not in self.gone)
         ]
-        taken = self._done | {i for pod in held if (i := index_of(pod)) is not None}
-        return Step(create=tuple(first_missing(taken, missing, self._completions or 0)), again=again)
+        taken = self._done | {i for pod in held if (i := index_of(pod)) is not None} | (self._failed_indexes or set())
+        pending = first_missing(taken, missing, self._completions or 0)
+        if self._failed_indexes is None:
+            return Step(create=tuple(pending), again=again)
+        ready, pause = per_index.ready_indexes(pending, self._held, self.now)
+        if pause:
+            again = pause if again is None else min(again, pause)
+        return Step(create=ready, after=self._held, again=again)
 
     def _surplus(self, at_least: int) -> list[Object]:
         """Pods with no or a repeated index, then as many more as there are too many."""
@@ -269,9 +309,11 @@ class Look:
         self._drop_counted({uid_of(pod) for pod in self.pods if is_tracked(pod)})
         newly_done: set[int] = set()
         lost = self.finished is not None and self.finished["type"] != "SuccessCriteriaMet"
+        held = per_index.uids(self._held)
         for pod in sorted(self.pods, key=lambda one: index_of(one) or 0) if self._indexed else self.pods:
             failed, phase = self._has_failed(pod), phase_of(pod)
-            over = deleting(self.job) or self.finished is not None or phase == "Succeeded" or failed
+            ended = phase == "Succeeded" or (failed and uid_of(pod) not in held)
+            over = deleting(self.job) or self.finished is not None or ended
             if not is_tracked(pod) or not over:
                 continue
             self.strip.append(pod)
@@ -291,6 +333,8 @@ class Look:
             done = self._done_before | newly_done
             self.status["succeeded"] = len(done) or None
             self.status["completedIndexes"] = written(done) or None
+        if self._failed_indexes is not None:
+            self.status["failedIndexes"] = written(self._failed_indexes)
         if self.finished is not None and condition({"conditions": self._conditions}, self.finished["type"]) is None:
             self._conditions.append(self.finished)
 

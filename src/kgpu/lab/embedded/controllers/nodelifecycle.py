@@ -27,8 +27,10 @@ from kgpu.lab.embedded.controllers.meta import (
 )
 from kgpu.lab.embedded.controllers.node_plan import GRACE, STARTUP_GRACE, new_taints, ready_status, silent_conditions
 from kgpu.lab.embedded.controllers.pods import node_of
+from kgpu.lab.embedded.controllers.turns import turn
 
 PERIOD: Final = 5.0  # seconds between two looks at all nodes
+_AT_ONCE: Final = 100  # nodes looked at before others have their turn
 _LEASES: Final = "kube-node-lease"
 
 
@@ -107,9 +109,11 @@ class NodeLifecycleController(Controller):
             everyone = evict != self._evict
             self._evict = evict
             now = self.cluster.now()
-            for node in nodes:
+            for number, node in enumerate(nodes):
                 if everyone or self._is_silent(node, now):
                     self.queue.add(name_of(node))
+                if number % _AT_ONCE == _AT_ONCE - 1:
+                    await turn()
             await asyncio.sleep(PERIOD)
 
     def _is_silent(self, node: Object, now: dt.datetime) -> bool:

@@ -75,7 +75,8 @@ class QuotaController(Controller):
             return
         await self._kinds.ready()
         objects: dict[tuple[str, str], list[Object]] = {}
-        for kind in quota.kinds_needed(found):
+        known = [(one.resource.group, one.resource.plural) for one in self._kinds if one.resource.namespaced]
+        for kind in quota.kinds_needed(found, known):
             resource = self._follow(*kind)
             if resource is not None:
                 cache = self.cluster.cache(resource)

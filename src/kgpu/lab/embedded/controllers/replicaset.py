@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, Object, Resource, namespace_of
@@ -35,6 +36,9 @@ from kgpu.lab.embedded.controllers.pods import (
     next_available,
     pod_from_template,
 )
+from kgpu.lab.embedded.controllers.turns import turn
+
+_MANY: Final = 50  # pods; with more, counting them is a step of its own
 
 
 def victims(pods: Sequence[Object], related: Sequence[Object], count: int, now: dt.datetime) -> list[Object]:
@@ -97,6 +101,8 @@ class ReplicaSetController(Controller):
         problem = None
         if not deleting(rs):
             problem = await self._manage(rs, pods)
+        if len(pods) > _MANY:
+            await turn()
         selector = spec.get("selector")
         ending = sum(
             1

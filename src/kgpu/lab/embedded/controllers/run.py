@@ -13,6 +13,7 @@ from kgpu.base.supervise import RoleFunction, RoleHandle, Supervisor
 from kgpu.kube.port import KubeApi
 from kgpu.lab.embedded.controllers.cluster import Cluster, wall_clock
 from kgpu.lab.embedded.controllers.controller import Controller
+from kgpu.lab.embedded.controllers.cronjob import CronJobController
 from kgpu.lab.embedded.controllers.daemonset import DaemonSetController
 from kgpu.lab.embedded.controllers.deployment import DeploymentController
 from kgpu.lab.embedded.controllers.disruption import DisruptionController
@@ -30,6 +31,7 @@ from kgpu.lab.embedded.controllers.serviceaccount import RootCaPublisher, Servic
 from kgpu.lab.embedded.controllers.statefulset import StatefulSetController
 from kgpu.lab.embedded.controllers.tainteviction import TaintEvictionController
 from kgpu.lab.embedded.controllers.ttl import TtlAfterFinishedController
+from kgpu.lab.embedded.controllers.turns import Paced
 from kgpu.lab.embedded.controllers.volumes import VolumeController, ensure_standard_class
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ def controllers(cluster: Cluster, *, root_ca: str = "", node_grace: float = GRAC
         StatefulSetController(cluster),
         DaemonSetController(cluster),
         JobController(cluster),
+        CronJobController(cluster),
         TtlAfterFinishedController(cluster),
         EndpointController(cluster),
         EndpointSliceController(cluster),
@@ -74,7 +77,7 @@ async def run(
     now: Callable[[], dt.datetime] = wall_clock,
 ) -> None:
     """Run all controllers against ``api`` until cancelled; ``now`` is the wall clock, in UTC. See ``controllers``."""
-    cluster = Cluster(api, now=now)
+    cluster = Cluster(Paced(api), now=now)
     supervisor = Supervisor(on_decision=_tell)
 
     async def record(handle: RoleHandle) -> None:

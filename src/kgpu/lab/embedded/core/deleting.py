@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.ground import Ground, later, now, success
-from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, Stored
+from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, Stored, copied
 from kgpu.lab.embedded.core.reading import Reading
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.status import ApiError, Object, conflict
@@ -51,8 +52,9 @@ class Deleting:
             marked = self._mark_namespace(kind, old, options, dry_run=dry_run)
             if marked is not None:
                 return marked, False
-        metadata = old.obj["metadata"]
-        deadline, pending = _grace(kind, old.obj, options)
+        live = self._marked(kind, old.obj)
+        metadata = live["metadata"]
+        deadline, pending = _grace(kind, live, options)
         if pending:
             return self._answer(kind, old), False
         finalizers = _finalizers(kind, metadata, options)
@@ -73,16 +75,25 @@ class Deleting:
             changed["generation"] += 1
         if deadline is not None and not deadline[0] and not finalizers:
             # Pods that go at once are told twice, as by the real one: that they end, and that they are gone.
-            marked_pod = self._put(kind, old, {**old.obj, "metadata": changed}, dry_run=dry_run)
+            marked_pod = self._put(kind, old, {**live, "metadata": changed}, dry_run=dry_run)
             return self._gone(kind, marked_pod, dry_run=dry_run), True
         if changed == metadata:
             return ground.at(old, kind).obj, False
-        return ground.at(self._put(kind, old, {**old.obj, "metadata": changed}, dry_run=dry_run), kind).obj, False
+        return ground.at(self._put(kind, old, {**live, "metadata": changed}, dry_run=dry_run), kind).obj, False
+
+    def _marked(self, kind: Kind, obj: Object) -> Object:
+        """As the kind's own rules would have it before a first delete, which CRDs use to stay until they are empty."""
+        mark = getattr(self._ground.rules(kind), "deleting", None)
+        if mark is None or "deletionTimestamp" in obj["metadata"]:
+            return obj
+        found = copied(obj)
+        mark(kind, found)
+        return found
 
     def delete_collection(
         self, kind: Kind, namespace: str, options: DeleteOptions, call: Call, *, labels: str, fields: str
-    ) -> list[Stored]:
-        """What was deleted or marked. An object that goes meanwhile is no error."""
+    ) -> Iterator[Stored]:
+        """Deletes or marks one after the other and gives what it was. An object that goes meanwhile is no error."""
         page = self._reading.list(
             kind, namespace, labels=labels, fields=fields, limit=0, token="", version="", match=""
         )
@@ -92,7 +103,7 @@ class Deleting:
             except ApiError as error:
                 if error.code != 404:
                     raise
-        return page.items
+            yield stored
 
     def _put(self, kind: Kind, old: Stored, obj: Object, *, dry_run: bool) -> Stored:
         if dry_run:

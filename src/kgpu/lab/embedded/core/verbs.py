@@ -5,7 +5,7 @@ Every method is synchronous and raises ``ApiError``. What it returns is shared: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from kgpu.lab.embedded.core.asked import ask
@@ -26,7 +26,7 @@ from kgpu.lab.embedded.core.reading import Reading
 from kgpu.lab.embedded.core.subresources import Subresources
 from kgpu.lab.embedded.core.writing import Writing, metadata_of
 from kgpu.lab.embedded.kinds import Kind, Kinds
-from kgpu.lab.embedded.status import ApiError, Object, bad_request
+from kgpu.lab.embedded.status import ApiError, Object
 from kgpu.lab.embedded.store import CommitListener, Store
 from kgpu.lab.embedded.watching import Watch
 
@@ -83,6 +83,10 @@ class Core:
         if subresource == "scale":
             return self._subresources.scale(kind, namespace, name)
         return self._reading.get(kind, namespace, name)
+
+    def has(self, kind: Kind, namespace: str, name: str) -> bool:
+        """Is there such an object."""
+        return self._ground.find(kind, namespace, name) is not None
 
     def list(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, token: str = "",
@@ -150,13 +154,17 @@ class Core:
 
     def delete_collection(
         self, kind: Kind, namespace: str, options: DeleteOptions, call: Call, *, labels: str = "", fields: str = ""
-    ) -> Sequence[Stored]:
-        """What was deleted or marked."""
+    ) -> Iterator[Stored]:
+        """Each step deletes or marks one object and gives what it was; take a break where there are many."""
         return self._deleting.delete_collection(kind, namespace, options, call, labels=labels, fields=fields)
 
     def on_commit(self, listener: CommitListener) -> None:
         """Call ``listener(key, type, stored, old)`` within each commit; type is ADDED, MODIFIED or DELETED."""
         self.store.on_commit(listener)
+
+    async def kept(self) -> None:
+        """Return when all that was written so far is on disk, at once without a journal. Raises ApiError 500."""
+        await self.store.kept()
 
     def close(self) -> None:
         """End every watch and write what is left to the journal."""
@@ -165,7 +173,8 @@ class Core:
 
 def _check_writable(subresource: str) -> None:
     if subresource not in _WRITABLE:
-        raise bad_request(f"the embedded API server does not change {subresource} of objects")
+        words = f"the embedded lab can't change {subresource}; use the real lab for that (kgpu lab up --real)"
+        raise ApiError(501, "NotImplemented", words, {})
 
 
 def _not_allowed() -> ApiError:

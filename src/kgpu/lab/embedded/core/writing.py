@@ -13,9 +13,11 @@ from typing import Any, Final
 from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.ground import Ground, now, plain
 from kgpu.lab.embedded.core.model import Call, Review, Stored
+from kgpu.lab.embedded.core.unstructured import refused
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.status import (
     MODIFIED,
+    ApiError,
     Object,
     already_exists,
     bad_request,
@@ -59,9 +61,7 @@ class Writing:
 
     def create(self, kind: Kind, namespace: str, obj: Object, call: Call, name: str = "") -> Stored:
         """``name`` from the path, for kinds that are made by PUT."""
-        rules = self._ground.rules(kind)
-        new = rules.decode(kind, obj, call)
-        rules.default(kind, new)
+        new = self._decoded(kind, obj, call)
         if name:
             _check_name(new, name, namespace)
         for field in _SYSTEM:
@@ -129,11 +129,19 @@ class Writing:
             if storage_key(kind) in _PUT_CREATES and not subresource:
                 return self.create(kind, namespace, obj, call, name)
             raise not_found(kind.group, kind.plural, name)
+        new = self._decoded(kind, obj, call)
+        _check_name(new, name, namespace)
+        return self.replace(kind, old, new, call, subresource)
+
+    def _decoded(self, kind: Kind, obj: Object, call: Call) -> Object:
+        """The object with its defaults. An empty list of owners stays, for it means that there are none any more."""
         rules = self._ground.rules(kind)
         new = rules.decode(kind, obj, call)
         rules.default(kind, new)
-        _check_name(new, name, namespace)
-        return self.replace(kind, old, new, call, subresource)
+        metadata = obj.get("metadata")
+        if isinstance(metadata, dict) and metadata.get("managedFields") == []:
+            metadata_of(new)["managedFields"] = []
+        return new
 
     def patch(
         self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, *, call: Call, subresource: str
@@ -152,10 +160,12 @@ class Writing:
             raise not_found(kind.group, kind.plural, name)
         live = ground.at(old, kind).obj
         changed = ground.patching.apply_patch(content_type, live, body, rules.schema(kind))
-        new = rules.decode(kind, changed, call)
-        rules.default(kind, new)
+        try:
+            new = self._decoded(kind, changed, call)
+        except ApiError as error:
+            raise (refused(error, body) if content_type == STRATEGIC else error) from None
         _check_name(new, name, namespace)
-        return self.replace(kind, old, new, call, subresource), False
+        return self.replace(kind, old, new, call, subresource, patched=True), False
 
     def _apply(
         self, kind: Kind, namespace: str, name: str, old: Stored | None, body: Any, *, call: Call, subresource: str
@@ -173,9 +183,7 @@ class Writing:
                 why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(kind.group, kind.plural, name, why)
         rules = ground.rules(kind)
-        # Its own complaints about unknown fields and types come first, as the real one's.
-        config = rules.decode(kind, body, call) if call.validation == "Strict" else body
-        _check_name({**config, "metadata": {"name": name, **metadata_of(config)}}, name, namespace)
+        _check_name({**body, "metadata": {"name": name, **metadata_of(body)}}, name, namespace)
         live = ground.at(old, kind).obj if old else None
         merged = ground.patching.server_side_apply(
             live, body, rules.schema(kind), manager=call.manager, force=call.force, subresource=subresource, kind=kind,
@@ -191,16 +199,19 @@ class Writing:
 
     def replace(
         self, kind: Kind, old: Stored, new: Object, call: Call, subresource: str, *, applied: bool = False,
-        admitted_as: tuple[Object, Object] | None = None,
+        patched: bool = False, admitted_as: tuple[Object, Object] | None = None,
     ) -> Stored:  # fmt: skip
-        """``new`` (decoded, handed over) in the place of ``old``. ``admitted_as``: what admission sees, (new, old)."""
+        """``new`` (decoded, handed over) in the place of ``old``. ``admitted_as``: what admission sees, (new, old).
+
+        An update's uid is a precondition, a patch's is a change that validation refuses.
+        """
         ground = self._ground
         rules = ground.rules(kind)
         live = ground.at(old, kind).obj
         before, metadata = live["metadata"], metadata_of(new)
         name, namespace = old.name, old.namespace
         uid = metadata.get("uid")
-        if uid and uid != before["uid"]:
+        if uid and uid != before["uid"] and not patched:
             raise conflict(kind.group, kind.plural, name, uid_mismatch(kind, old, uid))
         _check_version(kind, old, str(metadata.get("resourceVersion") or ""))
         metadata["resourceVersion"] = before["resourceVersion"]
@@ -222,7 +233,8 @@ class Writing:
         strategy = "" if subresource == "scale" else subresource
         rules.prepare(kind, new, live, strategy)
         for field in ("uid", "creationTimestamp", "deletionTimestamp"):
-            _keep(metadata, before, field)
+            if field != "uid" or not (patched and uid):
+                _keep(metadata, before, field)
         if "deletionGracePeriodSeconds" not in metadata:
             _keep(metadata, before, "deletionGracePeriodSeconds")
         errors = rules.validate(kind, new, live, strategy)

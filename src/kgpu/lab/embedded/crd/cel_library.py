@@ -17,6 +17,7 @@ from cel_expr_python import cel
 from kgpu.base.quantity import NANO
 from kgpu.lab.embedded.crd import cel_strings as strings
 from kgpu.lab.embedded.crd import cel_values as values
+from kgpu.lab.embedded.crd.patterns import go_pattern
 
 _T: Final = cel.Type
 _MESSAGES: Final = {
@@ -85,23 +86,15 @@ def _last_index(items: Any, item: Any, *offset: int) -> int:
     return next((at for at in range(len(items) - 1, -1, -1) if items[at] == item), -1)
 
 
-@functools.lru_cache(maxsize=512)
-def python_pattern(pattern: str) -> re.Pattern[str]:
-    r"""An RE2 expression as Python has it: ``$`` and ``\\z`` are the very end, classes are ASCII. Raises ValueError."""
-    text = re.sub(r"(?<!\\)((?:\\\\)*)(?:\$|\\z)(?![^\[]*\])", r"\1\\Z", pattern)
-    try:
-        return re.compile(text, re.ASCII)
-    except re.error as error:
-        raise ValueError(f"illegal regex: error parsing regexp: {error.msg}: `{pattern}`") from error
-
-
 def _find(text: str, pattern: str) -> str:
-    found = python_pattern(pattern).search(text)
-    return found[0] if found else ""
+    return next(iter(_find_all(text, pattern)), "")
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [one[0] for one in python_pattern(pattern).finditer(text)]
+    try:
+        found = go_pattern(pattern).all_in(text)
+    except ValueError as error:
+        raise ValueError(f"illegal regex: {error}") from error
     return found if limit < 0 else found[:limit]
 
 

@@ -198,6 +198,9 @@ _TYPES: Final = {
 }  # fmt: skip
 
 
+_STEPS: Final = {"list": ".@idx", "map": ".@elem"}
+
+
 def _entry_name(field: str) -> str:
     """What protobuf wants a map field's entry type to be called."""
     return "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Entry"
@@ -213,44 +216,49 @@ class Typed:
             f"google/protobuf/{name}.proto" for name in ("struct", "timestamp", "duration")
         )  # fmt: skip
         self._package = package
-        name = self._type_name(declaration)
+        # What the types are called in complaints: after where in the schema they are.
+        self.names: dict[str, str] = {}
+        name = self._type_name(declaration, "")
         self.pool = fresh_pool()
         self.pool.AddSerializedFile(self._file.SerializeToString())
         self.type = name()
 
-    def _type_name(self, declaration: Declaration) -> Callable[[], Any]:
+    def _type_name(self, declaration: Declaration, path: str) -> Callable[[], Any]:
         """Messages are added at once; the type itself can be made only once they are in the pool."""
         if declaration.kind == "object":
-            message = self._message(declaration)
+            message = self._message(declaration, path)
             return lambda: Type(message)
         if declaration.kind in {"list", "map"}:
             assert declaration.inner is not None
-            inner = self._type_name(declaration.inner)
+            inner = self._type_name(declaration.inner, path + _STEPS[declaration.kind])
             if declaration.kind == "list":
                 return lambda: Type.List(inner())
             return lambda: Type.Map(Type.STRING, inner())
         return lambda: _TYPES[declaration.kind]
 
-    def _message(self, declaration: Declaration) -> str:
+    def _message(self, declaration: Declaration, path: str) -> str:
         message = self._file.message_type.add(name=f"object{len(self._file.message_type)}")
-        for number, (seen, one) in enumerate(declaration.fields.values(), start=1):
+        self.names[f"{self._package}.{message.name}"] = self._package + path
+        for number, (name, (seen, one)) in enumerate(declaration.fields.items(), start=1):
+            below = f"{path}.{name}"
             field = message.field.add(name=seen, number=number, label=_FIELD.LABEL_OPTIONAL)
             field.json_name = f"j{number}"
             if one.kind == "list" and one.inner is not None and one.inner.kind not in {"list", "map"}:
                 field.label = _FIELD.LABEL_REPEATED
-                self._set(field, one.inner)
-            elif self._is_plain_map(one) and (name := _entry_name(seen)) not in {e.name for e in message.nested_type}:
+                self._set(field, one.inner, below + _STEPS["list"])
+            elif self._is_plain_map(one) and _entry_name(seen) not in {each.name for each in message.nested_type}:
                 assert one.inner is not None
-                entry = message.nested_type.add(name=name)
+                entry = message.nested_type.add(name=_entry_name(seen))
                 entry.options.map_entry = True
                 key = entry.field.add(name="key", number=1, label=_FIELD.LABEL_OPTIONAL)
                 key.type = _FIELD.TYPE_STRING
-                self._set(entry.field.add(name="value", number=2, label=_FIELD.LABEL_OPTIONAL), one.inner)
+                value = entry.field.add(name="value", number=2, label=_FIELD.LABEL_OPTIONAL)
+                self._set(value, one.inner, below + _STEPS["map"])
                 field.label = _FIELD.LABEL_REPEATED
                 field.type = _FIELD.TYPE_MESSAGE
                 field.type_name = f".{self._package}.{message.name}.{entry.name}"
             else:
-                self._set(field, one)
+                self._set(field, one, below)
         return f"{self._package}.{message.name}"
 
     @staticmethod
@@ -258,9 +266,9 @@ class Typed:
         inner = declaration.inner
         return declaration.kind == "map" and inner is not None and inner.kind not in {"list", "map"}
 
-    def _set(self, field: descriptor_pb2.FieldDescriptorProto, declaration: Declaration) -> None:
+    def _set(self, field: descriptor_pb2.FieldDescriptorProto, declaration: Declaration, path: str) -> None:
         if declaration.kind in _PRIMITIVE:
             field.type = _PRIMITIVE[declaration.kind]
         else:
             field.type = _FIELD.TYPE_MESSAGE
-            field.type_name = _WELL_KNOWN.get(declaration.kind) or f".{self._message(declaration)}"
+            field.type_name = _WELL_KNOWN.get(declaration.kind) or f".{self._message(declaration, path)}"

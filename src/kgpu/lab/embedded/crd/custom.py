@@ -62,6 +62,10 @@ class CustomKinds:
         """``additionalPrinterColumns`` of that version, the default Age column where it has none."""
         return self.version(kind).columns
 
+    def deprecation(self, kind: Kind) -> str:
+        """What a deprecated version warns of, else ""."""
+        return self.version(kind).deprecation
+
     def selectable_fields(self, kind: Kind) -> tuple[str, ...]:
         """Field selectors besides metadata.name and metadata.namespace, as ``spec.color``."""
         return self.version(kind).selectable

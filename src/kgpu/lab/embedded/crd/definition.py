@@ -10,14 +10,17 @@ import re
 from typing import Any, Final
 
 from kgpu.lab.embedded.core.model import Call, TypeRules
-from kgpu.lab.embedded.crd import conditions
+from kgpu.lab.embedded.crd import conditions, schema_decoding
 from kgpu.lab.embedded.crd.definition_parts import columns, names, selectable_fields, subresources
 from kgpu.lab.embedded.crd.definition_schema import schema as check_schema
+from kgpu.lab.embedded.crd.depth import refuse_deep
 from kgpu.lab.embedded.crd.formats import normalized
-from kgpu.lab.embedded.crd.schemas import clean, each
+from kgpu.lab.embedded.crd.schema_decoding import SchemaTypeError
+from kgpu.lab.embedded.crd.schemas import clean, each, go_struct
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.schema import Node
-from kgpu.lab.embedded.status import FieldError, Object, bad_value, forbidden_field, required
+from kgpu.lab.embedded.status import FieldError, Object, Verbatim, bad_request, bad_value, forbidden_field, required
+from kgpu.lab.embedded.types.rules import refusal
 from kgpu.lab.embedded.types.validate import base, texts
 
 _OPTIONAL_NAMES: Final = ("singular", "shortNames", "listKind", "categories")
@@ -36,7 +39,12 @@ class DefinitionRules:
 
     def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
         """A copy as Go prints it: empty fields that are optional are left out, also in schemas."""
+        refuse_deep(kind, obj)
         found = self._builtin.decode(kind, obj, call)
+        try:
+            _open_parts(found)
+        except SchemaTypeError as error:
+            raise bad_request(refusal(kind, [str(error)])) from error
         settle(found)
         if call.validation != "Ignore":
             call.warnings.extend(_unknown_formats(found))
@@ -97,6 +105,13 @@ def _name_rule(obj: Object) -> texts.NameRule:
         return (*texts.subdomain(name), *(() if name == needed else ('must be spec.names.plural+"."+spec.group',)))
 
     return check
+
+
+def _open_parts(obj: Object) -> None:
+    for version in (obj.get("spec") or {}).get("versions") or ():
+        raw = (version.get("schema") or {}).get("openAPIV3Schema")
+        if isinstance(raw, dict):
+            schema_decoding.decode(raw)
 
 
 def settle(obj: Object) -> None:
@@ -164,9 +179,9 @@ def _spec(spec: Object, old: Object | None) -> list[FieldError]:
     base.one_of(errors, "spec.scope", spec.get("scope", ""), ("Cluster", "Namespaced"), order=True)
     versions: list[Object] = spec.get("versions") or []
     shared = _shared(versions)
-    if not (shared.get("schema") or {}).get("openAPIV3Schema"):
+    if (shared.get("schema") or {}).get("openAPIV3Schema") is None:
         for index, version in enumerate(versions):
-            if not (version.get("schema") or {}).get("openAPIV3Schema"):
+            if (version.get("schema") or {}).get("openAPIV3Schema") is None:
                 errors.append(required(f"spec.versions[{index}].schema.openAPIV3Schema"))
     before = _old_rules(old)
     for index, version in enumerate(versions):
@@ -254,15 +269,17 @@ def _deprecation(deprecated: bool, warning: str) -> list[str]:
     return found
 
 
-def _printed(versions: list[Object]) -> list[Object] | None:
+_GO_VERSION: Final = (
+    ("Name", "name", ""), ("Served", "served", False), ("Storage", "storage", False),
+    ("Deprecated", "deprecated", False), ("DeprecationWarning", "deprecationWarning", None), ("Schema", "schema", None),
+    ("Subresources", "subresources", None), ("AdditionalPrinterColumns", "additionalPrinterColumns", None),
+    ("SelectableFields", "selectableFields", None),
+)  # fmt: skip
+
+
+def _printed(versions: list[Object]) -> Verbatim:
     """The internal form of versions in a message, as Go prints its fields."""
-    keys = (
-        ("name", "Name", ""), ("served", "Served", False), ("storage", "Storage", False),
-        ("deprecated", "Deprecated", False), ("deprecationWarning", "DeprecationWarning", None),
-        ("schema", "Schema", None), ("subresources", "Subresources", None),
-        ("additionalPrinterColumns", "AdditionalPrinterColumns", None), ("selectableFields", "SelectableFields", None),
-    )  # fmt: skip
-    return [{go: version.get(name, zero) for name, go, zero in keys} for version in versions] or None
+    return Verbatim("[" + ",".join(go_struct(_GO_VERSION, one) for one in versions) + "]")
 
 
 def _conversion(conversion: Object) -> list[FieldError]:

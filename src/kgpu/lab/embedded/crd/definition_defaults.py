@@ -50,5 +50,5 @@ def _check(raw: Schema, path: str, *, in_meta: bool) -> list[FieldError]:
         return found + wrong
     rules = rules_of(raw)
     if rules is not None:
-        found += rules.validate(value, value, path=path, warn=lambda _: None)
+        found += rules.validate(value, value, path=path, ratchet=False)
     return found

@@ -284,7 +284,10 @@ def _field_path(raw: Schema, at: str, where: str, errors: list[FieldError]) -> N
 def _compile(raw: Schema, path: str, place: _Place, errors: list[FieldError]) -> None:
     rules, declaration = compiled(raw, resource=place.resource)
     if declaration is None:
-        words = "internal error: failed to retrieve type information for x-kubernetes-validations"
+        words = (
+            "internal error: failed to construct type information for x-kubernetes-validations rules: "
+            "unable to convert structural schema to CEL declarations"
+        )
         errors.append(FieldError("InternalError", f"{path}.{_RULES}", None, words))
     for index, rule in enumerate(rules):
         at = f"{path}.{_RULES}[{index}]"

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
+from kgpu.lab.embedded.crd.patterns import go_pattern
+
 _HEX: Final = "[0-9a-fA-F]"
 
 
@@ -62,11 +64,18 @@ def _email(text: str) -> bool:
     return bool(local and at and domain) and not re.search(r"\s", domain) and not domain.startswith(".")
 
 
-_LABEL: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?", re.ASCII)
+_LETTER: Final = r"a-zA-Z\p{L}"
+_NAME: Final = rf"0-9{_LETTER}\p{{S}}"
+# A name of one character or with one dash at most, or labels and a last one of letters alone.
+_HOSTNAME: Final = (
+    rf"^([{_NAME}]((-?[{_NAME}]{{0,62}})?)|([{_NAME}](([{_NAME}-]{{0,61}}[{_NAME}])?)(\.)){{1,}}([{_LETTER}]){{2,63}})$"
+)
 
 
 def _hostname(text: str) -> bool:
-    return bool(text) and len(text) <= 255 and all(_LABEL.fullmatch(part) for part in text.split("."))
+    if not go_pattern(_HOSTNAME).found_in(text):
+        return False
+    return len(text) <= 255 and all(len(part) <= 63 for part in text.split("."))
 
 
 def _date(text: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kgpu.lab.embedded.core.model import Call, copied
 from kgpu.lab.embedded.crd import defaulting, embedded, listtypes, pruning
+from kgpu.lab.embedded.crd.depth import refuse_deep
+from kgpu.lab.embedded.crd.shape import MISSING
 from kgpu.lab.embedded.crd.values import NOWHERE
 from kgpu.lab.embedded.crd.version import OBJECT_META, Version
 from kgpu.lab.embedded.kinds import Kind, schema_data
@@ -41,6 +43,9 @@ class CustomRules:
     def decode(self, kind: Kind, obj: Object, call: Call) -> Object:
         """A pruned copy; ApiError 400 for metadata of the wrong type, and for unknown fields under Strict."""
         version = self._version(kind)
+        refuse_deep(kind, obj)
+        if version.deprecation:
+            call.warnings.append(version.deprecation)
         found = copied(obj)
         meta, unknown, wrong = check(obj.get("metadata") or {}, _META_NODE, path="metadata")
         if wrong:
@@ -60,8 +65,6 @@ class CustomRules:
             raise bad_request(refusal(kind, [f"strict decoding error: {', '.join(unknown)}"]))
         if call.validation == "Warn":
             call.warnings.extend(unknown)
-        if version.deprecation:
-            call.warnings.append(version.deprecation)
         return found
 
     def default(self, kind: Kind, obj: Object) -> None:
@@ -113,6 +116,9 @@ class CustomRules:
             base.metadata(errors, obj["metadata"], namespaced=kind.namespaced, rule=texts.subdomain)
             errors += version.values.validate(obj)
         else:
+            # The real server looks at it three times, and complains as often.
+            base.metadata(errors, obj["metadata"], namespaced=kind.namespaced, rule=lambda _: ())
+            base.metadata_update(errors, obj["metadata"], old["metadata"])
             base.metadata_update(errors, obj["metadata"], old["metadata"])
             if subresource == "status":
                 checks = version.status_values
@@ -132,11 +138,7 @@ class CustomRules:
             if any(error.type in _BLOCKING for error in errors):
                 errors.append(bad_value(NOWHERE, None, _UNCHECKED))
             else:
-                errors += version.rules.validate(
-                    obj,
-                    **cast("Any", {"old": old} if old is not None else {}),
-                    warn=lambda _: None,
-                )
+                errors += version.rules.validate(obj, MISSING if old is None else old)
         return errors
 
 

@@ -1,59 +1,93 @@
-"""Go's regular expressions in Python: the dialects agree but for the end of the text, ASCII classes and a few escapes."""  # noqa: E501
+"""Regular expressions of schemas and rules, as Go reads them: RE2's dialect, in time linear in the text.
+
+RE2 is the one that the CEL library brings. Python's own expressions would differ in the dialect, and some of them take
+for ever on a short text.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from typing import Final
+from typing import Any, Final
 
-# A token of an expression: an escape, a class in brackets (with POSIX classes in it), or one character.
+from cel_expr_python import cel
+
+# A token of an expression: quoted text, an escape, a class in brackets (with POSIX classes in it), or one character.
 _TOKEN: Final = re.compile(
-    r"\\Q.*?(?:\\E|$)|\\p\{\^?\w+\}|\\[\s\S]|\[\^?\]?(?:\[:\^?\w+:\]|\\[\s\S]|[^\]\\])*\]|[\s\S]", re.DOTALL
+    r"\\Q.*?(?:\\E|$)|\\p\{\^?\w+\}|\\[\s\S]|\[\^?\]?(?:\[:\^?\w+:\]|\\[\s\S]|[^\]\\])*\]|\(\?P?<\w+>|\(\?|[\s\S]",
+    re.DOTALL,
 )
-_POSIX: Final = {
-    "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "ascii": r"\x00-\x7F", "blank": r"\t ", "cntrl": r"\x00-\x1F\x7F",
-    "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~", "punct": r"!-/:-@\[-`{-~", "space": r"\t\n\v\f\r ",
-    "upper": "A-Z", "word": "0-9A-Za-z_", "xdigit": "0-9A-Fa-f",
-}  # fmt: skip
-_ESCAPES: Final = {r"\z": r"\Z", r"\C": r"[\s\S]"}
+_ERROR: Final = re.compile(r"invalid (?:regular expression|regex): (.*?)(?: \[[A-Z_]+\])?$", re.DOTALL)
+# RE2's words -> Go's, with what they are about in backquotes.
+_WORDS: Final = {
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "invalid character range": "invalid character class range",
+    "invalid character class range": "invalid character class range",
+    "trailing \\": "trailing backslash at end of expression",
+}
+
+
+@functools.cache
+def _program(expression: str) -> Any:
+    config = cel.NewEnvConfigFromYaml("extensions:\n  - name: optional\n  - name: regex\n")
+    variables = {"text": cel.Type.STRING, "pattern": cel.Type.STRING}
+    return cel.NewEnv(config=config, variables=variables).compile(expression)
+
+
+def _asked(expression: str, pattern: str, text: str) -> Any:
+    try:
+        found = _program(expression).eval(data={"text": text, "pattern": pattern})
+    except (RuntimeError, ValueError, UnicodeError) as error:
+        raise ValueError(_complaint(pattern, str(error))) from error
+    if found.type() == cel.Type.ERROR:
+        raise ValueError(_complaint(pattern, str(found.plain_value())))
+    return found.plain_value()
+
+
+class Pattern:
+    """A regular expression that can be searched for."""
+
+    __slots__ = ("_pattern",)
+
+    def __init__(self, pattern: str) -> None:
+        """Raises ValueError with Go's words when it is none."""
+        self._pattern = pattern
+        _asked("text.matches(pattern)", pattern, "")
+
+    def found_in(self, text: str) -> bool:
+        """Whether it matches somewhere in the text, as Go's ``MatchString`` says."""
+        return bool(_asked("text.matches(pattern)", self._pattern, text))
+
+    def all_in(self, text: str) -> list[str]:
+        """Every match, from left to right, none overlapping another."""
+        found: list[str] = _asked("regex.extractAll(text, pattern)", _without_groups(self._pattern), text)
+        return found
 
 
 @functools.lru_cache(maxsize=4096)
-def go_pattern(pattern: str) -> re.Pattern[str]:
-    """The compiled expression; ``search`` is Go's MatchString. Raises ValueError with a message close to Go's."""
-    try:
-        return re.compile("".join(_translated(one) for one in _TOKEN.findall(pattern)), re.ASCII)
-    except re.error as error:
-        raise ValueError(_complaint(pattern, error)) from error
+def go_pattern(pattern: str) -> Pattern:
+    """The expression; ValueError with Go's words, ``error parsing regexp: missing closing ): `(a```."""
+    return Pattern(pattern)
 
 
-def _translated(token: str) -> str:
-    if token == "$":  # noqa: S105
-        return r"\Z"
-    if token.startswith(r"\Q"):
-        return re.escape(token[2:].removesuffix(r"\E"))
-    if token.startswith("[") and len(token) > 1:
-        text = re.sub(r"\[:(\w+):\]", lambda found: _POSIX.get(found[1], found[0]), token[1:])
-        return "[" + text.replace("[", r"\[") if "[" in text else "[" + text
-    return _ESCAPES.get(token, token)
+def _without_groups(pattern: str) -> str:
+    """With groups that don't capture: with a captured one only that would be returned."""
+    tokens = _TOKEN.findall(pattern)
+    return "".join("(?:" if one == "(" or one.startswith(("(?P<", "(?<")) else one for one in tokens)
 
 
-def _complaint(pattern: str, error: re.error) -> str:
-    at = error.pos or 0
-    match error.msg.split(",")[0].split(" at ")[0]:
-        case "missing )":
-            return "error parsing regexp: missing closing ): `" + pattern + "`"
-        case "unterminated subpattern" | "missing )":
-            return "error parsing regexp: missing closing ): `" + pattern + "`"
-        case "unbalanced parenthesis":
-            return "error parsing regexp: unexpected ): `" + pattern + "`"
-        case "unterminated character set":
-            return "error parsing regexp: missing closing ]: `" + pattern[at:] + "`"
-        case "nothing to repeat":
-            return "error parsing regexp: missing argument to repetition operator: `" + pattern[at : at + 1] + "`"
-        case "multiple repeat":
-            return "error parsing regexp: invalid nested repetition operator: `" + pattern[at - 1 : at + 1] + "`"
-        case "bad escape (end of pattern)":
-            return "error parsing regexp: trailing backslash at end of expression: ``"
-        case other:
-            return f"error parsing regexp: {other}: `{pattern}`"
+def _complaint(pattern: str, text: str) -> str:
+    matched = _ERROR.search(text)
+    if matched is None:
+        return f"error parsing regexp: {text}"
+    words, _, about = matched[1].partition(": ")
+    if words in {"missing )", "unexpected )"}:
+        about = pattern
+    if words == "trailing \\":
+        about = ""
+    return f"error parsing regexp: {_WORDS.get(words, words)}: `{about}`"

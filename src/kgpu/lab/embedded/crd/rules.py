@@ -81,7 +81,8 @@ def _compiled(encoded: bytes, resource: bool) -> tuple[tuple[Rule, ...], Declara
 
     @functools.cache
     def environment(optional: bool) -> cel.Environment:
-        return cel.Environment(variables, optionals=frozenset({"oldSelf"} if optional else ()), pool=typed.pool)
+        optionals = frozenset({"oldSelf"} if optional else ())
+        return cel.Environment(variables, optionals=optionals, pool=typed.pool, names=typed.names)
 
     return tuple(_rule(one, raw, environment) for one in raw.get("x-kubernetes-validations") or ()), declaration
 
@@ -141,13 +142,13 @@ class Rules:
         )
 
     def validate(
-        self, value: Any, old: Any = MISSING, *, path: str = "", parent_same: bool = False, warn: Callable[[str], None]
+        self, value: Any, old: Any = MISSING, *, path: str = "", parent_same: bool = False, ratchet: bool = True
     ) -> list[FieldError]:  # fmt: skip
-        """Every complaint. What failed before just so is only warned of."""
+        """Every complaint. With ``ratchet`` what is as it was before is not complained of, but by rules of changes."""
         if value is None:
             return []
-        same = parent_same if old is MISSING else old == value
-        errors = self._own(value, old, path, same, warn) if self._raw.get("x-kubernetes-validations") else []
+        same = ratchet and (parent_same if old is MISSING else old == value)
+        errors = self._own(value, old, path, same) if self._raw.get("x-kubernetes-validations") else []
         if isinstance(value, dict):
             before = old if isinstance(old, dict) else {}
             for key, one in value.items():
@@ -157,15 +158,15 @@ class Rules:
                     below, where = self._additional, f"{path}[{key}]"
                 if below is not None:
                     last = before.get(key, MISSING)
-                    errors += below.validate(one, last, path=where, parent_same=same, warn=warn)
+                    errors += below.validate(one, last, path=where, parent_same=same, ratchet=ratchet)
         elif isinstance(value, list) and self._items is not None:
             known = by_key(old, self._keys) if self._keys and isinstance(old, list) else {}
             for index, item in enumerate(value):
                 last = known.get(key_of(item, self._keys), MISSING) if known else MISSING
-                errors += self._items.validate(item, last, path=f"{path}[{index}]", parent_same=same, warn=warn)
+                errors += self._items.validate(item, last, path=f"{path}[{index}]", parent_same=same, ratchet=ratchet)
         return errors
 
-    def _own(self, value: Any, old: Any, path: str, same: bool, warn: Callable[[str], None]) -> list[FieldError]:
+    def _own(self, value: Any, old: Any, path: str, same: bool) -> list[FieldError]:
         if self._compiled is None:
             self._compiled = compiled(self._raw, resource=self._resource)
         rules, declaration = self._compiled
@@ -188,11 +189,8 @@ class Rules:
             if isinstance(found, cel.CelError):
                 errors.append(self._plain(path, _failure(found.message, rule)))
                 continue
-            error = self._failed(rule, value, path, bindings)
-            if same and not rule.uses_old:
-                warn(str(error))
-            else:
-                errors.append(error)
+            if rule.uses_old or not same:
+                errors.append(self._failed(rule, value, path, bindings))
         return errors
 
     def _plain(self, path: str, detail: str) -> FieldError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kgpu.lab.embedded.crd.shape import Schema
@@ -109,7 +109,12 @@ def not_for_roots(raw: Schema) -> bool:
 
 def go_rule(raw: Schema) -> Verbatim:
     """A validation rule as messages print it."""
-    return Verbatim("{" + ",".join(f'"{go}":{_json(raw.get(ours, zero))}' for go, ours, zero in _GO_RULE) + "}")
+    return go_struct(_GO_RULE, raw)
+
+
+def go_struct(fields: Iterable[tuple[str, str, Any]], raw: Schema) -> Verbatim:
+    """A value as Go prints a struct of ``fields``: Go's name, ours, what it is when it isn't there."""
+    return Verbatim("{" + ",".join(f'"{go}":{_json(raw.get(ours, zero))}' for go, ours, zero in fields) + "}")
 
 
 def go_schema(raw: Schema) -> Verbatim:

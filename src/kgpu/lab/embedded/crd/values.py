@@ -113,7 +113,7 @@ def _type_check(raw: Schema, prefix: str) -> Check | None:
             return
         whole = kind is float and "integer" in types and value.is_integer()
         if form and kind not in {str, list} and not whole:
-            result.add(wrong(path, form, _GO_FORMATS.get(kind, "")))
+            result.add(wrong(path, raw["format"], _GO_FORMATS.get(kind, "")))
         elif form and not numeric and kind in {str, list}:
             return
         elif not whole:
@@ -158,7 +158,7 @@ def _string_check(raw: Schema, prefix: str) -> Check | None:
             )
         elif shortest is not None and len(value) < shortest:
             result.add(_invalid(path, prefix, value, f"should be at least {shortest} chars long"))
-        elif compiled is not None and compiled.search(value) is None:
+        elif compiled is not None and not compiled.found_in(value):
             result.add(_invalid(path, prefix, value, f"should match '{pattern}'"))
 
     return check

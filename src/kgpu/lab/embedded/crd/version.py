@@ -80,6 +80,12 @@ class Version:
             schema=self.definition["metadata"]["name"],
         )
 
+    @property
+    def identity(self) -> str:
+        """Another one whenever the CRD's spec is another one."""
+        meta = self.definition["metadata"]
+        return f"{meta.get('uid', '')} {meta.get('generation', 0)} {meta['name']} {self.name}"
+
     @functools.cached_property
     def node(self) -> Node:
         """For patches, server-side apply and managed fields: the schema with a whole object's own fields."""
@@ -115,8 +121,14 @@ class Version:
 def _deprecation(definition: Object, raw: Object) -> str:
     if not raw.get("deprecated"):
         return ""
+    if raw.get("deprecationWarning") is not None:
+        return str(raw["deprecationWarning"])
     spec = definition["spec"]
-    return raw.get("deprecationWarning") or f"{spec['group']}/{raw['name']} {spec['names']['kind']} is deprecated"
+    group, kind = spec["group"], spec["names"]["kind"]
+    own = priority(raw["name"])
+    served = [one["name"] for one in spec["versions"] if one.get("served") and not one.get("deprecated")]
+    better = min((name for name in served if priority(name) < own), key=priority, default="")
+    return f"{group}/{raw['name']} {kind} is deprecated" + (f"; use {group}/{better} {kind}" if better else "")
 
 
 def _with_meta(raw: Schema) -> Schema:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import functools
 import gzip
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from kgpu.formats import yaml
 from kgpu.lab.embedded.core.model import Page, Stored, decode, encode
-from kgpu.lab.embedded.http.negotiate import JSON, YAML, Wanted, pretty
+from kgpu.lab.embedded.http.negotiate import JSON, YAML, Wanted, choose, pretty
 from kgpu.lab.embedded.http.request import Request
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
@@ -24,6 +27,7 @@ from kgpu.lab.embedded.tables import render
 TEXT: Final = "text/plain; charset=utf-8"
 GZIP_BYTES: Final = 128 * 1024  # answers from this size on are compressed for who accepts it
 _SLOW: Final = 64 * 1024
+_TOGETHER: Final = 50  # items of a list that are put together at a time
 _ROWS: Final = 50  # of a table that are made at a time
 _INCLUDES: Final = frozenset({"", "None", "Metadata", "Object"})
 
@@ -51,8 +55,17 @@ def of_error(error: ApiError, request: Request | None) -> Answer:
     after = (error.details or {}).get("retryAfterSeconds")
     if after:
         headers.append(("Retry-After", str(after)))
+    if request is not None and _wants_yaml(request):
+        return Answer(error.code, _as_yaml(encode(status)), YAML, headers)
     for_person = request is not None and pretty(request)
     return Answer(error.code, dumped(status) if for_person else encode(status) + b"\n", JSON, headers)
+
+
+def _wants_yaml(request: Request) -> bool:
+    try:
+        return choose(request).media == YAML
+    except ApiError:
+        return False
 
 
 def dumped(value: Any) -> bytes:
@@ -80,7 +93,8 @@ async def _maybe_later(size: int, work: Any, data: bytes) -> bytes:
 
 
 def _as_yaml(data: bytes) -> bytes:
-    return yaml.dump(decode(data)).encode()
+    # Sorted, as the real server's.
+    return yaml.dump(decode(msgspec.json.encode(decode(data), order="sorted"))).encode()
 
 
 def _as_pretty(data: bytes) -> bytes:
@@ -168,28 +182,31 @@ async def of_page(page: Page, columns: Columns, request: Request, wanted: Wanted
                 table = {**part, "rows": list(part.get("rows") or ())}
         return await of_value(table, request, wanted)
     if wanted.kind == "PartialObjectMetadataList":
-        items = [metadata_only(one.obj, wanted.version) for one in page.items]
-        api_version = f"meta.k8s.io/{wanted.version}"
-        value = {"kind": wanted.kind, "apiVersion": api_version, "metadata": meta, "items": items}
-        return await of_value(value, request, wanted)
+        head = {"kind": wanted.kind, "apiVersion": f"meta.k8s.io/{wanted.version}", "metadata": meta}
+        version = wanted.version
+        data = await _joined(head, page.items, lambda one: encode(metadata_only(one.obj, version)))
+        return await of_encoded(data, request, wanted)
     if wanted.kind:
         raise _not_acceptable()
-    return await of_encoded(await _joined(columns.kind, page.items, meta), request, wanted)
+    kind = columns.kind
+    head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta}
+    # Items of built-in kinds come without apiVersion and kind, as the real server sends them.
+    form = Stored.encoded if kind.custom else functools.partial(_bare, kind)
+    return await of_encoded(await _joined(head, page.items, form), request, wanted)
 
 
-async def _joined(kind: Kind, items: Sequence[Stored], meta: Object) -> bytes:
-    """The list's bytes. Items of built-in kinds come without apiVersion and kind, as the real server sends them."""
-    head = encode({"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta})
+async def _joined(head: Object, items: Sequence[Stored], form: Callable[[Stored], bytes]) -> bytes:
+    """The list's bytes."""
     parts: list[bytes] = []
     for number, one in enumerate(items):
-        data = one.encoded()
-        parts.append(data if kind.custom else _bare(kind, one, data))
-        if number % 200 == 199:
+        parts.append(form(one))
+        if number % _TOGETHER == _TOGETHER - 1:
             await asyncio.sleep(0)
-    return b'%s,"items":[%s]}' % (head[:-1], b",".join(parts))
+    return b'%s,"items":[%s]}' % (encode(head)[:-1], b",".join(parts))
 
 
-def _bare(kind: Kind, stored: Stored, data: bytes) -> bytes:
+def _bare(kind: Kind, stored: Stored) -> bytes:
+    data = stored.encoded()
     names = (kind.kind.encode(), kind.api_version.encode())
     begun = b'{"kind":"%s","apiVersion":"%s",' % names
     if data.startswith(begun):

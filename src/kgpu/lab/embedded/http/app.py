@@ -23,7 +23,7 @@ from kgpu.lab.embedded.http.answers import Answer
 from kgpu.lab.embedded.http.metrics import Labels
 from kgpu.lab.embedded.http.request import Request
 from kgpu.lab.embedded.http.resources import Asked, Served
-from kgpu.lab.embedded.status import ApiError
+from kgpu.lab.embedded.status import ApiError, bad_request
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class App:
         allowed, reason = self._auth.allowed(user, attributes)
         if not allowed:
             raise denial(user, attributes, reason)
-        if not request.resource:
+        if not request.resource or not any(kind.group == request.group for kind in self._served.kinds):
             return await self._others.answer(request)
         kind = resources.find(self._served.kinds, request)
         read = functools.partial(body.read, receive, request.header("content-length"))
@@ -115,11 +115,8 @@ class App:
         groups = tuple(filter(None, (one.strip() for one in request.header("impersonate-group").split(","))))
         if not name:
             if groups:
-                raise ApiError(
-                    500, "InternalError",
-                    "Internal error occurred: requested [{groups  "
-                    f"{groups[0]}  authentication.k8s.io/v1  }}] without impersonating a user",
-                )  # fmt: skip
+                listed = " ".join(f"{{Group  {one}    }}" for one in groups)
+                raise bad_request(f"requested [{listed}] without impersonating a user")
             return user
         wanted = [("users", name)] + [("groups", group) for group in groups]
         if name.startswith("system:serviceaccount:") and name.count(":") == 3:

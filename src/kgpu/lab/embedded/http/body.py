@@ -13,15 +13,16 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats import yaml
-from kgpu.lab.embedded.http import protobuf
+from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 MAX_BYTES: Final = 3 * 1024 * 1024
-MAX_DEPTH: Final = 500
+# What walks objects takes two frames of Python's stack for a level.
+MAX_DEPTH: Final = 250
 _SLOW: Final = 64 * 1024  # bytes whose decoding is left to another thread
 _UNUSUAL: Final = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{18}|[0-9][eE]")
-_HEAD: Final = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+HEAD: Final = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
 _GO_KINDS: Final = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 JSON_TYPES: Final = frozenset({"application/json", ""})
 YAML_TYPES: Final = frozenset({"application/yaml", "text/yaml", "text/x-yaml"})
@@ -70,8 +71,17 @@ def decode_now(data: bytes, media: str) -> tuple[Any, list[str]]:
         try:
             return yaml.load(data.decode("utf-8", "replace"), source="body"), []
         except ConfigError as error:
-            raise NotJson(f"yaml: {' '.join(error.what.split())}") from None
+            raise NotJson(f"yaml: {_yaml_complaint(' '.join(error.what.split()))}") from None
     return from_json(data)
+
+
+_YAML_WHERE: Final = re.compile(r"^.*?line (\d+), column \d+: (?:while [^,]*, )?(.*)$")
+
+
+def _yaml_complaint(what: str) -> str:
+    """``line 3: did not find ...``, as from Go's parser."""
+    found = _YAML_WHERE.match(what)
+    return f"line {found[1]}: {found[2]}" if found else what
 
 
 def from_json(data: bytes) -> tuple[Any, list[str]]:
@@ -185,70 +195,97 @@ def _paths(value: Any, duplicates: list[tuple[dict[str, Any], str]]) -> list[str
     return found
 
 
+def go_kind(value: Any) -> str:
+    """What Go's complaints call a JSON value."""
+    return _GO_KINDS.get(type(value), "value")
+
+
 def media_of(content_type: str) -> str:
     """Without parameters, in lower case."""
-    return content_type.split(";", 1)[0].strip().lower()
+    if not content_type.strip():
+        return ""
+    return content_type.split(";", 1)[0].strip().lower() or "?"
 
 
-async def object_of(data: bytes, content_type: str, kind: str) -> tuple[Object, list[str]]:
-    """An object of a create or an update, with complaints about duplicate fields. Raises ApiError 400 and 415."""
+async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tuple[Object, list[str]]:
+    """An object of a create or an update, with complaints about duplicate fields. Raises ApiError 400 and 415.
+
+    ``want`` is the (apiVersion, kind) that belongs here.
+    """
+    kind = want[1]
     media = media_of(content_type)
     if media not in KNOWN_TYPES:
         raise unsupported()
-    begun = (
-        f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: "
-    )
+    unrecognized = f"the object provided is unrecognized (must be of type {kind}): "
+    begun = f"{unrecognized}couldn't get version/kind; json parse error: "
     if media == protobuf.MEDIA:
-        return _of_protobuf(data, kind), []
+        try:
+            return await of_protobuf(data, want), []
+        except protobuf.BadMessageError as error:
+            if not error.kind:
+                raise bad_request(f"{unrecognized}{error} ({_shown(data)})") from None
+            version = error.api_version.rpartition("/")[2]
+            raise bad_request(f'{error.kind} in version "{version}" cannot be handled as a {kind}: {error}') from None
     try:
         value, duplicates = await decode(data, media)
     except NotJson as error:
+        begun = begun.partition("couldn't get")[0] if str(error).startswith("yaml: ") else begun
         raise bad_request(f"{begun}{error} ({_shown(data)})") from None
     if not isinstance(value, dict):
         if value is None and data:
             value = {}
         else:
-            found = _GO_KINDS.get(type(value), "value")
-            raise bad_request(f"{begun}json: cannot unmarshal {found} into Go value of type {_HEAD} ({_shown(data)})")
+            found = go_kind(value)
+            raise bad_request(f"{begun}json: cannot unmarshal {found} into Go value of type {HEAD} ({_shown(data)})")
     for name in ("apiVersion", "kind"):
         one = value.get(name)
         if one is not None and not isinstance(one, str):
-            found = _GO_KINDS.get(type(one), "value")
+            found = go_kind(one)
             problem = f"json: cannot unmarshal {found} into Go struct field .{name} of type string"
             raise bad_request(f"{begun}{problem} ({_shown(data)})")
     return value, duplicates
 
 
-def _of_protobuf(data: bytes, kind: str) -> Object:
+async def of_protobuf(data: bytes, default: tuple[str, str]) -> Object:
+    """As ``protobuf.decode``. Raises protobuf.BadMessageError."""
+    if len(data) > _SLOW:
+        return await asyncio.to_thread(protobuf.decode, data, default, _json_in_protobuf)
+    return protobuf.decode(data, default, _json_in_protobuf)
+
+
+def _json_in_protobuf(data: bytes) -> Any:
     try:
-        return protobuf.decode(data)
-    except protobuf.BadMessageError as error:
-        words = f"the object provided is unrecognized (must be of type {kind}): {error} ({data[:64].hex()})"
-        raise bad_request(words) from None
+        return from_json(data)[0]
+    except NotJson as error:
+        raise protobuf.BadMessageError(str(error)) from None
 
 
-def of_kind(obj: Object, kind: Kind, row: Object) -> Object:
-    """The object with apiVersion and kind, which may be left out; ApiError 400 when they are another kind's.
-
-    ``row`` is the discovery row of a subresource whose body is of another kind, {} for the kind itself.
-    """
-    want = row.get("kind") or kind.kind
+def wanted(kind: Kind, row: Object) -> tuple[str, str]:
+    """(apiVersion, kind) of a body. ``row`` is the discovery row of a subresource, {} for the kind itself."""
     version = row.get("version") or kind.version
     group = row.get("group") or ("" if row.get("version") else kind.group)
-    api_version = f"{group}/{version}" if group else version
-    have_kind, have_version = obj.get("kind") or want, obj.get("apiVersion") or api_version
-    if (have_kind, have_version) == (want, api_version):
-        return {"kind": want, "apiVersion": api_version} | {
+    return f"{group}/{version}" if group else version, row.get("kind") or kind.kind
+
+
+def of_kind(obj: Object, want: tuple[str, str]) -> Object:
+    """The object with apiVersion and kind, which may be left out; ApiError 400 when they are not ``want``."""
+    api_version, kind = want
+    have_kind, have_version = obj.get("kind") or kind, obj.get("apiVersion") or api_version
+    if (have_version, have_kind) == want:
+        return {"kind": kind, "apiVersion": api_version} | {
             name: value for name, value in obj.items() if name not in ("kind", "apiVersion")
         }
     short = have_version.rpartition("/")[2]
-    if have_kind == want or have_version != api_version:
-        reason = (
-            f'no kind "{have_kind}" is registered for version "{have_version}" in scheme "pkg/runtime/scheme.go:111"'
-        )
-    else:
-        reason = f"converting (v1.{have_kind}) to (core.{want}): unknown conversion"
-    raise bad_request(f'{have_kind} in version "{short}" cannot be handled as a {want}: {reason}')
+    reason = not_registered(have_kind, have_version)
+    if (have_version, have_kind) in protobuf.types():
+        group = api_version.partition(".")[0].partition("/")[0] if "/" in api_version else "core"
+        reason = f"converting ({short}.{have_kind}) to ({group}.{kind}): unknown conversion"
+    raise bad_request(f'{have_kind} in version "{short}" cannot be handled as a {kind}: {reason}')
+
+
+def not_registered(kind: str, api_version: str) -> str:
+    """Go's words for a kind that the API does not have."""
+    return f'no kind "{kind}" is registered for version "{api_version}" in scheme "pkg/runtime/scheme.go:111"'
 
 
 def unsupported() -> ApiError:
@@ -264,4 +301,4 @@ def _shown(data: bytes) -> str:
     text = data.decode("utf-8", "replace").strip()
     if text.startswith("{"):
         return text if len(text) <= 30 else f"{text[:30]} ..."
-    return data.hex()[:64]
+    return data.hex() if len(data) <= 30 else f"{data[:30].hex()} ..."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
-from kgpu.lab.embedded.http import body, protobuf
+from kgpu.lab.embedded.http import body
 from kgpu.lab.embedded.http.request import Request
 from kgpu.lab.embedded.status import (
     FieldError,
@@ -71,7 +72,10 @@ def _watch_errors(request: Request, made: ListOptions) -> list[FieldError]:
     if sent or not made.match:
         return []
     why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-    return [forbidden_field("resourceVersionMatch", why)]
+    found = [forbidden_field("resourceVersionMatch", why)]
+    if made.match != "NotOlderThan":
+        found.append(unsupported("resourceVersionMatch", made.match, ("NotOlderThan",)))
+    return found
 
 
 def _list_errors(request: Request, made: ListOptions) -> list[FieldError]:
@@ -142,14 +146,17 @@ async def of_delete(request: Request, data: bytes) -> DeleteOptions:
     orphan = found.get("orphanDependents")
     preconditions = found.get("preconditions") or {}
     dry_run = found.get("dryRun") or []
-    problem = next((name for name, ok in (
-        ("gracePeriodSeconds", grace is None or (isinstance(grace, int) and not isinstance(grace, bool))),
-        ("preconditions", isinstance(preconditions, dict)),
-        ("orphanDependents", orphan is None or isinstance(orphan, bool)),
-        ("dryRun", isinstance(dry_run, list) and all(isinstance(one, str) for one in dry_run)),
-    ) if not ok), "")  # fmt: skip
+    problem = next(((name, go) for name, go, ok in (
+        ("gracePeriodSeconds", "int64", grace is None or (isinstance(grace, int) and not isinstance(grace, bool))),
+        ("preconditions", "v1.Preconditions", isinstance(preconditions, dict)),
+        ("orphanDependents", "bool", orphan is None or isinstance(orphan, bool)),
+        ("dryRun", "[]string", isinstance(dry_run, list) and all(isinstance(one, str) for one in dry_run)),
+    ) if not ok), None)  # fmt: skip
     if problem:
-        raise bad_request(f"json: cannot unmarshal into Go struct field DeleteOptions.{problem}")
+        have = body.go_kind(found[problem[0]])
+        raise bad_request(
+            f"json: cannot unmarshal {have} into Go struct field DeleteOptions.{problem[0]} of type {problem[1]}"
+        )
     errors: list[FieldError] = []
     if propagation and orphan is not None:
         why = "orphanDependents and deletionPropagation cannot be both set"
@@ -179,9 +186,12 @@ async def _delete_body(data: bytes, request: Request) -> Object:
         raise body.unsupported()
     if media == protobuf.MEDIA:
         try:
-            return protobuf.decode(data)
+            sent = await body.of_protobuf(data, ("v1", "DeleteOptions"))
         except protobuf.BadMessageError as error:
             raise bad_request(str(error)) from None
+        if sent["kind"] != "DeleteOptions":
+            raise bad_request(body.not_registered(sent["kind"], sent["apiVersion"]))
+        return sent
     try:
         value, _ = await body.decode(data, media)
     except body.NotJson as error:
@@ -190,10 +200,14 @@ async def _delete_body(data: bytes, request: Request) -> Object:
         return {}
     if not isinstance(value, dict):
         raise bad_request(
-            "couldn't get version/kind; json parse error: json: cannot unmarshal it into Go value of type struct"
+            f"couldn't get version/kind; json parse error: json: cannot unmarshal {body.go_kind(value)} into Go "
+            f"value of type {body.HEAD}"
         )
     if value.get("kind") not in (None, "", "DeleteOptions"):
-        raise bad_request(f"decoded object cannot be converted to DeleteOptions: {shown(value.get('kind'))}")
+        raise bad_request(
+            f"no kind {shown(value.get('kind'))} is registered for version {shown(value.get('apiVersion') or '')} in "
+            'scheme "pkg/runtime/scheme.go:111"'
+        )
     found: dict[str, Any] = value
     return found
 

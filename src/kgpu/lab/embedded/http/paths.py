@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -17,6 +18,9 @@ from kgpu.lab.embedded.status import ApiError, Object
 KNOWN: Final = frozenset({"/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/metrics", "/openapi", "/"})
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
 _OPENAPI: Final = "/openapi/v3"
+_OPENAPI_2: Final = "/openapi/v2"
+# Clients ask with an @, which no media type can have; the answer's name is the proper one.
+_OPENAPI_2_MEDIA: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 Check = Callable[[], str]
 """"" when all is well, else what is wrong."""
@@ -35,6 +39,10 @@ class Documents(Protocol):
 
     def hash_of(self, path: str) -> str:
         """Of the content; "" when there is none."""
+        ...
+
+    def older(self, *, protobuf: bool) -> bytes:
+        """OpenAPI v2."""
         ...
 
 
@@ -58,7 +66,7 @@ class Paths:
         handler = self._HANDLERS.get(top)
         if handler is None:
             return answers.text("404 page not found\n", 404)
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD") and top not in _HEALTH:
             message = "the server does not allow this method on the requested resource"
             raise ApiError(405, "MethodNotAllowed", message, {})
         answer: Answer = await handler(self, request, path)
@@ -67,7 +75,7 @@ class Paths:
     async def _root(self, request: Request, path: str) -> Answer:
         del path
         health = [one for top in _HEALTH for one in (top, *(f"{top}/{name}" for name in self._checks))]
-        openapi = ["/openapi/v3", "/openapi/v3/"] if self._documents is not None else []
+        openapi = ["/openapi/v2", "/openapi/v3", "/openapi/v3/"] if self._documents is not None else []
         found = sorted([*self._discovery.paths(), *health, "/metrics", *openapi, "/version"])
         return await answers.of_value({"paths": found}, request, negotiate.Wanted())
 
@@ -80,9 +88,10 @@ class Paths:
                 return _with_etag(request, data + b"\n", media, discovery.etag(data), public=True)
         found = self._discovery.document(path)
         if found is None:
-            if path.count("/") >= 3:
-                return answers.text("404 page not found\n", 404)
-            raise not_there()
+            group = path.split("/")[2] if path.count("/") >= 2 else ""
+            if path.count("/") == 3 and self._discovery.document(f"/apis/{group}") is not None:
+                raise not_there()
+            return answers.text("404 page not found\n", 404)
         if negotiate.pretty(request) or "yaml" in request.header("accept"):
             return await answers.of_encoded(found, request, negotiate.choose(request))
         return Answer(200, found + b"\n")
@@ -120,6 +129,11 @@ class Paths:
         return Answer(200, self._metrics.render(), metrics.MEDIA)
 
     async def _openapi(self, request: Request, path: str) -> Answer:
+        if path == _OPENAPI_2 and self._documents is not None:
+            protobuf = _OPENAPI_2_MEDIA in request.header("accept").replace("@", ".")
+            older = await asyncio.to_thread(self._documents.older, protobuf=protobuf)
+            tag = f'"{hashlib.sha512(older).hexdigest().upper()}"'
+            return _with_etag(request, older, _OPENAPI_2_MEDIA if protobuf else "application/json", tag)
         if self._documents is None or not (path == _OPENAPI or path.startswith(f"{_OPENAPI}/")):
             return answers.text("404 page not found\n", 404)
         name = path.removeprefix(_OPENAPI).strip("/")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -12,11 +14,14 @@ from kgpu.lab.embedded.http.answers import Answer, Columns
 from kgpu.lab.embedded.http.metrics import Metrics
 from kgpu.lab.embedded.http.request import Request, not_allowed, not_there
 from kgpu.lab.embedded.kinds import Kind, Kinds
+from kgpu.lab.embedded.patch import unsupported
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 if TYPE_CHECKING:
     from kgpu.lab.embedded.core import Core
 
+_TOGETHER: Final = 10  # objects of a collection that are deleted before others get their turn
+_WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _PATCHES: Final = (
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -38,6 +43,10 @@ class Custom(Protocol):
 
     def printer_columns(self, kind: Kind) -> list[Object]:
         """``additionalPrinterColumns`` of the version."""
+        ...
+
+    def deprecation(self, kind: Kind) -> str:
+        """What every answer of a deprecated version warns of, else ""."""
         ...
 
 
@@ -81,8 +90,13 @@ class Asked:
 def find(kinds: Kinds, request: Request) -> Kind:
     """The kind, when the path and the verb fit it. Raises ApiError 404 and 405."""
     kind = kinds.find(request.group, request.version, request.plural)
-    if kind is None or request.rest or ".." in (request.namespace, request.name):
+    if kind is None or request.rest:
         raise not_there()
+    for one in (request.namespace, request.name):
+        if one in (".", ".."):
+            raise bad_request(
+                f"{'Name' if one is request.name else 'Namespace'} parameter invalid: \"{one}\": may not be '{one}'"
+            )
     whole = request.plural == "namespaces" and request.namespace == request.name
     # Without a namespace objects can be listed and watched, but their names mean nothing.
     wrong = request.name and not request.namespace if kind.namespaced else request.namespace and not whole
@@ -113,14 +127,25 @@ async def answer(served: Served, asked: Asked) -> Answer:
     """What the request comes to. Raises ApiError."""
     request = asked.request
     if request.subresource in _STREAMS:
-        raise _no_streams(request)
+        raise _no_streams(request, served.core.get(asked.kind, asked.namespace, request.name).obj)
     deprecated = _DEPRECATED.get((request.group, request.version, request.plural))
+    if asked.kind.custom and served.custom is not None:
+        deprecated = served.custom.deprecation(asked.kind)
     if deprecated:
         asked.warnings.append(deprecated)
-    return await _VERBS[request.verb](served, asked)
+    found = await _VERBS[request.verb](served, asked)
+    if request.verb in _WRITES:
+        await served.core.kept()
+    return found
 
 
-def _no_streams(request: Request) -> ApiError:
+def _no_streams(request: Request, obj: Object) -> ApiError:
+    """Pods that the real server could not reach either are refused in its words."""
+    if request.plural == "pods":
+        if request.subresource in ("exec", "attach"):
+            logs.container_of(obj, request.query.text("container"))
+        if not (obj.get("spec") or {}).get("nodeName"):
+            return bad_request(f"pod {request.name} does not have a host assigned")
     what = _STREAMS[request.subresource]
     message = f"the embedded lab can't {what} {request.plural}; use the real lab for that (kgpu lab up --real)"
     return ApiError(501, "NotImplemented", message, {"name": request.name, "kind": request.plural})
@@ -168,10 +193,10 @@ async def _create(served: Served, asked: Asked) -> Answer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     obj, call = await _object(served, asked, "CreateOptions")
-    found = served.core.create(
-        kind, asked.namespace, obj, call, name=request.name, subresource=request.subresource
-    )  # fmt: skip
-    asked.warnings.extend(call.warnings)
+    with _warned(asked, call):
+        found = served.core.create(
+            kind, asked.namespace, obj, call, name=request.name, subresource=request.subresource
+        )  # fmt: skip
     return await answers.of_stored(found, served.columns(kind), request, wanted, 201)
 
 
@@ -179,9 +204,19 @@ async def _update(served: Served, asked: Asked) -> Answer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     obj, call = await _object(served, asked, "UpdateOptions")
-    stored = served.core.update(kind, asked.namespace, request.name, obj, call, subresource=request.subresource)
-    asked.warnings.extend(call.warnings)
-    return await answers.of_stored(stored, served.columns(kind), request, wanted)
+    status = 200 if served.core.has(kind, asked.namespace, request.name) else 201
+    with _warned(asked, call):
+        stored = served.core.update(kind, asked.namespace, request.name, obj, call, subresource=request.subresource)
+    return await answers.of_stored(stored, served.columns(kind), request, wanted, status)
+
+
+@contextlib.contextmanager
+def _warned(asked: Asked, call: Call) -> Iterator[None]:
+    """The call's warnings reach the client, also when it is refused."""
+    try:
+        yield
+    finally:
+        asked.warnings.extend(call.warnings)
 
 
 async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call]:
@@ -189,8 +224,9 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
     request, kind = asked.request, asked.kind
     data = await asked.read()
     call = options.of_write(request, asked.user, name)
-    obj, duplicates = await body.object_of(data, request.header("content-type"), asked.row.get("kind") or kind.kind)
-    obj = body.of_kind(obj, kind, asked.row)
+    want = body.wanted(kind, asked.row)
+    obj, duplicates = await body.object_of(data, request.header("content-type"), want)
+    obj = body.of_kind(obj, want)
     if duplicates and call.validation == "Strict":
         raise bad_request(_strict(kind, asked, [*duplicates, *_unknown(served, asked, obj)]))
     if duplicates and call.validation == "Warn":
@@ -216,19 +252,25 @@ async def _patch(served: Served, asked: Asked) -> Answer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     media = body.media_of(request.header("content-type"))
-    if media not in _PATCHES or (kind.custom and media == _PATCHES[2]):
-        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+    custom = kind.custom and media == _PATCHES[2]
+    if media not in _PATCHES or custom:
+        raise unsupported(custom=custom)
     data = await asked.read()
     call = options.of_write(request, asked.user, "PatchOptions", media=media)
-    change, duplicates = await _change(data, media)
+    try:
+        change, duplicates = await _change(data, media)
+    except ApiError:
+        if media != options.APPLY:
+            served.core.get(kind, asked.namespace, request.name)  # that there is nothing to patch comes first
+        raise
     if duplicates and call.validation == "Strict":
         raise bad_request(f"strict decoding error: {', '.join(duplicates)}")
     if duplicates and call.validation == "Warn":
         call.warnings.extend(duplicates)
-    stored, made = served.core.patch(
-        kind, asked.namespace, request.name, media, change, call, subresource=request.subresource
-    )  # fmt: skip
-    asked.warnings.extend(call.warnings)
+    with _warned(asked, call):
+        stored, made = served.core.patch(
+            kind, asked.namespace, request.name, media, change, call, subresource=request.subresource
+        )  # fmt: skip
     return await answers.of_stored(stored, served.columns(kind), request, wanted, 201 if made else 200)
 
 
@@ -249,7 +291,7 @@ async def _change(data: bytes, media: str) -> tuple[Any, list[str]]:
         return change, duplicates
     have = {dict: "object", list: "array", str: "string", bool: "bool", type(None): "null"}.get(type(change), "number")
     target = "[]handlers.jsonPatchOp" if list_wanted else "map[string]interface {}"
-    said = "error decoding YAML" if apply else "error decoding patch"
+    said = "error decoding YAML: error unmarshaling JSON: while decoding JSON" if apply else "error decoding patch"
     raise bad_request(f"{said}: json: cannot unmarshal {have} into Go value of type {target}")
 
 
@@ -269,11 +311,15 @@ async def _delete_collection(served: Served, asked: Asked) -> Answer:
     listed = options.of_list(request, watch=False)
     given = await options.of_delete(request, await asked.read())
     call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent)
-    gone = served.core.delete_collection(
+    gone = []
+    for one in served.core.delete_collection(
         kind, asked.namespace, given, call, labels=listed.labels, fields=listed.fields
-    )  # fmt: skip
-    version = served.core.list(kind, asked.namespace, limit=1).version
-    return await answers.of_page(Page(list(gone), version), served.columns(kind), request, wanted)
+    ):  # fmt: skip
+        gone.append(one)
+        if len(gone) % _TOGETHER == 0:
+            await asyncio.sleep(0)
+    version = str(served.core.store.revision)
+    return await answers.of_page(Page(gone, version), served.columns(kind), request, wanted)
 
 
 _VERBS: Final[dict[str, Callable[[Served, Asked], Awaitable[Answer]]]] = {

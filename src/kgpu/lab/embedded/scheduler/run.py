@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import logging
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -19,13 +20,16 @@ from kgpu.fit import PodView, Snapshot, claims, read
 from kgpu.fit.cycle import Cycle
 from kgpu.fit.verdict import Verdict, conclude, feasible, verdict
 from kgpu.kube.informer import Informer, Scope
-from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource
+from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import kinds
 from kgpu.lab.embedded.controllers.cluster import wall_clock
 from kgpu.lab.embedded.controllers.recorder import Recorder
+from kgpu.lab.embedded.controllers.turns import Paced, turn
 from kgpu.lab.embedded.scheduler.act import Actions
 from kgpu.lab.embedded.scheduler.queue import News, Queue
 from kgpu.lab.embedded.scheduler.score import scores
+
+log = logging.getLogger(__name__)
 
 DEFAULT_NAME: Final = "default-scheduler"
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
@@ -75,7 +79,7 @@ class Scheduler:
         self._news = asyncio.Event()
         self._start = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pods = Informer(api, Scope(PODS), clock=clock, on_change=self._pod)
+        self._pods = Informer(api, Scope(PODS), clock=clock, on_change=self._heard)
         self._others = [
             Informer(api, Scope(resource), clock=clock, on_change=self._other(news)) for resource, news in _FOLLOWED
         ]
@@ -101,9 +105,13 @@ class Scheduler:
             if pod is None or pod.node or pod.deleting:
                 self.queue.remove(entry.uid)
                 continue
-            self._decide(pod)
-            # Whoever else is served by this loop comes first.
-            await asyncio.sleep(0)
+            try:
+                await self._decide(pod)
+            except Exception:
+                # One pod that can't be judged must not keep the others waiting.
+                log.exception("%s could not be scheduled", pod.id)
+                self.queue.failed(entry.uid, self._clock.monotonic())
+            await turn()
 
     async def _rest(self) -> None:
         self._news.clear()
@@ -118,6 +126,12 @@ class Scheduler:
                 wait.cancel()
 
     # Following the API
+
+    def _heard(self, change: Change, obj: Object) -> None:
+        try:
+            self._pod(change, obj)
+        except Exception:
+            log.exception("pod %s/%s could not be read", namespace_of(obj), name_of(obj))
 
     def _pod(self, change: Change, obj: Object) -> None:
         view = read.pod(obj)
@@ -160,7 +174,12 @@ class Scheduler:
 
     def _other(self, news: News) -> Callable[[Change, Object], None]:
         def follow(change: Change, obj: Object) -> None:
-            for view in read.views((obj,)):
+            try:
+                views = list(read.views((obj,)))
+            except Exception:
+                log.exception("%s could not be read", name_of(obj))
+                return
+            for view in views:
                 if change is Change.DELETED:
                     self.snapshot.drop(view)
                 else:
@@ -184,10 +203,15 @@ class Scheduler:
 
     # Deciding
 
-    def _decide(self, pod: PodView) -> None:
+    async def _decide(self, pod: PodView) -> None:
         snapshot = self.snapshot
         cycle = Cycle(pod, snapshot) if snapshot.nodes else None
-        node = self._choose(cycle) if cycle is not None and cycle.rejection is None else ""
+        node = await self._choose(cycle) if cycle is not None and cycle.rejection is None else ""
+        now = snapshot.pods.get(pod.id)
+        if now is None or now.node or now.deleting:
+            self.queue.remove(pod.id)
+            return
+        pod = now
         if node:
             self._assumed[pod.id] = node
             snapshot.put(replace(pod, node=node))
@@ -204,7 +228,7 @@ class Scheduler:
         if found.preemption is not None:
             self._spawn(self._preempt(pod, found))
 
-    def _choose(self, cycle: Cycle) -> str:
+    async def _choose(self, cycle: Cycle) -> str:
         """The best node, "" for none."""
         pod, nodes = cycle.pod, self.snapshot.nodes
         reserved = nodes.get(pod.nominated)
@@ -214,9 +238,15 @@ class Scheduler:
         self._start = (self._start + looked) % max(len(nodes), 1)
         if len(names) <= 1:
             return names[0] if names else ""
-        points = scores(pod, [nodes[name] for name in names], self.snapshot)
+        # In a large cluster each half takes some milliseconds. Only this scheduler gives room away, so that what
+        # others change in between makes a choice worse but not wrong.
+        await turn()
+        left = [nodes[name] for name in names if name in nodes]
+        if not left:
+            return ""
+        points = scores(pod, left, self.snapshot)
         best = max(points.values())
-        return self._dice.choice([name for name in names if points[name] == best])
+        return self._dice.choice([name for name, found in points.items() if found == best])
 
     def _nominate(self, pod: PodView, found: Verdict) -> str | None:
         """The node that room is made on, "" when there is none, None to leave what was said before."""
@@ -273,4 +303,4 @@ def _worth_a_try(before: PodView, view: PodView) -> bool:
 
 async def run(api: KubeApi, *, name: str = DEFAULT_NAME) -> None:
     """Schedule the pods whose ``schedulerName`` is ``name`` until cancelled."""
-    await Scheduler(api, name=name).run()
+    await Scheduler(Paced(api), name=name).run()

@@ -6,7 +6,7 @@ their controller, where kube-scheduler looks for services and sets that select t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from kgpu.fit.filters_pods import Reach, repels
@@ -36,9 +36,13 @@ def scores(pod: PodView, nodes: list[NodeState], snapshot: Snapshot) -> Points:
 def _taints(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
     found: Points = {}
     for node in nodes:
-        soft = [taint for taint in node.view.taints if taint.effect == "PreferNoSchedule"]
-        found[node.name] = float(sum(not tolerated(taint, pod.tolerations) for taint in soft))
-    return _normal(found, less_is_better=True)
+        if node.view.taints:
+            soft = [taint for taint in node.view.taints if taint.effect == "PreferNoSchedule"]
+            if count := sum(not tolerated(taint, pod.tolerations) for taint in soft):
+                found[node.name] = float(count)
+    if not found:
+        return {}  # the same for all
+    return _normal({node.name: found.get(node.name, 0.0) for node in nodes}, less_is_better=True)
 
 
 def _affinity(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
@@ -52,28 +56,26 @@ def _affinity(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
     )
 
 
-def _fractions(node: NodeState, used: Mapping[str, int], more: Mapping[str, int]) -> list[float]:
-    allocatable = node.view.allocatable
-    return [
-        min((used.get(name, 0) + more.get(name, 0)) / allocatable[name], 1.0)
-        for name in (CPU, MEMORY)
-        if allocatable.get(name)
-    ]
-
-
-def _least(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+def _room(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
+    """Least allocated and balanced allocation, of equal weight. Asked for every node of every pod: kept plain."""
+    cpu, memory = pod.nonzero.get(CPU, 0), pod.nonzero.get(MEMORY, 0)
+    cpu_asked, memory_asked = pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0)
     found: Points = {}
     for node in nodes:
-        fractions = _fractions(node, node.nonzero, pod.nonzero)
-        found[node.name] = BEST * sum(1 - one for one in fractions) / len(fractions) if fractions else 0.0
-    return found
-
-
-def _balanced(pod: PodView, nodes: list[NodeState], _: Snapshot) -> Points:
-    found: Points = {}
-    for node in nodes:
-        fractions = _fractions(node, node.used, pod.requests)
-        found[node.name] = BEST * (1 - abs(fractions[0] - fractions[-1]) / 2) if fractions else 0.0
+        allocatable, taken, used = node.view.allocatable, node.nonzero, node.used
+        cpus, bytes_ = allocatable.get(CPU), allocatable.get(MEMORY)
+        free, kinds, balance = 0.0, 0, 0.0
+        if cpus:
+            free += max(0.0, 1 - (taken.get(CPU, 0) + cpu) / cpus)
+            kinds += 1
+            balance = min(1.0, (used.get(CPU, 0) + cpu_asked) / cpus)
+        if bytes_:
+            free += max(0.0, 1 - (taken.get(MEMORY, 0) + memory) / bytes_)
+            kinds += 1
+            balance -= min(1.0, (used.get(MEMORY, 0) + memory_asked) / bytes_)
+        if kinds:
+            even = 1 - abs(balance) / 2 if kinds > 1 else 1.0
+            found[node.name] = BEST * (free / kinds + even)
     return found
 
 
@@ -156,8 +158,7 @@ def _normal(raw: Points, *, less_is_better: bool = False) -> Points:
 _RULES: Final[Iterable[tuple[float, Callable[[PodView, list[NodeState], Snapshot], Points]]]] = (
     (3, _taints),
     (2, _affinity),
-    (1, _least),
-    (1, _balanced),
+    (1, _room),
     (2, _spread),
     (2, _neighbours),
 )

@@ -74,7 +74,7 @@ def _create(kind: Kind, obj: Object) -> None:
         clear_status(kind, obj)
     if kind.key in _GENERATION:
         meta["generation"] = 1
-    elif kind.key != ("", "pods"):
+    elif not meta.get("generation"):
         meta.pop("generation", None)
     special = _ON_CREATE.get(kind.key)
     if special is not None:

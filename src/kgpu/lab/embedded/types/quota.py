@@ -199,12 +199,18 @@ def kinds_needed(quota: Object, known: Iterable[Key] = ()) -> set[Key]:
     return {key for key in usual | set(known) if any(counts(name, key) for name in hard)}
 
 
-def quota_usage(quota: Object, objects: Mapping[Key, Iterable[Object]]) -> Usage:
-    """``status.used`` exactly: one entry for every key of ``spec.hard``, zero where nothing counts.
+def _counted(name: str) -> bool:
+    return any(counts(name, key) for key in (PODS, *(("", plural) for plural in _COUNTED)))
 
-    ``objects`` by (group, plural), those of the quota's namespace; ``kinds_needed`` says which.
+
+def quota_usage(quota: Object, objects: Mapping[Key, Iterable[Object]]) -> Usage:
+    """``status.used`` exactly: one entry for every key of ``spec.hard`` that some evaluator knows, zero without use.
+
+    A key that none knows, such as ``limits.nvidia.com/gpu``, limits nothing and has no entry. ``objects`` by (group,
+    plural), those of the quota's namespace; ``kinds_needed`` says which.
     """
-    used: Usage = {name: _zero(name, quota) for name in quota["spec"].get("hard") or ()}
+    names = [name for name in quota["spec"].get("hard") or () if name.startswith("count/") or _counted(name)]
+    used: Usage = {name: _zero(name, quota) for name in names}
     for (group, plural), found in objects.items():
         for obj in found:
             if matches(quota, group, plural, obj):

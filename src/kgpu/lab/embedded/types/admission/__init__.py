@@ -1,8 +1,8 @@
 """Admission as a default kube-apiserver has it: the plugins that are on, in their order.
 
-``chain()`` gives fresh plugins; mutating ones have ``mutating = True``. None keeps state: all is looked up in
-``Reads``. Off, as by default: PodNodeSelector, ExtendedResourceToleration, AlwaysPullImages. Not there: PodSecurity
-and webhooks.
+``chain()`` gives fresh plugins; mutating ones have ``mutating = True``. All is looked up in ``Reads``; what keeps sums
+has ``attach(core)``. Off, as by default: PodNodeSelector, ExtendedResourceToleration, AlwaysPullImages. Not there:
+PodSecurity and webhooks.
 """
 
 from __future__ import annotations

@@ -1,19 +1,39 @@
 """ResourceQuota: nothing that would use more than a namespace may.
 
-Usage is what is stored at this very moment, added up exactly; ``status.used`` is the quota controller's.
+Usage is what is stored at this very moment, added up exactly; ``status.used`` is the quota controller's. Attached to
+a core it keeps that sum up to date, alone it counts anew each time.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from kgpu.base.quantity import ZERO, Quantity
 from kgpu.lab.embedded.core.model import Reads, Review
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types import quota as rules
 from kgpu.lab.embedded.types.admission.base import PODS, refused
+from kgpu.lab.embedded.types.admission.used import Used
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.core import Core
 
 
 class ResourceQuota:
     """Counts creates and updates against every quota of the namespace that matches the object."""
+
+    def __init__(self) -> None:
+        self._used: Used | None = None
+
+    def attach(self, core: Core) -> None:
+        """Follow what is written from now on."""
+        reads = core.reads
+        used = self._used = Used(reads.list)
+        core.on_commit(
+            lambda key, change, stored, _old: used.note(
+                key, stored.namespace, stored.name, None if change == "DELETED" else stored.obj
+            )
+        )
 
     def admit(self, review: Review, reads: Reads) -> None:
         if review.operation not in {"CREATE", "UPDATE"} or not review.namespace or review.subresource:
@@ -25,8 +45,7 @@ class ResourceQuota:
             if rules.matches(quota, kind.group, kind.plural, review.obj):
                 self._check(review, reads, quota)
 
-    @staticmethod
-    def _check(review: Review, reads: Reads, quota: Object) -> None:
+    def _check(self, review: Review, reads: Reads, quota: Object) -> None:
         kind, hard = review.kind, _limits(quota)
         if kind.key == PODS:
             missing = rules.unstated(hard, review.obj["spec"])
@@ -40,7 +59,10 @@ class ResourceQuota:
         wanted = {name: amount for name, amount in wanted.items() if name in hard and amount.nanos > 0}
         if not wanted:
             return
-        used = rules.quota_usage(quota, {kind.key: reads.list(kind.group, kind.plural, review.namespace)})
+        if self._used is not None:
+            used = self._used.of(quota, kind.key)
+        else:
+            used = rules.quota_usage(quota, {kind.key: reads.list(kind.group, kind.plural, review.namespace)})
         over = sorted(name for name, amount in wanted.items() if used[name] + amount > hard[name])
         if over:
             parts = ({name: amounts[name] for name in over} for amounts in (wanted, used, hard))

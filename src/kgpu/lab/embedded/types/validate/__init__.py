@@ -45,9 +45,14 @@ CHECKS: Final[dict[tuple[str, str], Check]] = {
 def validate(kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
     """Every complaint; ``old`` is None on a create."""
     errors: Errors = []
+    if old is not None:
+        # Every update is checked so, whatever the kind, and most kinds do it again: causes come twice.
+        metadata_update(errors, obj["metadata"], old["metadata"])
     check = CHECKS.get(kind.key)
     if check is not None:
         check(errors, obj, old, subresource)
+    elif not kind.stored:
+        pass  # a question has no name
     elif old is None:
         metadata(errors, obj["metadata"], namespaced=kind.namespaced, rule=texts.subdomain)
     else:

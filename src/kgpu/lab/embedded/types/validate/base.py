@@ -41,7 +41,9 @@ def not_found(path: str, value: Any, detail: str = "") -> FieldError:
 
 
 def too_long(path: str, limit: int) -> FieldError:
-    return FieldError("FieldValueTooLong", path, "", f"may not be more than {limit} byte{'s' if limit != 1 else ''}")
+    return FieldError(
+        "FieldValueTooLong", path or "[]", "", f"may not be more than {limit} byte{'s' if limit != 1 else ''}"
+    )
 
 
 def too_many(path: str, count: int, limit: int) -> FieldError:

@@ -338,6 +338,19 @@ def _slice(errors: Errors, obj: Object, old: Object | None, subresource: str) ->
         seen.add(name)
 
 
+def _api_service(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
+    """Named after what it serves; that of the core group ends with a dot."""
+    del subresource
+    spec = obj["spec"]
+    wanted = f"{spec.get('version', '')}.{spec.get('group', '')}"
+
+    def rule(name: str) -> texts.Texts:
+        complaints = texts.path_segment(name)
+        return complaints or (() if name == wanted else (f'must be `spec.version+"."+spec.group`: "{wanted}"',))
+
+    _meta(errors, obj, old, namespaced=False, rule=rule)
+
+
 CHECKS: Final[dict[tuple[str, str], _Check]] = {
     ("policy", "poddisruptionbudgets"): _budget,
     ("scheduling.k8s.io", "priorityclasses"): _priority_class,
@@ -349,4 +362,5 @@ CHECKS: Final[dict[tuple[str, str], _Check]] = {
     ("resource.k8s.io", "resourceclaimtemplates"): _claim_template,
     ("resource.k8s.io", "deviceclasses"): _device_class,
     ("resource.k8s.io", "resourceslices"): _slice,
+    ("apiregistration.k8s.io", "apiservices"): _api_service,
 }

@@ -1,0 +1,179 @@
+"""``kgpu lab run`` and ``kgpu lab conform``: play scenarios on a lab, and compare what two labs say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kgpu.cli._common import ExampleCommand, output_option, print_json
+from kgpu.cli._lab import line, open_lab, which_lab
+
+if TYPE_CHECKING:
+    from kgpu.lab.port import Lab
+    from kgpu.lab.scenarios.conform import Difference
+    from kgpu.lab.scenarios.model import Scenario
+    from kgpu.lab.scenarios.run import Result, StepResult
+
+OUTPUT_LINES: Final = 24  # of a step's output that are shown
+_BACKENDS: Final = click.Choice(["embedded", "real"])
+
+
+@click.command(
+    "run",
+    cls=ExampleCommand,
+    examples="kgpu lab run first-gpu-pod\nkgpu lab run mig-mixed --backend real\nkgpu lab run --list",
+)
+@which_lab
+@click.argument("scenario", required=False)
+@click.option("--backend", type=_BACKENDS, help="Which kind of lab. Default: the one that is up, else embedded.")
+@click.option("--list", "listing", is_flag=True, help="List the scenarios.")
+@click.option("--keep", is_flag=True, help="Leave the scenario's objects for a look.")
+@output_option()
+def run(
+    *, name: str, folder: Path | None, scenario: str | None, backend: str | None, listing: bool, keep: bool, output: str
+) -> None:
+    """Play SCENARIO (a name or a file) and check every step. Exit code 3 when one is not as expected.
+
+    A lab that is not up is brought up first.
+    """
+    from kgpu.lab.scenarios import model
+    from kgpu.lab.scenarios import run as runner
+
+    if listing or scenario is None:
+        _list_scenarios(output)
+        return
+    story = model.load(scenario)
+    there = open_lab(name, folder, kind=backend or "")
+    ensure_up(there, folder)
+    _warn_of_leftovers(there, folder)
+    text = output == "text"
+    if text:
+        click.echo(f"{story.title}\n\n{story.story.rstrip()}\n")
+    result = runner.play(story, there.backend(), listener=print_step if text else None, say=_say, keep=keep)
+    if text:
+        verdict = "as expected" if result.ok else "NOT as expected"
+        kind = there.about.kind
+        click.echo(f"{story.name}: {verdict}, {len(result.steps)} steps in {result.seconds:.1f} s on the {kind} lab")
+    else:
+        print_json(result.to_json())
+    if not result.ok:
+        raise click.exceptions.Exit(3)
+
+
+def ensure_up(there: Lab, folder: Path | None) -> None:
+    """Bring it up unless it is; Ctrl-C tells what is left."""
+    from kgpu.cli.lab import told_when_interrupted
+
+    if there.running and there.about.complete:
+        return
+    if not there.about.kubectl:
+        from kgpu.lab.real import build
+
+        build.ensure_kubectl(there.progress)
+    with told_when_interrupted(there, folder):
+        there.up()
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _warn_of_leftovers(there: Lab, folder: Path | None) -> None:
+    from kgpu.lab import reset
+
+    found = reset.leftovers(there)
+    if found:
+        lines = "".join(f"  {one}\n" for one in found)
+        _say(f"The lab is not as it was made:\n{lines}`{line('reset', there.about.name, folder)}` puts it right.\n")
+
+
+def _list_scenarios(output: str) -> None:
+    from kgpu.lab.scenarios import model
+
+    stories = [model.load(known) for known in model.bundled()]
+    if output == "json":
+        print_json([{"name": story.name, "title": story.title, "story": story.story} for story in stories])
+        return
+    for story in stories:
+        click.echo(f"{story.name:20} {story.title}")
+
+
+def print_step(step: StepResult) -> None:
+    mark = click.style("ok", fg="green") if step.ok else click.style("WRONG", fg="red", bold=True)
+    click.echo(f"{mark}  {step.title} ({step.seconds:.1f} s)")
+    for number, words in enumerate(step.command.splitlines()):
+        click.echo(click.style(f"    {' ' if number else '$'} {words}", dim=True))
+    lines = step.output.splitlines()
+    for shown in lines[:OUTPUT_LINES]:
+        click.echo(f"    {shown}")
+    if len(lines) > OUTPUT_LINES:
+        click.echo(f"    ... {len(lines) - OUTPUT_LINES} more lines")
+    if step.why:
+        click.echo(click.style(f"    {step.why}", fg="red"))
+        for said in step.evidence.splitlines():
+            click.echo(f"      {said}")
+    click.echo()
+
+
+CONFORM_EXAMPLES: Final = """
+kgpu lab conform
+kgpu lab conform first-gpu-pod mig-mixed
+kgpu lab conform ./my-story.yaml --keep-labs -o json
+"""
+
+
+@click.command("conform", cls=ExampleCommand, examples=CONFORM_EXAMPLES)
+@click.argument("scenarios", nargs=-1)
+@click.option("--embedded", default="conform-embedded", show_default=True, metavar="NAME", help="The embedded lab.")
+@click.option("--real", default="conform-real", show_default=True, metavar="NAME", help="The real lab.")
+@click.option("--keep-labs", is_flag=True, help="Leave labs up that were brought up for this.")
+@output_option()
+def conform(*, scenarios: tuple[str, ...], embedded: str, real: str, keep_labs: bool, output: str) -> None:
+    """Play SCENARIOS (default: all) on an embedded and on a real lab, and print where the two differ.
+
+    Exit code 3 when they do. Times, identities and random names may differ; nothing else may.
+    """
+    from kgpu.lab.port import EMBEDDED, REAL
+    from kgpu.lab.scenarios import model
+
+    stories = [model.load(one) for one in scenarios or model.bundled()]
+    labs = [open_lab(embedded, None, kind=EMBEDDED), open_lab(real, None, kind=REAL)]
+    ours = [there for there in labs if not there.running]
+    differences: list[Difference] = []
+    try:
+        for there in labs:
+            ensure_up(there, None)
+        for story in stories:
+            found = _conform(story, labs, text=output == "text")
+            differences += found
+    finally:
+        for there in () if keep_labs else ours:
+            there.down()
+    if output == "json":
+        print_json({"scenarios": [one.name for one in stories], "differences": [one.to_json() for one in differences]})
+    else:
+        click.echo(f"{len(stories)} scenarios on both labs: {_count(len(differences))}")
+    if differences:
+        raise click.exceptions.Exit(3)
+
+
+def _count(number: int) -> str:
+    return "no difference" if not number else f"{number} step{'' if number == 1 else 's'} differ"
+
+
+def _conform(story: Scenario, labs: list[Lab], *, text: bool) -> list[Difference]:
+    from kgpu.lab.scenarios import conform as compare
+    from kgpu.lab.scenarios import run as runner
+
+    results: list[Result] = [runner.play(story, there.backend(), say=_say) for there in labs]
+    found = list(compare.compare(results[0], results[1]))
+    if text:
+        took = ", ".join(f"{one.backend} {one.seconds:.1f} s" for one in results)
+        click.echo(f"{story.name}: {_count(len(found))} in {len(results[0].steps)} steps ({took})")
+        for one in found:
+            click.echo(f"  {one.step}\n    $ {one.command.splitlines()[0]}")
+            for shown in one.lines:
+                click.echo(f"      {shown}")
+    return found

@@ -1,0 +1,65 @@
+"""``kgpu lab status``: what a lab looks like right now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kgpu.cli._common import ExampleCommand, output_option, print_json
+from kgpu.cli._lab import open_lab, up_line, which_lab, whose
+
+
+@click.command("status", cls=ExampleCommand, examples="kgpu lab status\nkgpu lab status -o json")
+@which_lab
+@output_option()
+def status(*, name: str, folder: Path | None, output: str) -> None:
+    """Show what runs, how much memory it takes, and the nodes' GPUs. Exit code 3 when the lab is not up."""
+    there = open_lab(name, folder)
+    report = there.report()
+    if output == "json":
+        print_json(report)
+    else:
+        _print_status(report, up_line(there.about, folder))
+    if not report["running"]:
+        raise click.exceptions.Exit(3)
+
+
+def _print_status(report: dict[str, Any], up_line: str) -> None:
+    if not report["running"]:
+        click.echo(f'The lab "{report["name"]}" is not up. Start it with: {up_line}{whose()}')
+        return
+    profile = f", profile {report['profile']}" if report["profile"] else ""
+    click.echo(f'Lab "{report["name"]}": {report["kind"]}{profile}, API {report["api"]}')
+    if not report["complete"]:
+        click.echo(f"  INCOMPLETE: `up` has not come to its end; this goes on with it: {up_line}")
+    if not report.get("answers", True):
+        click.echo("  THE API SERVER DOES NOT ANSWER; see its log")
+    click.echo(f"  logs {report['logs']}")
+    if report.get("data"):
+        click.echo(f"  objects are kept in {report['data']}")
+    for node in report["nodes"]:
+        _print_node(node, report["hardware"].get(node["name"], ""))
+    for row in report.get("unhealthy", []):
+        device = "driver" if not row["device"] else row["device"] if row["gpu"] is None else f"GPU {row['gpu']}"
+        click.echo(f"  unhealthy: {device}, {row['why']}" + (f" ({row['device']})" if row["gpu"] is not None else ""))
+    if report.get("agent_problem"):
+        click.echo(f"  {report['agent_problem']}")
+    click.echo(f"{'PROCESS':26}{'PID':>9}{'RESTARTS':>10}{'RSS MiB':>10}{'PSS MiB':>10}  VERSION")
+    for process in report["processes"]:
+        sizes = "".join(f"{process.get(key, 0) / 1024:10.1f}" for key in ("rss_kib", "pss_kib"))
+        version = report["versions"].get(process["name"], "")
+        click.echo(
+            f"{process['name']:26}{process['pid'] or '-':>9}{process['restarts']:>10}{sizes}  {version}".rstrip()
+        )
+    total = sum(process.get("pss_kib", 0) for process in report["processes"]) / 1024
+    click.echo(f"{'all':26}{'':>29}{total:10.1f}")
+
+
+def _print_node(node: dict[str, Any], root: str) -> None:
+    click.echo(f"Node {node['name']}: {'Ready' if node['ready'] else 'not Ready'} {node.get('problem', '')}".rstrip())
+    for resource, capacity in sorted(node.get("capacity", {}).items()):
+        click.echo(f"  {resource}: {node['allocatable'].get(resource, '0')} allocatable of {capacity}")
+    if root:
+        click.echo(f"  simulated driver root {root}")

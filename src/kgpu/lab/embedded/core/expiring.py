@@ -1,0 +1,73 @@
+"""Events end: each is forgotten a while after its last change, as the real server's are (``--event-ttl``).
+
+Promises: nothing but Events goes; a change begins the time anew; many that end together do not hold up the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from kgpu.lab.embedded.core.model import Stored
+from kgpu.lab.embedded.status import Object
+from kgpu.lab.embedded.store import Key, Store
+
+EVENTS: Final[Key] = ("", "events")
+TTL_SECONDS: Final = 3600.0  # the real server's default
+_LOOK_SECONDS: Final = 5.0
+_AT_ONCE: Final = 20  # that are dropped before others get their turn
+
+
+class Expiring:
+    """Follows a store from now on. ``drop_due`` forgets what is due, ``run`` does so until it is cancelled."""
+
+    def __init__(self, store: Store, ttl: float = TTL_SECONDS, *, clock: Callable[[], float] = time.time) -> None:
+        """``ttl`` in seconds; ``clock`` gives seconds since 1970."""
+        self._store = store
+        self._ttl = ttl
+        self._clock = clock
+        self._due: deque[tuple[float, Stored]] = deque()
+        kept = [(_changed(one.obj, clock()) + ttl, one) for one in store.table(EVENTS).scan("")]
+        self._due.extend(sorted(kept, key=lambda row: row[0]))
+        store.on_commit(self._note)
+
+    def _note(self, key: Key, change: str, stored: Stored, old: Stored | None) -> None:
+        del old
+        if key == EVENTS and change != "DELETED":
+            self._due.append((self._clock() + self._ttl, stored))
+
+    async def drop_due(self) -> int:
+        """How many were forgotten."""
+        dropped = 0
+        while self._due and self._due[0][0] <= self._clock():
+            _, noted = self._due.popleft()
+            now = self._store.get(EVENTS, noted.namespace, noted.name)
+            if now is not noted:
+                continue  # changed since: it is noted again further back
+            self._store.remove(EVENTS, now)
+            dropped += 1
+            if not dropped % _AT_ONCE:
+                await asyncio.sleep(0)
+        return dropped
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await self.drop_due()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _changed(event: Object, otherwise: float) -> float:
+    """When an Event that was kept on disk was last written, as far as it says so."""
+    times = [event.get("lastTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp")]
+    found = []
+    for text in times:
+        try:
+            found.append(dt.datetime.fromisoformat(str(text)).timestamp())
+        except ValueError:
+            continue
+    return min(max(found, default=otherwise), otherwise)

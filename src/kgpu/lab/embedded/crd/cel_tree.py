@@ -1,0 +1,116 @@
+"""Expressions as trees: what a compiled expression says of itself, as far as checking it further wants to know.
+
+The trees are read from the serialized form (``cel.expr.CheckedExpr``, ``ParsedExpr``), of which only the fields that
+are used are declared here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, Final
+
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
+
+_FIELD: Final = descriptor_pb2.FieldDescriptorProto
+_SCALARS: Final = {"int64": _FIELD.TYPE_INT64, "int32": _FIELD.TYPE_INT32, "string": _FIELD.TYPE_STRING}
+_PACKAGE: Final = "kgpu.cel"
+# Message -> its fields: number, type, name; a trailing * for repeated ones.
+_MESSAGES: Final[dict[str, tuple[tuple[int, str, str], ...]]] = {
+    "Checked": ((3, "TypeOf*", "types"), (4, "Expr", "expr"), (5, "Source", "source")),
+    "Parsed": ((2, "Expr", "expr"), (3, "Source", "source")),
+    "TypeOf": ((1, "int64", "id"), (2, "Type", "type")),
+    "Type": ((1, "Empty", "dyn"), (3, "int32", "primitive"), (5, "int32", "well_known"), (9, "string", "message")),
+    "Empty": (),
+    "Source": ((4, "Position*", "positions"),),
+    "Position": ((1, "int64", "id"), (2, "int32", "offset")),
+    "Expr": (
+        (2, "int64", "id"), (3, "Constant", "constant"), (5, "Select", "select"), (6, "Call", "call"),
+        (7, "Items", "items"), (8, "Struct", "struct"), (9, "Fold", "fold"),
+    ),
+    "Constant": ((6, "string", "text"),),
+    "Select": ((1, "Expr", "operand"),),
+    "Call": ((1, "Expr", "target"), (2, "string", "function"), (3, "Expr*", "args")),
+    "Items": ((1, "Expr*", "elements"),),
+    "Struct": ((2, "Entry*", "entries"),),
+    "Entry": ((3, "Expr", "key"), (4, "Expr", "value")),
+    "Fold": (
+        (2, "Expr", "range"), (4, "Expr", "start"), (5, "Expr", "condition"), (6, "Expr", "step"),
+        (7, "Expr", "result"),
+    ),
+}  # fmt: skip
+_PRIMITIVES: Final = ("", "bool", "int", "uint", "double", "string", "bytes")
+_WELL_KNOWN: Final = ("", "any", "timestamp", "duration")
+
+
+@functools.cache
+def _class(name: str) -> Any:
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+
+
+@functools.cache
+def _pool() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="kgpu_cel.proto", package=_PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, kind, field_name in fields:
+            label = _FIELD.LABEL_REPEATED if kind.endswith("*") else _FIELD.LABEL_OPTIONAL
+            field = message.field.add(name=field_name, number=number, label=label)
+            if kind in _SCALARS:
+                field.type = _SCALARS[kind]
+            else:
+                field.type = _FIELD.TYPE_MESSAGE
+                field.type_name = f".{_PACKAGE}.{kind.rstrip('*')}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+class Tree:
+    """A compiled expression's nodes, with the offset and, where it was checked, the type of each."""
+
+    def __init__(self, serialized: bytes) -> None:
+        wrapped = any_pb2.Any.FromString(serialized)
+        checked = wrapped.type_url.endswith("CheckedExpr")
+        found = _class("Checked" if checked else "Parsed").FromString(wrapped.value)
+        self.root: Any = found.expr
+        self._types = {one.id: one.type for one in found.types} if checked else {}
+        self._offsets = {one.id: one.offset for one in found.source.positions}
+
+    def offset(self, node: Any) -> int:
+        """Where it stands in the text, in characters."""
+        return int(self._offsets.get(node.id, 0))
+
+    def type_of(self, node: Any) -> str:
+        """``int``, ``string`` ... or a message's name; "" when it isn't known or has parts."""
+        kind = self._types.get(node.id)
+        if kind is None:
+            return ""
+        simple = _PRIMITIVES[kind.primitive] if kind.primitive < len(_PRIMITIVES) else ""
+        known = _WELL_KNOWN[kind.well_known] if kind.well_known < len(_WELL_KNOWN) else ""
+        return simple or known or str(kind.message)
+
+    def nodes(self) -> Iterator[Any]:
+        """All of them, each before those below it."""
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack += reversed(list(_below(node)))
+
+
+def _below(node: Any) -> Iterator[Any]:
+    if node.HasField("select"):
+        yield node.select.operand
+    elif node.HasField("call"):
+        if node.call.HasField("target"):
+            yield node.call.target
+        yield from node.call.args
+    elif node.HasField("items"):
+        yield from node.items.elements
+    elif node.HasField("struct"):
+        for entry in node.struct.entries:
+            yield from (entry.key, entry.value)
+    elif node.HasField("fold"):
+        fold = node.fold
+        yield from (fold.range, fold.start, fold.condition, fold.step, fold.result)

@@ -1,0 +1,183 @@
+"""What is wrong with an expression, in cel-go's words: the compiler's own, and what only cel-go complains of.
+
+The compiler's complaints are blocks ``ERROR: <input>:LINE:COLUMN: words`` with the line and a caret below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kgpu.lab.embedded.crd.cel_tree import Tree
+from kgpu.lab.embedded.crd.patterns import go_pattern
+
+_STATUS: Final = re.compile(r"^[A-Z_]+: (.*?)(?: \[[A-Z_]+\])?$", re.DOTALL)
+_BLOCK: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*?)(?=\nERROR: |\Z)", re.DOTALL)
+_SHOWN: Final = re.compile(r"\n \| .*\n \| [.]*\^\Z", re.DOTALL)
+_OVERLOAD: Final = re.compile(r"found no matching overload for '([^']+)' applied to '\((.*)\)'", re.DOTALL)
+_FOLLOWS: Final = "expression of type '*error*' cannot be the operand of a select operation"
+_COMPILING: Final = (
+    (re.compile(r"(undefined field '[^']*') not found in struct '[^']*'"), r"\1"),
+    (re.compile(r"expression of type ('.*') cannot be the operand of a select operation"), r"type \1 does not support field selection"),  # noqa: E501
+    (re.compile(r"\bnull_type\b"), "null"),
+    (re.compile(r"\bgoogle\.protobuf\.(Timestamp|Duration)\b"), lambda found: found[1].lower()),
+)  # fmt: skip
+_RUNNING: Final = (
+    (re.compile(r'^Key not found in map : "?(.*?)"?$', re.DOTALL), r"no such key: \1"),
+    (re.compile(r"^Index error: index=(-?\d+) size=\d+$"), r"index out of bounds: \1"),
+    (re.compile(r"^divide by zero$"), "division by zero"),
+    (re.compile(r"^No matching overloads found : .*$", re.DOTALL), "no such overload"),
+    (re.compile(r"^Applying SELECT to non-message type$"), "no such overload"),
+    (re.compile(r'^No value with name "(.*)" found in Activation$'), r"no such attribute(s): \1"),
+    (re.compile(r"^Iteration budget exceeded$"), "operation cancelled: actual cost limit exceeded"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """Where, counted from one, and what."""
+
+    line: int
+    column: int
+    words: str
+
+    def shown(self, source: str) -> str:
+        lines = source.split("\n")
+        text = lines[self.line - 1] if 0 < self.line <= len(lines) else ""
+        return f"ERROR: <input>:{self.line}:{self.column}: {self.words}\n | {text}\n | {'.' * (self.column - 1)}^"
+
+
+def compiling(text: str, source: str, shift: int, names: Mapping[str, str], tree: Callable[[], Tree]) -> str:
+    """The compiler's complaints about ``source``, which it was given with ``shift`` more lines above it.
+
+    ``names`` are those of types that are called otherwise in complaints; ``tree`` is the expression, unchecked.
+    """
+    text = _without_status(text)
+    found = [_Complaint(int(one[1]) - shift, int(one[2]), _SHOWN.sub("", one[3])) for one in _BLOCK.finditer(text)]
+    if not found:
+        return text
+    kept = [_reworded(one, source, names, tree) for one in found if one.words != _FOLLOWS]
+    return "\n".join(one.shown(source) for one in kept or found)
+
+
+def _reworded(
+    complaint: _Complaint, source: str, names: Mapping[str, str], tree: Callable[[], Tree]
+) -> _Complaint:  # fmt: skip
+    words = complaint.words
+    overload = _OVERLOAD.fullmatch(words)
+    if overload is not None and overload[1] in {"_&&_", "_||_"}:
+        complaint = _junction(complaint, source, _split(overload[2]), tree)
+    elif overload is not None and _is_method(complaint, source, overload[1]):
+        receiver, *rest = _split(overload[2])
+        words = f"found no matching overload for '{overload[1]}' applied to '{receiver}.({', '.join(rest)})'"
+        complaint = replace(complaint, words=words)
+    words = complaint.words
+    for pattern, better in _COMPILING:
+        words = pattern.sub(better, words)
+    for name, better_name in names.items():
+        words = re.sub(rf"{re.escape(name)}\b", better_name.replace("\\", r"\\"), words)
+    return replace(complaint, words=words)
+
+
+def _is_method(complaint: _Complaint, source: str, function: str) -> bool:
+    lines = source.split("\n")
+    line = lines[complaint.line - 1] if 0 < complaint.line <= len(lines) else ""
+    before = line[: complaint.column - 1].rstrip()
+    return before.endswith(f".{function}") and line[complaint.column - 1 : complaint.column] == "("
+
+
+def _split(parameters: str) -> list[str]:
+    """The types of a list of them, at the commas that separate them."""
+    found, depth = [""], 0
+    for character in parameters:
+        depth += (character == "(") - (character == ")")
+        if character == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += character
+    return [one.strip() for one in found]
+
+
+def _junction(complaint: _Complaint, source: str, types: list[str], tree: Callable[[], Tree]) -> _Complaint:
+    """Of ``a && b`` the operand that isn't a bool is complained of, where it stands."""
+    wrong = next((index for index, one in enumerate(types) if one not in {"bool", "dyn"}), None)
+    if wrong is None:
+        return complaint
+    whole = tree()
+    for node in whole.nodes():
+        if node.HasField("call") and node.call.function in {"_&&_", "_||_"} and len(node.call.args) > wrong:
+            here = _place(source, whole.offset(node))
+            if here == (complaint.line, complaint.column):
+                words = f"expected type 'bool' but found '{types[wrong]}'"
+                return _Complaint(*_place(source, whole.offset(node.call.args[wrong])), words)
+    return complaint
+
+
+def _place(source: str, offset: int) -> tuple[int, int]:
+    before = source[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+
+def running(text: str) -> str:
+    """Why an expression failed."""
+    text = _without_status(text)
+    for pattern, words in _RUNNING:
+        text = pattern.sub(words, text)
+    return text
+
+
+def _without_status(text: str) -> str:
+    found = _STATUS.match(text)
+    return found[1] if found else text
+
+
+# --- what only cel-go complains of -----------------------------------------------------------------------------------
+
+
+def literals(tree: Tree, source: str, skipped: int, convert: Callable[[str, str], bool]) -> str:
+    """Texts that are no pattern, duration or time where one is wanted, and lists of several types; "" when all is well.
+
+    ``skipped`` characters stand before ``source`` in what was compiled. ``convert`` tells whether a function can make
+    something of a text.
+    """
+    found = [
+        _Complaint(*_place(source, tree.offset(node) - skipped), words).shown(source)
+        for node, words in _wrong_literals(tree, convert)
+        if tree.offset(node) >= skipped
+    ]
+    return "\n".join(found)
+
+
+def _wrong_literals(tree: Tree, convert: Callable[[str, str], bool]) -> Iterator[tuple[Any, str]]:
+    for node in tree.nodes():
+        if node.HasField("items"):
+            yield from _mixed(tree, list(node.items.elements))
+        elif node.HasField("struct"):
+            yield from _mixed(tree, [entry.value for entry in node.struct.entries if entry.HasField("key")])
+        elif node.HasField("call") and node.call.function in {"matches", "duration", "timestamp"} and node.call.args:
+            argument = node.call.args[-1]
+            if not argument.HasField("constant") or tree.type_of(argument) != "string":
+                continue
+            text, function = argument.constant.text, node.call.function
+            if not (_is_pattern(text) if function == "matches" else convert(function, text)):
+                yield argument, f"invalid {function} argument"
+
+
+def _mixed(tree: Tree, elements: list[Any]) -> Iterator[tuple[Any, str]]:
+    first = ""
+    for element in elements:
+        kind = tree.type_of(element)
+        if kind and first and kind != first:
+            yield element, f"expected type '{first}' but found '{kind}'"
+            return
+        first = first or kind
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        go_pattern(text)
+    except ValueError:
+        return False
+    return True

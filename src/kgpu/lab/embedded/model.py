@@ -1,0 +1,72 @@
+"""What one embedded lab is: its state file and the node that it begins with. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.lab.real.state import ProcessRecord
+
+STATE_FILE: Final = "embedded.json"
+DEFAULT_PROFILE: Final = "hgx-h100"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstNode:
+    """The node that ``up`` makes; ``gpus`` None for as many as the profile has."""
+
+    profile: str = DEFAULT_PROFILE
+    gpus: int | None = None
+    agent: bool = True
+
+
+class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What exists. ``port`` is kept over restarts; ``data`` is the folder of the kept objects, "" for none.
+
+    ``profile`` is that of the first node, "" for a cluster that began without one.
+    """
+
+    name: str
+    port: int
+    data: str = ""
+    profile: str = ""
+    gpus: int | None = None
+    agent: bool = True
+    server: ProcessRecord | None = None
+    complete: bool = False
+
+    @property
+    def first(self) -> FirstNode | None:
+        """The node that it began with."""
+        return FirstNode(profile=self.profile, gpus=self.gpus, agent=self.agent) if self.profile else None
+
+
+def load(folder: Path, name: str) -> EmbeddedState | None:
+    """The state of the lab in ``folder``; None when there is none. Raises LabError."""
+    path = folder / STATE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=EmbeddedState)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LabError(
+            f"{path}: {error.strerror}",
+            "a readable state file",
+            "run as the user who made the lab, or choose another --name or --dir",
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise LabError(
+            f"{path} is not an embedded lab's state file: {error}",
+            "the file as kgpu wrote it",
+            f'"kgpu lab down --name {name}" removes it together with the lab',
+        ) from error
+
+
+def save(folder: Path, made: EmbeddedState) -> None:
+    """Write it down. Raises OSError."""
+    write_atomic(folder / STATE_FILE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n", mode=0o600)

@@ -1,0 +1,87 @@
+"""Waiting for an embedded cluster's first node: its Node Ready, its GPUs allocatable; and the lab's own objects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import LabError
+from kgpu.formats.names import LABEL_GPU_PRODUCT, NVIDIA_DOMAIN
+from kgpu.kube.port import NODES, KubeApi, Object
+from kgpu.lab import ground
+
+_POLL_S: Final = 0.1
+
+
+def apply_ground(kubeconfig: Path) -> None:
+    """Put the lab's own objects into the cluster. Raises LabError, KubeError."""
+    asyncio.run(_apply(kubeconfig))
+
+
+async def _apply(kubeconfig: Path) -> None:
+    api = _connect(kubeconfig)
+    try:
+        await ground.apply(api)
+    finally:
+        await api.close()
+
+
+def _connect(kubeconfig: Path) -> KubeApi:
+    from kgpu.kube.client import connect
+
+    return connect(str(kubeconfig))
+
+
+def lacking(node: Object | None, *, gpus: bool) -> str:
+    """What a node lacks to be of use, in words; "" when nothing. ``gpus``: it must offer some, and be labelled."""
+    if node is None:
+        return "it has not registered"
+    status = node.get("status") or {}
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    if conditions.get("Ready") != "True":
+        return "it is not Ready"
+    offered = [
+        name
+        for name, count in (status.get("allocatable") or {}).items()
+        if name.startswith(f"{NVIDIA_DOMAIN}/") and count != "0"
+    ]
+    if gpus and not offered:
+        return "it offers no GPUs"
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    return "it has no GPU labels" if gpus and LABEL_GPU_PRODUCT not in labels else ""
+
+
+def _tail(log: Path, lines: int = 8) -> str:
+    try:
+        return "\n".join(f"    {line[:240]}" for line in log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def wait_for_nodes(kubeconfig: Path, wanted: dict[str, bool], seconds: float, log: Path) -> None:
+    """Until each node is of use; the value says whether it has GPUs to offer. Raises LabError, KubeError."""
+    asyncio.run(_wait(kubeconfig, wanted, seconds, log))
+
+
+async def _wait(kubeconfig: Path, wanted: dict[str, bool], seconds: float, log: Path) -> None:
+    until = time.monotonic() + seconds
+    api = _connect(kubeconfig)
+    try:
+        while True:
+            found = {one["metadata"]["name"]: one for one in (await api.list(NODES)).items}
+            missing = {name: lacking(found.get(name), gpus=gpus) for name, gpus in wanted.items()}
+            missing = {name: why for name, why in missing.items() if why}
+            if not missing:
+                return
+            if time.monotonic() > until:
+                said = "; ".join(f"node {name}: {why} after {seconds:.0f} s" for name, why in missing.items())
+                raise LabError(
+                    f"{said}\n{_tail(log)}".rstrip(),
+                    "nodes that are Ready and offer their GPUs",
+                    f'look into {log}; then "kgpu lab down" and try again',
+                )
+            await asyncio.sleep(_POLL_S)
+    finally:
+        await api.close()

@@ -1,0 +1,77 @@
+"""What an embedded lab looks like right now, as plain data: processes with memory, nodes, their GPUs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from kgpu.lab.nodes import manage
+from kgpu.lab.port import EMBEDDED
+from kgpu.lab.real import state
+from kgpu.lab.real.status import accelerators, children, memory
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.lab import EmbeddedLab
+
+VERSION: Final = "v1.35.4"
+
+
+def report(lab: EmbeddedLab) -> dict[str, Any]:
+    """The whole status; ``running`` alone is false when the lab is not up."""
+    if not lab.running:
+        return {"name": lab.name, "kind": EMBEDDED, "running": False, "folder": str(lab.folder)}
+    found, host = lab.state, manage.status(lab.folder)
+    answers = lab.answers()
+    return {
+        "name": found.name,
+        "kind": EMBEDDED,
+        "running": True,
+        "complete": found.complete,
+        "answers": answers,
+        "folder": str(lab.folder),
+        "kubeconfig": str(lab.kubeconfig),
+        "api": f"https://127.0.0.1:{found.port}",
+        "profile": found.profile,
+        "data": found.data,
+        "logs": str(lab.logs),
+        "processes": _processes(found.server, host["host"]),
+        "versions": {"api server": VERSION},
+        "nodes": _nodes(lab) if answers else [],
+        "host": host,
+        "hardware": {one.node: str(one.root) for one in lab.hardware()},
+    }
+
+
+def _processes(server: state.ProcessRecord | None, host: int) -> list[dict[str, Any]]:
+    """The server, the nodes' host, and the host's children (agents and containers) as one row."""
+    rows = [("api server", server.pid if server and state.alive(server) else 0), ("nodes host", host)]
+    found = [{"name": name, "pid": pid, "restarts": 0, **memory(pid)} for name, pid in rows if pid]
+    below = _descendants(host) if host else []
+    if below:
+        sizes = [memory(pid) for pid in below]
+        total = {key: sum(size.get(key, 0) for size in sizes) for key in ("rss_kib", "pss_kib")}
+        found.append({"name": f"agents and containers ({len(below)})", "pid": 0, "restarts": 0, **total})
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    found = children(pid)
+    return found + [below for child in found for below in _descendants(child)]
+
+
+def _nodes(lab: EmbeddedLab) -> list[dict[str, Any]]:
+    done = lab.kubectl_run("get", "nodes", "-o", "json", "--request-timeout=5s")
+    if done.returncode != 0:
+        return []
+    return [_node(item) for item in json.loads(done.stdout)["items"]]
+
+
+def _node(item: dict[str, Any]) -> dict[str, Any]:
+    status = item.get("status") or {}
+    conditions = status.get("conditions") or ()
+    return {
+        "name": item["metadata"]["name"],
+        "ready": any(one["type"] == "Ready" and one["status"] == "True" for one in conditions),
+        "capacity": accelerators(status.get("capacity") or {}),
+        "allocatable": accelerators(status.get("allocatable") or {}),
+    }

@@ -1,0 +1,61 @@
+"""Which lab has a name: the one whose state file is in its folder, with the settings it was made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgpu.base.errors import LabError
+from kgpu.lab.port import EMBEDDED, REAL
+from kgpu.lab.progress import PlainProgress, Progress
+
+if TYPE_CHECKING:
+    from kgpu.lab.port import Lab
+
+
+def kind_of(folder: Path) -> str:
+    """``embedded`` or ``real``, "" when there is no lab in the folder."""
+    from kgpu.lab.embedded.model import STATE_FILE
+    from kgpu.lab.real.model import Paths
+
+    if (folder / STATE_FILE).exists():
+        return EMBEDDED
+    return REAL if Paths(folder).state.exists() else ""
+
+
+def find(name: str, folder: Path | None = None, *, kind: str = "", progress: Progress | None = None) -> Lab:
+    """The lab of that name; where there is none yet, one of ``kind`` (default: embedded) with default settings.
+
+    Raises LabError when there is one of another kind than asked for.
+    """
+    from kgpu.lab.real import cluster
+
+    progress = progress or PlainProgress()
+    where = (folder or cluster.labs_root() / name).absolute()
+    there = kind_of(where)
+    if there and kind and there != kind:
+        raise LabError(
+            f'the lab "{name}" in {where} is {_article(there)} lab',
+            f"{_article(kind)} lab, or none of that name",
+            f'choose another --name, or "kgpu lab down --name {name}" first',
+        )
+    if (there or kind) == REAL:
+        return _real(name, where, progress)
+    from kgpu.lab.embedded.lab import EmbeddedLab
+    from kgpu.lab.embedded.model import FirstNode
+
+    return EmbeddedLab(name, where, progress, first=None if there else FirstNode())
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == EMBEDDED else f"a {kind}"
+
+
+def _real(name: str, folder: Path, progress: Progress) -> Lab:
+    from kgpu.lab.real import cluster, model, state
+
+    found = state.load(model.Paths(folder).state)
+    spec = model.LabSpec(name=name)
+    if found is not None:
+        spec = model.LabSpec(name=found.name, profile=found.profile, gpus=found.gpus, agent=found.agent)
+    return cluster.RealLab(spec, folder=folder, progress=progress)

@@ -1,0 +1,35 @@
+"""What every lab puts into its cluster, real or embedded: the agent's rights and its configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kgpu.kube.port import KubeApi
+
+OBJECTS: Final = Path(__file__).parent / "objects.yaml"
+CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
+FIRST_NODE: Final = "gpu-node-1"
+_MANAGER: Final = "kgpu-lab"
+APPLY: Final = ("apply", "--server-side", "--force-conflicts", f"--field-manager={_MANAGER}", "-f", str(OBJECTS))
+"""The words for kubectl that put them there; ``apply`` does the same without kubectl."""
+
+
+def objects() -> list[dict[str, Any]]:
+    """The objects, in an order in which they can be made."""
+    import yaml
+
+    return list(yaml.safe_load_all(OBJECTS.read_text()))
+
+
+async def apply(api: KubeApi) -> None:
+    """Put them there. Raises KubeError."""
+    from kgpu.kube.port import Resource
+
+    cluster_wide = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+    for obj in objects():
+        group, _, version = obj["apiVersion"].rpartition("/")
+        kind = obj["kind"]
+        resource = Resource(group, version, f"{kind.lower()}s", kind, namespaced=kind not in cluster_wide)
+        await api.apply(resource, obj, manager=_MANAGER)

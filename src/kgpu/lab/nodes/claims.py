@@ -1,0 +1,311 @@
+"""A simulated node's side of Dynamic Resource Allocation: prepares the claims of pods with the drivers that registered.
+
+As the kubelet's DRA manager (v1.35), its rules and words: a claim is prepared once for all pods of the node that use it
+and unprepared when the last of them is over; what was prepared is kept in a checkpoint across restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.errors import KubeletError
+from kgpu.base.files import write_atomic
+from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource
+from kgpu.kubelet.methods import dra_methods
+from kgpu.kubelet.pb import dra_v1_pb2 as pb
+from kgpu.kubelet.rpc import RpcClient, RpcError
+from kgpu.lab.nodes.plugins import PluginError
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT: Final = "dra_manager_state"
+CALL_S: Final = 45.0
+CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+EVENT: Final = "FailedPrepareDynamicResources"
+_POLICY: Final = BackoffPolicy(first=0.5, cap=30.0)
+SERVICES: Final = {"v1.DRAPlugin": "v1", "v1beta1.DRAPlugin": "v1beta1"}
+
+
+class ClaimError(KubeletError):
+    """Claims that can't be prepared now; ``what`` is the kubelet's wording."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, "claims that are allocated and a driver that prepares them", "look at the driver's log")
+
+
+class Prepared(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One device of a prepared claim."""
+
+    driver: str
+    pool: str
+    device: str
+    share: str = ""
+    requests: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+
+
+class Claim(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One claim that pods of this node use; ``devices`` is None until it is prepared."""
+
+    namespace: str
+    name: str
+    uid: str
+    drivers: tuple[str, ...]
+    pods: list[str]
+    devices: list[Prepared] | None = None
+
+
+class Drivers:
+    """The DRA drivers that registered: name to endpoint and version; takes plugins for ``PluginRegistry``."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[tuple[str, str]]] = {}
+
+    async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        chosen = next((SERVICES[one] for one in versions if one in SERVICES), "")
+        if not chosen:
+            why = (
+                f"none of services supported by the plugin ({_quoted(versions)}) are supported by the kubelet "
+                f"({_quoted(list(SERVICES))})"
+                if versions
+                else "empty list of supported gRPC services (aka supported versions)"
+            )
+            text = f"invalid supported gRPC versions of DRA driver plugin {name} at endpoint {endpoint}: {why}"
+            raise PluginError(f"RegisterPlugin error -- plugin validation failed with err: {text}")
+        there = self._known.setdefault(name, [])
+        there[:] = [row for row in there if row[0] != endpoint]
+        there.append((endpoint, chosen))
+
+    async def deregister(self, name: str, endpoint: str) -> None:
+        there = [row for row in self._known.get(name, ()) if row[0] != endpoint]
+        if there:
+            self._known[name] = there
+        else:
+            self._known.pop(name, None)
+
+    def find(self, name: str) -> tuple[str, str]:
+        """Endpoint and version of a driver, the newest instance. Raises ClaimError."""
+        if not self._known.get(name):
+            raise ClaimError(f"DRA driver {name} is not registered")
+        return self._known[name][-1]
+
+    async def call(self, name: str, claims: Sequence[Claim], *, prepare: bool) -> Mapping[str, Any]:
+        """What the driver answers for each claim, by uid. Raises ClaimError."""
+        endpoint, version = self.find(name)
+        method = dra_methods(version)[0 if prepare else 1]
+        rows = [pb.Claim(namespace=one.namespace, uid=one.uid, name=one.name) for one in claims]
+        try:
+            async with RpcClient(Path(endpoint)) as client:
+                reply = await client.call(method, method.request(claims=rows), timeout=CALL_S)
+        except KubeletError as error:
+            detail = f"rpc error: code = {error.status} desc = {error.message}" if isinstance(error, RpcError) else ""
+            raise ClaimError(f"{method.name}: {detail or error.what}") from error
+        asked = {one.uid: one.name for one in claims}
+        for uid, row in reply.claims.items():
+            if uid not in asked:
+                raise ClaimError(f"{method.name} returned result for unknown claim UID {uid}")
+            if row.error:
+                raise ClaimError(f"{method.name} failed for ResourceClaim {asked[uid]}: {row.error}")
+        if len(reply.claims) != len(claims):
+            raise ClaimError(f"{method.name} skipped {len(claims) - len(reply.claims)} ResourceClaims")
+        found: Mapping[str, Any] = reply.claims
+        return found
+
+
+class ClaimManager:
+    """The claims of one node's pods; its checkpoint is in ``folder``."""
+
+    def __init__(self, folder: Path, api: KubeApi, drivers: Drivers) -> None:
+        self._path = folder / CHECKPOINT
+        self._api = api
+        self._drivers = drivers
+        self._claims: dict[tuple[str, str], Claim] = {}
+        self._changing = asyncio.Lock()
+        self._load()
+
+    async def prepare(self, pod: Object) -> None:
+        """Have every claim of the pod prepared. Raises ClaimError, KubeError."""
+        async with self._changing:
+            await self._prepare(pod)
+
+    async def _prepare(self, pod: Object) -> None:
+        uid, namespace = str(pod["metadata"]["uid"]), str(pod["metadata"]["namespace"])
+        found = []
+        for entry in pod["spec"].get("resourceClaims") or ():
+            name, own = claim_name(pod, entry)
+            if name is None:
+                continue
+            obj = await self._fetch(namespace, name)
+            _check(pod, obj, own=own)
+            results = ((obj["status"].get("allocation") or {}).get("devices") or {}).get("results") or ()
+            drivers = tuple(dict.fromkeys(str(row["driver"]) for row in results))
+            for driver in drivers:
+                self._drivers.find(driver)
+            found.append(
+                Claim(namespace=namespace, name=name, uid=str(obj["metadata"]["uid"]), drivers=drivers, pods=[])
+            )
+        due: list[Claim] = []
+        for one in found:
+            known = self._claims.setdefault((one.namespace, one.name), one)
+            if known.uid != one.uid:
+                raise ClaimError(
+                    f"old ResourceClaim with same name {one.name} and different UID {known.uid} still exists "
+                    "(previous pod force-deleted?!)"
+                )
+            if uid not in known.pods:
+                known.pods.append(uid)
+            if known.devices is None and known not in due:
+                due.append(known)
+        if not found:
+            return
+        self._save()
+        devices: dict[str, list[Prepared]] = {one.uid: [] for one in due}
+        for driver in dict.fromkeys(name for one in due for name in one.drivers):
+            batch = [one for one in due if driver in one.drivers]
+            for key, row in (await self._drivers.call(driver, batch, prepare=True)).items():
+                devices[key] += [_prepared(driver, device) for device in row.devices]
+        for one in due:
+            one.devices = devices[one.uid]
+        self._save()
+
+    async def unprepare(self, pod_uid: str) -> None:
+        """The pod is over: undo what no other pod uses. Raises ClaimError; then it is to be tried again."""
+        async with self._changing:
+            await self._unprepare(pod_uid)
+
+    async def _unprepare(self, pod_uid: str) -> None:
+        due = []
+        for one in list(self._claims.values()):
+            if pod_uid in one.pods and len(one.pods) > 1:
+                one.pods.remove(pod_uid)
+            elif pod_uid in one.pods:
+                due.append(one)
+        for driver in dict.fromkeys(name for one in due for name in one.drivers):
+            await self._drivers.call(driver, [one for one in due if driver in one.drivers], prepare=False)
+        for one in due:
+            self._claims.pop((one.namespace, one.name), None)
+        self._save()
+
+    def uses(self, pod_uid: str) -> bool:
+        """Whether something of the pod is, or may be, prepared."""
+        return any(pod_uid in one.pods for one in self._claims.values())
+
+    def pods(self) -> set[str]:
+        """The uids of pods that use claims."""
+        return {uid for one in self._claims.values() for uid in one.pods}
+
+    def of_container(self, pod: Object, container: Object) -> Iterator[tuple[Claim, list[Prepared]]]:
+        """The prepared claims that a container names, each with the devices of the request that it names."""
+        wanted = ((container.get("resources") or {}).get("claims")) or ()
+        for entry in pod["spec"].get("resourceClaims") or ():
+            for row in wanted:
+                if row["name"] != entry["name"]:
+                    continue
+                name, _ = claim_name(pod, entry)
+                claim = self._claims.get((str(pod["metadata"]["namespace"]), name or ""))
+                if claim is not None and claim.devices is not None:
+                    request = str(row.get("request") or "")
+                    yield (
+                        claim,
+                        [one for one in claim.devices if not request or not one.requests or request in one.requests],
+                    )
+
+    def cdi_names(self, pod: Object, container: Object) -> tuple[str, ...]:
+        """The CDI devices of a container's claims."""
+        rows = self.of_container(pod, container)
+        return tuple(dict.fromkeys(name for _, devices in rows for one in devices for name in one.cdi))
+
+    def shown(self, pod: Object, container: Object) -> list[dict[str, Any]]:
+        """The same for the pod-resources API."""
+        return [
+            {"name": claim.name, "namespace": claim.namespace, "devices": msgspec.to_builtins(devices)}
+            for claim, devices in self.of_container(pod, container)
+        ]
+
+    async def _fetch(self, namespace: str, name: str) -> Object:
+        try:
+            found = await self._api.get(CLAIMS, name, namespace=namespace)
+        except KubeRefusedError as refused:
+            raise ClaimError(f"fetch ResourceClaim {name}: {refused.what}") from refused
+        if found is None:
+            raise ClaimError(f'fetch ResourceClaim {name}: resourceclaims.resource.k8s.io "{name}" not found')
+        return found
+
+    def _save(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._path, msgspec.json.encode(list(self._claims.values())), mode=0o600)
+
+    def _load(self) -> None:
+        try:
+            rows = msgspec.json.decode(self._path.read_bytes(), type=list[Claim])
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.MsgspecError) as error:
+            # Drivers prepare again what is prepared already, so that an empty start is safe.
+            log.warning("%s is corrupted (%s); claims are prepared anew", self._path, error)
+            os.replace(self._path, self._path.with_name(f"{CHECKPOINT}.corrupt"))
+            return
+        self._claims = {(one.namespace, one.name): one for one in rows}
+
+
+async def unprepare(claims: ClaimManager, pod_uid: str) -> None:
+    """Have the claims of a pod that is over unprepared, however long it takes."""
+    backoff = Backoff(_POLICY)
+    while claims.uses(pod_uid):
+        try:
+            await claims.unprepare(pod_uid)
+        except ClaimError as error:
+            log.warning("claims of pod %s: %s; it is tried again", pod_uid, error.what)
+            await asyncio.sleep(backoff.next_delay())
+
+
+def claim_name(pod: Object, entry: Object) -> tuple[str | None, bool]:
+    """The name of a pod's claim, and whether it must be the pod's own; None where none was made. Raises ClaimError."""
+    if entry.get("resourceClaimName"):
+        return str(entry["resourceClaimName"]), False
+    metadata = pod["metadata"]
+    if not entry.get("resourceClaimTemplateName"):
+        shown = f'pod "{metadata["namespace"]}/{metadata["name"]}", spec.resourceClaim "{entry.get("name")}"'
+        raise ClaimError(f"{shown}: none of the supported fields are set")
+    for row in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        if row.get("name") == entry["name"]:
+            return row.get("resourceClaimName"), True
+    raise ClaimError(f'pod "{metadata["namespace"]}/{metadata["name"]}": ResourceClaim not created yet')
+
+
+def _check(pod: Object, claim: Object, *, own: bool) -> None:
+    """The claim is for this pod and allocated. Raises ClaimError."""
+    metadata, about = pod["metadata"], claim["metadata"]
+    owners = [row.get("uid") for row in about.get("ownerReferences") or () if row.get("controller")]
+    if own and metadata["uid"] not in owners:
+        raise ClaimError(
+            f"ResourceClaim {about['namespace']}/{about['name']} was not created for pod "
+            f"{metadata['namespace']}/{metadata['name']} (pod is not owner)"
+        )
+    status = claim.get("status") or {}
+    if metadata["uid"] not in [row.get("uid") for row in status.get("reservedFor") or ()]:
+        raise ClaimError(
+            f"pod {metadata['name']} ({metadata['uid']}) is not allowed to use ResourceClaim "
+            f"{about['name']} ({about['uid']})"
+        )
+    if not status.get("allocation"):
+        raise ClaimError(f"ResourceClaim {about['name']}: not allocated")
+
+
+def _prepared(driver: str, device: Any) -> Prepared:
+    return Prepared(
+        driver=driver, pool=device.pool_name, device=device.device_name, share=device.share_id,
+        requests=tuple(device.request_names), cdi=tuple(device.cdi_device_ids),
+    )  # fmt: skip
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return "[" + " ".join(f'"{word}"' for word in words) + "]"

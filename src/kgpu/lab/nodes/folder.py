@@ -1,0 +1,104 @@
+"""What is in the folder of a lab's nodes: each node's spec, and what is wrong with those that can't be read.
+
+A ``node.json`` is read again only when the file is another one than before. A wrong one is told as a problem of that
+node alone; the others are there as ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from kgpu.base.errors import LabError
+from kgpu.lab.nodes import spec
+from kgpu.lab.nodes.spec import SPEC_FILE, NodeSpec
+
+SPECIAL: Final = "host"
+"""The host's own folder among the nodes': keys, the port, what it probed."""
+LEAVING: Final = "leaving"
+"""In place of a ``node.json``: the node is to be removed, by the next host if this one ends before it has done so."""
+
+_Identity: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at the folder. ``news`` are problems that the look before did not have."""
+
+    specs: Mapping[str, NodeSpec] = field(default_factory=dict)
+    problems: Mapping[str, LabError] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+    """Nodes that are to go, whoever knows them."""
+    news: tuple[LabError, ...] = ()
+    folders: tuple[str, ...] = ()
+    """The names of every folder in it, with or without a node."""
+
+
+class NodeFolder:
+    """Looks at one folder again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, tuple[_Identity, NodeSpec | LabError]] = {}
+
+    def look(self) -> Look:
+        """What is there now. Raises LabError when the folder itself is gone."""
+        try:
+            with os.scandir(self.folder) as entries:
+                folders = sorted(one.name for one in entries if one.is_dir() and one.name != SPECIAL)
+        except OSError as error:
+            raise LabError(
+                f"{self.folder} can't be read: {error.strerror}", "the folder of the nodes", "bring the lab up again"
+            ) from error
+        former, self._known = self._known, {}
+        news: list[LabError] = []
+        leaving: list[str] = []
+        root = str(self.folder)  # paths as text: there may be thousands
+        for name in folders:
+            identity = _identity(f"{root}/{name}/{SPEC_FILE}")
+            if identity is None:
+                if os.path.exists(f"{root}/{name}/{LEAVING}"):
+                    leaving.append(name)
+                continue
+            before = former.get(name)
+            if before is not None and before[0] == identity:
+                self._known[name] = before
+                continue
+            found = self._read(name)
+            self._known[name] = (identity, found)
+            if isinstance(found, LabError):
+                news.append(found)
+        return Look(
+            specs={name: one for name, (_, one) in self._known.items() if isinstance(one, NodeSpec)},
+            problems={name: one for name, (_, one) in self._known.items() if isinstance(one, LabError)},
+            leaving=frozenset(leaving),
+            news=tuple(news),
+            folders=tuple(folders),
+        )
+
+    def _read(self, name: str) -> NodeSpec | LabError:
+        path = self.folder / name / SPEC_FILE
+        try:
+            found = spec.load(path)
+        except LabError as error:
+            return error
+        if found.name != name:
+            return LabError(f"{path}: its node is named {found.name}", f"the folder's name, {name}", "rename one")
+        return found
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def let_go(folder: Path) -> None:
+    """Have the node of that folder removed by its host. Raises OSError."""
+    (folder / LEAVING).touch()
+    (folder / SPEC_FILE).unlink(missing_ok=True)

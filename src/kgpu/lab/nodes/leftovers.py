@@ -1,0 +1,78 @@
+"""What an earlier host process left in a node's folder: containers with their pods, and files of pods that are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.lab.nodes import runtime
+
+CONTAINERS: Final = "c"
+LOGS: Final = "logs"
+PODS: Final = "pods"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """One run of a container that has a folder: ``attempt`` counts from 0, ``started`` is 0 when it never was."""
+
+    folder: Path
+    id: str
+    pod: str
+    container: str
+    attempt: int
+    started: float
+
+
+def containers(node: Path) -> list[Left]:
+    """Every run that has a folder; what can't be read belongs to nobody (pod "")."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for folder in sorted((node / CONTAINERS).iterdir()):
+            config, state = _json(folder / "config.json"), _json(folder / "state.json")
+            found.append(
+                Left(
+                    folder=folder, id=str(config.get("id") or ""), pod=str(config.get("pod") or ""),
+                    container=str(config.get("container") or ""), attempt=int(config.get("attempt") or 0),
+                    started=float(state.get("started") or 0),
+                )
+            )  # fmt: skip
+    return found
+
+
+def latest(node: Path, pod: str) -> dict[str, Left]:
+    """The last run of each container of a pod, by the container's name."""
+    rows = sorted((one for one in containers(node) if one.pod == pod and one.id), key=lambda one: one.attempt)
+    return {one.container: one for one in rows}
+
+
+def sweep(node: Path, pods: Collection[str]) -> list[str]:
+    """End and remove whatever belongs to none of ``pods`` (uids); what was removed."""
+    gone: list[Path] = []
+    for one in containers(node):
+        if one.pod not in pods:
+            for pid in runtime.processes_of(one.folder):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            gone.append(one.folder)
+    for parent in (PODS, LOGS):
+        with contextlib.suppress(FileNotFoundError):
+            gone += [path for path in (node / parent).iterdir() if path.name.rpartition("_")[2] not in pods]
+    for path in gone:
+        shutil.rmtree(path, ignore_errors=True)
+    return [str(path.relative_to(node)) for path in gone]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,24 @@
+"""The API client over HTTP to the embedded server keeps the same contract as to the real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from kube.contract import Contract, Place
+from lab.embedded.served import Server
+
+from kgpu.kube.client import connect
+from kgpu.kube.port import KubeApi
+
+
+class TestEmbeddedServer(Contract):
+    @pytest.fixture
+    async def api(self, server: Server) -> AsyncIterator[KubeApi]:
+        api = connect(str(server.kubeconfig))
+        yield api
+        await api.close()
+
+    @pytest.fixture
+    def place(self, prefix: str) -> Place:
+        return Place("default", prefix)

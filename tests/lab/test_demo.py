@@ -1,0 +1,96 @@
+"""The demo as a newcomer runs it: it ends by itself when nobody watches, leaves nothing, and refuses clearly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kgpu.lab import demo
+from kgpu.lab.embedded.lab import EmbeddedLab
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "kgpu", "lab", "demo", *words]
+
+
+def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=240,
+        env={**os.environ, **env},
+    )  # fmt: skip
+
+
+def test_every_story_is_as_expected_and_nothing_is_left(kubectl: str, tmp_path: Path) -> None:
+    del kubectl
+    folder = tmp_path / "demo"
+    done = run("--dir", str(folder), DEMO_KEEP="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for story in demo.stories():
+        assert f"== {story.title}" in done.stdout
+    assert done.stdout.count(", as expected") == len(demo.stories())
+    assert "4 nodes joined" in done.stdout
+    assert "7 nvidia.com/mig-1g.10gb" in done.stdout
+    assert "\x1b[" not in done.stdout  # plain when piped
+    assert not folder.exists()
+
+
+def test_a_second_demo_is_refused_and_the_first_stays(embedded: EmbeddedLab) -> None:
+    done = run("--name", embedded.name, "--dir", str(embedded.folder))
+    assert done.returncode == 2
+    assert "is already up" in done.stderr
+    assert f"kgpu lab down --name {embedded.name}" in done.stderr
+    assert embedded.running
+
+
+def test_a_port_in_use_is_explained(kubectl: str, tmp_path: Path) -> None:
+    del kubectl
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run("--dir", str(tmp_path / "demo"), "--port", port)
+    assert done.returncode == 2
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_explained(kubectl: str, tmp_path: Path) -> None:
+    del kubectl
+    (tmp_path / "file").write_text("")
+    done = run("--dir", str(tmp_path / "file" / "demo"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "--dir" in done.stderr
+
+
+def test_kept_it_stays_until_somebody_takes_it_down(kubectl: str, tmp_path: Path) -> None:
+    del kubectl
+    lab = EmbeddedLab("kept", tmp_path / "demo")
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(
+            command("--keep", "--name", "kept", "--dir", str(lab.folder)), stdout=out, stderr=out, text=True
+        )
+        try:
+            until = time.monotonic() + 240
+            while "stays up until" not in (tmp_path / "out").read_text():
+                assert process.poll() is None, (tmp_path / "out").read_text()
+                assert time.monotonic() < until
+                time.sleep(0.2)
+            assert lab.running
+            assert "kgpu lab hw inject --root" in (tmp_path / "out").read_text()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+            process.wait()
+            lab.down()
+    assert not lab.folder.exists()
