@@ -47,6 +47,12 @@ def memory_of(pids: Iterable[int]) -> Memory:
     return Memory(rss / 1024, pss / 1024)
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of all cores so far, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def children_of(pid: int) -> list[int]:
     """Every descendant's pid."""
     found: list[int] = []

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -176,7 +177,7 @@ def prefer(world: World, profile: str, gpus: int, sizes: tuple[int, ...]) -> Map
                 free = tuple(chance.sample(ids, chance.randint(size, len(ids))))
                 request = PreferenceRequest(available=free, size=size)
                 topology = Topology((), ()).updated(inventory.accelerators, links)
-                times.append(_timed(lambda: decide(resource, request, topology, policy="distributed")))  # noqa: B023
+                times.append(_timed(partial(decide, resource, request, topology, policy="distributed")))
         found["choice"].append(1000 * _percentile(times, 99))
     with agent(world, root) as running:
         running.plugin.prefer(ids, 1)
@@ -215,7 +216,7 @@ def encode_list(world: World) -> list[float]:
 def command(world: World, *words: str) -> list[float]:
     """Wall time of a command, in ms; once before for the file cache."""
     arguments = [*KGPU, *words]
-    run: Callable[[], object] = lambda: subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)  # noqa: E731
+    run = partial(subprocess.run, arguments, check=True, stdout=subprocess.DEVNULL)
     run()
     return [1000 * _timed(run) for _ in range(4 * world.runs)]
 

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import click
 
-from bench import measures
+from bench import churn, measures, nodes
 from bench.machine import describe_machine
 from bench.measures import World
+from bench.skip import SkippedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,30 @@ MEASUREMENTS: Final = (
         lambda world: {"wall": measures.command(world, "labels", "--root", str(world.root("hgx-h100")))},
     ),
     Measurement(
+        "churn",
+        (
+            Figure("p99", "embedded API, GET while 200 pods churn on 20 nodes for 5 min, p99", "ms", 20),
+            Figure("p50", "the same, p50", "ms"),
+            Figure("wrong", "GPUs held twice, lost or leaked meanwhile, agents killed at random", "", 0),
+            Figure("ready", "20 full nodes added to all GPUs allocatable", "s"),
+        ),
+        lambda world: churn.measure(world.folder),
+    ),
+    Measurement(
         "help",
         (Figure("wall", "kgpu --help, wall time", "ms", 100),),
         lambda world: {"wall": measures.command(world, "--help")},
+    ),
+    Measurement(
+        "nodes-1000",
+        (
+            Figure("ready", "1,000 light nodes on the real control plane, all Ready with GPUs", "s", 120),
+            *(Figure(f"cpu {part}", f"CPU until then, {part}", "s") for part in nodes.PARTS),
+            *(Figure(f"rest {part}", f"CPU at rest, {part}", "% of a core") for part in nodes.PARTS),
+            *(Figure(f"pss {part}", f"memory at rest, {part}, PSS", "MiB") for part in nodes.PARTS),
+            Figure("burst", "200 GPU pods on them, first create to all Running", "s"),
+        ),
+        nodes.thousand_nodes,
     ),
 )
 
@@ -140,9 +162,10 @@ def main() -> int:
         world = World(Path(folder), max(1, arguments.runs))
         for measurement in MEASUREMENTS:
             if arguments.only in measurement.name:
-                for row in _measure(measurement, world):
-                    rows.append(row)
-                    if arguments.output == "text":
+                measured = _measure(measurement, world)
+                rows += measured
+                if arguments.output == "text":
+                    for row in measured[:1] if "skipped" in measured[0] else measured:
                         click.echo(_line(row))
     if arguments.output == "json":
         click.echo(json.dumps({"machine": machine, "figures": rows}, indent=2))
@@ -150,11 +173,13 @@ def main() -> int:
 
 
 def _measure(measurement: Measurement, world: World) -> list[dict[str, Any]]:
+    skipped, found = "", dict[str, list[float]]()
     try:
-        found = measurement.measure(world)
+        found = dict(measurement.measure(world))
+    except SkippedError as reason:
+        skipped = str(reason)
     except Exception as error:  # one figure that can't be measured must not hide the others
         click.echo(f"{measurement.name}: {type(error).__name__}: {error}", err=True)
-        found = {}
     rows = []
     for figure in measurement.figures:
         values = found.get(figure.key, [])
@@ -164,7 +189,8 @@ def _measure(measurement: Measurement, world: World) -> list[dict[str, Any]]:
             "unit": figure.unit,
             "goal": figure.goal,
             "runs": len(values),
-            "ok": False,
+            "ok": bool(skipped),
+            **({"skipped": skipped} if skipped else {}),
         }
         if values:
             median = statistics.median(values)
@@ -176,6 +202,8 @@ def _measure(measurement: Measurement, world: World) -> list[dict[str, Any]]:
 
 def _line(row: dict[str, Any]) -> str:
     goal = "" if row["goal"] is None else f"<= {row['goal']:g}"
+    if "skipped" in row:
+        return f"{row['title']:<66}{goal:>8}  skipped: {row['skipped']}"
     if not row["runs"]:
         return f"{row['title']:<66}{goal:>8}{'not measured':>30}  {row['unit']}"
     numbers = "".join(f"{row[key]:>10.3f}" for key in ("min", "median", "max"))

@@ -94,3 +94,25 @@ def test_kept_it_stays_until_somebody_takes_it_down(kubectl: str, tmp_path: Path
             process.wait()
             lab.down()
     assert not lab.folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_it_takes_everything_away(number: signal.Signals, kubectl: str, tmp_path: Path) -> None:
+    del kubectl
+    folder = tmp_path / "demo"
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(command("--dir", str(folder)), stdout=out, stderr=out, text=True)
+        try:
+            until = time.monotonic() + 120
+            while "export KUBECONFIG" not in (tmp_path / "out").read_text():
+                assert process.poll() is None, (tmp_path / "out").read_text()
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            process.send_signal(number)
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+            process.wait()
+            EmbeddedLab("demo", folder).down()
+    assert not folder.exists()
+    assert "Traceback" not in (tmp_path / "out").read_text()

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import LabError, UserError
-from kgpu.lab import find, reset
+from kgpu.lab import find, processes, reset
 from kgpu.lab.embedded import model
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.embedded.ready import lacking
 from kgpu.lab.nodes import manage
 from kgpu.lab.progress import QuietProgress
-from kgpu.lab.real import state
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,7 +41,7 @@ def names(lab: EmbeddedLab, what: str) -> list[str]:
 def kill_server(lab: EmbeddedLab) -> None:
     server = lab.state.server
     assert server is not None
-    assert state.signal_process(server, signal.SIGKILL)
+    assert processes.signal_process(server, signal.SIGKILL)
     until = time.monotonic() + 20
     while lab.running:
         assert time.monotonic() < until
@@ -114,17 +113,17 @@ def test_down_ends_a_server_that_no_state_file_names(made: EmbeddedLab) -> None:
     assert server is not None
     (made.folder / model.STATE_FILE).write_text("{")
     assert made.down() is True
-    assert not state.alive(server)
+    assert not processes.alive(server)
     assert not made.folder.exists()
     assert made.down() is False
 
 
 def test_removing_a_lab_ends_its_nodes(made: EmbeddedLab) -> None:
     manage.add(made.folder, "cpu", 2)
-    host = state.record(manage.start_host(made.folder, made.kubeconfig))
-    assert state.alive(host)
+    host = processes.record(manage.start_host(made.folder, made.kubeconfig))
+    assert processes.alive(host)
     made.down()
-    assert not state.alive(host)
+    assert not processes.alive(host)
     assert not made.folder.exists()
 
 
@@ -156,3 +155,17 @@ READY = [{"type": "Ready", "status": "True"}]
 )
 def test_what_a_node_lacks(node: dict[str, object] | None, gpus: bool, why: str) -> None:
     assert lacking(node, gpus=gpus) == why
+
+
+def test_another_system_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(LabError, match="can't run on darwin"):
+        EmbeddedLab("x", tmp_path / "lab", QuietProgress()).up()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else object())
+    with pytest.raises(LabError, match="uvicorn") as caught:
+        EmbeddedLab("x", tmp_path / "lab", QuietProgress()).up()
+    assert "kgpu[lab]" in caught.value.todo

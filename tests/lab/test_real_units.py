@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -21,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import LabError
+from kgpu.lab.processes import ProcessRecord
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import (
     build,
@@ -81,58 +81,11 @@ def test_routes_are_parsed() -> None:
     assert routes.parse_routes(rows) == [NET("10.1.0.0/16"), NET("127.0.0.1/32"), NET("172.17.0.1/32")]
 
 
-# --- processes and state ---------------------------------------------------------------------------------------------
-
-
-def _sleeper() -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-
-
-def test_a_recorded_process_is_recognised_and_signalled() -> None:
-    child = _sleeper()
-    try:
-        known = state.record(child.pid)
-        assert state.alive(known)
-        assert state.signal_process(known, signal.SIGKILL)
-    finally:
-        child.kill()
-        child.wait()
-    assert not state.alive(known)
-    assert not state.signal_process(known, signal.SIGKILL)
-
-
-def test_another_process_with_the_same_pid_is_left_alone() -> None:
-    child = _sleeper()
-    try:
-        known = state.record(child.pid)
-        for other in (
-            msgspec.structs.replace(known, start=known.start + 1),
-            msgspec.structs.replace(known, boot="another boot"),
-        ):
-            assert not state.alive(other)
-            assert not state.signal_process(other, signal.SIGKILL)
-        assert child.poll() is None
-    finally:
-        child.kill()
-        child.wait()
-
-
-def test_zombies_are_not_alive() -> None:
-    child = _sleeper()
-    known = state.record(child.pid)
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not state.alive(known)
-    child.wait()
-
-
-def test_start_time_with_brackets_and_spaces_in_the_command() -> None:
-    fields = ["S", *map(str, range(4, 52))]
-    assert state.parse_start_time(f"42 (a) b (c) {' '.join(fields)}\n") == 22
+# --- state ---------------------------------------------------------------------------------------------
 
 
 def _state() -> state.LabState:
-    keeper = state.ProcessRecord(pid=1, start=2, boot="b")
+    keeper = ProcessRecord(pid=1, start=2, boot="b")
     return state.LabState(
         name="lab", profile="t4", gpus=None, agent=True, network_index=3, bin_dir="/b", keeper=keeper,
         mountpoints=("/var/lib/kubelet",), cgroups=("/sys/fs/cgroup/x",),
@@ -454,11 +407,7 @@ def test_cgroups_are_made_in_every_tree_and_removed(tmp_path: Path, version: int
     assert not any(Path(folder).exists() for folder in made)
 
 
-def test_memory_and_resources_of_the_status() -> None:
-    assert status.parse_memory("00-ff ---p 0 00:00 0 [rollup]\nRss:    120 kB\nPss:     60 kB\n") == {
-        "rss_kib": 120,
-        "pss_kib": 60,
-    }
+def test_resources_of_the_status() -> None:
     quantities = {"cpu": "2", "nvidia.com/gpu": "8", "hugepages-1Gi": "0", "attachable.kubernetes.io/x": "1"}
     assert status.accelerators(quantities) == {"nvidia.com/gpu": "8"}
 

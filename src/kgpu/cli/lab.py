@@ -171,14 +171,18 @@ def reset(*, name: str, folder: Path | None) -> None:
     click.echo("The lab is as it was made." if found else "Nothing to do: the lab is as it was made.")
 
 
+KUBECTL_EXAMPLES: Final = "kgpu lab kubectl get pods -A\nkgpu lab kubectl --name second logs my-pod -f"
 _PASS_ON: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-@click.command("kubectl", cls=ExampleCommand, context_settings=_PASS_ON, examples="kgpu lab kubectl get pods -A")
+@click.command("kubectl", cls=ExampleCommand, context_settings=_PASS_ON, examples=KUBECTL_EXAMPLES)
 @which_lab
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kubectl(*, name: str, folder: Path | None, arguments: tuple[str, ...]) -> None:
-    """Run kubectl against the lab; everything after `kubectl` is passed on."""
+    """Run kubectl against the lab.
+
+    --name and --dir come first; everything after them is passed on.
+    """
     from kgpu.cli._lab import require_running
 
     there = open_lab(name, folder)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from kgpu.cli._common import ExampleCommand, output_option, print_json
 
+EXAMPLES: Final = """
+kgpu lab build
+kgpu lab build --embedded
+kgpu lab build --install-tools -o json
+"""
 
-@click.command("build", cls=ExampleCommand, examples="kgpu lab build\nkgpu lab build --install-tools -o json")
+
+@click.command("build", cls=ExampleCommand, examples=EXAMPLES)
 @click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
 @click.option("--embedded", is_flag=True, help="Only what the embedded lab needs: the simulated driver and kubectl.")
 @output_option()

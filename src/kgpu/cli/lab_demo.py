@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -136,8 +139,8 @@ kgpu lab demo --name second --port 16443
 def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None) -> None:
     """A GPU cluster in seconds on any machine: four kinds of node, and stories played on it. Needs no root, no GPU.
 
-    On a terminal it stays up until Ctrl-C or `kgpu lab down`; elsewhere it ends by itself. Exit code 3 when a step is
-    not as expected.
+    On a terminal it stays up until Ctrl-C or `kgpu lab down --name demo`; elsewhere it ends by itself. Exit code 3 when
+    a step is not as expected.
     """
     from rich.console import Console
 
@@ -149,26 +152,38 @@ def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None)
     stays = sys.stdout.isatty() and os.environ.get(KEEP, "") != "0" if keep is None else keep
     lab = the_demo.make(name, folder, reporter, port=port or 0)
     _prepare(reporter)
-    begun = time.monotonic()
-    ours = False
-    try:
-        the_demo.refuse_running(lab)
-        ours = True
+    the_demo.refuse_running(lab)
+    with _taken_down(lab, folder):
+        begun = time.monotonic()
         the_demo.bring_up(lab, screen)
         results = the_demo.tell(lab, screen, say=lambda text: click.echo(text, err=True))
         screen.end(lab, time.monotonic() - begun, folder, stays=stays)
-        ok = all(result.ok for result in results)
         if stays:
             _stay(lab, screen)
-    except KeyboardInterrupt:
-        if not ours or not stays:
-            raise
-        ok = True
-    finally:
-        if ours:
-            lab.down()
-    if not ok:
+    if not all(result.ok for result in results):
         raise click.exceptions.Exit(3)
+
+
+@contextmanager
+def _taken_down(lab: EmbeddedLab, folder: Path | None) -> Iterator[None]:
+    """The lab goes in the end, also after Ctrl-C, SIGTERM and a terminal that is closed."""
+
+    def end(number: int, frame: object) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        try:
+            lab.down()
+        except KeyboardInterrupt:
+            click.echo(f"Interrupted again; what is left of it goes with: {line('down', lab.name, folder)}", err=True)
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _prepare(reporter: Progress) -> None:
@@ -184,6 +199,7 @@ def _stay(lab: EmbeddedLab, screen: Screen) -> None:
     """Until the lab is taken down by somebody else, or Ctrl-C."""
     screen.say()
     screen.say("The cluster stays up until Ctrl-C here.", "bold")
-    while lab.running:
-        time.sleep(_POLL_S)
-    screen.say("It was taken down.")
+    with suppress(KeyboardInterrupt):
+        while lab.running:
+            time.sleep(_POLL_S)
+        screen.say("It was taken down.")

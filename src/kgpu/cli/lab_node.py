@@ -5,10 +5,9 @@ Only parses arguments and prints; the work is in ``kgpu.lab.nodes.manage``, impo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,11 +16,13 @@ from kgpu.cli._common import ExampleGroup, output_option, print_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+WAIT_S: Final = 60.0
+WAIT_PER_NODE_S: Final = 0.5
 EXAMPLES = """
 kgpu lab node add hgx-h100
 kgpu lab node add l4 --count 3 --label pool=inference --taint nvidia.com/gpu:NoSchedule
 kgpu lab node add dgx-a100-80g --mig '0:1g.10gb*7'
-kgpu lab node add hgx-h100 --light --count 1000
+kgpu lab node add hgx-h100 --light --count 1000 --wait
 kgpu lab node list
 kgpu lab node remove l4-2
 """
@@ -45,9 +46,9 @@ def _which_lab(function: F) -> F:
 
 
 def _lab(lab_name: str, folder: Path | None) -> Path:
-    found = os.environ.get("XDG_STATE_HOME")
-    root = (Path(found) if found else Path.home() / ".local" / "state") / "kgpu" / "lab"
-    return (folder or root / lab_name).absolute()
+    from kgpu.lab.ground import labs_root
+
+    return (folder or labs_root() / lab_name).absolute()
 
 
 def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
@@ -85,13 +86,17 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option("--time-scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
               help="Shortens restart back-off: 0.1 is ten times faster.")  # fmt: skip
 @click.option("--no-agent", is_flag=True, help="Start no kgpu agent on them.")
+@click.option("--wait", "waits", is_flag=True, help="Until they are Ready and offer their GPUs.")
 @output_option()
 def add(
     *, lab_name: str, folder: Path | None, profile: str, count: int, prefix: str, gpus: int | None,
     mig: tuple[str, ...], light: bool, labels: tuple[str, ...], taints: tuple[str, ...], config: Path | None,
-    cpu: str, memory: str, time_scale: float, no_agent: bool, output: str,
+    cpu: str, memory: str, time_scale: float, no_agent: bool, waits: bool, output: str,
 ) -> None:  # fmt: skip
-    """Add nodes of PROFILE: a simulated machine (`kgpu lab hw list`), a profile file, or `cpu` for one without GPUs."""
+    """Add nodes of PROFILE to the lab.
+
+    PROFILE is a simulated machine (`kgpu lab hw list`), a profile file, or `cpu` for one without GPUs.
+    """
     from kgpu.lab.nodes import manage, spec
 
     lab = _lab(lab_name, folder)
@@ -108,12 +113,24 @@ def add(
         cpu=cpu, memory=memory, time_scale=time_scale, agent=not no_agent,
     )  # fmt: skip
     manage.start_host(lab, kubeconfig, address=address)
+    if waits:
+        _wait(lab, kubeconfig, names, gpus=not no_agent and profile != spec.CPU_PROFILE)
     if output == "json":
         print_json({"nodes": names})
     elif count == 1:
         click.echo(f"node {names[0]} joins the lab")
     else:
         click.echo(f"nodes {names[0]} to {names[-1]} join the lab")
+
+
+def _wait(lab: Path, kubeconfig: Path, names: list[str], *, gpus: bool) -> None:
+    from kgpu.lab import progress
+    from kgpu.lab.embedded import ready
+    from kgpu.lab.nodes import manage
+
+    with progress.for_terminal().step(f"wait for {len(names)} nodes"):
+        log = manage.nodes_dir(lab) / manage.HOST / "log"
+        ready.wait_for_nodes(kubeconfig, dict.fromkeys(names, gpus), WAIT_S + WAIT_PER_NODE_S * len(names), log)
 
 
 @node_group.command("remove", examples="kgpu lab node remove l4-2\nkgpu lab node remove --all")
@@ -127,7 +144,7 @@ def remove(*, lab_name: str, folder: Path | None, names: tuple[str, ...], every:
     lab = _lab(lab_name, folder)
     if every == bool(names):
         raise LabError("neither or both of NAMES and --all", "one of them", "name the nodes, or give --all")
-    wanted = list(manage.listing(lab)) if every else list(names)
+    wanted = [*manage.listing(lab), *manage.broken(lab)] if every else list(names)
     manage.remove(lab, wanted)
     click.echo(f"{len(wanted)} simulated node{'' if len(wanted) == 1 else 's'} removed")
 
@@ -145,6 +162,8 @@ def list_(*, lab_name: str, folder: Path | None, output: str) -> None:
         print_json(found)
         return
     rows = found["nodes"]
+    for problem in found["problems"]:
+        click.echo(f"can't be read: {problem}", err=True)
     if not rows:
         click.echo("There are no simulated nodes.")
         return
@@ -161,7 +180,13 @@ def list_(*, lab_name: str, folder: Path | None, output: str) -> None:
 @_which_lab
 @click.argument("node")
 def hw_root(*, lab_name: str, folder: Path | None, node: str) -> None:
-    """Print the simulated driver root of a node, for `kgpu lab hw ... --root`."""
+    """Print a node's simulated driver root.
+
+    It is what `kgpu lab hw inject`, `clear`, `set` and the others take as --root.
+    """
+    from kgpu.cli._lab import open_lab
     from kgpu.lab.nodes import manage
 
-    click.echo(str(manage.hw_root(_lab(lab_name, folder), node)))
+    # A real lab's first node is not among the simulated ones.
+    roots = {one.node: one.root for one in open_lab(lab_name, folder).hardware() if one.root.exists()}
+    click.echo(str(roots.get(node) or manage.hw_root(_lab(lab_name, folder), node)))

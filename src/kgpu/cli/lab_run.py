@@ -96,8 +96,9 @@ def _list_scenarios(output: str) -> None:
     if output == "json":
         print_json([{"name": story.name, "title": story.title, "story": story.story} for story in stories])
         return
+    width = max(len(story.name) for story in stories)
     for story in stories:
-        click.echo(f"{story.name:20} {story.title}")
+        click.echo(f"{story.name:{width}}  {story.title}")
 
 
 def print_step(step: StepResult) -> None:

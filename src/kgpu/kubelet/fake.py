@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from kgpu.base.errors import KubeletError
-from kgpu.base.files import write_atomic
 from kgpu.kubelet import convert
 from kgpu.kubelet.methods import ALLOCATE, GET_PREFERRED, LIST_AND_WATCH, PRE_START, REGISTRATION
 from kgpu.kubelet.model import API_VERSION, ContainerAllocation, DeviceState, PreferenceRequest, Registration
@@ -370,7 +369,11 @@ class FakeKubelet:
             },
         }
         content = json.dumps({"Data": data, "Checksum": _checksum(data)})
-        write_atomic(self.folder / CHECKPOINT, content, mode=0o600)
+        # Not synced to the disk, which may take long: it has to survive this process, not the machine.
+        path, new = self.folder / CHECKPOINT, self.folder / f".{CHECKPOINT}.new"
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+            out.write(content)
+        os.replace(new, path)
 
     def _load(self) -> None:
         self._held.clear()

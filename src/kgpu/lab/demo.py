@@ -86,7 +86,6 @@ def bring_up(lab: EmbeddedLab, teller: Teller) -> None:
     teller.cluster(lab, time.monotonic() - begun)
     begun = time.monotonic()
     with lab.progress.step(f"{len(FLEET)} nodes join, with kgpu's agent on each that has GPUs"):
-        ready.apply_ground(lab.kubeconfig)
         wanted: dict[str, bool] = {}
         for machine in FLEET:
             names = manage.add(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgpu.base.errors import LabError
+from kgpu.lab import ground
 from kgpu.lab.port import EMBEDDED, REAL
 from kgpu.lab.progress import PlainProgress, Progress
 
@@ -28,10 +29,8 @@ def find(name: str, folder: Path | None = None, *, kind: str = "", progress: Pro
 
     Raises LabError when there is one of another kind than asked for.
     """
-    from kgpu.lab.real import cluster
-
     progress = progress or PlainProgress()
-    where = (folder or cluster.labs_root() / name).absolute()
+    where = (folder or ground.labs_root() / name).absolute()
     there = kind_of(where)
     if there and kind and there != kind:
         raise LabError(

@@ -1,7 +1,8 @@
-"""What every lab puts into its cluster, real or embedded: the agent's rights and its configurations."""
+"""What every lab has in common, real or embedded: where it is, and what it puts into its cluster."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,12 @@ FIRST_NODE: Final = "gpu-node-1"
 _MANAGER: Final = "kgpu-lab"
 APPLY: Final = ("apply", "--server-side", "--force-conflicts", f"--field-manager={_MANAGER}", "-f", str(OBJECTS))
 """The words for kubectl that put them there; ``apply`` does the same without kubectl."""
+
+
+def labs_root() -> Path:
+    """``$XDG_STATE_HOME/kgpu/lab``, or ``~/.local/state/kgpu/lab``: one folder per lab, by name."""
+    found = os.environ.get("XDG_STATE_HOME")
+    return (Path(found) if found else Path.home() / ".local" / "state") / "kgpu" / "lab"
 
 
 def objects() -> list[dict[str, Any]]:

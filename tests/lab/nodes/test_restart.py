@@ -128,6 +128,7 @@ async def test_a_corrupted_checkpoint_is_named_and_nothing_is_held_twice(lab: Be
     await until(lambda: not alive(before[held]))
     assert alive(before[free])
     assert (lab.phase("free"), lab.container("free")["restartCount"]) == ("Running", 0)
+    await until(lambda: [one["metadata"]["name"] for one in lab.node.active_pods()] == ["free"])
     async with plugin(lab):
         await lab.create(pod("q", "echo", resources=gpus(4)))
         await lab.phase_is("q", "Succeeded")

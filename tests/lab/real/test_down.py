@@ -13,8 +13,9 @@ import pytest
 from lab.real.conftest import Cluster
 
 from kgpu.base.errors import LabError
+from kgpu.lab import processes
 from kgpu.lab.progress import PlainProgress
-from kgpu.lab.real import mountpoints, state
+from kgpu.lab.real import mountpoints
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec
 
@@ -108,8 +109,8 @@ def test_a_lab_whose_keeper_was_killed_can_be_brought_up_again(second_lab: RealL
     second_lab.up()
     keeper = second_lab.state.keeper
     assert keeper is not None
-    assert state.signal_process(keeper, signal.SIGKILL)
-    while state.alive(keeper):
+    assert processes.signal_process(keeper, signal.SIGKILL)
+    while processes.alive(keeper):
         os.sched_yield()
     assert not second_lab.running
     with pytest.raises(LabError, match="no running lab"):

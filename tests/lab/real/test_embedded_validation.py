@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from lab.embedded.types import verdicts
-from lab.embedded.types.table import STANDING, Object, Row, laid, rows
+from lab.embedded.types.table import OWNED, STANDING, Object, Row, laid, rows
 
 from kgpu.base.quantity import Quantity
 
@@ -94,6 +94,16 @@ def test_the_real_server_says_the_same(row: Row, server: tuple[Server, dict[str,
     real, names = server
     expected = renamed(real.judged(row, names[row.namespace]), names)
     assert verdicts.judged(embedded(), row) == expected
+
+
+@pytest.mark.parametrize(("manifest", "fields"), OWNED.values(), ids=OWNED)
+def test_the_real_server_s_owners_of_what_is_empty(
+    manifest: Object, fields: list[Object], server: tuple[Server, dict[str, str]]
+) -> None:
+    real, names = server
+    sent = verdicts.settled(manifest, names["plain"])
+    code, found = real.call("POST", f"{real.path(sent)}?dryRun=All", sent)
+    assert (code, verdicts.owned(found)) == (201, fields)
 
 
 def embedded(made: list[Any] = []) -> Any:  # noqa: B006 - one core for all rows

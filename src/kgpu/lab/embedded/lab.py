@@ -8,6 +8,7 @@ what ``up`` made, except a kept data folder. Both hold a lock, so that two of th
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import re
 import shutil
 import signal
@@ -22,18 +23,18 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.errors import LabError
+from kgpu.lab import processes
 from kgpu.lab.embedded import model, ready
 from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, listen
-from kgpu.lab.ground import FIRST_NODE
+from kgpu.lab.ground import FIRST_NODE, labs_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.spec import CPU_PROFILE
 from kgpu.lab.port import EMBEDDED, About, NodeHardware
+from kgpu.lab.processes import ProcessRecord
 from kgpu.lab.progress import PlainProgress, Progress
-from kgpu.lab.real import build, namespaces, state
-from kgpu.lab.real.cluster import labs_root
+from kgpu.lab.real import build, namespaces
 from kgpu.lab.real.model import Paths as RealPaths
-from kgpu.lab.real.state import ProcessRecord
 from kgpu.lab.scenarios.run import LocalBackend
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")
@@ -42,6 +43,7 @@ _API_S: Final = 60.0
 _NODE_S: Final = 120.0
 _LOCK_S: Final = 180.0
 _END_S: Final = 10.0  # for a process to end by itself, then it is killed
+_MODULES: Final = ("starlette", "uvicorn", "httptools", "jsonpatch", "jsonschema", "cryptography", "cel_expr_python")
 _OWN: Final = ("pki", "logs", "nodes", "kubeconfig", "tokens.csv", LOCK_FILE)
 
 
@@ -73,11 +75,12 @@ class EmbeddedLab:
 
     def up(self) -> None:
         """Bring the API up until it answers, and its first node until it offers its GPUs. Raises LabError."""
+        require_platform()
         self._refuse_real()
         self._check_first()
         with self._only_one():
             found = self._load()
-            if found is not None and found.server is not None and state.alive(found.server):
+            if found is not None and found.server is not None and processes.alive(found.server):
                 self._refuse_other(found)
                 self._wait_for_api(found.server)
             else:
@@ -118,9 +121,9 @@ class EmbeddedLab:
         """The lab's own objects, its first node if that is missing, and the host of all nodes if there are any."""
         first = found.first
         there = manage.listing(self.folder)
-        if first is not None and not found.complete:
+        if not found.complete:
             ready.apply_ground(self.kubeconfig)
-            if FIRST_NODE not in there:
+            if first is not None and FIRST_NODE not in there:
                 prefix = FIRST_NODE.rpartition("-")[0]
                 manage.add(self.folder, first.profile, name_prefix=prefix, gpus=first.gpus, agent=first.agent)
             there = manage.listing(self.folder)
@@ -158,14 +161,14 @@ class EmbeddedLab:
             )  # fmt: skip
         _children.append(process)
         try:
-            return state.record(process.pid)
+            return processes.record(process.pid)
         except OSError as error:
             raise self._failed(f"{log} ended at once", log) from error
 
     def _wait_for_api(self, process: ProcessRecord) -> None:
         until = time.monotonic() + _API_S
         while not self._answers():
-            if not state.alive(process):
+            if not processes.alive(process):
                 raise self._failed("the API server ended while it was starting", "server")
             if time.monotonic() > until:
                 raise self._failed(f"the API server has not answered for {_API_S:.0f} s", "server")
@@ -222,7 +225,7 @@ class EmbeddedLab:
     def state(self) -> EmbeddedState:
         """The lab's state; LabError when it is not up."""
         found = self._load()
-        if found is None or found.server is None or not state.alive(found.server):
+        if found is None or found.server is None or not processes.alive(found.server):
             raise LabError(
                 f'there is no running lab "{self.name}" in {self.folder}',
                 "a lab that is up",
@@ -239,7 +242,7 @@ class EmbeddedLab:
     def running(self) -> bool:
         """Whether the server is alive."""
         found = self._load()
-        return found is not None and found.server is not None and state.alive(found.server)
+        return found is not None and found.server is not None and processes.alive(found.server)
 
     @property
     def logs(self) -> Path:
@@ -342,10 +345,10 @@ class EmbeddedLab:
     def _end_processes(self, found: EmbeddedState | None) -> None:
         manage.stop_host(self.folder)
         for process in [found.server if found else None, self._stray()]:
-            if process is None or not state.signal_process(process, signal.SIGTERM):
+            if process is None or not processes.signal_process(process, signal.SIGTERM):
                 continue
             if not self._ended(process, _END_S):
-                state.signal_process(process, signal.SIGKILL)
+                processes.signal_process(process, signal.SIGKILL)
                 if not self._ended(process, _END_S):
                     raise LabError(
                         f"process {process.pid} does not end",
@@ -367,7 +370,7 @@ class EmbeddedLab:
 
     def _ended(self, process: ProcessRecord, seconds: float) -> bool:
         until = time.monotonic() + seconds
-        while state.alive(process):
+        while processes.alive(process):
             if time.monotonic() > until:
                 return False
             _reap()
@@ -428,6 +431,23 @@ class EmbeddedLab:
                     "one at a time",
                     "end it, then try again",
                 )
+
+
+def require_platform() -> None:
+    """Raises LabError where the lab can't run."""
+    if sys.platform != "linux":
+        raise LabError(
+            f"the lab can't run on {sys.platform}",
+            "Linux: the simulated driver is a Linux library",
+            "use a Linux machine, a virtual one (WSL 2, Lima) or a container",
+        )
+    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LabError(
+            f"Python packages are missing: {', '.join(missing)}",
+            'kgpu with its extra "lab"',
+            'pip install "kgpu[lab]"',
+        )
 
 
 _children: list[subprocess.Popen[bytes]] = []

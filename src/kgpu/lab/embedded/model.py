@@ -10,7 +10,7 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.lab.real.state import ProcessRecord
+from kgpu.lab.processes import ProcessRecord
 
 STATE_FILE: Final = "embedded.json"
 DEFAULT_PROFILE: Final = "hgx-h100"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from kgpu.lab import processes
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import EMBEDDED
-from kgpu.lab.real import state
-from kgpu.lab.real.status import accelerators, children, memory
+from kgpu.lab.processes import children, memory
+from kgpu.lab.real.status import accelerators
 
 if TYPE_CHECKING:
     from kgpu.lab.embedded.lab import EmbeddedLab
@@ -42,9 +43,9 @@ def report(lab: EmbeddedLab) -> dict[str, Any]:
     }
 
 
-def _processes(server: state.ProcessRecord | None, host: int) -> list[dict[str, Any]]:
+def _processes(server: processes.ProcessRecord | None, host: int) -> list[dict[str, Any]]:
     """The server, the nodes' host, and the host's children (agents and containers) as one row."""
-    rows = [("api server", server.pid if server and state.alive(server) else 0), ("nodes host", host)]
+    rows = [("api server", server.pid if server and processes.alive(server) else 0), ("nodes host", host)]
     found = [{"name": name, "pid": pid, "restarts": 0, **memory(pid)} for name, pid in rows if pid]
     below = _descendants(host) if host else []
     if below:

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
-import gc
 import logging
 import os
 import signal
@@ -27,10 +26,10 @@ import msgspec
 
 from kgpu.base.errors import LabError, UserError
 from kgpu.base.files import write_atomic
-from kgpu.lab.embedded import auth, tls
+from kgpu.lab.embedded import auth, collector, tls
 
 if TYPE_CHECKING:
-    from kgpu.base.supervise import RoleFunction
+    from kgpu.base.supervise import RoleFunction, RoleHandle
     from kgpu.kube.port import KubeApi
     from kgpu.lab.embedded.core import Core
     from kgpu.lab.embedded.http.app import App
@@ -135,7 +134,7 @@ def listen(host: str, port: int) -> socket.socket:
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Hold the folder; the lock file says which process does. Raises LabError when another one does."""
-    from kgpu.lab.real import state
+    from kgpu.lab import processes
 
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK_FILE).open("a+b") as lock:
@@ -149,7 +148,7 @@ def only_one(folder: Path) -> Iterator[None]:
                 '"kgpu lab down" first, or choose another --name or --dir',
             ) from None
         lock.truncate(0)
-        lock.write(msgspec.json.encode(state.record(os.getpid())))
+        lock.write(msgspec.json.encode(processes.record(os.getpid())))
         lock.flush()
         yield
 
@@ -211,7 +210,6 @@ def _counts(store: Any, kinds: Any) -> dict[str, int]:
 
 
 def _roles(core: Core, root_ca: str, event_ttl: float) -> dict[str, RoleFunction]:
-    from kgpu.base.supervise import RoleHandle
     from kgpu.lab.embedded.bootstrap import USER
     from kgpu.lab.embedded.core.expiring import Expiring
     from kgpu.lab.embedded.local import LocalApi
@@ -252,15 +250,12 @@ async def serve(settings: Settings) -> None:
         stop = asyncio.Event()
         supervisor = Supervisor(on_decision=lambda decision: log_decision(log, decision))
         server = _server(cluster.app, pki)
-        with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
+        with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT), collector.small_steps():
             serving = asyncio.create_task(server.serve(sockets=[sock]))
             log.info("serving on https://%s:%d", url_host(settings.host), port)
             for name, function in cluster.roles.items():
                 supervisor.start(name, function)
-            # What has been made by now lives as long as the process: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(50_000, 20, 50)
+            supervisor.start("collector", _collector)
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
             log.info("stopping")
@@ -273,8 +268,23 @@ async def serve(settings: Settings) -> None:
             cluster.core.close()
 
 
+async def _collector(handle: RoleHandle) -> None:
+    handle.running()
+    await collector.run()
+
+
 def _server(app: App, pki: tls.Pki) -> Any:
     import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    from kgpu.lab.embedded.http.app import ABORT
+
+    class Protocol(HttpToolsProtocol):
+        """The application can drop a connection whose client no longer reads."""
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
 
     class Server(uvicorn.Server):
         """Signals are ours."""
@@ -284,7 +294,7 @@ def _server(app: App, pki: tls.Pki) -> Any:
             yield
 
     config = uvicorn.Config(
-        app, http="httptools", ws="none", loop="asyncio", lifespan="off", interface="asgi3",
+        app, http=Protocol, ws="none", loop="asyncio", lifespan="off", interface="asgi3",
         ssl_certfile=str(pki.certificate("server")), ssl_keyfile=str(pki.key("server")),
         log_config=None, access_log=False, server_header=False, proxy_headers=False, backlog=1024,
         timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=int(_STOP_S),

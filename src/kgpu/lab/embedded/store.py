@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
+from kgpu.lab.embedded.core import sizes
 from kgpu.lab.embedded.core.model import Stored
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.watching import Event, Watch, Watching
@@ -219,18 +220,23 @@ class Store:
         return self.table(key).find(namespace, name)
 
     def put(self, key: Key, obj: Object) -> Stored:
-        """Write an object, new or not. ``obj`` is handed over; its resourceVersion is set."""
+        """Write an object, new or not. ``obj`` is handed over; its resourceVersion is set.
+
+        Raises TooLargeError, and ApiError 500 when the journal can't keep it.
+        """
         table = self.table(key)
         metadata = obj["metadata"]
         old = table.find(metadata.get("namespace", ""), metadata["name"])
         revision = self.revision + 1
         metadata["resourceVersion"] = str(revision)
         stored = Stored(obj, revision)
+        size = len(stored.encoded())
+        sizes.check(obj, size)
         if self._journal is not None:
             self._journal.append(key, stored, False)
         self.revision = revision
         table.place(stored, old)
-        self._announce(key, table, Event("ADDED" if old is None else "MODIFIED", stored, old, len(stored.encoded())))
+        self._announce(key, table, Event("ADDED" if old is None else "MODIFIED", stored, old, size))
         return stored
 
     def remove(self, key: Key, old: Stored) -> Stored:

@@ -1,8 +1,8 @@
-"""Whether the node takes a pod that was bound to it: the kubelet's own checks (v1.35), pure, with its reasons and words.
+"""Whether the node takes a pod that was bound to it: the kubelet's own checks (v1.35), pure, in its words.
 
-Resources, node selector and affinity, host ports; taints are not the kubelet's to check. Extended resources that the node
-does not have at all are left to the device manager.
-"""  # noqa: E501
+Resources, node selector and affinity, host ports; taints are not the kubelet's to check. Extended resources that the
+node does not have at all are left to the device manager.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -20,10 +21,12 @@ from kgpu.lab.nodes.spec import NodeSpec, mig_rows
 
 log = logging.getLogger(__name__)
 
+_SOURCE: Final = str(Path(__file__).resolve().parents[3])
 CONFIG_FILE: Final = "config.yaml"
 CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
 LOG_LIMIT: Final = 4 << 20  # bytes, after which a log starts over
 STOP_S: Final = 12.0
+NICE: Final = 5
 _POLICY: Final = BackoffPolicy(first=0.5, cap=10.0, healthy_after=20.0)
 
 
@@ -31,6 +34,23 @@ def make_hardware(spec: NodeSpec, root: Path) -> None:
     """The node's simulated driver root, MIG layout included; an existing one is kept. Raises ConfigError, HwError."""
     if (root / "state").exists():
         return
+    with _one_at_a_time:
+        _make_hardware(spec, root)
+
+
+def prepare(spec: NodeSpec) -> None:
+    """Read the profile once on the thread that reads others: see ``_one_at_a_time``. Raises ConfigError."""
+    from kgpu.hw.fake import profiles
+
+    profiles.load(spec.profile, gpus=spec.gpus)
+
+
+_one_at_a_time: Final = threading.Lock()
+# msgspec (0.22) looks at a type when it is first decoded, and crashes when two threads do that for the same type at
+# the same moment.
+
+
+def _make_hardware(spec: NodeSpec, root: Path) -> None:
     from kgpu.hw.fake import create, mig, operate
 
     temporary = root.with_name(f".{root.name}.new")
@@ -68,9 +88,7 @@ async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubec
     env = {
         **os.environ,
         ENV_HW_STATE: str(folder / "hw" / "state"),
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")])  # noqa: ASYNC240
-        ),
+        "PYTHONPATH": os.pathsep.join(filter(None, [_SOURCE, os.environ.get("PYTHONPATH", "")])),
         "PYTHONSAFEPATH": "1",
     }
     if spec.config:
@@ -84,6 +102,9 @@ async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubec
                 *command(spec, folder, kubelet_socket, kubeconfig, cdi),
                 stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=str(folder),
             )  # fmt: skip
+        with contextlib.suppress(OSError):
+            # Many agents that start together must not make the API server and the nodes' host sluggish.
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         (folder / "agent.pid").write_text(f"{process.pid}\n")
         try:
             code = await process.wait()

@@ -91,7 +91,9 @@ class NodeContext:
         answer = await self.api.create(SERVICE_ACCOUNTS, request, subresource="token")
         return str((answer.get("status") or {}).get("token") or "")
 
-    def event(self, pod: Object, kind: str, reason: str, message: str, container: str = "", init: bool = False) -> None:  # noqa: PLR0917
+    def event(
+        self, pod: Object, kind: str, reason: str, message: str, *, container: str = "", init: bool = False
+    ) -> None:
         """Tell something about a pod or one of its containers."""
         path = f"spec.{'initContainers' if init else 'containers'}{{{container}}}" if container else ""
         about = {**pod, "kind": "Pod"}

@@ -1,8 +1,8 @@
 """A container's environment, command and arguments from its pod, ConfigMaps and Secrets; pure, the kubelet's rules.
 
-``needed`` names the objects that must be fetched, ``build`` puts everything together: ``envFrom`` first, then ``env`` in
-order, ``$(NAME)`` replaced by what is known by then, ``$$`` for a plain dollar sign.
-"""  # noqa: E501
+``needed`` names the objects that must be fetched, ``build`` puts everything together: ``envFrom`` first, then ``env``
+in order, ``$(NAME)`` replaced by what is known by then, ``$$`` for a plain dollar sign.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
 _SUBSCRIPT: Final = re.compile(r"metadata\.(annotations|labels)\['([^']*)'\]")
 
 
-class EnvironmentError_(LabError):  # noqa: N801, N818
+class MissingReferenceError(LabError):
     """What is named is not there; ``what`` is the kubelet's wording (CreateContainerConfigError)."""
 
 
@@ -69,24 +69,24 @@ def build(
 ) -> dict[str, str]:  # fmt: skip
     """The environment. ``facts`` answer status.podIP, status.hostIP and spec.nodeName; ``allocatable`` is the node's.
 
-    Raises EnvironmentError_ for a reference without an object or key that is not optional.
+    Raises MissingReferenceError for a reference without an object or key that is not optional.
     """
     found = dict(base)
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix") or ""
         for key, kind in (("configMapRef", CONFIG_MAP), ("secretRef", SECRET)):
             if key in source:
-                data = _data(pod, kind, source[key], objects)
+                data = _data(kind, source[key], objects)
                 found |= {f"{prefix}{name}": value.decode(errors="replace") for name, value in sorted(data.items())}
     for entry in container.get("env") or ():
-        value = _value(pod, container, entry, found, objects, facts, allocatable)
+        value = _value(pod, container, entry, found, objects=objects, facts=facts, allocatable=allocatable)
         if value is not None:
             found[entry["name"]] = value
     return found
 
 
-def _value(  # noqa: PLR0917
-    pod: Object, container: Object, entry: Object, known: Mapping[str, str], objects: Mapping[Ref, Object | None],
+def _value(
+    pod: Object, container: Object, entry: Object, known: Mapping[str, str], *, objects: Mapping[Ref, Object | None],
     facts: Mapping[str, str], allocatable: Mapping[str, str],
 ) -> str | None:  # fmt: skip
     source = entry.get("valueFrom")
@@ -104,24 +104,24 @@ def _value(  # noqa: PLR0917
     return ""
 
 
-def _data(pod: Object, kind: str, ref: Object, objects: Mapping[Ref, Object | None]) -> dict[str, bytes]:  # noqa: ARG001
+def _data(kind: str, ref: Object, objects: Mapping[Ref, Object | None]) -> dict[str, bytes]:
     obj = objects.get((kind, ref["name"]))
     if obj is not None:
         return decode(kind, obj)
     if ref.get("optional"):
         return {}
-    raise EnvironmentError_(f'{kind} "{ref["name"]}" not found', "an object of that name", f"create the {kind}")
+    raise MissingReferenceError(f'{kind} "{ref["name"]}" not found', "an object of that name", f"create the {kind}")
 
 
 def _key(pod: Object, kind: str, ref: Object, objects: Mapping[Ref, Object | None]) -> str | None:
-    data = _data(pod, kind, ref, objects)
+    data = _data(kind, ref, objects)
     if ref["key"] in data:
         return data[ref["key"]].decode(errors="replace")
     if ref.get("optional"):
         return None
     shown = {CONFIG_MAP: "ConfigMap", SECRET: "Secret"}[kind]
     namespace = pod["metadata"]["namespace"]
-    raise EnvironmentError_(
+    raise MissingReferenceError(
         f"couldn't find key {ref['key']} in {shown} {namespace}/{ref['name']}", "that key", f"add it to the {kind}"
     )
 

@@ -36,11 +36,17 @@ def parse_options(query: dict[str, str], now: float) -> LogOptions:
     """From the query of a request. Raises ValueError for what is no number."""
     since = query.get("sinceTime", "")
     if "sinceSeconds" in query:
-        when = dt.datetime.fromtimestamp(now - int(query["sinceSeconds"]), dt.UTC)
+        try:
+            when = dt.datetime.fromtimestamp(now - int(query["sinceSeconds"]), dt.UTC)
+        except (OverflowError, OSError) as error:
+            raise ValueError("sinceSeconds is too large") from error
         since = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def number(name: str) -> int | None:
-        return int(query[name]) if query.get(name) else None
+        found = int(query[name]) if query.get(name) else None
+        if found is not None and found < 0:
+            raise ValueError(f"{name} is negative")
+        return found
 
     def flag(name: str) -> bool:
         return query.get(name, "").lower() in {"true", "1"}
@@ -67,9 +73,8 @@ def render(line: bytes, options: LogOptions) -> bytes:
     return (parts[0] + b" " if options.timestamps else b"") + text + end
 
 
-def tail_offset(file: BinaryIO, lines: int) -> int:
-    """Where the last ``lines`` lines of the file begin."""
-    size = os.fstat(file.fileno()).st_size
+def tail_of(file: BinaryIO, size: int, lines: int) -> int:
+    """Where the last ``lines`` lines of the first ``size`` bytes begin."""
     if lines <= 0:
         return size
     found, end = 0, size
@@ -105,7 +110,7 @@ async def read(path: Path, options: LogOptions, ended: Callable[[], bool]) -> As
     left = options.limit
     file = open_log(path)
     try:
-        file.seek(tail_offset(file, options.tail) if options.tail is not None else 0)
+        file.seek(tail_of(file, os.fstat(file.fileno()).st_size, options.tail) if options.tail is not None else 0)
         rest = b""
         while True:
             over = ended()

@@ -28,7 +28,7 @@ from kgpu.lab.nodes import runtime, spec
 from kgpu.lab.nodes.folder import NodeFolder, let_go
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, Taint
 from kgpu.lab.port import NodeHardware
-from kgpu.lab.real.state import ProcessRecord, alive, record, signal_process
+from kgpu.lab.processes import ProcessRecord, alive, record, signal_process
 
 NODES: Final = "nodes"
 HOST: Final = "host"

@@ -1,8 +1,8 @@
-"""One simulated node: registers, keeps its lease and status, takes pods, and hosts the sockets that its agent speaks to.
+"""One simulated node: registers, keeps its lease and status, takes pods, and hosts the sockets of its agent.
 
 What it tells the API server is little: one create with everything in it, a lease every ten seconds, and a small patch
 when the devices of its plugins change, within a second of the change.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _POLICY: Final = BackoffPolicy(first=0.3, cap=10.0)
 DEVICES_S: Final = 20.0  # a light node waits so long for its GPUs before it registers
 SETTLE_S: Final = 0.2  # changes of devices that come together are told together
+PLUGINS_S: Final = 20.0  # after a start, pods wait so long for the plugins that there were
 UNRECORDED: Final = "The devices of this pod are not known any more: the node's device checkpoint was corrupted"
 TERMINAL: Final = {"Succeeded", "Failed"}
 
@@ -89,6 +90,7 @@ class SimNode:
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._known: dict[str, Object] = {}
         self._unrecorded_since = 0.0
+        self._begun = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self.context = NodeContext(
             name=spec.name, folder=folder, api=shared.api, recorder=shared.recorder, runtime=shared.runtime,
@@ -123,6 +125,7 @@ class SimNode:
         backoff = Backoff(_POLICY)
         async with self._shared.registrations:
             await self.devices.start()
+            self._begun = time.monotonic()
             if not self.spec.light:
                 await self.pod_resources.start()
                 self._spawn(self._keep(self.plugins.run))
@@ -164,6 +167,7 @@ class SimNode:
 
     async def _full_agent(self) -> None:
         agents.end_former(self.folder)
+        agents.prepare(self.spec)
         await asyncio.to_thread(agents.make_hardware, self.spec, self.folder / "hw")
         await self.registered.wait()  # its labels need a Node
         await agents.keep_running(
@@ -345,6 +349,9 @@ class SimNode:
             self.resting[uid] = pod
             self._confirm_end(pod)
             return
+        if not status.get("startTime") and (missing := self._awaited(pod)):
+            self._spawn(self._admit_later(uid, missing))
+            return
         refusal = None
         if not status.get("startTime") and not pod["metadata"].get("deletionTimestamp"):
             refusal = await self._check(pod)
@@ -358,6 +365,22 @@ class SimNode:
             worker.fail(REASON, UNRECORDED)
         self._spawn(self._live(uid, worker))
 
+    def _awaited(self, pod: Object) -> list[str]:
+        """The resources that a pod asks for whose plugins, known from before a restart, have not come back yet."""
+        if time.monotonic() > self._begun + PLUGINS_S:
+            return []
+        wanted = podstate.device_names(pod)
+        return [name for name in self.devices.resources() if name in wanted and not self.devices.devices(name)]
+
+    async def _admit_later(self, uid: str, missing: list[str]) -> None:
+        """When the plugins are back, or have taken too long."""
+        with contextlib.suppress(TimeoutError):
+            await self.devices.wait_for(
+                lambda: all(self.devices.devices(name) for name in missing),
+                seconds=max(0.0, self._begun + PLUGINS_S - time.monotonic()) + 0.1,
+            )
+        self._queue.put_nowait(uid)
+
     def _distrust(self) -> None:
         """The checkpoint could not be read: which devices the pods from before hold is not known any more."""
         problem = f"{self.devices.problem}; pods from before that hold devices are ended"
@@ -370,7 +393,7 @@ class SimNode:
         started = plan.seconds_of((pod.get("status") or {}).get("startTime"))
         return (
             started < self._unrecorded_since
-            and podstate.wants_devices(pod)
+            and bool(podstate.device_names(pod))
             and not self.devices_of(pod["metadata"]["uid"])
         )
 

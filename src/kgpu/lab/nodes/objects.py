@@ -55,7 +55,7 @@ def micro_stamp(now: float) -> str:
 
 
 def architecture() -> str:
-    """This machine's architecture in Go's terms."""  # noqa: D404
+    """The machine's architecture in Go's terms."""
     return _ARCH.get(platform.machine(), platform.machine())
 
 

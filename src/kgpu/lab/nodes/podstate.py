@@ -137,13 +137,14 @@ def make_containers(pod: Object) -> list[Container]:
     return found
 
 
-def wants_devices(pod: Object) -> bool:
-    """Whether a container asks for a resource of a device plugin: one with a domain that is not Kubernetes' own."""
-    return any(
-        is_extended_name(name)
+def device_names(pod: Object) -> set[str]:
+    """The resources of device plugins that containers ask for: those with a domain that is not Kubernetes' own."""
+    return {
+        name
         for one in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
         for name in (one.get("resources") or {}).get("limits") or ()
-    )
+        if is_extended_name(name)
+    }
 
 
 def is_extended_name(name: str) -> bool:

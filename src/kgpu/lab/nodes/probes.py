@@ -1,8 +1,8 @@
-"""Startup, readiness and liveness probes of running containers: asked as the kubelet asks, answers counted; stand-ins pass.
+"""Startup, readiness and liveness probes of running containers: asked as the kubelet asks; stand-ins pass.
 
 HTTP, TCP and exec probes really ask a local process. A pod's address here is the loopback address that belongs to its
 fake pod address, so that a program that listens everywhere, or on ``KGPU_LAB_POD_ADDRESS``, is found.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def port_number(value: Any, container: Object) -> int:
     return next((int(row["containerPort"]) for row in container.get("ports") or () if row.get("name") == value), 0)
 
 
-async def _tcp(found: Object, container: Object, address: str, timeout: float) -> tuple[bool, str]:  # noqa: ASYNC109
+async def _tcp(found: Object, container: Object, address: str, seconds: float) -> tuple[bool, str]:
     host = found.get("host") or address
     port = port_number(found.get("port"), container)
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as error:
         return False, _dial(host, port, error)
@@ -125,7 +125,7 @@ def _dial(host: str, port: int, error: BaseException) -> str:
     return f"dial tcp {host}:{port}: {words}"
 
 
-async def _http(found: Object, container: Object, address: str, timeout: float) -> tuple[bool, str]:  # noqa: ASYNC109
+async def _http(found: Object, container: Object, address: str, seconds: float) -> tuple[bool, str]:
     host = found.get("host") or address
     port = port_number(found.get("port"), container)
     path = str(found.get("path") or "/")
@@ -139,7 +139,7 @@ async def _http(found: Object, container: Object, address: str, timeout: float) 
     lines += [f"{row['name']}: {row['value']}" for row in found.get("httpHeaders") or ()]
     url = f"{scheme.lower()}://{host}:{port}{path}"
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
             try:
                 writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())

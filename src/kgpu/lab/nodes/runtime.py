@@ -62,8 +62,8 @@ class Running(Protocol):
         """Send a signal to its first process; nothing when it has ended."""
         ...
 
-    async def execute(self, command: Sequence[str], timeout: float) -> tuple[int, str]:  # noqa: ASYNC109 - the probe's
-        """Run a command in it: exit code and output. TimeoutError after ``timeout`` seconds."""
+    async def execute(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
+        """Run a command in it: exit code and output. TimeoutError after ``seconds``."""
         ...
 
 
@@ -113,8 +113,8 @@ class StandIn:
             self._exit = Exit(code=code, finished=time.time(), signal=0 if code == 0 else number)
             self._ended.set()
 
-    async def execute(self, command: Sequence[str], timeout: float) -> tuple[int, str]:  # noqa: ASYNC109
-        del command, timeout
+    async def execute(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
+        del command, seconds
         return 0, ""
 
 
@@ -137,13 +137,13 @@ class Process:
             if not (self._folder / "exit.json").exists():
                 os.killpg(self.pid, number)
 
-    async def execute(self, command: Sequence[str], timeout: float) -> tuple[int, str]:  # noqa: ASYNC109
+    async def execute(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", _SHIM, "exec", str(self._folder / "config.json"), str(self.pid), *command,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 out, _ = await process.communicate()
         finally:
             if process.returncode is None:

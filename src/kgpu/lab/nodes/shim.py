@@ -28,6 +28,7 @@ DRAIN_S = 0.5  # what is left in the pipes after the command has ended
 START_ERROR = 128
 # Folders of the machine that a container has of its own.
 FRESH = ("dev", "tmp", "run", "proc", "sys", "mnt", "media")
+HOST = "/.host"  # the machine's own files, for the links of a folder that was replaced
 NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,15 +41,17 @@ def _check(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2)."""  # noqa: D402
+    """Make a file system appear, as the system call does."""
     _check(
         _libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()),
         f"mount {source} at {target}",
     )
 
 
-def bind(source: str, target: str, *, read_only: bool = False) -> None:
-    """Make ``source`` appear at ``target``, which is made when it is not there."""
+def bind(source: str, target: str, *, root: str = "", read_only: bool = False) -> None:
+    """Make ``source`` appear at ``root + target``, which is made when it is not there."""
+    if root:
+        target = make_room(root, target)
     if not os.path.lexists(target):
         if os.path.isdir(source):
             os.makedirs(target, exist_ok=True)
@@ -78,13 +81,15 @@ def unshare(*, user: bool) -> None:
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
 
 
-def build_root(config: dict[str, Any]) -> str:
+def build_root(config: dict[str, Any], *, user: bool) -> str:
     """The container's root in a fresh mount namespace: the machine's own files under a writable layer that goes."""
     base = os.path.join(config["folder"], "mnt")
     os.makedirs(base, exist_ok=True)
     mount("tmpfs", base, "tmpfs", MS_NOSUID, "mode=755")
     root = os.path.join(base, "root")
     os.makedirs(root)
+    if user:
+        bind("/", root + HOST)
     for name in sorted(os.listdir("/")):
         _take_over(base, root, name)
     for name in FRESH:
@@ -103,6 +108,39 @@ def build_root(config: dict[str, Any]) -> str:
                      ("stderr", "/proc/self/fd/2")):  # fmt: skip
         os.symlink(to, f"{root}/dev/{link}")
     return root
+
+
+def make_room(root: str, path: str) -> str:
+    """The place of ``path`` below ``root``, with a parent folder in which this user can make it.
+
+    In a user namespace nobody may write to folders of the machine's root, not even on a layer over them. Such a folder
+    is replaced by one of our own, with a link to each thing that was in it.
+    """
+    first, _, rest = path.strip("/").partition("/")
+    if rest and os.path.islink(os.path.join(root, first)):  # /lib is usr/lib
+        path = "/" + os.path.join(os.readlink(os.path.join(root, first)).strip("/"), rest)
+    target = root + path
+    if not os.path.lexists(target) and os.path.isdir(root + HOST):
+        _make_own(root, os.path.dirname(path).rstrip("/"))
+    return target
+
+
+def _make_own(root: str, path: str) -> None:
+    folder = root + path
+    if not path or (not os.path.islink(folder) and os.access(folder, os.W_OK)):
+        return
+    _make_own(root, os.path.dirname(path).rstrip("/"))
+    if not os.path.lexists(folder):
+        os.mkdir(folder)
+        return
+    if os.path.islink(folder):
+        os.unlink(folder)
+        os.mkdir(folder)
+    else:
+        mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
+    for entry in os.scandir(path):
+        link = os.readlink(entry.path) if entry.is_symlink() else f"{HOST}{path}/{entry.name}"
+        os.symlink(link, os.path.join(folder, entry.name))
 
 
 def _take_over(base: str, root: str, name: str) -> None:
@@ -130,20 +168,22 @@ def _take_over(base: str, root: str, name: str) -> None:
 
 def enter_namespaces(config: dict[str, Any]) -> None:
     """Be in the container: root, devices, libraries, volumes and files as its configuration says."""
-    unshare(user=os.geteuid() != 0)
-    root = build_root(config)
+    user = os.geteuid() != 0
+    unshare(user=user)
+    root = build_root(config, user=user)
     for path in config["hide"]:
-        if os.path.isdir(root + path):
-            mount("tmpfs", root + path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
+        for seen in (root + path, root + HOST + path):
+            if os.path.isdir(seen):
+                mount("tmpfs", seen, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
     for row in config["mounts"]:
-        bind(row["source"], root + row["target"], read_only=row["read_only"])
+        bind(row["source"], row["target"], root=root, read_only=row["read_only"])
     for row in config["devices"]:
-        bind(row["source"], root + row["target"])
+        bind(row["source"], row["target"], root=root)
     for row in config["files"]:
-        _copy(row["source"], root + row["target"])
+        _copy(row["source"], make_room(root, row["target"]))
     log = root + config["termination_log"]
     if config["termination_log"] and not os.path.exists(log):
-        bind(os.path.join(config["folder"], "termination-log"), log)
+        bind(os.path.join(config["folder"], "termination-log"), config["termination_log"], root=root)
     _check(_libc.sethostname(config["hostname"].encode(), len(config["hostname"].encode())), "sethostname")
     os.chroot(root)
     os.makedirs(config["cwd"], exist_ok=True)
@@ -238,7 +278,7 @@ class Log:
 
     def _line(self, stream: str, tag: bytes, line: bytes) -> bytes:
         now = time.time_ns()
-        when = dt.datetime.fromtimestamp(now // 10**9, dt.timezone.utc)  # noqa: UP017 - runs on any Python 3
+        when = dt.datetime.fromtimestamp(now // 10**9, dt.UTC)
         text = when.strftime("%Y-%m-%dT%H:%M:%S") + f".{now % 10**9:09d}Z"
         pieces = [line[at : at + LINE_LIMIT] for at in range(0, max(len(line), 1), LINE_LIMIT)]
         tags = [b"P"] * (len(pieces) - 1) + [tag]

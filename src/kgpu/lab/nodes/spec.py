@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_MIG: Final = re.compile(r"(\d{1,2}|all):([0-9a-z.+]+)(?:\*(\d))?")
+_MIG: Final = re.compile(r"([0-9]{1,2}|all):([0-9a-z.+]+)(?:\*([1-9]))?")
 
 
 @dataclass(frozen=True, slots=True)

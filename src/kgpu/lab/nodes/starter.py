@@ -1,12 +1,13 @@
 """Starts one container of a pod: environment, volumes, devices by CDI, then a process or a stand-in.
 
-Trouble is a ``StartTrouble`` with the kubelet's reason, so that the pod's status shows what a real one would.
+Trouble is a ``StartTroubleError`` with the kubelet's reason, so that the pod's status shows what a real one would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,7 @@ START_ERROR: Final = "StartError"
 CREATING: Final = "ContainerCreating"
 
 
-class StartTrouble(LabError):  # noqa: N818
+class StartTroubleError(LabError):
     """A container that did not start; ``reason`` as in its status, ``what`` is the message."""
 
     def __init__(self, reason: str, message: str, *, event: str = "Failed", container_id: str = "") -> None:
@@ -58,16 +59,21 @@ def log_path(node: NodeContext, pod: Object, container: str, restarts: int) -> P
 def read_specs(folders: Sequence[Path]) -> list[Spec]:
     """The CDI specs of the folders, later folders last; what can't be read is left out, as engines do it."""
     found = []
-    for folder in folders:
-        if not folder.is_dir():
-            continue
-        for path in sorted(folder.iterdir()):
-            if path.suffix in {".json", ".yaml"}:
-                try:
-                    found.append(parse_spec(path.read_bytes(), source=str(path)))
-                except (OSError, ConfigError):
-                    continue
+    with _reading:
+        for folder in folders:
+            if not folder.is_dir():
+                continue
+            for path in sorted(folder.iterdir()):
+                if path.suffix in {".json", ".yaml"}:
+                    try:
+                        found.append(parse_spec(path.read_bytes(), source=str(path)))
+                    except (OSError, ConfigError):
+                        continue
     return found
+
+
+_reading: Final = threading.Lock()
+# msgspec (0.22) looks at a type when it is first decoded, and crashes when two threads do that at the same moment.
 
 
 def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
@@ -82,7 +88,7 @@ def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
 
 
 async def start(node: NodeContext, state: PodState, container: Container, claims: Sequence[str] = ()) -> Running:
-    """Start one run. Raises StartTrouble; KubeError when the API server can't be asked."""
+    """Start one run. Raises StartTroubleError; KubeError when the API server can't be asked."""
     pod, spec = state.pod, container.spec
     sample = None if node.light else samples.find(container.image)
     namespace = pod["metadata"]["namespace"]
@@ -98,8 +104,8 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
             facts=facts,
             allocatable=node.allocatable(),
         )
-    except environment.EnvironmentError_ as error:
-        raise StartTrouble(CONFIG_ERROR, error.what) from error
+    except environment.MissingReferenceError as error:
+        raise StartTroubleError(CONFIG_ERROR, error.what) from error
     container_id = new_id()
     log = log_path(node, pod, container.name, container.restarts)
     if sample is None or sample.pause:
@@ -114,7 +120,7 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         config = inject(config, await asyncio.to_thread(read_specs, node.specs) if wanted else (), wanted)
     except CdiError as error:
         text = f'failed to generate container "{container_id}" spec: failed to apply OCI options: {error.what}'
-        raise StartTrouble(CREATE_ERROR, text) from error
+        raise StartTroubleError(CREATE_ERROR, text) from error
     places = await make_volumes(node, state, facts)
     config = OciConfig(
         env={**config.env, "KGPU_LAB_POD_ADDRESS": loopback(state.pod_ip)},
@@ -123,7 +129,7 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
     try:
         mounts = volumes.mounts(spec, places)
     except (volumes.VolumeError, OSError) as error:
-        raise StartTrouble(CONFIG_ERROR, error.what if isinstance(error, LabError) else str(error)) from error
+        raise StartTroubleError(CONFIG_ERROR, error.what if isinstance(error, LabError) else str(error)) from error
     args = environment.command(spec, sample.entrypoint, sample.command, config.env)
     wanted_start = Start(
         id=container_id,
@@ -143,11 +149,11 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
     try:
         return await node.runtime.start(wanted_start)
     except StartError as error:
-        raise StartTrouble(START_ERROR, error.what, container_id=container_id) from error
+        raise StartTroubleError(START_ERROR, error.what, container_id=container_id) from error
 
 
 async def make_volumes(node: NodeContext, state: PodState, facts: dict[str, str]) -> dict[str, Path]:
-    """The pod's volumes. Raises StartTrouble, KubeError."""
+    """The pod's volumes. Raises StartTroubleError, KubeError."""
     pod = state.pod
     namespace = pod["metadata"]["namespace"]
     fetched = await node.objects(namespace, volumes.needed(pod))
@@ -163,9 +169,9 @@ async def make_volumes(node: NodeContext, state: PodState, facts: dict[str, str]
             pod, folder, objects=fetched, facts=facts, allocatable=node.allocatable(), token=token
         )  # fmt: skip
     except volumes.VolumeError as error:
-        raise StartTrouble(CREATING, error.what, event="FailedMount") from error
+        raise StartTroubleError(CREATING, error.what, event="FailedMount") from error
     except OSError as error:
-        raise StartTrouble(CREATING, f"{error}", event="FailedMount") from error
+        raise StartTroubleError(CREATING, f"{error}", event="FailedMount") from error
 
 
 def is_process(image: str) -> bool:

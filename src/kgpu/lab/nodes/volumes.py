@@ -64,7 +64,9 @@ def write(
         place.mkdir(parents=True, exist_ok=True)
         sources = (volume.get("projected") or {}).get("sources")
         for source in sources if sources is not None else [volume]:
-            for path, data in _files(pod, name, source, objects, facts, allocatable, token):
+            for path, data in _files(
+                pod, name, source, objects=objects, facts=facts, allocatable=allocatable, token=token
+            ):
                 _put(place, path, data)
     return found
 
@@ -81,7 +83,8 @@ def inside(place: Path, path: str) -> Path:
     """``place/path``, whose folder is really in ``place``. Raises VolumeError."""
     target = place / path
     parts = Path(path).parts
-    if not parts or ".." in parts or os.path.isabs(path) or not target.parent.resolve().is_relative_to(place.resolve()):
+    wrong = not parts or ".." in parts or "\0" in path or os.path.isabs(path)
+    if wrong or not target.parent.resolve().is_relative_to(place.resolve()):
         raise VolumeError(f'"{path}" is not a path in the volume', "a relative path without ..", "correct the path")
     return target
 
@@ -93,8 +96,8 @@ def plain_name(name: str) -> str:
     return name
 
 
-def _files(  # noqa: PLR0917
-    pod: Object, volume: str, source: Object, objects: Mapping[Ref, Object | None], facts: Mapping[str, str],
+def _files(
+    pod: Object, volume: str, source: Object, *, objects: Mapping[Ref, Object | None], facts: Mapping[str, str],
     allocatable: Mapping[str, str], token: str,
 ) -> Iterator[tuple[str, bytes]]:  # fmt: skip
     for key, (kind, name_key) in _OBJECTS.items():
@@ -117,8 +120,9 @@ def _files(  # noqa: PLR0917
             if entry["key"] in data:
                 yield entry["path"], data[entry["key"]]
             elif not about.get("optional"):
+                why = f"references non-existent config key: {entry['key']}"
                 raise VolumeError(
-                    f'MountVolume.SetUp failed for volume "{volume}" : references non-existent config key: {entry["key"]}',  # noqa: E501
+                    f'MountVolume.SetUp failed for volume "{volume}" : {why}',
                     "that key",
                     f"add it to the {kind}",
                 )

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import Object
-from kgpu.lab.nodes import leftovers, plan, podstatus, probes, starter
+from kgpu.lab.nodes import images, leftovers, plan, podstatus, probes, starter
 from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
 from kgpu.lab.nodes.context import NodeContext, loopback
 from kgpu.lab.nodes.podstate import (
@@ -177,18 +177,28 @@ class PodWorker:
     # --- starting ---
 
     async def _start(self, one: Container) -> bool:
-        """Start a container; False when it has to be tried again."""
+        """Start a container; False when it has to be tried again. What was not made counts as no restart."""
+        before = one.restarts, one.backoff, one.previous
+        started = await self._try_start(one)
+        if not started and one.phase is Phase.WAITING:
+            one.restarts, one.backoff, one.previous = before
+        return started
+
+    async def _try_start(self, one: Container) -> bool:
         node, state = self.node, self.state
         init = one.kind is not Kind.MAIN
         if one.ended is not None and one.phase is not Phase.RUNNING:
             plan.on_restart(one, scale=node.scale)
             one.previous = one.ended
+        if wrong := images.problem(one.image):
+            self._not_started(one, starter.StartTroubleError(images.INVALID, wrong, event="InspectFailed"))
+            return False
         text = f'Container image "{one.image}" already present on machine and can be accessed by the pod'
-        node.event(state.pod, "Normal", "Pulled", text, one.name, init)
+        node.event(state.pod, "Normal", "Pulled", text, container=one.name, init=init)
         try:
             async with node.slots:
                 running = await starter.start(node, state, one, self._cdi(one))
-        except starter.StartTrouble as trouble:
+        except starter.StartTroubleError as trouble:
             self._not_started(one, trouble)
             return False
         except KubeError as error:
@@ -200,10 +210,10 @@ class PodWorker:
             # Whatever the pod asks for that this code did not think of stays this container's trouble.
             log.exception("%s/%s can't be started", state.full_name, one.name)
             text = f"{type(error).__name__}: {error}"
-            self._not_started(one, starter.StartTrouble(starter.CREATE_ERROR, text))
+            self._not_started(one, starter.StartTroubleError(starter.CREATE_ERROR, text))
             return False
-        node.event(state.pod, "Normal", "Created", "Container created", one.name, init)
-        node.event(state.pod, "Normal", "Started", "Container started", one.name, init)
+        node.event(state.pod, "Normal", "Created", "Container created", container=one.name, init=init)
+        node.event(state.pod, "Normal", "Started", "Container started", container=one.name, init=init)
         self._began(one, running)
         return True
 
@@ -211,20 +221,20 @@ class PodWorker:
         claims = self.node.claims
         return claims.cdi_names(self.state.pod, one.spec) if claims is not None else ()
 
-    def _not_started(self, one: Container, trouble: starter.StartTrouble) -> None:
+    def _not_started(self, one: Container, trouble: starter.StartTroubleError) -> None:
         node, state = self.node, self.state
         init = one.kind is not Kind.MAIN
         now = node.now()
         if trouble.reason != starter.START_ERROR:
             text = trouble.what if trouble.event != "Failed" else f"Error: {trouble.what}"
             about = "" if trouble.event != "Failed" else one.name
-            node.event(state.pod, "Warning", trouble.event, text, about, init)
+            node.event(state.pod, "Warning", trouble.event, text, container=about, init=init)
             one.phase, one.reason = Phase.WAITING, trouble.reason
             one.message = "" if trouble.reason == starter.CREATING else trouble.what
             one.not_before = now + RETRY_S * node.scale
             return
-        node.event(state.pod, "Normal", "Created", "Container created", one.name, init)
-        node.event(state.pod, "Warning", "Failed", f"Error: {trouble.what}", one.name, init)
+        node.event(state.pod, "Normal", "Created", "Container created", container=one.name, init=init)
+        node.event(state.pod, "Warning", "Failed", f"Error: {trouble.what}", container=one.name, init=init)
         one.id, one.started, one.finished = trouble.container_id, now, now
         one.phase, one.ready, one.started_ok = Phase.ENDED, False, False
         one.ended = podstatus.terminated(
@@ -266,7 +276,9 @@ class PodWorker:
         def told(ok: bool, output: str) -> None:
             if not ok:
                 text = f"{probe.kind} probe failed: {output}"
-                self.node.event(self.state.pod, "Warning", "Unhealthy", text, one.name, one.kind is not Kind.MAIN)
+                self.node.event(
+                    self.state.pod, "Warning", "Unhealthy", text, container=one.name, init=one.kind is not Kind.MAIN
+                )
             if counter.take(ok):
                 self._verdict(one, running, probe, ok)
 
@@ -337,7 +349,9 @@ class PodWorker:
         task = self._killed.get(one.name)
         if running is None or (task is not None and not task.done()):
             return
-        self.node.event(self.state.pod, "Normal", "Killing", message, one.name, one.kind is not Kind.MAIN)
+        self.node.event(
+            self.state.pod, "Normal", "Killing", message, container=one.name, init=one.kind is not Kind.MAIN
+        )
         wait = float(grace_seconds(self.state.pod) if grace is None else grace)
         self._killed[one.name] = self._spawn(self._end(one, running, wait))
 
@@ -394,7 +408,7 @@ class PodWorker:
         state = self.state
         seconds = plan.show_seconds(one.backoff)
         text = f"Back-off restarting failed container {one.name} in pod {state.full_name}"
-        self.node.event(state.pod, "Warning", "BackOff", text, one.name, one.kind is not Kind.MAIN)
+        self.node.event(state.pod, "Warning", "BackOff", text, container=one.name, init=one.kind is not Kind.MAIN)
         one.phase, one.reason = Phase.WAITING, CRASH_LOOP
         one.message = f"back-off {seconds} restarting failed container={one.name} pod={state.full_name}"
 

@@ -22,14 +22,17 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.lab import processes
+from kgpu.lab.ground import labs_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import REAL, About, NodeHardware
+from kgpu.lab.processes import ProcessRecord
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import bootstrap, cgroups, hosttools, mountpoints, namespaces, routes, state
 from kgpu.lab.real.build import ensure_binaries
 from kgpu.lab.real.model import NODE_DIRS, NODE_NAME, LabSpec, Network, Paths, plan_network
 from kgpu.lab.real.plan import AGENT, make_plan
-from kgpu.lab.real.state import LabState, ProcessRecord
+from kgpu.lab.real.state import LabState
 from kgpu.lab.scenarios.run import LocalBackend
 
 _POLL_S: Final = 0.1
@@ -37,12 +40,6 @@ _KEEPER_S: Final = 40.0
 _API_S: Final = 120.0
 _NODE_S: Final = 180.0
 _END_S: Final = 30.0
-
-
-def labs_root() -> Path:
-    """``$XDG_STATE_HOME/kgpu/lab``, or ``~/.local/state/kgpu/lab``: one folder per lab, by name."""
-    found = os.environ.get("XDG_STATE_HOME")
-    return (Path(found) if found else Path.home() / ".local" / "state") / "kgpu" / "lab"
 
 
 class RealLab:
@@ -66,7 +63,7 @@ class RealLab:
         bin_dir = ensure_binaries(self.progress)
         with self._only_one():
             found = state.load(self.paths.state)
-            if found and (found.keeper is None or not state.alive(found.keeper)):
+            if found and (found.keeper is None or not processes.alive(found.keeper)):
                 with self.progress.step("clean up after a lab that did not end well"):
                     self._remove(found)
                 found = None
@@ -89,7 +86,7 @@ class RealLab:
 
     def _refuse_other_spec(self) -> None:
         found = state.load(self.paths.state)
-        if found is None or found.keeper is None or not state.alive(found.keeper):
+        if found is None or found.keeper is None or not processes.alive(found.keeper):
             return
         have, want = (found.profile, found.gpus, found.agent), (self.spec.profile, self.spec.gpus, self.spec.agent)
         if have != want:
@@ -123,7 +120,7 @@ class RealLab:
         cgroups.create(self.spec.cgroup)
         with self.progress.step(f"start the node at {network.node_ip}"):
             pid = namespaces.start_keeper(self.paths)
-            found = msgspec.structs.replace(found, keeper=state.record(pid))
+            found = msgspec.structs.replace(found, keeper=processes.record(pid))
             state.save(self.paths.state, found)
             namespaces.link_node(pid, network)
             self._wait(lambda: namespaces.answers(pid), _KEEPER_S, "the node's keeper to take orders", "keeper")
@@ -189,7 +186,7 @@ class RealLab:
     def state(self) -> LabState:
         """The lab's state; LabError when it is not up."""
         found = state.load(self.paths.state)
-        if found is None or found.keeper is None or not state.alive(found.keeper):
+        if found is None or found.keeper is None or not processes.alive(found.keeper):
             raise LabError(
                 f'there is no running lab "{self.spec.name}" in {self.paths.root}',
                 "a lab that is up",
@@ -205,7 +202,7 @@ class RealLab:
     def running(self) -> bool:
         """Whether the lab's keeper is alive."""
         found = state.load(self.paths.state)
-        return found is not None and found.keeper is not None and state.alive(found.keeper)
+        return found is not None and found.keeper is not None and processes.alive(found.keeper)
 
     @property
     def keeper(self) -> int:
@@ -290,10 +287,10 @@ class RealLab:
         """Send a signal to a kept process, as a crash would; the keeper starts it again. The process that was hit."""
         pid = self.pid_of(name)
         try:
-            target = state.record(pid)
+            target = processes.record(pid)
         except OSError:
             target = None
-        if not pid or target is None or not state.signal_process(target, number):
+        if not pid or target is None or not processes.signal_process(target, number):
             raise LabError(f"{name} is not running", "a running process", 'see "kgpu lab status"')
         return target
 
@@ -328,8 +325,8 @@ class RealLab:
         if found.keeper:
             keeper = found.keeper
             # The first process of a PID namespace takes every other one with it, and they the mounts and links.
-            state.signal_process(keeper, signal.SIGKILL)
-            self._wait(lambda: not state.alive(keeper), _END_S, "the lab's processes to end", "keeper")
+            processes.signal_process(keeper, signal.SIGKILL)
+            self._wait(lambda: not processes.alive(keeper), _END_S, "the lab's processes to end", "keeper")
         left = cgroups.remove(found.cgroups)
         left += mountpoints.remove(found.mountpoints)
         if left:

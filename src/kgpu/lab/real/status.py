@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 from kgpu.lab.port import REAL
+from kgpu.lab.processes import children, memory
 from kgpu.lab.real import components, devices
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME
 from kgpu.lab.real.plan import AGENT
-
-
-def parse_memory(smaps_rollup: str) -> dict[str, int]:
-    """``rss_kib`` and ``pss_kib`` from the text of ``/proc/PID/smaps_rollup``."""
-    found = {}
-    for key in ("Rss", "Pss"):
-        hit = re.search(rf"^{key}:\s+(\d+) kB", smaps_rollup, re.MULTILINE)
-        if hit:
-            found[f"{key.lower()}_kib"] = int(hit.group(1))
-    return found
-
-
-def memory(pid: int) -> dict[str, int]:
-    """A process's memory, empty when it is gone."""
-    try:
-        return parse_memory(Path(f"/proc/{pid}/smaps_rollup").read_text())
-    except OSError:
-        return {}
-
-
-def children(pid: int) -> list[int]:
-    """The process's children, none when it is gone."""
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def accelerators(quantities: dict[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from kgpu.formats.names import LAB_PROVISIONER
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, PODS, Object, name_of
 from kgpu.lab.embedded.controllers.kinds import (
     DAEMON_SETS,
@@ -15,11 +16,13 @@ from kgpu.lab.embedded.controllers.kinds import (
     REPLICA_SETS,
     SERVICES,
     STATEFUL_SETS,
+    STORAGE_CLASSES,
     VOLUME_CLAIMS,
     VOLUMES,
 )
 from kgpu.lab.embedded.controllers.meta import condition, labels_of
 from kgpu.lab.embedded.controllers.node_plan import ready_status
+from kgpu.lab.embedded.controllers.nodettl import TTL, next_step
 
 from .conftest import World, controllers, ended, stamp, until, workload
 
@@ -192,6 +195,7 @@ async def test_a_budget_counts_what_may_be_evicted(world: World):
 
 
 async def test_a_stateful_set_comes_up_in_order_with_its_claims(world: World):
+    await world.api.create(STORAGE_CLASSES, {"metadata": {"name": "standard"}, "provisioner": LAB_PROVISIONER})
     claim = {
         "metadata": {"name": "data"},
         "spec": {
@@ -222,5 +226,35 @@ async def test_a_stateful_set_comes_up_in_order_with_its_claims(world: World):
 async def test_a_finished_job_goes_after_its_time(world: World):
     world.behave = ended("Succeeded")
     await world.api.create(JOBS, workload("brief", completions=1, backoffLimit=0, ttlSecondsAfterFinished=1))
-    await until(lambda: (j := world.get(JOBS, "brief")) and condition(j, "Complete"))
+    # The end is told in whole seconds, so that the Job itself may go in the moment in which it is complete.
+    await until(lambda: world.events("Completed"), "the Job's end")
     await until(lambda: world.get(JOBS, "brief") is None and not world.all(PODS), "the Job to go")
+
+
+async def test_nodes_say_how_long_what_they_read_may_be_old(world: World):
+    await until(lambda: ttls(world) == {"n1": "0"}, "the first annotation")
+    for number in range(2, 102):
+        world.api.put(NODES, {"metadata": {"name": f"n{number}", "annotations": {"other": "x"}}})
+    await until(lambda: set(ttls(world).values()) == {"15"} and len(ttls(world)) == 101, "the next step")
+    assert world.get(NODES, "n7")["metadata"]["annotations"]["other"] == "x"
+    await world.api.patch(NODES, "n7", {"metadata": {"annotations": {TTL: "soon"}}})
+    await until(lambda: ttls(world)["n7"] == "15", "the wrong one to be put right")
+    for number in range(90, 102):
+        await world.api.delete(NODES, f"n{number}")
+    await until(lambda: set(ttls(world).values()) == {"0"}, "the step back")
+
+
+def ttls(world: World) -> dict[str, str | None]:
+    return {name_of(node): node["metadata"].get("annotations", {}).get(TTL) for node in world.all(NODES)}
+
+
+def test_steps_of_cluster_sizes_overlap():
+    grown = [0]
+    for nodes in (100, 101, 500, 501, 1000, 1001, 2000, 2001, 10_000):
+        grown.append(next_step(grown[-1], nodes))
+    assert grown[1:] == [0, 1, 1, 2, 2, 3, 3, 4, 4]
+    shrunk = [4]
+    for nodes in (1800, 1799, 900, 899, 450, 449, 90, 89, 0):
+        shrunk.append(next_step(shrunk[-1], nodes))
+    assert shrunk[1:] == [4, 3, 3, 2, 2, 1, 1, 0, 0]
+    assert (next_step(0, 5000), next_step(4, 1)) == (4, 0)

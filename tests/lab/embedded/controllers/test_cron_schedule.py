@@ -116,3 +116,14 @@ def test_every_so_often_counts_whole_seconds_and_at_least_one():
 def test_nonsense_is_refused(text: str, zone: str | None):
     with pytest.raises(ScheduleError):
         parse(text, zone)
+
+
+def test_zones_are_known_where_the_system_has_none():
+    zoneinfo.reset_tzpath([])
+    zoneinfo.ZoneInfo.clear_cache()
+    try:
+        found = parse("0 12 * * *", "Pacific/Auckland").after(dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    finally:
+        zoneinfo.reset_tzpath()
+        zoneinfo.ZoneInfo.clear_cache()
+    assert found == dt.datetime(2026, 1, 1, 23, tzinfo=dt.UTC)

@@ -251,3 +251,22 @@ def test_commits_are_told_to_listeners(core: Core) -> None:
     make(core, config_map("a"))
     core.delete(kind(core, "configmaps"), "default", "a", NOW, CALL)
     assert seen == [(("", "configmaps"), "ADDED", "a"), (("", "configmaps"), "DELETED", "a")]
+
+
+def test_what_etcd_would_not_take_is_not_stored(core: Core) -> None:
+    before = core.store.revision
+    with pytest.raises(ApiError) as caught:
+        make(core, config_map("big", {"x": "y" * (2 << 20)}))
+    assert refusal(caught) == (500, "", "etcdserver: request is too large")
+    assert core.store.revision == before
+    made = make(core, config_map("grows", {"x": "y"}))
+    with pytest.raises(ApiError):
+        core.patch(kind(core, "configmaps"), "default", "grows", MERGE, {"data": {"x": "y" * (2 << 20)}}, CALL)
+    assert core.get(kind(core, "configmaps"), "default", "grows").obj == made
+
+
+def test_owners_are_given_up_before_an_object_is(core: Core) -> None:
+    many = {f"k{number:05}": "value!" for number in range(90_000)}
+    made = make(core, config_map("many", many))
+    assert made["data"] == many
+    assert "managedFields" not in made["metadata"]

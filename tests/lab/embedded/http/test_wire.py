@@ -208,3 +208,32 @@ def test_logs_of_a_pod_whose_node_does_not_answer_say_so(server: Server) -> None
     )
     server.ask("DELETE", f"{pods}/logged?gracePeriodSeconds=0")
     server.ask("DELETE", "/api/v1/nodes/unheard")
+
+
+def test_large_bodies_are_taken_as_small_ones_are(server: Server) -> None:
+    body = config_map("large") | {"data": {"x": "y" * 200_000}, "bogus": 1}
+    strict = server.ask("POST", f"{MAPS}?fieldValidation=Strict", body)
+    assert (strict.code, 'unknown field "bogus"' in strict.value["message"]) == (400, True)
+    made = server.ask("POST", MAPS, body)
+    assert (made.code, made.headers["warning"]) == (201, '299 - "unknown field \\"bogus\\""')
+    (owner,) = made.value["metadata"]["managedFields"]
+    assert owner["fieldsV1"] == {"f:data": {".": {}, "f:x": {}}}
+    changed = server.ask("PUT", f"{MAPS}/large", body | {"data": {"x": "z" * 200_000}})
+    assert (changed.code, changed.value["data"]["x"][0]) == (200, "z")
+    assert server.ask("PUT", f"{MAPS}/large-too", body).code == 404
+    assert server.ask("DELETE", f"{MAPS}/large").code == 200
+
+
+def test_what_no_storage_takes_is_refused_in_etcd_s_words(server: Server) -> None:
+    containers = [{"name": f"c{number}", "image": "a"} for number in range(40_000)]
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "huge"}, "spec": {"containers": containers}}
+    found = server.ask("POST", "/api/v1/namespaces/default/pods", body)
+    assert (found.code, found.value["message"]) == (500, "etcdserver: request is too large")
+    assert found.value.keys() == {"kind", "apiVersion", "metadata", "status", "message", "code"}
+
+
+def test_an_older_eviction_is_an_eviction(server: Server) -> None:
+    path = "/api/v1/namespaces/default/pods/none/eviction"
+    for version, code in (("policy/v1beta1", 404), ("policy/v1", 404), ("policy/v1alpha1", 400), ("v1", 400)):
+        body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": "none", "namespace": "default"}}
+        assert server.ask("POST", path, body).code == code, version

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lab.embedded.support import Whole, whole
 
-from kgpu.kube.port import PODS, Object, Resource
+from kgpu.kube.port import NODES, PODS, Object, Resource
 from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, SERVICE_ACCOUNTS
 from kgpu.lab.embedded.controllers.meta import condition
 
@@ -37,6 +37,8 @@ async def lab(tmp_path: Path) -> AsyncIterator[Whole]:
         await lab.node("a", disk="fast")
         await lab.node("b")
         await lab.until(lambda: lab.get(SERVICE_ACCOUNTS, "default"))
+        # A new node is tainted until the controllers have seen that it is ready.
+        await lab.until(lambda: not any((lab.get(NODES, name) or {})["spec"].get("taints") for name in "ab"))
         yield lab
 
 

@@ -423,6 +423,7 @@ CREATES: dict[str, tuple[Object, dict[str, Object]]] = {
     }),
     "device-class": (CLASS, {"plain": {}, "no-cel": {"spec": {"selectors": [{}]}}}),
     "event": (EVENT, {"plain": {}, "elsewhere": {"involvedObject": {"namespace": "kube-system"}}}),
+    "revision": (kind("apps/v1", "ControllerRevision", revision=1), {"plain": {"data": {"a": 1}}, "empty": {"data": {}}, "none": {}, "list": {"data": [1]}, "number": {"data": 1}, "false": {"data": False}}),
     "service-account": (kind("v1", "ServiceAccount"), {"plain": {}, "name": {"metadata": {"name": "A"}}}),
 }  # fmt: skip
 
@@ -479,6 +480,19 @@ def rows() -> list[Row]:
     found += [Row(f"quota/{name}", laid(POD, over), namespace="quota") for name, over in quotas.items()]
     return found
 
+
+# What is empty and was sent: (object, field sets of its writer).
+OWNED: dict[str, tuple[Object, list[Object]]] = {
+    "limits": (kind("v1", "LimitRange", {"limits": []}), [{"f:spec": {"f:limits": {}}}]),
+    "rules": (kind("rbac.authorization.k8s.io/v1", "Role", rules=[]), [{"f:rules": {}}]),
+    "no-rules": (kind("rbac.authorization.k8s.io/v1", "Role"), []),
+    "data": (kind("v1", "ConfigMap", data={}, binaryData={}), []),
+    "labels": (kind("v1", "ConfigMap", metadata={"name": "x", "labels": {}, "finalizers": []}), []),
+    "secret": (kind("v1", "Secret", data={}, stringData={}), [{"f:type": {}}]),
+    "quota": (kind("v1", "ResourceQuota", {"hard": {}, "scopes": []}), []),
+    "policy": (kind("networking.k8s.io/v1", "NetworkPolicy", {"podSelector": {}, "ingress": [], "policyTypes": []}), [{"f:spec": {"f:policyTypes": {}}}]),
+    "revision": (kind("apps/v1", "ControllerRevision", revision=1, data={}), [{"f:data": {}, "f:revision": {}}]),
+}  # fmt: skip
 
 # What stands in the namespaces of the last rows.
 STANDING: dict[str, list[Object]] = {

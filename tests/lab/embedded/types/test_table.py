@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from lab.embedded.types import verdicts
-from lab.embedded.types.table import GPU, Object, Row, rows
+from lab.embedded.types.table import GPU, OWNED, Object, Row, rows
 
 from kgpu.lab.embedded.core.model import Call, copied
 from kgpu.lab.embedded.types.rules import BuiltinRules
@@ -43,6 +44,20 @@ def test_every_row_has_a_verdict(row: Row) -> None:
     assert isinstance(answer, dict if code < 300 else str)
 
 
+@pytest.mark.parametrize(("manifest", "fields"), OWNED.values(), ids=OWNED)
+def test_who_sends_something_empty_owns_it_where_it_is_always_shown(manifest: Object, fields: list[Object]) -> None:
+    call = Call(user=verdicts.ADMIN, manager="test", dry_run=True)
+    kind = verdicts.kind_of(manifest)
+    assert verdicts.owned(SERVED.create(kind, "plain", verdicts.settled(manifest, "plain"), call).obj) == fields
+
+
+def test_an_empty_list_comes_back_from_storage_as_null() -> None:
+    role = created("role/no-rules")
+    assert role["rules"] is None
+    limits = created("limit-range/type", spec={"limits": []})
+    assert limits["spec"] == {"limits": None}
+
+
 def valid() -> list[tuple[str, Object]]:
     call = Call(user=verdicts.ADMIN, manager="test", dry_run=True)
     found = []
@@ -53,6 +68,18 @@ def valid() -> list[tuple[str, Object]]:
             namespace = manifest["metadata"].get("namespace", "") if kind.namespaced else ""
             found.append((row.id, SERVED.create(kind, namespace, manifest, call).obj))
     return found
+
+
+def test_large_objects_take_another_way_to_the_same_end() -> None:
+    call = Call(user=verdicts.ADMIN, manager="test", dry_run=True)
+    for name, obj in valid():
+        kind = verdicts.kind_of(obj)
+        manifest = verdicts.settled(ROWS[name].manifest, ROWS[name].namespace)
+        ready = SERVED.prepared(kind, manifest, call, new=True)
+        namespace = manifest["metadata"].get("namespace", "") if kind.namespaced else ""
+        made = SERVED.create(kind, namespace, ready, dataclasses.replace(call, prepared=True)).obj
+        assert verdicts.plain(made) == verdicts.plain(obj), name
+        assert verdicts.owned(made) == verdicts.owned(obj), name
 
 
 def test_what_was_stored_is_read_the_same() -> None:

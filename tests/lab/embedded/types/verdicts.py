@@ -74,6 +74,11 @@ def judged(served: Core, row: Row, namespace: str | None = None) -> tuple[int, A
         return error.code, words(error.message)
 
 
+def owned(obj: Object) -> list[Object]:
+    """The field sets of an object's managers."""
+    return [one["fieldsV1"] for one in obj["metadata"].get("managedFields", [])]
+
+
 def words(message: str) -> str:
     """A message without ids and differences of internal types; JSON values in it have their keys in order."""
     text = _UID.sub("UID", message).split("\n", 1)[0]

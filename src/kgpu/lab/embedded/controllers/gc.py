@@ -54,9 +54,10 @@ class GarbageCollector(Controller):
         stack.callback(self._kinds.on_change(self._kind_changed))
         for served in self._kinds:
             self._follow(served)
-        waits = [self.cluster.cache(resource).synced.wait() for resource in self._ends]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*waits), _SYNC)
+            async with asyncio.timeout(_SYNC):
+                for resource in list(self._ends):
+                    await self.cluster.cache(resource).synced.wait()
 
     def _follow(self, served: Served) -> None:
         resource = served.resource

@@ -22,10 +22,12 @@ from kgpu.lab.embedded.controllers.node_plan import ready_status
 from kgpu.lab.embedded.controllers.pods import is_terminal, node_of
 from kgpu.lab.embedded.controllers.tainteviction import with_disruption
 from kgpu.lab.embedded.controllers.taints import OUT_OF_SERVICE, taints_of
+from kgpu.lab.embedded.controllers.turns import turn
 
 THRESHOLD: Final = 12500  # ended pods that may stay
 PERIOD: Final = 20.0  # seconds
 QUARANTINE: Final = 40.0  # seconds
+_AT_ONCE: Final = 500  # pods looked at before others have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,16 @@ class PodGarbageCollector(Controller):
         while True:
             nodes = {key_of(node)[1]: node for node in self._nodes}
             now = self.cluster.now()
-            absent = {node for pod in self._pods if (node := node_of(pod)) and node not in nodes}
+            absent: set[str] = set()
+            worth: list[Object] = []  # of many pods, those that may be among the doomed
+            for number, pod in enumerate(self._pods):
+                node = node_of(pod)
+                if node and node not in nodes:
+                    absent.add(node)
+                if node not in nodes or is_terminal(pod) or deleting(pod):
+                    worth.append(pod)
+                if number % _AT_ONCE == _AT_ONCE - 1:
+                    await turn()
             self._missing = {name: self._missing.get(name, now) for name in absent}
             overdue = [name for name, at in self._missing.items() if (now - at).total_seconds() >= self._quarantine]
             gone = []
@@ -92,7 +103,7 @@ class PodGarbageCollector(Controller):
                 with contextlib.suppress(KubeError):  # not sure: the next look asks again
                     if await self.cluster.api.get(NODES, name) is None:
                         gone.append(name)
-            self._reasons = {key_of(one.pod): one for one in doomed(self._pods, nodes, gone)}
+            self._reasons = {key_of(one.pod): one for one in doomed(worth, nodes, gone)}
             for key in self._reasons:
                 self.queue.add(key)
             await asyncio.sleep(self._period)

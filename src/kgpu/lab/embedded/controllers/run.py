@@ -23,6 +23,7 @@ from kgpu.lab.embedded.controllers.job import JobController
 from kgpu.lab.embedded.controllers.namespace import NamespaceController
 from kgpu.lab.embedded.controllers.node_plan import GRACE
 from kgpu.lab.embedded.controllers.nodelifecycle import NodeLifecycleController
+from kgpu.lab.embedded.controllers.nodettl import NodeTtlController
 from kgpu.lab.embedded.controllers.podgc import PodGarbageCollector
 from kgpu.lab.embedded.controllers.quota import QuotaController
 from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController
@@ -32,7 +33,7 @@ from kgpu.lab.embedded.controllers.statefulset import StatefulSetController
 from kgpu.lab.embedded.controllers.tainteviction import TaintEvictionController
 from kgpu.lab.embedded.controllers.ttl import TtlAfterFinishedController
 from kgpu.lab.embedded.controllers.turns import Paced
-from kgpu.lab.embedded.controllers.volumes import VolumeController, ensure_standard_class
+from kgpu.lab.embedded.controllers.volumes import VolumeController
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ def controllers(cluster: Cluster, *, root_ca: str = "", node_grace: float = GRAC
         QuotaController(cluster, kinds),
         VolumeController(cluster),
         NodeLifecycleController(cluster, grace=node_grace),
+        NodeTtlController(cluster),
         TaintEvictionController(cluster),
         PodGarbageCollector(cluster),
         GarbageCollector(cluster, kinds),
@@ -84,12 +86,7 @@ async def run(
         handle.running()
         await cluster.recorder.run()
 
-    async def storage_class(handle: RoleHandle) -> None:
-        await ensure_standard_class(cluster)
-        handle.running()
-        await asyncio.Event().wait()
-
-    roles: dict[str, RoleFunction] = {"event-recorder": record, "storage-class": storage_class}
+    roles: dict[str, RoleFunction] = {"event-recorder": record}
     roles |= {one.name: one.run for one in controllers(cluster, root_ca=root_ca, node_grace=node_grace)}
     try:
         for name, function in roles.items():

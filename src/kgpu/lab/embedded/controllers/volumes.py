@@ -1,7 +1,7 @@
-"""PersistentVolumeClaims in the simplest form: a volume that fits is bound, and of kgpu's own class one is made.
+"""PersistentVolumeClaims in the simplest form: a volume that fits is bound, and of a class of kgpu's own one is made.
 
-The class ``standard`` stands in for a provisioner: it is the default class, its volumes are folders that nobody looks
-into, and it binds at once or when the first pod has a node, as its volumeBindingMode says.
+A StorageClass whose provisioner is ``LAB_PROVISIONER`` needs no provisioner: its volumes are folders that nobody looks
+into, and it binds at once or when the first pod has a node, as its volumeBindingMode says. The lab has no class itself.
 """
 
 from __future__ import annotations
@@ -29,13 +29,6 @@ from kgpu.lab.embedded.controllers.meta import (
 from kgpu.lab.embedded.controllers.pods import is_terminal, node_of
 
 PROVISIONER: Final = LAB_PROVISIONER
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
-STANDARD: Final[Object] = {
-    "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS: "true"}},
-    "provisioner": PROVISIONER,
-    "reclaimPolicy": "Delete",
-    "volumeBindingMode": "Immediate",
-}
 _PROTECTION: Final = "kubernetes.io/pvc-protection"
 _BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 _COMPLETED: Final = "pv.kubernetes.io/bind-completed"
@@ -289,15 +282,3 @@ class VolumeController(Controller):
         if known is not None and deleting(known) and not used and "kubernetes.io/pv-protection" in finalizers:
             finalizers.remove("kubernetes.io/pv-protection")
             await self.cluster.patch(VOLUMES, key_of(volume), {"metadata": {"finalizers": finalizers or None}})
-
-
-async def ensure_standard_class(cluster: Cluster) -> None:
-    """Make the class ``standard``, unless it or another default class is there."""
-    found = (await cluster.api.list(STORAGE_CLASSES)).items
-    if any(name_of(one) == "standard" or annotations_of(one).get(DEFAULT_CLASS) == "true" for one in found):
-        return
-    try:
-        await cluster.create(STORAGE_CLASSES, STANDARD)
-    except KubeRefusedError as refused:
-        if refused.code != 409:
-            raise

@@ -17,6 +17,7 @@ from kgpu.lab.embedded.core.model import (
     Stored,
     TypeRules,
 )
+from kgpu.lab.embedded.core.sizes import TooLargeError
 from kgpu.lab.embedded.kinds import Kind, Kinds
 from kgpu.lab.embedded.schema import Node
 from kgpu.lab.embedded.status import ApiError, Object, forbidden, not_found
@@ -117,7 +118,14 @@ class Ground:
             obj = converted(obj, stored_as)
         if call.dry_run:
             return self.at(Stored(obj, old.revision if old else 0), kind)
-        return self.at(self.store.put(storage_key(kind), obj), kind)
+        try:
+            stored = self.store.put(storage_key(kind), obj)
+        except TooLargeError:
+            # As the real server does: who owns what is given up before the object is refused.
+            if obj["metadata"].pop("managedFields", None) is None:
+                raise
+            stored = self.store.put(storage_key(kind), obj)
+        return self.at(stored, kind)
 
     def admit(self, review: Review) -> None:
         """Mutating admission, the namespace's life first."""

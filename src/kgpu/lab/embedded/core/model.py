@@ -18,6 +18,8 @@ from kgpu.lab.embedded.status import ApiError, FieldError, Object
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder()
+API_AUDIENCE: Final = "https://kubernetes.default.svc.cluster.local"
+"""Who tokens are for that name nobody: the API server, which is their issuer too."""
 
 
 def encode(obj: Any) -> bytes:
@@ -49,7 +51,8 @@ class User:
 class Call:
     """One request's circumstances. ``warnings`` is filled for the answer's Warning headers.
 
-    ``validation`` is the query's fieldValidation: Ignore, Warn or Strict.
+    ``validation`` is the query's fieldValidation: Ignore, Warn or Strict. ``prepared`` says that the object has been
+    through ``Core.prepared``.
     """
 
     user: User
@@ -57,6 +60,7 @@ class Call:
     manager: str = ""
     validation: str = "Warn"
     force: bool = False
+    prepared: bool = False
     warnings: list[str] = field(default_factory=list)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kgpu.lab.embedded.core.deleting import Deleting
 from kgpu.lab.embedded.core.ground import Ground, now, plain, success
-from kgpu.lab.embedded.core.model import Call, DeleteOptions, Review, Stored, copied
+from kgpu.lab.embedded.core.model import API_AUDIENCE, Call, DeleteOptions, Review, Stored, copied
 from kgpu.lab.embedded.core.writing import APPLY, Writing, metadata_of
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.selectors import matches, of_label_selector
@@ -30,6 +30,15 @@ _VIOLATES: Final = "Cannot evict pod as it would violate the pod's disruption bu
 _MOST_DISRUPTED: Final = 2000
 _TOKEN_SECONDS: Final = 3600
 _LEAST_TOKEN_SECONDS: Final = 600
+# Bodies of requests that are no kinds of their own.
+_TOKEN_REQUEST: Final = Kind(
+    group="authentication.k8s.io", version="v1", plural="tokenrequests", kind="TokenRequest", namespaced=True,
+    schema="io.k8s.api.authentication.v1.TokenRequest",
+)  # fmt: skip
+_EVICTION: Final = Kind(
+    group="policy", version="v1", plural="evictions", kind="Eviction", namespaced=True,
+    schema="io.k8s.api.policy.v1.Eviction",
+)  # fmt: skip
 
 
 class Subresources:
@@ -156,7 +165,7 @@ class Subresources:
         """Delete a pod if its disruption budget allows it."""
         if (metadata_of(eviction).get("name") or "") != name:
             raise bad_request("name in URL does not match name in Eviction object")
-        options = _delete_options(eviction, call)
+        options = _delete_options(self._ground.rules(_EVICTION).decode(_EVICTION, eviction, call), call)
         old = self._ground.need(kind, namespace, name)
         self._admit(kind, namespace, name, eviction, subresource="eviction", call=call)
         pod = old.obj
@@ -239,6 +248,7 @@ class Subresources:
 
     def token(self, kind: Kind, namespace: str, name: str, request: Object, call: Call) -> Stored:
         """A TokenRequest, answered by the authority."""
+        request = self._ground.rules(_TOKEN_REQUEST).decode(_TOKEN_REQUEST, request, call)
         metadata = metadata_of(request)
         for field, wanted, word in (("name", name, "name"), ("namespace", namespace, "namespace")):
             found = metadata.get(field) or ""
@@ -253,9 +263,10 @@ class Subresources:
             )
             raise conflict("authentication.k8s.io", "TokenRequest", name, why)
         self._admit(kind, namespace, name, request, subresource="token", call=call)
-        spec = dict(request.get("spec") or {})
-        seconds = spec.setdefault("expirationSeconds", _TOKEN_SECONDS)
-        if not isinstance(seconds, int) or seconds < _LEAST_TOKEN_SECONDS:
+        spec = {"audiences": None, "expirationSeconds": None, "boundObjectRef": None, **(request.get("spec") or {})}
+        spec["audiences"] = spec["audiences"] or [API_AUDIENCE]
+        seconds = spec["expirationSeconds"] = _TOKEN_SECONDS if (asked := spec["expirationSeconds"]) is None else asked
+        if seconds < _LEAST_TOKEN_SECONDS:
             error = bad_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
             raise invalid("authentication.k8s.io", "TokenRequest", "", [error])
         text, expires = self._ground.authority.issue(account, spec)

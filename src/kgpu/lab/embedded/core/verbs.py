@@ -130,6 +130,14 @@ class Core:
             return ask(self._ground, kind, namespace, obj, call)
         return self._writing.create(kind, namespace, obj, call)
 
+    def prepared(self, kind: Kind, obj: Object, call: Call, *, new: bool) -> Object:
+        """What a create (``new``) or an update of a large object of a built-in kind does without looking at any other.
+
+        May be called in another thread; the ``create`` or ``update`` that follows must have ``prepared`` in its call.
+        Raises ApiError 400, and 500 for what no storage takes.
+        """
+        return self._writing.prepared(kind, obj, call, new=new)
+
     def update(
         self, kind: Kind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str = ""
     ) -> Stored:

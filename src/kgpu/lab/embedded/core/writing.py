@@ -6,10 +6,12 @@ apiserver's endpoints/handlers, registry/rest and registry/generic/registry/stor
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import uuid
 from typing import Any, Final
 
+from kgpu.lab.embedded.core import sizes
 from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.ground import Ground, now, plain
 from kgpu.lab.embedded.core.model import Call, Review, Stored
@@ -61,12 +63,22 @@ class Writing:
 
     def create(self, kind: Kind, namespace: str, obj: Object, call: Call, name: str = "") -> Stored:
         """``name`` from the path, for kinds that are made by PUT."""
-        new = self._decoded(kind, obj, call)
+        new = obj if call.prepared else self._decoded(kind, obj, call)
         if name:
             _check_name(new, name, namespace)
         for field in _SYSTEM:
             metadata_of(new).pop(field, None)
-        return self._retried(kind, namespace, new, call, applied=False)
+        return self._retried(kind, namespace, new, call, applied=call.prepared)
+
+    def prepared(self, kind: Kind, obj: Object, call: Call, *, new: bool) -> Object:
+        """As ``Core.prepared``."""
+        made = self._decoded(kind, obj, call)
+        sizes.check_parts(made)
+        if new:
+            for field in _SYSTEM:
+                metadata_of(made).pop(field, None)
+            self._manage(kind, None, made, call, "")
+        return made
 
     def _retried(self, kind: Kind, namespace: str, new: Object, call: Call, *, applied: bool) -> Stored:
         metadata = metadata_of(new)
@@ -127,9 +139,9 @@ class Writing:
         old = self._ground.find(kind, namespace, name)
         if old is None:
             if storage_key(kind) in _PUT_CREATES and not subresource:
-                return self.create(kind, namespace, obj, call, name)
+                return self.create(kind, namespace, obj, dataclasses.replace(call, prepared=False), name)
             raise not_found(kind.group, kind.plural, name)
-        new = self._decoded(kind, obj, call)
+        new = obj if call.prepared else self._decoded(kind, obj, call)
         _check_name(new, name, namespace)
         return self.replace(kind, old, new, call, subresource)
 

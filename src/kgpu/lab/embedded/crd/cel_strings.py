@@ -1,4 +1,7 @@
-"""CEL's extended string functions as cel-go has them, with its words for what goes wrong. Positions count characters."""  # noqa: E501
+"""CEL's extended string functions as cel-go has them, with its words for what goes wrong.
+
+Positions count characters.
+"""
 
 from __future__ import annotations
 

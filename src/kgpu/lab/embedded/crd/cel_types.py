@@ -21,30 +21,11 @@ from kgpu.lab.embedded.crd.cel_values import fresh_pool
 from kgpu.lab.embedded.crd.shape import Schema
 
 _RESERVED: Final = frozenset(
-    [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ]
-)
+    {
+        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import",
+        "let", "loop", "package", "namespace", "return", "var", "void", "while",
+    }
+)  # fmt: skip
 _ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _STRING: Final[Schema] = {"type": "string"}
@@ -107,7 +88,10 @@ _SCALARS: Final[dict[str, tuple[str, Callable[[Any], Any] | None]]] = {
 
 
 class Declaration:
-    """The CEL type of a schema. ``kind`` is bool, int, double, string, bytes, duration, timestamp, dyn, list, map, object."""  # noqa: E501
+    """The CEL type of a schema.
+
+    ``kind`` is bool, int, double, string, bytes, duration, timestamp, dyn, list, map or object.
+    """
 
     __slots__ = ("convert", "fields", "inner", "kind", "message", "plain")
 
@@ -147,7 +131,10 @@ class Declaration:
 
 
 def declare(raw: Schema, *, resource: bool = False) -> Declaration | None:
-    """The type of a schema, None when expressions can't see such values. ``resource``: a whole object, with metadata."""  # noqa: E501
+    """The type of a schema, None when expressions can't see such values.
+
+    ``resource``: a whole object, with metadata.
+    """
     if raw.get("x-kubernetes-int-or-string"):
         return Declaration("dyn")
     kind = raw.get("type")

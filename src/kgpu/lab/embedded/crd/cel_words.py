@@ -18,9 +18,10 @@ _BLOCK: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*?)(?=\nERROR: |\Z)",
 _SHOWN: Final = re.compile(r"\n \| .*\n \| [.]*\^\Z", re.DOTALL)
 _OVERLOAD: Final = re.compile(r"found no matching overload for '([^']+)' applied to '\((.*)\)'", re.DOTALL)
 _FOLLOWS: Final = "expression of type '*error*' cannot be the operand of a select operation"
+_SELECTION: Final = re.compile(r"expression of type ('.*') cannot be the operand of a select operation")
 _COMPILING: Final = (
     (re.compile(r"(undefined field '[^']*') not found in struct '[^']*'"), r"\1"),
-    (re.compile(r"expression of type ('.*') cannot be the operand of a select operation"), r"type \1 does not support field selection"),  # noqa: E501
+    (_SELECTION, r"type \1 does not support field selection"),
     (re.compile(r"\bnull_type\b"), "null"),
     (re.compile(r"\bgoogle\.protobuf\.(Timestamp|Duration)\b"), lambda found: found[1].lower()),
 )  # fmt: skip

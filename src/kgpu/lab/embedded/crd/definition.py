@@ -1,8 +1,8 @@
 """TypeRules of CustomResourceDefinition itself: what is stored of it, its defaults, and what may be wrong with it.
 
-Complaints about a schema are made by ``definition_schema``; they name ``spec.validation`` instead of a version where all
-versions have the same schema, as the real server's internal form does (likewise for subresources, columns and fields).
-"""  # noqa: E501
+Complaints about a schema are made by ``definition_schema``; they name ``spec.validation`` instead of a version where
+all versions have the same schema, as the real server's internal form does (likewise subresources, columns and fields).
+"""
 
 from __future__ import annotations
 
@@ -235,8 +235,8 @@ def _version(version: Object, path: str, shared: dict[str, Any], before: frozens
     errors: list[FieldError] = []
     warning = version.get("deprecationWarning")
     if warning is not None:
-        for words in _deprecation(bool(version.get("deprecated")), warning):
-            errors.append(bad_value(f"{path}.deprecationWarning", warning, words))  # noqa: PERF401
+        wrong = _deprecation(bool(version.get("deprecated")), warning)
+        errors += (bad_value(f"{path}.deprecationWarning", warning, words) for words in wrong)
     own = {field: value for field, value in version.items() if field not in shared}
     parts = version.get("subresources") or {}
     errors += check_schema(
@@ -287,7 +287,7 @@ def _conversion(conversion: Object) -> list[FieldError]:
     errors: list[FieldError] = []
     base.one_of(errors, f"{path}.strategy", conversion.get("strategy", ""), ("None", "Webhook"), order=True)
     if conversion.get("strategy") == "Webhook":
-        words = "conversion webhooks are not supported by the embedded cluster; use None, or a lab on the real control plane"  # noqa: E501
+        words = "conversion webhooks are not supported by the embedded cluster; use None, or the real lab"
         errors.append(forbidden_field(f"{path}.strategy", words))
     else:
         webhook = conversion.get("webhook") or {}
@@ -313,17 +313,16 @@ def _stored(stored: list[str], versions: list[Object]) -> list[FieldError]:
     path = "status.storedVersions"
     if not stored:
         return [bad_value(path, stored or None, "must have at least one stored version")]
-    errors = []
+    errors: list[FieldError] = []
     known = {version["name"] for version in versions}
-    for version in versions:
-        if version.get("storage") and version["name"] not in stored:
-            errors.append(bad_value(path, stored, f"must have the storage version {version['name']}"))  # noqa: PERF401
+    missing = (one["name"] for one in versions if one.get("storage") and one["name"] not in stored)
+    errors += (bad_value(path, stored, f"must have the storage version {name}") for name in missing)
     for index, name in enumerate(stored):
         if name not in known:
             words = (
-                f"missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions "  # noqa: E501
-                f"until a storage migration ensures no data remains persisted in {name} and removes {name} from "
-                "status.storedVersions"
+                f"missing from spec.versions; {name} was previously a storage version, "
+                "and must remain in spec.versions until a storage migration ensures "
+                f"no data remains persisted in {name} and removes {name} from status.storedVersions"
             )
             errors.append(bad_value(f"{path}[{index}]", name, words))
     return errors

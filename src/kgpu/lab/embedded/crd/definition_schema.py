@@ -138,9 +138,8 @@ def _standard(raw: Schema, path: str, place: _Place, errors: list[FieldError]) -
         errors.append(forbidden_field(f"{path}.default", f"must not be set {place.no_defaults}"))
     if raw.get("id"):
         errors.append(forbidden_field(f"{path}.id", "id is not supported"))
-    for key in _UNSUPPORTED:
-        if raw.get(key) is not None:
-            errors.append(forbidden_field(f"{path}.{key}", f"{key} is not supported"))  # noqa: PERF401
+    present = (key for key in _UNSUPPORTED if raw.get(key) is not None)
+    errors += (forbidden_field(f"{path}.{key}", f"{key} is not supported") for key in present)
     if kind == "null":
         errors.append(forbidden_field(f"{path}.type", "type cannot be set to null, use nullable as an alternative"))
     if isinstance(raw.get("items"), list):

@@ -1,4 +1,7 @@
-"""x-kubernetes-embedded-resource: whole objects inside of custom ones. Their apiVersion, kind and metadata are checked."""  # noqa: E501
+"""x-kubernetes-embedded-resource: whole objects inside of custom ones.
+
+Their apiVersion, kind and metadata are checked.
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ def resolve(path: str, schema: Schema, *, brackets: bool = True) -> tuple[str, S
     """(The path as messages show it, the schema there). Raises PathError."""
     tokens = iter(_TOKEN.findall(path))
     shown = ""
-    for token in tokens:
-        if token == "." or (token == "[" and brackets):  # noqa: S105
-            name = _name(tokens, token)
+    for symbol in tokens:
+        if symbol == "." or (symbol == "[" and brackets):
+            name = _name(tokens, symbol)
             properties, extra = schema.get("properties"), schema.get("additionalProperties")
             if properties:
                 if name not in properties:
@@ -33,10 +33,10 @@ def resolve(path: str, schema: Schema, *, brackets: bool = True) -> tuple[str, S
                 schema = extra
             else:
                 raise PathError("does not refer to a valid field")
-        elif token == "[":  # noqa: S105
+        elif symbol == "[":
             raise PathError("array notation is not allowed")
         else:
-            raise PathError(f"expected [ or . but got: {token}")
+            raise PathError(f"expected [ or . but got: {symbol}")
     return shown, schema
 
 

@@ -174,7 +174,7 @@ FORMATS: Final[dict[str, Callable[[str], bool]]] = {
     "hexcolor": _full(f"#?({_HEX}{{3}}|{_HEX}{{6}})"),
     "rgbcolor": _full(rf"rgb\(\s*{_BYTE}\s*,\s*{_BYTE}\s*,\s*{_BYTE}\s*\)"),
     "byte": _byte,
-    "password": lambda text: True,  # noqa: ARG005
+    "password": lambda _: True,
     "date": _date,
     "duration": _duration,
     "datetime": _datetime,

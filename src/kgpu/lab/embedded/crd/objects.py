@@ -27,7 +27,10 @@ _MOST_REPLICAS: Final = 2**31 - 1
 _BLOCKING: Final = frozenset(
     {"FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"}
 )
-_UNCHECKED: Final = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"  # noqa: E501
+_UNCHECKED: Final = (
+    "some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation"
+)
 
 
 class CustomRules:

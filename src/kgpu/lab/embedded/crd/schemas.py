@@ -21,9 +21,9 @@ _EMPTY: Final = frozenset(
 )  # fmt: skip
 _KEPT: Final = frozenset(
     {
-        "$ref", "default", "example", "externalDocs", "maximum", "minimum", "maxLength", "minLength", "maxItems", "minItems",  # noqa: E501
-        "multipleOf", "maxProperties", "minProperties", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",  # noqa: E501
-        "x-kubernetes-map-type", *_ONE,
+        "$ref", "default", "example", "externalDocs", "maximum", "minimum", "maxLength", "minLength", "maxItems",
+        "minItems", "multipleOf", "maxProperties", "minProperties", "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-list-type", "x-kubernetes-map-type", *_ONE,
     }
 )  # fmt: skip
 _RULE: Final = ("message", "messageExpression", "fieldPath")
@@ -76,11 +76,13 @@ _GO_FIELDS: Final = (
     ("ID", "id", '""'), ("Schema", "$schema", '""'), ("Ref", "$ref", "null"), ("Description", "description", '""'),
     ("Type", "type", '""'), ("Nullable", "nullable", "false"), ("Format", "format", '""'), ("Title", "title", '""'),
     ("Default", "default", "null"), ("Maximum", "maximum", "null"), ("ExclusiveMaximum", "exclusiveMaximum", "false"),
-    ("Minimum", "minimum", "null"), ("ExclusiveMinimum", "exclusiveMinimum", "false"), ("MaxLength", "maxLength", "null"),  # noqa: E501
+    ("Minimum", "minimum", "null"), ("ExclusiveMinimum", "exclusiveMinimum", "false"),
+    ("MaxLength", "maxLength", "null"),
     ("MinLength", "minLength", "null"), ("Pattern", "pattern", '""'), ("MaxItems", "maxItems", "null"),
     ("MinItems", "minItems", "null"), ("UniqueItems", "uniqueItems", "false"), ("MultipleOf", "multipleOf", "null"),
     ("Enum", "enum", "null"), ("MaxProperties", "maxProperties", "null"), ("MinProperties", "minProperties", "null"),
-    ("Required", "required", "null"), ("Items", "items", "null"), ("AllOf", "allOf", "null"), ("OneOf", "oneOf", "null"),  # noqa: E501
+    ("Required", "required", "null"), ("Items", "items", "null"), ("AllOf", "allOf", "null"),
+    ("OneOf", "oneOf", "null"),
     ("AnyOf", "anyOf", "null"), ("Not", "not", "null"), ("Properties", "properties", "null"),
     ("AdditionalProperties", "additionalProperties", "null"), ("PatternProperties", "patternProperties", "null"),
     ("Dependencies", "dependencies", "null"), ("AdditionalItems", "additionalItems", "null"),

@@ -1,6 +1,6 @@
-"""Is a schema structural: every field has a type of its own, and what restricts values below allOf, anyOf, oneOf and not
-does nothing else. Rules and words: apiextensions' structural schemas.
-"""  # noqa: E501
+"""Is a schema structural: every field has a type of its own, and what is below allOf, anyOf, oneOf and not restricts
+values and does nothing else. Rules and words: apiextensions' structural schemas.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +161,10 @@ def _nested(raw: Schema, level: str, path: str, errors: list[FieldError], *, ski
 def _complete(
     value: Schema | None, spine: Schema | None, path: str, at: str, errors: list[FieldError], *, nested: bool = False
 ) -> None:  # fmt: skip
-    """Every restriction is about something that the structure has. ``path`` is in the structure, ``at`` in the restrictions."""  # noqa: E501
+    """Every restriction is about something that the structure has.
+
+    ``path`` is in the structure, ``at`` in the restrictions.
+    """
     if value is None:
         return
     if spine is None:

@@ -279,9 +279,9 @@ def _object_check(raw: Schema, prefix: str) -> Check | None:
     extra = raw.get("additionalProperties")
     additional = Values(extra, prefix) if isinstance(extra, dict) else None
     needed, fewest, most = tuple(raw.get("required") or ()), raw.get("minProperties"), raw.get("maxProperties")
-    if not properties and extra in {None, True} if not isinstance(extra, dict) else False:  # noqa: SIM102
-        if not needed and fewest is None and most is None:
-            return None
+    anything = extra is None or extra is True
+    if anything and not properties and not needed and fewest is None and most is None:
+        return None
 
     def check(value: Any, path: str, old: Any, result: Result) -> None:
         before = old if isinstance(old, dict) else {}

@@ -18,9 +18,9 @@ OBJECT_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 VERBS: Final = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 AGE: Final = {
     "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp",
-    "description": "CreationTimestamp is a timestamp representing the server time when this object was created. It is "
-    "not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is "  # noqa: E501
-    "represented in RFC3339 form and is in UTC.",
+    "description": "CreationTimestamp is a timestamp representing the server time when this object was created. "
+    "It is not guaranteed to be set in happens-before order across separate operations. "
+    "Clients may not set this value. It is represented in RFC3339 form and is in UTC.",
 }  # fmt: skip
 _PARTS: Final = ("get", "patch", "update")
 _VERSION: Final = re.compile(r"v([0-9]+)(?:(alpha|beta)([0-9]+))?")

@@ -34,13 +34,17 @@ _INCLUDES: Final = frozenset({"", "None", "Metadata", "Object"})
 
 @dataclass(slots=True)
 class Answer:
-    """What is sent: ``body``, or what ``stream`` gives while the client listens."""
+    """What is sent: ``body``, or what ``stream`` gives while the client listens.
+
+    ``over`` is set once nothing more will come into the stream: a client that does not read the rest is cut off.
+    """
 
     status: int = 200
     body: bytes = b""
     media: str = JSON
     headers: list[tuple[str, str]] = field(default_factory=list)
     stream: AsyncIterator[bytes] | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def text(content: str, status: int = 200) -> Answer:

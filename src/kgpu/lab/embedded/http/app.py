@@ -32,6 +32,9 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 _METRIC_VERBS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH", "deletecollection": "DELETECOLLECTION"}
+ABORT: Final = "kgpu.abort"
+"""The ASGI extension whose ``call`` drops the connection at once, with all that was not sent yet."""
+LINGER_S: Final = 10.0  # for a client to read the rest of a stream that is over
 _HEAD_OF_WARNING: Final = 2048  # characters of all warnings together; the rest is left out, as by the real server
 
 
@@ -92,7 +95,8 @@ class App:
             found = answers.of_error(problem, request)
         if request is not None:
             found = await answers.compressed(found, request)
-        await self._send(found, warnings, request, receive, send)
+        abort = scope.get("extensions", {}).get(ABORT, {}).get("call")
+        await self._send(found, warnings, request, receive, send, abort=abort)
         return found.status
 
     async def _handled(self, request: Request, receive: Receive, warnings: list[str]) -> Answer:
@@ -138,8 +142,9 @@ class App:
     # --- the wire -------------------------------------------------------------------------------------------------
 
     async def _send(
-        self, found: Answer, warnings: list[str], request: Request | None, receive: Receive, send: Send
-    ) -> None:
+        self, found: Answer, warnings: list[str], request: Request | None, receive: Receive, send: Send, *,
+        abort: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
         headers = [
             (b"audit-id", str(uuid.uuid4()).encode()),
             (b"cache-control", b"no-cache, private"),
@@ -157,26 +162,33 @@ class App:
             empty = request is not None and request.method == "HEAD"
             await send({"type": "http.response.body", "body": b"" if empty else found.body})
             return
-        await self._stream(found, headers, request, receive, send)
+        await self._stream(found, headers, request, receive, send, abort=abort)
 
     async def _stream(
-        self, found: Answer, headers: list[tuple[bytes, bytes]], request: Request | None, receive: Receive, send: Send
-    ) -> None:
+        self, found: Answer, headers: list[tuple[bytes, bytes]], request: Request | None, receive: Receive, send: Send,
+        *, abort: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
         assert found.stream is not None
         metrics = self._served.metrics
         watched = (request.group, request.version, request.plural) if request is not None else ("", "", "")
         sending = asyncio.ensure_future(_pump(found, headers, send))
         leaving = asyncio.ensure_future(_gone(receive))
         ending = asyncio.ensure_future(self._ending.wait())
+        over = asyncio.ensure_future(found.over.wait())
+        stop = (sending, leaving, ending)
         metrics.watching(*watched, 1)
         try:
-            await asyncio.wait((sending, leaving, ending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((*stop, over), return_when=asyncio.FIRST_COMPLETED)
+            if over.done() and not any(one.done() for one in stop):
+                await asyncio.wait(stop, timeout=LINGER_S, return_when=asyncio.FIRST_COMPLETED)
+                if not any(one.done() for one in stop) and abort is not None:
+                    abort()
             if sending.done():
                 sending.result()
         finally:
             metrics.watching(*watched, -1)
             cut_off = self._ending.is_set() and not sending.done()
-            for task in (sending, leaving, ending):
+            for task in (*stop, over):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task

@@ -20,7 +20,7 @@ from kgpu.lab.embedded.status import ApiError, Object, bad_request
 MAX_BYTES: Final = 3 * 1024 * 1024
 # What walks objects takes two frames of Python's stack for a level.
 MAX_DEPTH: Final = 250
-_SLOW: Final = 64 * 1024  # bytes whose decoding is left to another thread
+SLOW: Final = 64 * 1024  # bytes whose decoding is left to another thread
 _UNUSUAL: Final = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{18}|[0-9][eE]")
 HEAD: Final = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
 _GO_KINDS: Final = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
@@ -60,7 +60,7 @@ def _too_large() -> ApiError:
 
 async def decode(data: bytes, media: str) -> tuple[Any, list[str]]:
     """(value, complaints about duplicate fields). Raises NotJson."""
-    if len(data) > _SLOW:
+    if len(data) > SLOW:
         return await asyncio.to_thread(decode_now, data, media)
     return decode_now(data, media)
 
@@ -248,7 +248,7 @@ async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tu
 
 async def of_protobuf(data: bytes, default: tuple[str, str]) -> Object:
     """As ``protobuf.decode``. Raises protobuf.BadMessageError."""
-    if len(data) > _SLOW:
+    if len(data) > SLOW:
         return await asyncio.to_thread(protobuf.decode, data, default, _json_in_protobuf)
     return protobuf.decode(data, default, _json_in_protobuf)
 
@@ -267,11 +267,15 @@ def wanted(kind: Kind, row: Object) -> tuple[str, str]:
     return f"{group}/{version}" if group else version, row.get("kind") or kind.kind
 
 
+# (apiVersion, kind) of bodies that are taken for another version's, which they are like.
+_CONVERTED: Final = frozenset({("policy/v1beta1", "Eviction", "policy/v1", "Eviction")})
+
+
 def of_kind(obj: Object, want: tuple[str, str]) -> Object:
     """The object with apiVersion and kind, which may be left out; ApiError 400 when they are not ``want``."""
     api_version, kind = want
     have_kind, have_version = obj.get("kind") or kind, obj.get("apiVersion") or api_version
-    if (have_version, have_kind) == want:
+    if (have_version, have_kind) == want or (have_version, have_kind, *want) in _CONVERTED:
         return {"kind": kind, "apiVersion": api_version} | {
             name: value for name, value in obj.items() if name not in ("kind", "apiVersion")
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -28,6 +29,7 @@ _PATCHES: Final = (
     "application/strategic-merge-patch+json",
     options.APPLY,
 )
+_OWN_RULES: Final = frozenset({"apiextensions.k8s.io"})  # groups whose rules belong to the loop alone
 _STREAMS: Final = {
     "exec": "run commands in", "attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to",
 }  # fmt: skip
@@ -185,8 +187,7 @@ async def _watch(served: Served, asked: Asked) -> Answer:
     request, columns = asked.request, served.columns(asked.kind)
     wanted = negotiate.choose(request, watch=True)
     given = options.of_list(request, watch=True)
-    lines = watch.stream(served.core, columns, asked.namespace, given, watch.form_of(columns, request, wanted))
-    return Answer(200, stream=lines)
+    return watch.answer(served.core, columns, asked.namespace, given, watch.form_of(columns, request, wanted))
 
 
 async def _create(served: Served, asked: Asked) -> Answer:
@@ -231,6 +232,14 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
         raise bad_request(_strict(kind, asked, [*duplicates, *_unknown(served, asked, obj)]))
     if duplicates and call.validation == "Warn":
         call.warnings.extend(duplicates)
+    if len(data) > body.SLOW and kind.stored and kind.group not in _OWN_RULES and not (asked.row or kind.custom):
+        new = request.verb == "create"
+        try:
+            obj = await asyncio.to_thread(served.core.prepared, kind, obj, call, new=new)
+        except ApiError:
+            asked.warnings.extend(call.warnings)
+            raise
+        call = dataclasses.replace(call, prepared=True)
     return obj, call
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
 from kgpu.lab.embedded.core.model import WatchItem, encode
-from kgpu.lab.embedded.http.answers import Columns, metadata_only, table_of
+from kgpu.lab.embedded.http.answers import Answer, Columns, metadata_only, table_of
 from kgpu.lab.embedded.http.negotiate import Wanted
 from kgpu.lab.embedded.http.options import ListOptions
 from kgpu.lab.embedded.http.request import Request
@@ -67,8 +67,8 @@ def _line(item: WatchItem, obj: Object) -> bytes:
     return b'{"type":"%s","object":%s}\n' % (item.type.encode(), encode(obj))
 
 
-def stream(core: Core, columns: Columns, namespace: str, options: ListOptions, form: Form) -> AsyncIterator[bytes]:
-    """The watch's bytes. Raises ApiError before the first ones, but not for a version that is too old."""
+def answer(core: Core, columns: Columns, namespace: str, options: ListOptions, form: Form) -> Answer:
+    """The watch. Raises ApiError, but not for a version that is too old: that is told in the stream."""
     try:
         watch = core.watch(
             columns.kind, namespace, labels=options.labels, fields=options.fields, version=options.version,
@@ -77,8 +77,16 @@ def stream(core: Core, columns: Columns, namespace: str, options: ListOptions, f
     except ApiError as error:
         if error.code != 410:
             raise
-        return _only(error_line(error))
-    return _lines(watch, options.seconds, form)
+        return Answer(stream=_only(error_line(error)))
+    found = Answer(stream=_lines(watch, options.seconds, form))
+    forget = watch.on_close
+
+    def ended() -> None:
+        forget()
+        found.over.set()
+
+    watch.on_close = ended
+    return found
 
 
 async def _only(line: bytes) -> AsyncIterator[bytes]:

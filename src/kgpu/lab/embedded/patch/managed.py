@@ -183,8 +183,10 @@ def after_write(
     shape = root_shape(schema)
     before = blank(schema, new) if old is None else bare(old)
     writer = manager_of(manager, operation, api_version, subresource)
+    # The real server brings the owners of a Scale back to the object that it scales without their times.
+    stamp = None if subresource == "scale" else now
     try:
-        account = written(account, shape, before, bare(new), writer, api_version, now, of_paths(reset))
+        account = written(account, shape, before, bare(new), writer, api_version, stamp, of_paths(reset))
     except ShapeError:
         return []
     return encoded(account)
@@ -204,9 +206,10 @@ def _sent(old: Object | None, new: Object, subresource: str) -> Account:
 
 
 def written(  # noqa: PLR0917
-    account: Account, shape: Shape, old: Object, new: Object, writer: Manager, api_version: str, now: str, reset: Fields
-) -> Account:
-    """The account after ``writer`` has made ``new`` of ``old``."""
+    account: Account, shape: Shape, old: Object, new: Object, writer: Manager, api_version: str, now: str | None,
+    reset: Fields,
+) -> Account:  # fmt: skip
+    """The account after ``writer`` has made ``new`` of ``old``; ``now`` None makes an entry without a time."""
     touched, removed = (without_below(one, reset) for one in compared(shape, old, new))
     account = less(account, touched, removed)
     owned = difference(touched, _NEVER)

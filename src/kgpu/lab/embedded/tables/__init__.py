@@ -63,7 +63,7 @@ _OBJECTS: Final[dict[str, Callable[[Object], Object | None]]] = {
     "": _metadata,
     "Metadata": _metadata,
     "Object": lambda obj: obj,
-    "None": lambda obj: None,  # noqa: ARG005
+    "None": lambda _obj: None,
 }
 
 

@@ -31,30 +31,30 @@ _MODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany":
 
 def ratio(part: str, whole: str) -> Cell:
     """``ready/desired``."""
-    return lambda obj, now: f"{look(obj, part, 0)}/{look(obj, whole, 0)}"  # noqa: ARG005
+    return lambda obj, _now: f"{look(obj, part, 0)}/{look(obj, whole, 0)}"
 
 
 def text_or(path: str, default: str) -> Cell:
     """A field's text, or ``default`` also when it is empty."""
-    return lambda obj, now: str(look(obj, path, "")) or default  # noqa: ARG005
+    return lambda obj, _now: str(look(obj, path, "")) or default
 
 
 def joined_text(path: str) -> Cell:
-    return lambda obj, now: ",".join(map(str, look(obj, path, ())))  # noqa: ARG005
+    return lambda obj, _now: ",".join(map(str, look(obj, path, ())))
 
 
-def deployment_selector(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def deployment_selector(obj: Object, _now: datetime) -> str:
     return selector_text(look(obj, "spec.selector")).replace("<error>", "<invalid>")
 
 
-def node_status(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def node_status(obj: Object, _now: datetime) -> str:
     conditions = look(obj, "status.conditions", ())
     ready = [one for one in conditions if one.get("type") == "Ready"]
     words = ["Ready" if ready[-1].get("status") == "True" else "NotReady"] if ready else ["Unknown"]
     return ",".join([*words, "SchedulingDisabled"] if look(obj, "spec.unschedulable") else words)
 
 
-def node_roles(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def node_roles(obj: Object, _now: datetime) -> str:
     roles = set()
     for key, value in look(obj, "metadata.labels", {}).items():
         role = key.removeprefix(_ROLE) if key.startswith(_ROLE) else value if key == "kubernetes.io/role" else ""
@@ -63,7 +63,7 @@ def node_roles(obj: Object, now: datetime) -> str:  # noqa: ARG001
 
 
 def node_address(kind: str) -> Cell:
-    return lambda obj, now: next(  # noqa: ARG005
+    return lambda obj, _now: next(
         (one.get("address", "") for one in look(obj, "status.addresses", ()) if one.get("type") == kind), NONE
     )
 
@@ -80,37 +80,37 @@ def event_last(obj: Object, now: datetime) -> str:
     return since(last, now) if last else event_first(obj, now)
 
 
-def event_count(obj: Object, now: datetime) -> int:  # noqa: ARG001
+def event_count(obj: Object, _now: datetime) -> int:
     found = look(obj, "series.count") if obj.get("series") is not None else obj.get("count", obj.get("deprecatedCount"))
     return int(found or 1)
 
 
-def event_object(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def event_object(obj: Object, _now: datetime) -> str:
     involved = obj.get("involvedObject") or obj.get("regarding") or {}
     kind = str(involved.get("kind", "")).lower()
     return f"{kind}/{involved['name']}" if involved.get("name") else kind
 
 
-def event_part(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def event_part(obj: Object, _now: datetime) -> str:
     return str((obj.get("involvedObject") or obj.get("regarding") or {}).get("fieldPath", ""))
 
 
-def event_source(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def event_source(obj: Object, _now: datetime) -> str:
     source = obj.get("source") or obj.get("deprecatedSource") or {}
     component = source.get("component") or obj.get("reportingComponent") or obj.get("reportingController") or ""
     host = source.get("host") or obj.get("reportingInstance") or ""
     return f"{component}, {host}" if host else str(component)
 
 
-def event_message(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def event_message(obj: Object, _now: datetime) -> str:
     return str(obj.get("message") or obj.get("note") or "").strip()
 
 
-def cluster_ip(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def cluster_ip(obj: Object, _now: datetime) -> str:
     return str(next(iter(look(obj, "spec.clusterIPs", ())), NONE))
 
 
-def external_ip(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def external_ip(obj: Object, _now: datetime) -> str:
     spec = obj.get("spec", {})
     own = spec.get("externalIPs") or []
     match spec.get("type"):
@@ -128,11 +128,11 @@ def _balancer(obj: Object) -> str:
     return ",".join(sorted(found - {""}))
 
 
-def balancer(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def balancer(obj: Object, _now: datetime) -> str:
     return _balancer(obj)
 
 
-def service_ports(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def service_ports(obj: Object, _now: datetime) -> str:
     texts = []
     for port in look(obj, "spec.ports", ()):
         node = f":{port['nodePort']}" if port.get("nodePort") else ""
@@ -140,17 +140,17 @@ def service_ports(obj: Object, now: datetime) -> str:  # noqa: ARG001
     return ",".join(texts) or NONE
 
 
-def ingress_hosts(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def ingress_hosts(obj: Object, _now: datetime) -> str:
     rules = look(obj, "spec.rules", ())
     hosts = [rule["host"] for rule in rules if rule.get("host")]
     return some(hosts, total=len(rules)) if len(hosts) > 2 else ",".join(hosts) or "*"
 
 
-def ingress_ports(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def ingress_ports(obj: Object, _now: datetime) -> str:
     return "80, 443" if look(obj, "spec.tls") else "80"
 
 
-def class_parameters(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def class_parameters(obj: Object, _now: datetime) -> str:
     found = look(obj, "spec.parameters")
     if found is None:
         return NONE
@@ -158,7 +158,7 @@ def class_parameters(obj: Object, now: datetime) -> str:  # noqa: ARG001
     return f"{found.get('kind', '')}{group}/{found.get('name', '')}"
 
 
-def endpoints(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def endpoints(obj: Object, _now: datetime) -> str:
     subsets = obj.get("subsets") or ()
     if not subsets:
         return NONE
@@ -174,14 +174,14 @@ def _host(address: str, end: str) -> str:
     return f"[{address}]{end}" if end and ":" in address else f"{address}{end}"
 
 
-def slice_ports(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def slice_ports(obj: Object, _now: datetime) -> str:
     found = [
         str(one["port"] if one.get("port") is not None else one.get("name", "*")) for one in obj.get("ports") or ()
     ]
     return some(found, nothing=UNSET)
 
 
-def slice_endpoints(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def slice_endpoints(obj: Object, _now: datetime) -> str:
     return some([ip for one in obj.get("endpoints") or () for ip in one.get("addresses") or ()], nothing=UNSET)
 
 
@@ -191,13 +191,13 @@ _JOB_STATES: Final = (
 )  # fmt: skip
 
 
-def job_status(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def job_status(obj: Object, _now: datetime) -> str:
     conditions = look(obj, "status.conditions", ())
     leaving = bool(obj["metadata"].get("deletionTimestamp"))
     return next((word for kind, word in _JOB_STATES if (condition(conditions, kind) if kind else leaving)), "Running")
 
 
-def job_completions(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def job_completions(obj: Object, _now: datetime) -> str:
     done, wanted = look(obj, "status.succeeded", 0), look(obj, "spec.completions")
     if wanted is not None:
         return f"{done}/{wanted}"
@@ -213,7 +213,7 @@ def job_duration(obj: Object, now: datetime) -> str:
 def boolean_text(path: str) -> Cell:
     """``True``, ``False`` or ``<unset>``."""
     words = {True: "True", False: "False", None: UNSET}
-    return lambda obj, now: words[look(obj, path)]  # noqa: ARG005
+    return lambda obj, _now: words[look(obj, path)]
 
 
 def since_or_none(path: str) -> Cell:
@@ -224,7 +224,7 @@ def _phase(obj: Object) -> str:
     return "Terminating" if obj["metadata"].get("deletionTimestamp") else str(look(obj, "status.phase", ""))
 
 
-def volume_phase(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def volume_phase(obj: Object, _now: datetime) -> str:
     return _phase(obj)
 
 
@@ -233,29 +233,29 @@ def _modes(found: Iterable[str]) -> str:
     return ",".join(short for mode, short in _MODES.items() if mode in found)
 
 
-def volume_modes(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def volume_modes(obj: Object, _now: datetime) -> str:
     return _modes(look(obj, "spec.accessModes", ()))
 
 
-def volume_claim(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def volume_claim(obj: Object, _now: datetime) -> str:
     found = look(obj, "spec.claimRef")
     return "" if found is None else f"{found.get('namespace', '')}/{found.get('name', '')}"
 
 
-def storage_class_of(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def storage_class_of(obj: Object, _now: datetime) -> str:
     old = look(obj, "metadata.annotations", {}).get("volume.beta.kubernetes.io/storage-class")
     return str(look(obj, "spec.storageClassName", "") if old is None else old)
 
 
-def claim_modes(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def claim_modes(obj: Object, _now: datetime) -> str:
     return _modes(look(obj, "status.accessModes", ())) if look(obj, "spec.volumeName") else ""
 
 
-def claim_capacity(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def claim_capacity(obj: Object, _now: datetime) -> str:
     return str(look(obj, "status.capacity.storage", "0")) if look(obj, "spec.volumeName") else ""
 
 
-def storage_class_name(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def storage_class_name(obj: Object, _now: datetime) -> str:
     notes = look(obj, "metadata.annotations", {})
     default = any(notes.get(key) == "true" for key in _DEFAULT_CLASS)
     return f"{obj['metadata']['name']} (default)" if default else str(obj["metadata"]["name"])
@@ -264,7 +264,7 @@ def storage_class_name(obj: Object, now: datetime) -> str:  # noqa: ARG001
 def quota(*, limits: bool) -> Cell:
     """What is used of what, for limits or for everything else."""
 
-    def cell(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    def cell(obj: Object, _now: datetime) -> str:
         hard, used = look(obj, "status.hard", {}), look(obj, "status.used", {})
         return ", ".join(
             f"{key}: {used.get(key, 0)}/{hard[key]}" for key in sorted(hard) if key.startswith("limits.") is limits
@@ -273,14 +273,14 @@ def quota(*, limits: bool) -> Cell:
     return cell
 
 
-def role_ref(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def role_ref(obj: Object, _now: datetime) -> str:
     return f"{look(obj, 'roleRef.kind', '')}/{look(obj, 'roleRef.name', '')}"
 
 
 def subjects(kind: str) -> Cell:
     """The subjects of one kind."""
 
-    def cell(obj: Object, now: datetime) -> str:  # noqa: ARG001
+    def cell(obj: Object, _now: datetime) -> str:
         found = []
         for one in obj.get("subjects") or ():
             if one.get("kind") == kind:
@@ -291,14 +291,14 @@ def subjects(kind: str) -> Cell:
     return cell
 
 
-def claim_state(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def claim_state(obj: Object, _now: datetime) -> str:
     states = ["deleted"] if obj["metadata"].get("deletionTimestamp") else []
     if look(obj, "status.allocation") is None:
         return ",".join(states or ["pending"])
     return ",".join([*states, "allocated", *(["reserved"] if look(obj, "status.reservedFor") else [])])
 
 
-def controller(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def controller(obj: Object, _now: datetime) -> str:
     owner = next((one for one in look(obj, "metadata.ownerReferences", ()) if one.get("controller")), None)
     if owner is None:
         return NONE
@@ -308,23 +308,23 @@ def controller(obj: Object, now: datetime) -> str:  # noqa: ARG001
 
 def params(path: str) -> Cell:
     """``apiVersion/kind`` of what a policy takes."""
-    return lambda obj, now: (  # noqa: ARG005
+    return lambda obj, _now: (
         UNSET if look(obj, path) is None else f"{look(obj, f'{path}.apiVersion', '')}/{look(obj, f'{path}.kind', '')}"
     )
 
 
-def param_ref(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def param_ref(obj: Object, _now: datetime) -> str:
     found = look(obj, "spec.paramRef")
     if found is None or not found.get("name"):
         return UNSET
     return f"{found.get('namespace') or '*'}/{found['name']}"
 
 
-def scale_target(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def scale_target(obj: Object, _now: datetime) -> str:
     return f"{look(obj, 'spec.scaleTargetRef.kind', '')}/{look(obj, 'spec.scaleTargetRef.name', '')}"
 
 
-def scale_metrics(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def scale_metrics(obj: Object, _now: datetime) -> str:
     """Current and wanted value of the first two metrics (autoscaling/v2)."""
     found = []
     statuses = look(obj, "status.currentMetrics", None) or []
@@ -351,38 +351,38 @@ def scale_metrics(obj: Object, now: datetime) -> str:  # noqa: ARG001
 
 
 def flag(path: str, default: bool = False) -> Cell:
-    return lambda obj, now: bool(look(obj, path, default))  # noqa: ARG005
+    return lambda obj, _now: bool(look(obj, path, default))
 
 
-def dangling(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def dangling(obj: Object, _now: datetime) -> str:
     return next((one["status"] for one in look(obj, "status.conditions", ()) if one["type"] == "Dangling"), "?")
 
 
-def requested(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def requested(obj: Object, _now: datetime) -> str:
     found: Any = look(obj, "spec.expirationSeconds")
     return NONE if found is None else duration(found)
 
 
-def request_condition(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def request_condition(obj: Object, _now: datetime) -> str:
     kinds = [one["type"] for one in look(obj, "status.conditions", ())]
     words = ["Denied" if "Denied" in kinds else "Approved" if "Approved" in kinds else "Pending"]
     words += ["Failed"] if "Failed" in kinds else []
     return ",".join([*words, "Issued"] if look(obj, "status.certificate") else words)
 
 
-def api_service(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def api_service(obj: Object, _now: datetime) -> str:
     found = look(obj, "spec.service")
     return "Local" if found is None else f"{found.get('namespace', '')}/{found.get('name', '')}"
 
 
-def api_available(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def api_available(obj: Object, _now: datetime) -> str:
     for one in look(obj, "status.conditions", ()):
         if one["type"] == "Available":
             return "True" if one["status"] == "True" else f"{one['status']} ({one.get('reason', '')})"
     return "Unknown"
 
 
-def address_parent(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def address_parent(obj: Object, _now: datetime) -> str:
     found = look(obj, "spec.parentRef")
     if found is None:
         return NONE

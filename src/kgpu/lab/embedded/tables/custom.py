@@ -99,7 +99,7 @@ def cell(column: Mapping[str, Any]) -> Cell:
     try:
         path = steps(str(column.get("jsonPath", "")))
     except PathError:
-        return lambda obj, now: None  # noqa: ARG005
+        return lambda _obj, _now: None
 
     def show(obj: Object, now: datetime) -> Any:
         found = find(obj, path)
@@ -108,21 +108,21 @@ def cell(column: Mapping[str, Any]) -> Cell:
     return show
 
 
-def _text(value: Any, now: datetime) -> Any:  # noqa: ARG001
+def _text(value: Any, _now: datetime) -> Any:
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value, order="sorted").decode()
 
 
-def _integer(value: Any, now: datetime) -> Any:  # noqa: ARG001
+def _integer(value: Any, _now: datetime) -> Any:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _number(value: Any, now: datetime) -> Any:  # noqa: ARG001
+def _number(value: Any, _now: datetime) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _boolean(value: Any, now: datetime) -> Any:  # noqa: ARG001
+def _boolean(value: Any, _now: datetime) -> Any:
     return value if isinstance(value, bool) else None
 
 
@@ -135,7 +135,7 @@ def _date(value: Any, now: datetime) -> Any:
     return duration((now - found).total_seconds())
 
 
-def _nothing(value: Any, now: datetime) -> Any:  # noqa: ARG001
+def _nothing(_value: Any, _now: datetime) -> Any:
     return None
 
 

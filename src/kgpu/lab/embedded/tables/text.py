@@ -69,7 +69,7 @@ def at(path: str, default: Any = "") -> Cell:
     """A cell that shows one field."""
     names = path.split(".")
 
-    def cell(obj: Object, now: datetime) -> Any:  # noqa: ARG001 - the shape of a cell
+    def cell(obj: Object, _now: datetime) -> Any:
         found: Any = obj
         for name in names:
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -82,10 +82,10 @@ def at(path: str, default: Any = "") -> Cell:
 
 def count(*paths: str) -> Cell:
     """A cell with the number of entries in lists or maps."""
-    return lambda obj, now: sum(len(look(obj, path, ())) for path in paths)  # noqa: ARG005
+    return lambda obj, _now: sum(len(look(obj, path, ())) for path in paths)
 
 
-def name(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def name(obj: Object, _now: datetime) -> str:
     return str(obj["metadata"].get("name", ""))
 
 
@@ -93,13 +93,13 @@ def age(obj: Object, now: datetime) -> str:
     return since(obj["metadata"].get("creationTimestamp"), now)
 
 
-def created(obj: Object, now: datetime) -> str:  # noqa: ARG001
+def created(obj: Object, _now: datetime) -> str:
     return str(obj["metadata"].get("creationTimestamp", ""))
 
 
 def labels(path: str) -> Cell:
     """A map as ``a=b,c=d``."""
-    return lambda obj, now: label_text(look(obj, path, {}))  # noqa: ARG005
+    return lambda obj, _now: label_text(look(obj, path, {}))
 
 
 def label_text(found: Mapping[str, Any]) -> str:
@@ -123,12 +123,12 @@ def selector_text(found: Mapping[str, Any] | None) -> str:
 
 
 def selector(path: str) -> Cell:
-    return lambda obj, now: selector_text(look(obj, path)) or NONE  # noqa: ARG005
+    return lambda obj, _now: selector_text(look(obj, path)) or NONE
 
 
 def joined(path: str, field: str) -> Cell:
     """One field of every item of a list, with commas."""
-    return lambda obj, now: ",".join(str(one.get(field, "")) for one in look(obj, path, ()))  # noqa: ARG005
+    return lambda obj, _now: ",".join(str(one.get(field, "")) for one in look(obj, path, ()))
 
 
 def some(items: Sequence[str], limit: int = 3, *, total: int | None = None, nothing: str = "") -> str:

@@ -45,8 +45,9 @@ class BuiltinRules:
         shape(kind.schema).default(obj)
 
     def prepare(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> None:
-        """What the strategy sets, keeps and clears, in place."""
+        """What the strategy sets, keeps and clears, in place, and what storage does not give back as it was."""
         prepare.prepare(kind, obj, old, subresource)
+        shape(kind.schema).store(obj)
 
     def validate(self, kind: Kind, obj: Object, old: Object | None, subresource: str) -> list[FieldError]:
         """Every complaint, in the real order."""

@@ -2,7 +2,8 @@
 
 ``Shape.settle`` makes an object look as if a Go server had decoded and printed it: nulls and empty ``omitempty`` fields
 go, structs and required fields appear, quantities and times get their canonical text. ``Shape.default`` applies a table
-of functions by type, parents first, and the schemas' own defaults. Both change in place. Compiled once per type.
+of functions by type, parents first, and the schemas' own defaults; ``Shape.store`` makes an object as the real storage
+gives it back. All change in place. Compiled once per type.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any, Final
 
@@ -78,7 +80,7 @@ Defaulter = Callable[[Object], None]
 class Shape:
     """One type. ``leaf`` types have a function from value to value; others their fields' shapes."""
 
-    __slots__ = ("_defaults", "_fields", "_lists", "_maps", "_row", "_structs", "leaf", "name", "texts")
+    __slots__ = ("_defaults", "_fields", "_lists", "_maps", "_row", "_stored", "_structs", "leaf", "name", "texts")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -90,6 +92,7 @@ class Shape:
         self.texts: frozenset[str] = frozenset()
         self._structs: tuple[tuple[str, Shape], ...] = ()
         self._defaults: _Plan | None = None
+        self._stored: _Stored | None = None
 
     def _compile(self) -> None:
         properties: Mapping[str, Any] = schema_data().get(self.name, {}).get("properties", {})
@@ -138,14 +141,19 @@ class Shape:
             elif key in self.texts and isinstance(value, dict) and None in value.values():
                 obj[key] = {name: "" if one is None else one for name, one in value.items()}
         for key, zero in row.zero.items():
-            value = obj.get(key)
-            if value is None or (zero is None and value == []):
+            if obj.get(key) is None:
                 obj[key] = zero
         for key, child in self._structs:
             if key not in obj:
                 empty: Object = {}
                 obj[key] = empty
                 child.settle(empty)
+
+    def store(self, obj: Object) -> None:
+        """As it comes back from the real server's storage, in place: what is always shown is null when it is empty."""
+        if self._stored is None:
+            self._stored = _Stored(self)
+        self._stored.run(obj)
 
     def settle_field(self, obj: Object, name: str) -> None:
         """One struct field, made when it is not there."""
@@ -171,11 +179,7 @@ class _Plan:
         raw = schema_data().get(of.name, {}).get("properties", {})
         found: Defaulter | None = DEFAULTS.get(of.name)
         self.functions: tuple[Defaulter, ...] = () if found is None else (found,)
-        self.own = tuple(
-            (name, one["default"])
-            for name, one in raw.items()
-            if isinstance(one.get("default"), str | int) and one["default"]
-        )  # fmt: skip
+        self.own = tuple((name, one["default"]) for name, one in raw.items() if _plain_default(one))
         self.nested = tuple(
             (name, child, how)
             for how, table in enumerate((of._fields, of._lists, of._maps))
@@ -201,35 +205,92 @@ class _Plan:
                     child.default(one)
 
 
+class _Stored:
+    """The part of a type below which an empty list is null once it was stored."""
+
+    __slots__ = ("nested", "own")
+
+    def __init__(self, of: Shape) -> None:
+        self.own = _nullable(of)
+        self.nested = tuple(
+            (name, child, how)
+            for how, table in enumerate((of._fields, of._lists, of._maps))
+            for name, child in table.items()
+            if child.leaf is None and has_nullable(child.name)
+        )
+
+    def run(self, obj: Object) -> None:
+        for name in self.own:
+            if obj.get(name) == []:
+                obj[name] = None
+        for name, child, how in self.nested:
+            value = obj.get(name)
+            if value:
+                for one in (value,) if how == 0 else value if how == 1 else value.values():
+                    child.store(one)
+
+
+def _nullable(of: Shape) -> tuple[str, ...]:
+    raw = schema_data().get(of.name, {}).get("properties", {})
+    return tuple(
+        name for name, zero in of._row.zero.items() if zero is None and raw.get(name, {}).get("type") == "array"
+    )
+
+
+@functools.cache
+def has_nullable(name: str) -> bool:
+    """Whether the type or one below it has a list that is null when it is empty."""
+    return any(_nullable(one) for one in _below(name))
+
+
 @functools.cache
 def has_defaults(name: str) -> bool:
     """Whether the type or one below it has a default."""
     from kgpu.lab.embedded.types.defaults import DEFAULTS
 
+    for one in _below(name):
+        raw = schema_data().get(one.name, {}).get("properties", {})
+        if one.name in DEFAULTS or any(_plain_default(field) for field in raw.values()):
+            return True
+    return False
+
+
+def _plain_default(raw: Mapping[str, Any]) -> bool:
+    return isinstance(raw.get("default"), str | int) and bool(raw["default"])
+
+
+def _below(name: str) -> Iterator[Shape]:
+    """The type and every type below it, each once."""
     seen: set[str] = set()
     todo = [name]
     while todo:
         current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if current in DEFAULTS:
-            return True
-        known = shape(current)
-        raw = schema_data().get(current, {}).get("properties", {})
-        if any(isinstance(one.get("default"), str | int) and one["default"] for one in raw.values()):
-            return True
-        todo += [child.name for table in (known._fields, known._lists, known._maps) for child in table.values()]
-    return False
+        if current not in seen:
+            seen.add(current)
+            known = shape(current)
+            yield known
+            todo += [child.name for table in (known._fields, known._lists, known._maps) for child in table.values()]
 
 
 _shapes: dict[str, Shape] = {}
+_making: dict[str, Shape] = {}  # types may hold themselves; nobody else sees them half done
+_compiling: Final = threading.RLock()
 
 
 def shape(name: str) -> Shape:
-    """The type of that schema name; the same one each time."""
+    """The type of that schema name; the same one each time, for every thread."""
     found = _shapes.get(name)
-    if found is None:
-        found = _shapes[name] = Shape(name)
-        found._compile()
-    return found
+    return _made(name) if found is None else found
+
+
+def _made(name: str) -> Shape:
+    with _compiling:
+        found = _shapes.get(name) or _making.get(name)
+        if found is None:
+            first = not _making
+            found = _making[name] = Shape(name)
+            found._compile()
+            if first:
+                _shapes.update(_making)
+                _making.clear()
+        return found

@@ -294,8 +294,10 @@ def _controller_revision(errors: Errors, obj: Object, old: Object | None, subres
         metadata_update(errors, obj["metadata"], old["metadata"])
     metadata(errors, obj["metadata"], namespaced=True, rule=texts.subdomain)
     not_negative(errors, "revision", obj.get("revision", 0))
-    if old is None and not isinstance(obj.get("data"), dict):
+    if old is None and obj.get("data") is None:
         errors.append(required("data", "data is mandatory"))
+    elif old is None and not isinstance(obj["data"], dict):
+        errors.append(required("data", "data must be a valid JSON object"))
     elif old is not None:
         immutable(errors, "data", obj.get("data"), old.get("data"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from kgpu.lab.embedded.status import Object, bad_value, forbidden_field, required
@@ -165,14 +166,15 @@ def _label_keys(errors: Errors, path: str, term: Object) -> None:
 
 def spread(errors: Errors, path: str, constraints: list[Object]) -> None:
     """TopologySpreadConstraints."""
-    seen_later = [(one.get("topologyKey", ""), one.get("whenUnsatisfiable", "")) for one in constraints]
+    later = Counter((one.get("topologyKey", ""), one.get("whenUnsatisfiable", "")) for one in constraints)
     for index, one in enumerate(constraints):
         at, action, topology = f"{path}[{index}]", one.get("whenUnsatisfiable", ""), one.get("topologyKey", "")
         positive(errors, f"{at}.maxSkew", one.get("maxSkew", 0))
         if not topology:
             errors.append(required(f"{at}.topologyKey", "can not be empty"))
         among(errors, f"{at}.whenUnsatisfiable", action, ("DoNotSchedule", "ScheduleAnyway"))
-        if (topology, action) in seen_later[index + 1 :]:
+        later[topology, action] -= 1
+        if later[topology, action]:
             errors.append(duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", f"{{{topology}, {action}}}"))
         domains = one.get("minDomains")
         if domains is not None:
