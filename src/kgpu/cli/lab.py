@@ -117,7 +117,10 @@ def up(
     nodes = ", ".join(one.node for one in made.hardware()) or "no nodes yet"
     click.echo(f"The lab is up: {nodes}, API {made.about.url}")
     click.echo(f"  export KUBECONFIG={made.about.kubeconfig}")
-    click.echo("  " + "    ".join(line(verb, name, folder) for verb in ("run first-gpu-pod", "status", "down")))
+    # The stories are about a node with eight GPUs.
+    eight = profile == "hgx-h100" and gpus in {None, 8} and not no_node
+    story = "run first-gpu-pod" if eight else "run --list"
+    click.echo("  " + "    ".join(line(verb, name, folder) for verb in (story, "status", "down")))
 
 
 def _only_embedded(options: dict[str, object]) -> None:

@@ -59,9 +59,7 @@ class Screen:
 
         report = lab.report()
         width = max(len(node["name"]) for node in report["nodes"])
-        self.say(
-            f"{len(report['nodes'])} nodes joined in {ready_s:.1f} s, each with simulated hardware and kgpu's agent:"
-        )
+        self.say(f"{len(report['nodes'])} nodes joined in {ready_s:.1f} s, with kgpu's agent where there are GPUs:")
         what = {one.prefix or one.profile: one.what for one in FLEET}
         for node in report["nodes"]:
             offers = ", ".join(f"{count} {name}" for name, count in sorted(node["allocatable"].items()) if count != "0")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from kgpu.cli._common import ExampleCommand, output_option, print_json
 from kgpu.cli._lab import open_lab, up_line, which_lab, whose
+
+ALIKE: Final = 12  # nodes of the same sort that are shown one by one
 
 
 @click.command("status", cls=ExampleCommand, examples="kgpu lab status\nkgpu lab status -o json")
@@ -39,8 +41,11 @@ def _print_status(report: dict[str, Any], up_line: str) -> None:
     click.echo(f"  logs {report['logs']}")
     if report.get("data"):
         click.echo(f"  objects are kept in {report['data']}")
-    for node in report["nodes"]:
+    few, many = _by_number(report["nodes"])
+    for node in few:
         _print_node(node, report["hardware"].get(node["name"], ""))
+    for text in many:
+        click.echo(text)
     for row in report.get("unhealthy", []):
         device = "driver" if not row["device"] else row["device"] if row["gpu"] is None else f"GPU {row['gpu']}"
         click.echo(f"  unhealthy: {device}, {row['why']}" + (f" ({row['device']})" if row["gpu"] is not None else ""))
@@ -55,6 +60,22 @@ def _print_status(report: dict[str, Any], up_line: str) -> None:
         )
     total = sum(process.get("pss_kib", 0) for process in report["processes"]) / 1024
     click.echo(f"{'all':26}{'':>29}{total:10.1f}")
+
+
+def _by_number(nodes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Nodes to show each, and a line for every sort of which there are too many."""
+    sorts: dict[str, list[dict[str, Any]]] = {}
+    for node in nodes:
+        offered = ", ".join(f"{count} {name}" for name, count in sorted(node["capacity"].items()))
+        sorts.setdefault(offered or "none of that sort", []).append(node)
+    few = [node for same in sorts.values() if len(same) <= ALIKE for node in same]
+    many = []
+    for offers, same in sorts.items():
+        if len(same) > ALIKE:
+            ready = sum(node["ready"] for node in same)
+            whole = sum(node["allocatable"] == node["capacity"] for node in same)
+            many.append(f"{len(same)} nodes with {offers}: {ready} Ready, {whole} with all of it allocatable")
+    return few, many
 
 
 def _print_node(node: dict[str, Any], root: str) -> None:

@@ -62,6 +62,33 @@ def test_nobody_can_put_files_where_only_root_may_write() -> None:
     assert set(found.values()) == {"mine"}
 
 
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("/var/run/secrets/token", "/run/secrets/token"),  # an absolute link, which leads out of the root by itself
+        ("/lib/x.so", "/usr/lib/x.so"),
+        ("/a/b", "/b"),
+        ("/up/x", "/x"),
+        ("/usr/lib", "/usr/lib"),
+        ("/new/deep/file", "/new/deep/file"),
+        ("/usr/../lib/x", "/usr/lib/x"),
+    ],
+)
+def test_links_are_followed_within_the_root(path: str, real: str, tmp_path: Path) -> None:
+    for folder in ("usr/lib", "var", "run"):
+        (tmp_path / folder).mkdir(parents=True)
+    for link, to in (("var/run", "/run"), ("lib", "usr/lib"), ("a", "."), ("up", "../../..")):
+        (tmp_path / link).symlink_to(to)
+    assert shim.inside(str(tmp_path), path) == real
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="Too many levels"):
+        shim.inside(str(tmp_path), "/a/x")
+
+
 def test_a_folder_that_is_replaced_keeps_what_was_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     (root / "usr").mkdir(parents=True)

@@ -43,7 +43,7 @@ _API_S: Final = 60.0
 _NODE_S: Final = 120.0
 _LOCK_S: Final = 180.0
 _END_S: Final = 10.0  # for a process to end by itself, then it is killed
-_MODULES: Final = ("starlette", "uvicorn", "httptools", "jsonpatch", "jsonschema", "cryptography", "cel_expr_python")
+_MODULES: Final = ("uvicorn", "httptools", "cryptography", "cel_expr_python")
 _OWN: Final = ("pki", "logs", "nodes", "kubeconfig", "tokens.csv", LOCK_FILE)
 
 

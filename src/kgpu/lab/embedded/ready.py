@@ -34,6 +34,19 @@ def _connect(kubeconfig: Path) -> KubeApi:
     return connect(str(kubeconfig))
 
 
+def nodes(kubeconfig: Path) -> list[Object]:
+    """The Node objects. Raises KubeError."""
+
+    async def ask() -> list[Object]:
+        api = _connect(kubeconfig)
+        try:
+            return list((await api.list(NODES)).items)
+        finally:
+            await api.close()
+
+    return asyncio.run(ask())
+
+
 def lacking(node: Object | None, *, gpus: bool) -> str:
     """What a node lacks to be of use, in words; "" when nothing. ``gpus``: it must offer some, and be labelled."""
     if node is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
+from kgpu.base.errors import KubeError
 from kgpu.lab import processes
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import EMBEDDED
@@ -61,10 +61,12 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _nodes(lab: EmbeddedLab) -> list[dict[str, Any]]:
-    done = lab.kubectl_run("get", "nodes", "-o", "json", "--request-timeout=5s")
-    if done.returncode != 0:
+    from kgpu.lab.embedded import ready
+
+    try:
+        return [_node(item) for item in ready.nodes(lab.kubeconfig)]
+    except KubeError:
         return []
-    return [_node(item) for item in json.loads(done.stdout)["items"]]
 
 
 def _node(item: dict[str, Any]) -> dict[str, Any]:

@@ -23,8 +23,8 @@ Key = tuple[str, str]
 CommitListener = Callable[[Key, str, Stored, "Stored | None"], None]
 
 RESTART_GAP: Final = 1000  # revisions that are left out when kept data is read again
-HISTORY_EVENTS: Final = 20_000  # per kind
-HISTORY_BYTES: Final = 32 << 20  # per kind, of encoded objects
+HISTORY_EVENTS: Final = 5_000  # per kind
+HISTORY_BYTES: Final = 8 << 20  # per kind, of encoded objects
 # The kubelets' lists and watches of their own pods, and those of whoever drains a node.
 INDEXED: Final[dict[Key, tuple[str, ...]]] = {("", "pods"): ("spec", "nodeName")}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import logging
 import os
 import resource
@@ -12,29 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-from kgpu.base.errors import ConfigError, UserError
+from kgpu.base.errors import UserError
 from kgpu.base.log import configure
-
-
-def ca_of(kubeconfig: Path) -> bytes:
-    """The cluster's CA certificate (PEM) as the kubeconfig has it. Raises ConfigError."""
-    import yaml
-
-    try:
-        data = yaml.safe_load(kubeconfig.read_text())
-        name = next(c["context"]["cluster"] for c in data["contexts"] if c["name"] == data["current-context"])
-        cluster = next(c["cluster"] for c in data["clusters"] if c["name"] == name)
-        if "certificate-authority-data" in cluster:
-            return base64.b64decode(cluster["certificate-authority-data"])
-        if "certificate-authority" in cluster:
-            found: bytes = (kubeconfig.parent / cluster["certificate-authority"]).read_bytes()
-            return found
-    except (OSError, yaml.YAMLError, LookupError, TypeError, StopIteration, ValueError) as error:
-        raise ConfigError(
-            f"{kubeconfig} can't be used: {type(error).__name__}: {error}", "a kubeconfig with a current context",
-            "give another --kubeconfig",
-        ) from error  # fmt: skip
-    return b""
+from kgpu.lab.nodes import apiserver
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -44,7 +23,11 @@ async def serve(arguments: argparse.Namespace) -> None:
 
     kubeconfig, folder = Path(arguments.kubeconfig), Path(arguments.dir)
     api = connect(kubeconfig)
-    host = NodeHost(folder, api, kubeconfig, address=arguments.address, ca=ca_of(kubeconfig), mode=arguments.containers)
+    server = apiserver.read(kubeconfig)
+    host = NodeHost(
+        folder, api, kubeconfig, address=arguments.address, ca=server.ca, mode=arguments.containers,
+        service_env=apiserver.environment(server.url),
+    )  # fmt: skip
     task = asyncio.create_task(host.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -71,6 +71,7 @@ class NodeContext:
     light: bool = False
     scale: float = 1.0
     claims: ClaimManager | None = None
+    service_env: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], float] = time.time
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
 

@@ -52,8 +52,9 @@ class NodeHost:
     """All nodes below ``folder``. ``address`` is where this host is reached by the API server."""
 
     def __init__(
-        self, folder: Path, api: KubeApi, kubeconfig: Path, *, address: str, ca: bytes, mode: str = ""
-    ) -> None:
+        self, folder: Path, api: KubeApi, kubeconfig: Path, *, address: str, ca: bytes, mode: str = "",
+        service_env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.folder = folder.absolute()
         self._api = api
         self._kubeconfig = kubeconfig.absolute()
@@ -61,6 +62,7 @@ class NodeHost:
         self._own = self.folder / SPECIAL
         self._own.mkdir(parents=True, exist_ok=True)
         self._mode = mode
+        self._service_env = dict(service_env or {})
         self._recorder = Recorder(api)
         self._pods = Feed(api, PODS, self._pod_changed)
         self._nodes = Feed(api, NODES, lambda *_: None, keep=_labels_only)
@@ -88,7 +90,7 @@ class NodeHost:
             addresses=Addresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
             kubeconfig=self._kubeconfig, boot=_boot_id(), labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),
-            pods_known=self._pods.synced,
+            pods_known=self._pods.synced, service_env=self._service_env,
         )  # fmt: skip
         services: list[asyncio.Task[Any]] = [
             asyncio.create_task(work) for work in (self._pods.run(), self._nodes.run(), *_writers(self._recorder))

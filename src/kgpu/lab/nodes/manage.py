@@ -129,7 +129,7 @@ def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]
     if missing:
         raise LabError(
             f"there is no simulated node {', '.join(missing)}",
-            f"one of: {', '.join(there) or 'there are none'}",
+            f"one of: {_some(there)}",
             "see `kgpu lab node list`",
         )
     try:
@@ -171,7 +171,7 @@ def hw_root(lab: Path, name: str) -> Path:
     if one is None or one.light or not one.has_gpus:
         have = [name for name, one in listing(lab).items() if not one.light and one.has_gpus]
         raise LabError(
-            f"node {name} has no simulated hardware to change", f"one of: {', '.join(have) or 'there is none'}",
+            f"node {name} has no simulated hardware to change", f"one of: {_some(have)}",
             "see `kgpu lab node list`",
         )  # fmt: skip
     return root
@@ -220,6 +220,11 @@ def _taken(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted((entry.name for entry in folder.iterdir() if (entry / SPEC_FILE).exists()), key=_natural)
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more or "there are none"
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -60,6 +60,7 @@ class Shared:
     starts: asyncio.Semaphore
     pods_known: asyncio.Event
     """Set once every pod of the API server was told."""
+    service_env: Mapping[str, str]
 
 
 class SimNode:
@@ -96,7 +97,7 @@ class SimNode:
             name=spec.name, folder=folder, api=shared.api, recorder=shared.recorder, runtime=shared.runtime,
             devices=self.devices, addresses=shared.addresses, host_ip=shared.endpoint.address,
             allocatable=self.allocatable, specs=(folder / "cdi-static", folder / "cdi"), light=spec.light,
-            claims=self.claims, scale=spec.time_scale, slots=shared.starts,
+            claims=self.claims, scale=spec.time_scale, slots=shared.starts, service_env=shared.service_env,
         )  # fmt: skip
 
     # --- life ---

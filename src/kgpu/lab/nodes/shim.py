@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime as dt
+import errno
 import json
 import os
 import select
@@ -28,6 +29,7 @@ DRAIN_S = 0.5  # what is left in the pipes after the command has ended
 START_ERROR = 128
 # Folders of the machine that a container has of its own.
 FRESH = ("dev", "tmp", "run", "proc", "sys", "mnt", "media")
+LINKS = 400  # parts and links of a path
 HOST = "/.host"  # the machine's own files, for the links of a folder that was replaced
 NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
@@ -116,13 +118,33 @@ def make_room(root: str, path: str) -> str:
     In a user namespace nobody may write to folders of the machine's root, not even on a layer over them. Such a folder
     is replaced by one of our own, with a link to each thing that was in it.
     """
-    first, _, rest = path.strip("/").partition("/")
-    if rest and os.path.islink(os.path.join(root, first)):  # /lib is usr/lib
-        path = "/" + os.path.join(os.readlink(os.path.join(root, first)).strip("/"), rest)
+    path = inside(root, path)
     target = root + path
     if not os.path.lexists(target) and os.path.isdir(root + HOST):
         _make_own(root, os.path.dirname(path).rstrip("/"))
     return target
+
+
+def inside(root: str, path: str) -> str:
+    """``path`` with the links of its folders followed as they are seen from within ``root``, never out of it."""
+    waiting = [part for part in path.split("/") if part]
+    done: list[str] = []
+    for _ in range(LINKS):
+        if not waiting:
+            return "/" + "/".join(done)
+        part = waiting.pop(0)
+        if part == "..":
+            del done[-1:]
+            continue
+        here = "/".join((root, *done, part))
+        link = os.readlink(here) if waiting and os.path.islink(here) else ""
+        if not link or link.startswith(HOST + "/"):
+            done += [part] if part != "." else []
+            continue
+        if link.startswith("/"):
+            done = []
+        waiting = [one for one in link.split("/") if one] + waiting
+    raise OSError(errno.ELOOP, f"{path}: {os.strerror(errno.ELOOP)}")
 
 
 def _make_own(root: str, path: str) -> None:

@@ -99,7 +99,7 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         env = environment.build(
             pod,
             spec,
-            base={**(sample.env if sample else {}), "HOSTNAME": hostname(pod)},
+            base={**node.service_env, **(sample.env if sample else {}), "HOSTNAME": hostname(pod)},
             objects=fetched,
             facts=facts,
             allocatable=node.allocatable(),

@@ -54,13 +54,13 @@ async def bound(lab: Whole, name: str) -> str:
     return str(await lab.until(lambda: node_of(lab, name), f"a node for {name}"))
 
 
-async def refused(lab: Whole, name: str) -> str:
-    """The message, when condition and Event both have it."""
+async def refused(lab: Whole, name: str, message: str = "") -> str:
+    """The message, when condition and Event both have it. A scheduler that has not seen all yet says something else."""
 
     async def said() -> str:
         found = condition(lab.get(PODS, name) or {"metadata": {}}, "PodScheduled") or {}
         text = str(found.get("message") or "")
-        return text if ("Warning", "FailedScheduling", text, 1) in await lab.events(name) else ""
+        return text if message in text and ("Warning", "FailedScheduling", text, 1) in await lab.events(name) else ""
 
     return str(await lab.until(said, f"a refusal of {name}"))
 
@@ -95,7 +95,7 @@ async def test_a_binding_says_so_in_condition_and_event(lab: Whole):
 )
 async def test_a_refusal_has_the_reason(lab: Whole, made: Object, message: str):
     await make(lab, "p", made)
-    assert await refused(lab, "p") == message
+    assert await refused(lab, "p", message) == message
 
 
 async def test_taints_keep_away_who_does_not_tolerate_them(tmp_path: Path):
@@ -105,7 +105,7 @@ async def test_taints_keep_away_who_does_not_tolerate_them(tmp_path: Path):
             await lab.node(name, taints=[taint])
         await lab.until(lambda: lab.get(SERVICE_ACCOUNTS, "default"))
         await make(lab, "p", spec(1))
-        assert await refused(lab, "p") == f"0/2 nodes are available: 2 node(s) had untolerated taint(s). {UNHELPFUL}"
+        await refused(lab, "p", f"0/2 nodes are available: 2 node(s) had untolerated taint(s). {UNHELPFUL}")
         await make(lab, "q", spec(1, tolerations=[{"key": GPU, "operator": "Exists"}]))
         assert await bound(lab, "q") in ("a", "b")
 
@@ -137,10 +137,11 @@ async def test_anti_affinity_keeps_two_apart_and_refuses_the_third(lab: Whole):
         await make(lab, name, spec(affinity=apart), app="web")
     assert {await bound(lab, "p"), await bound(lab, "q")} == {"a", "b"}
     await make(lab, "r", spec(affinity=apart), app="web")
-    assert await refused(lab, "r") == (
+    await refused(
+        lab, "r",
         "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, "
-        "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
-    )
+        "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.",
+    )  # fmt: skip
 
 
 async def test_a_gated_pod_waits_for_its_gate(lab: Whole):
@@ -169,7 +170,7 @@ async def test_priority_makes_room_and_keeps_it(lab: Whole):
     await lab.until(lambda: (lab.get(PODS, victim) or {})["metadata"].get("deletionTimestamp"), "the victim's end")
     # There is no kubelet here that ends it: while it lasts, its room is nobody's.
     await make(lab, "late", spec(2))
-    assert "Insufficient" in await refused(lab, "late")
+    await refused(lab, "late", "Insufficient")
     await lab.api.delete(PODS, victim, namespace="default", grace=0)
     assert await bound(lab, "high") == nominated
     assert node_of(lab, "late") == ""

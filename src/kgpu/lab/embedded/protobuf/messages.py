@@ -1,7 +1,7 @@
 """Messages by the table of fields: bytes to the JSON data that Go would print for the same object.
 
-Decoding of its own rather than the protobuf library's, so that what is wrong is said in the words of the real server,
-texts need not be UTF-8, and the import costs nothing; the tests hold it against that library.
+Decoding of its own rather than the protobuf library's, so that what is wrong is said in the words of the real server
+and texts need not be UTF-8; the tests hold it against that library.
 """
 
 from __future__ import annotations
