@@ -45,7 +45,7 @@ def require_running(there: Lab, folder: Path | None) -> None:
         raise LabError(
             f'there is no running lab "{about.name}" in {about.folder}',
             "a lab that is up",
-            f"start it with: {up_line(about, folder)}{whose()}",
+            f'start it with "{up_line(about, folder)}".{whose()}',
         )
 
 

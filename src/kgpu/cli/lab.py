@@ -6,6 +6,7 @@ Only parses arguments and prints; the work is in ``kgpu.lab``, imported when a c
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,7 +117,7 @@ def up(
         made.up()
     nodes = ", ".join(one.node for one in made.hardware()) or "no nodes yet"
     click.echo(f"The lab is up: {nodes}, API {made.about.url}")
-    click.echo(f"  export KUBECONFIG={made.about.kubeconfig}")
+    click.echo(f"  export KUBECONFIG={shlex.quote(str(made.about.kubeconfig))}")
     # The stories are about a node with eight GPUs.
     eight = profile == "hgx-h100" and gpus in {None, 8} and not no_node
     story = "run first-gpu-pod" if eight else "run --list"

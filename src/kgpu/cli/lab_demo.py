@@ -52,7 +52,7 @@ class Screen:
     def cluster(self, lab: EmbeddedLab, answered_s: float) -> None:
         self.title("A Kubernetes cluster on this machine: no root, no GPU, nothing installed")
         self.say(f"The API server answers after {answered_s:.1f} s; kubectl and every other client can use it:")
-        self.say(f"  export KUBECONFIG={lab.kubeconfig}", "cyan")
+        self.say(f"  export KUBECONFIG={shlex.quote(str(lab.kubeconfig))}", "cyan")
 
     def nodes(self, lab: EmbeddedLab, ready_s: float) -> None:
         from kgpu.lab.demo import FLEET
@@ -104,7 +104,7 @@ class Screen:
 
         root = shlex.quote(str(lab.nodes / MAIN_NODE / "hw"))
         rows = (
-            ("look around", f"export KUBECONFIG={lab.kubeconfig}; kubectl get nodes,pods -A"),
+            ("look around", f"export KUBECONFIG={shlex.quote(str(lab.kubeconfig))}; kubectl get nodes,pods -A"),
             ("break a GPU", f"kgpu lab hw inject --root {root} xid 79 --gpu 3"),
             ("and watch it go", f"kubectl get node {MAIN_NODE} -w -o jsonpath='{{.status.allocatable}}{{\"\\n\"}}'"),
             ("repair it", f"kgpu lab hw clear --root {root}"),

@@ -129,8 +129,8 @@ def _wait(lab: Path, kubeconfig: Path, names: list[str], *, gpus: bool) -> None:
     from kgpu.lab.nodes import manage
 
     with progress.for_terminal().step(f"wait for {len(names)} nodes"):
-        log = manage.nodes_dir(lab) / manage.HOST / "log"
-        ready.wait_for_nodes(kubeconfig, dict.fromkeys(names, gpus), WAIT_S + WAIT_PER_NODE_S * len(names), log)
+        seconds = WAIT_S + WAIT_PER_NODE_S * len(names)
+        ready.wait_for_nodes(kubeconfig, dict.fromkeys(names, gpus), seconds, manage.nodes_dir(lab))
 
 
 @node_group.command("remove", examples="kgpu lab node remove l4-2\nkgpu lab node remove --all")

@@ -38,6 +38,8 @@ def _print_status(report: dict[str, Any], up_line: str) -> None:
         click.echo(f"  INCOMPLETE: `up` has not come to its end; this goes on with it: {up_line}")
     if not report.get("answers", True):
         click.echo("  THE API SERVER DOES NOT ANSWER; see its log")
+    if report.get("host", {}).get("nodes") and not report["host"]["host"]:
+        click.echo(f"  THE HOST OF THE SIMULATED NODES IS DOWN; this starts it again: {up_line}")
     click.echo(f"  logs {report['logs']}")
     if report.get("data"):
         click.echo(f"  objects are kept in {report['data']}")

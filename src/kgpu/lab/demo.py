@@ -70,10 +70,11 @@ class Teller(Protocol):
 
 
 def refuse_running(lab: EmbeddedLab) -> None:
-    """Raises LabError when a lab of that name is up already; it is left alone."""
-    if lab.running:
+    """Raises LabError when there is a lab of that name, up or not; it is left alone."""
+    if lab.exists:
+        how = "is already up" if lab.running else "is there, though it does not run"
         raise LabError(
-            f'the lab "{lab.name}" is already up, from another demo perhaps',
+            f'the lab "{lab.name}" {how}, from another demo perhaps',
             "none of that name",
             f'"kgpu lab down --name {lab.name}" first, or choose another --name',
         )
@@ -93,7 +94,7 @@ def bring_up(lab: EmbeddedLab, teller: Teller) -> None:
             )
             wanted |= dict.fromkeys(names, machine.profile != "cpu")
         manage.start_host(lab.folder, lab.kubeconfig)
-        ready.wait_for_nodes(lab.kubeconfig, wanted, _NODES_S, lab.nodes / manage.HOST / "log")
+        ready.wait_for_nodes(lab.kubeconfig, wanted, _NODES_S, lab.nodes)
     teller.nodes(lab, time.monotonic() - begun)
 
 

@@ -15,15 +15,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from kgpu.base.errors import LabError
-from kgpu.lab import processes
+from kgpu.lab import lock, processes
 from kgpu.lab.embedded import model, ready
 from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, listen
@@ -77,8 +77,10 @@ class EmbeddedLab:
         """Bring the API up until it answers, and its first node until it offers its GPUs. Raises LabError."""
         require_platform()
         self._refuse_real()
+        self._refuse_mixed_data()
         self._check_first()
         with self._only_one():
+            lock.refuse_foreign(self.folder, (model.STATE_FILE, LOCK_FILE))
             found = self._load()
             if found is not None and found.server is not None and processes.alive(found.server):
                 self._refuse_other(found)
@@ -135,7 +137,7 @@ class EmbeddedLab:
         if first is not None and FIRST_NODE in there:
             with self.progress.step(f"wait for node {FIRST_NODE} to offer its GPUs"):
                 gpus = first.agent and there[FIRST_NODE].has_gpus
-                ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes / manage.HOST / "log")
+                ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes)
 
     def _free_port(self, old: EmbeddedState | None) -> int:
         """The port asked for, else the one of last time when it is still free, else any. Raises LabError."""
@@ -206,6 +208,18 @@ class EmbeddedLab:
                 f'there is a real lab "{self.name}" in {self.folder}',
                 "a name that no other lab has",
                 f'choose another --name, or "kgpu lab down --name {self.name}" first',
+            )
+
+    def _refuse_mixed_data(self) -> None:
+        """The lab's folder goes with the lab, the data stay: neither may be in the other."""
+        if self._data is None:
+            return
+        data, folder = self._data.resolve(), self.folder.resolve()
+        if data.is_relative_to(folder) or folder.is_relative_to(data):
+            raise LabError(
+                f"--data {self._data} and the lab's folder {self.folder} are in each other",
+                "a folder of its own for the data, which stays when the lab is taken down",
+                "choose another --data",
             )
 
     def _refuse_other(self, found: EmbeddedState) -> None:
@@ -302,9 +316,13 @@ class EmbeddedLab:
         words += [*(["--data", found.data] if found and found.data else [])]
         return About(
             name=self.name, kind=EMBEDDED, folder=self.folder, kubeconfig=self.kubeconfig,
-            kubectl=build.find_kubectl(), complete=bool(found and found.complete), up_words=tuple(words),
+            kubectl=build.find_kubectl(), complete=bool(found and found.complete) and not self._host_missing(),
+            up_words=tuple(words),
             url=f"https://{HOST}:{found.port}" if found else "",
         )  # fmt: skip
+
+    def _host_missing(self) -> bool:
+        return not manage.host_running(self.nodes) and bool(manage.listing(self.folder))
 
     def report(self) -> dict[str, Any]:
         """See ``kgpu.lab.embedded.report``."""
@@ -337,9 +355,7 @@ class EmbeddedLab:
                 found = None  # what it said is lost, but the lock file still names the server
             self._end_processes(found)
             self._remove_files()
-        with suppress(OSError):
-            (self.folder / ".lock").unlink()
-            self.folder.rmdir()  # stays when somebody has put something there, as the kept data
+            lock.release_folder(self.folder)  # stays when somebody has put something there
         return True
 
     def _end_processes(self, found: EmbeddedState | None) -> None:
@@ -399,38 +415,9 @@ class EmbeddedLab:
     def _load(self) -> EmbeddedState | None:
         return model.load(self.folder, self.name)
 
-    @contextmanager
-    def _only_one(self) -> Iterator[None]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / ".lock").open("w")
-        except OSError as error:
-            raise LabError(
-                f"{error.filename or self.folder}: {error.strerror}",
-                "a folder that can be written",
-                "check its owner, or choose another with --dir",
-            ) from error
-        with lock:
-            self._acquire(lock.fileno())
-            yield
-
-    def _acquire(self, descriptor: int) -> None:
-        def taken() -> bool:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-        if taken():
-            return
-        with self.progress.step(f'another kgpu is bringing the lab "{self.name}" up or down; waiting for it'):
-            if not _until(taken, _LOCK_S):
-                raise LabError(
-                    f'another kgpu has been bringing the lab "{self.name}" up or down for {_LOCK_S:.0f} s',
-                    "one at a time",
-                    "end it, then try again",
-                )
+    def _only_one(self) -> AbstractContextManager[None]:
+        said = f'another kgpu is bringing the lab "{self.name}" up or down; waiting for it'
+        return lock.held(self.folder, self.name, wait_s=_LOCK_S, waiting=lambda: self.progress.step(said))
 
 
 def require_platform() -> None:
@@ -456,15 +443,6 @@ _children: list[subprocess.Popen[bytes]] = []
 def _reap() -> None:
     """Take the exit status of children of ours, so that they do not stay as zombies while this process lives."""
     _children[:] = [child for child in _children if child.poll() is None]
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(_POLL_S)
-    return True
 
 
 def find_kubectl() -> str:

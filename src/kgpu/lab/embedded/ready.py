@@ -11,6 +11,7 @@ from kgpu.base.errors import LabError
 from kgpu.formats.names import LABEL_GPU_PRODUCT, NVIDIA_DOMAIN
 from kgpu.kube.port import NODES, KubeApi, Object
 from kgpu.lab import ground
+from kgpu.lab.nodes import manage
 
 _POLL_S: Final = 0.1
 
@@ -73,12 +74,16 @@ def _tail(log: Path, lines: int = 8) -> str:
         return ""
 
 
-def wait_for_nodes(kubeconfig: Path, wanted: dict[str, bool], seconds: float, log: Path) -> None:
-    """Until each node is of use; the value says whether it has GPUs to offer. Raises LabError, KubeError."""
-    asyncio.run(_wait(kubeconfig, wanted, seconds, log))
+def wait_for_nodes(kubeconfig: Path, wanted: dict[str, bool], seconds: float, folder: Path) -> None:
+    """Until each node is of use; the value says whether it has GPUs to offer. ``folder``: of the lab's nodes.
+
+    Raises LabError, also when the host of the nodes has ended, and KubeError.
+    """
+    asyncio.run(_wait(kubeconfig, wanted, seconds, folder))
 
 
-async def _wait(kubeconfig: Path, wanted: dict[str, bool], seconds: float, log: Path) -> None:
+async def _wait(kubeconfig: Path, wanted: dict[str, bool], seconds: float, folder: Path) -> None:
+    log = folder / manage.HOST / "log"
     until = time.monotonic() + seconds
     api = _connect(kubeconfig)
     try:
@@ -88,8 +93,11 @@ async def _wait(kubeconfig: Path, wanted: dict[str, bool], seconds: float, log: 
             missing = {name: why for name, why in missing.items() if why}
             if not missing:
                 return
-            if time.monotonic() > until:
+            alive = manage.host_running(folder)
+            if time.monotonic() > until or not alive:
                 said = "; ".join(f"node {name}: {why} after {seconds:.0f} s" for name, why in missing.items())
+                if not alive:
+                    said = "the host of the simulated nodes has ended"
                 raise LabError(
                     f"{said}\n{_tail(log)}".rstrip(),
                     "nodes that are Ready and offer their GPUs",

@@ -6,15 +6,13 @@ finishes what is missing; ``down`` removes what the state file names, and works 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,7 +20,7 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.lab import processes
+from kgpu.lab import lock, processes
 from kgpu.lab.ground import labs_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import REAL, About, NodeHardware
@@ -63,8 +61,11 @@ class RealLab:
         bin_dir = ensure_binaries(self.progress)
         with self._only_one():
             found = state.load(self.paths.state)
+            if found is None:
+                lock.refuse_foreign(self.paths.root, ())
             if found and (found.keeper is None or not processes.alive(found.keeper)):
                 with self.progress.step("clean up after a lab that did not end well"):
+                    manage.take_down(self.paths.root)
                     self._remove(found)
                 found = None
             if found is None:
@@ -75,6 +76,9 @@ class RealLab:
                     raise
             if not found.complete:
                 self._finish(found)
+            if manage.listing(self.paths.root) and not manage.host_running(manage.nodes_dir(self.paths.root)):
+                with self.progress.step("start the simulated nodes"):
+                    manage.start_host(self.paths.root, self.kubeconfig, address=self.network.host_ip)
 
     def _forget_unborn(self) -> None:
         """After a failed ``_create``: when no process was started, nothing is left of it."""
@@ -82,7 +86,7 @@ class RealLab:
         if found is not None and found.keeper is None:
             self._remove(found)
         if not self.paths.state.exists():
-            self._remove_folder()
+            lock.release_folder(self.paths.root)
 
     def _refuse_other_spec(self) -> None:
         found = state.load(self.paths.state)
@@ -311,15 +315,11 @@ class RealLab:
             return False
         hosttools.require_platform()
         with self._only_one(), self.progress.step(f'take down the lab "{found.name}"'):
+            found = state.load(self.paths.state) or found  # somebody else may have changed it before we had the lock
             manage.take_down(self.paths.root)
             self._remove(found)
-        self._remove_folder()
+            lock.release_folder(self.paths.root)
         return True
-
-    def _remove_folder(self) -> None:
-        (self.paths.root / ".lock").unlink(missing_ok=True)
-        if self.paths.root.is_dir() and not os.listdir(self.paths.root):
-            self.paths.root.rmdir()
 
     def _remove(self, found: LabState) -> None:
         if found.keeper:
@@ -348,19 +348,8 @@ class RealLab:
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _only_one(self) -> Iterator[None]:
-        self.paths.root.mkdir(parents=True, exist_ok=True)
-        with (self.paths.root / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LabError(
-                    f'another kgpu is bringing the lab "{self.spec.name}" up or down',
-                    "one at a time",
-                    "wait for it to end",
-                ) from None
-            yield
+    def _only_one(self) -> AbstractContextManager[None]:
+        return lock.held(self.paths.root, self.spec.name)
 
     def _wait(self, condition: Callable[[], bool], deadline_s: float, what: str, log: str) -> None:
         until = time.monotonic() + deadline_s

@@ -1,0 +1,109 @@
+"""One at a time for what changes a lab's folder; the folder and its lock file may go while somebody waits."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import LabError
+
+LOCK_FILE: Final = ".lock"
+_POLL_S: Final = 0.05
+
+
+@contextmanager
+def held(
+    folder: Path, name: str, *, wait_s: float = 0.0, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[None]:
+    """Hold the folder of the lab ``name``, which is made if need be. ``waiting`` is entered when it must be waited for.
+
+    Raises LabError when somebody else still has it after ``wait_s``, or when the folder can't be written.
+    """
+    descriptor = _try(folder)
+    if descriptor is None and wait_s > 0:
+        with waiting():
+            until = time.monotonic() + wait_s
+            while descriptor is None and time.monotonic() < until:
+                time.sleep(_POLL_S)
+                descriptor = _try(folder)
+    if descriptor is None:
+        waited = f" for {wait_s:.0f} s" if wait_s else ""
+        raise LabError(
+            f'another kgpu has been bringing the lab "{name}" up or down{waited}',
+            "one at a time",
+            "wait for it to end, or end it; then try again",
+        )
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try(folder: Path) -> int | None:
+    """The locked descriptor, None when somebody else has it. Raises LabError."""
+    path = folder / LOCK_FILE
+    try:
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except FileNotFoundError:
+                continue  # the folder went in this moment
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            # Whoever took the lab down has removed the file that we opened: another one is the lock now.
+            if _is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)
+    except OSError as error:
+        raise LabError(
+            f"{error.filename or folder}: {error.strerror}",
+            "a folder that can be written",
+            "check its owner, or choose another with --dir",
+        ) from error
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(descriptor)
+    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def release_folder(folder: Path) -> None:
+    """Remove the lock file and the folder, which stays when something is in it; call it while holding the lock."""
+    with suppress(OSError):
+        (folder / LOCK_FILE).unlink()
+        folder.rmdir()
+
+
+def refuse_foreign(folder: Path, own: tuple[str, ...]) -> None:
+    """Raises LabError for a folder in which there is something although no lab is: it would be lost with the lab."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LabError(
+            f"{folder}: {error.strerror}", "a folder that can be read and written", "choose another with --dir"
+        ) from error
+    if any(name in own for name in names):
+        return
+    foreign = [name for name in names if name != LOCK_FILE]
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise LabError(
+            f"{folder} is no lab's folder: {', '.join(foreign[:3])}{more} is in it",
+            "a new or empty folder, which goes again with the lab",
+            "choose another with --dir",
+        )

@@ -1,0 +1,93 @@
+"""One at a time in a lab's folder, also while it goes and comes; and nobody's files are taken for a lab's."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kgpu.base.errors import LabError
+from kgpu.lab import lock
+from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.progress import QuietProgress
+
+
+def test_the_second_is_refused_and_then_let_in(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    with lock.held(folder, "a"), pytest.raises(LabError, match="another kgpu"), lock.held(folder, "a"):
+        pass
+    with lock.held(folder, "a"):
+        lock.release_folder(folder)
+    assert not folder.exists()
+
+
+def test_who_waited_for_a_lab_that_went_has_the_new_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    inside: list[str] = []
+    most: list[int] = []
+    waiting = threading.Event()
+
+    class Said:
+        def __enter__(self) -> None:
+            waiting.set()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def enter(name: str) -> None:
+        with lock.held(folder, name, wait_s=20, waiting=Said):
+            inside.append(name)
+            most.append(len(inside))
+            lock.release_folder(folder)
+            inside.remove(name)
+
+    with lock.held(folder, "first"):
+        threads = [threading.Thread(target=enter, args=(str(number),)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        assert waiting.wait(10)
+        lock.release_folder(folder)
+    for thread in threads:
+        thread.join(20)
+    assert most == [1, 1, 1, 1]
+    assert not folder.exists()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    (folder / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LabError, match=r"\.lock"), lock.held(folder, "a"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "nodes", "kubeconfig", "tokens.csv", "config"])
+def test_a_folder_with_somebodys_files_is_refused_and_left_alone(name: str, tmp_path: Path) -> None:
+    theirs = tmp_path / "project" / name / "deep" if name in {"nodes", "config"} else tmp_path / "project" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    lab = EmbeddedLab("x", tmp_path / "project", QuietProgress())
+    with pytest.raises(LabError, match="is no lab's folder") as caught:
+        lab.up()
+    assert name in caught.value.what
+    assert lab.down() is False
+    assert theirs.read_text() == "mine"
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    lock.refuse_foreign(tmp_path, ("lab.json",))
+    lock.refuse_foreign(tmp_path / "not-there", ())
+    (tmp_path / ".lock").touch()
+    lock.refuse_foreign(tmp_path, ())
+    (tmp_path / "lab.json").touch()
+    lock.refuse_foreign(tmp_path, ("lab.json",))
+
+
+@pytest.mark.parametrize("data", ["lab", "lab/data", "."])
+def test_data_and_lab_are_not_in_each_other(data: str, tmp_path: Path) -> None:
+    lab = EmbeddedLab("x", tmp_path / "lab", QuietProgress(), data=tmp_path / data)
+    with pytest.raises(LabError, match="are in each other"):
+        lab.up()
+    assert list(tmp_path.iterdir()) == []
