@@ -197,9 +197,10 @@ class Churn:
         self._number += 1
         name = f"p{self._number}"
         gpus, image = self._pick(GPUS), self._pick(IMAGES)
+        # Known before it is made: when the time is over in between, it is drained like the others.
+        self._ends[name] = time.monotonic() + self._random.expovariate(1 / self.plan.life)
         await self._api.create(PODS, pod(name, image=image, gpus=gpus))
         self.result.created += 1
-        self._ends[name] = time.monotonic() + self._random.expovariate(1 / self.plan.life)
 
     async def _delete(self, name: str) -> None:
         found = await self._api.get(PODS, name, namespace=NAMESPACE)

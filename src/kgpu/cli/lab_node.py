@@ -100,19 +100,18 @@ def add(
     from kgpu.lab.nodes import manage, spec
 
     lab = _lab(lab_name, folder)
-    kubeconfig, address = manage.place(lab)
+    kubeconfig, _ = manage.place(lab)
     text = ""
     if config is not None:
         try:
             text = config.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--config {config}: {error}", "a readable file", "check the path") from error
-    names = manage.add(
+    names = manage.add_to_running(
         lab, profile, count, name_prefix=prefix, gpus=gpus, mig=mig, light=light,
         labels=_pairs(labels, "--label"), taints=[spec.parse_taint(taint) for taint in taints], config=text,
         cpu=cpu, memory=memory, time_scale=time_scale, agent=not no_agent,
     )  # fmt: skip
-    manage.start_host(lab, kubeconfig, address=address)
     if waits:
         _wait(lab, kubeconfig, names, gpus=not no_agent and profile != spec.CPU_PROFILE)
     if output == "json":

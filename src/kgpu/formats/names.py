@@ -50,6 +50,8 @@ NODE_FEATURE_PREFIX: Final = "nvidia-features-for-"
 
 # The simulated driver
 ENV_HW_STATE: Final = "KGPU_HW_STATE"
+NODE_HOST_LABEL: Final = "kgpu.dev/node-host"  # on simulated Nodes: which host's they are
+ENV_LAB_CONTAINER: Final = "KGPU_LAB_CONTAINER"  # the id of the simulated node's container that a process is in
 HW_STATE_PATH: Final = "/run/kgpu/hw/state"
 
 # kgpu's own

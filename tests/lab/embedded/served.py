@@ -45,8 +45,12 @@ class Server:
         return self.folder / "kubeconfig"
 
     @property
+    def log_file(self) -> Path:
+        return self.folder / "logs" / "server.log"
+
+    @property
     def log(self) -> str:
-        return (self.folder / "server.log").read_text()
+        return self.log_file.read_text()
 
     def connect(self, seconds: float = 20) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(self.address, context=self.context, timeout=seconds)
@@ -78,12 +82,13 @@ class Server:
         self.process.wait(20)
 
 
-def start(folder: Path, *arguments: str) -> Server:
-    """Answers when this returns."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "server.log").open("ab") as log:
+def start(folder: Path, *arguments: str, descriptors: int = 0) -> Server:
+    """Answers when this returns. ``descriptors``: how many the process may have, 0 for as many as we."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    limited = ["prlimit", f"--nofile={descriptors}"] if descriptors else []
+    with (folder / "logs" / "server.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(folder), *arguments],
+            [*limited, sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(folder), *arguments],
             stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     server = Server(folder, process)
@@ -104,8 +109,8 @@ def start(folder: Path, *arguments: str) -> Server:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[Server]:
-    server = start(folder, *arguments)
+def running(folder: Path, *arguments: str, descriptors: int = 0) -> Iterator[Server]:
+    server = start(folder, *arguments, descriptors=descriptors)
     try:
         yield server
     finally:

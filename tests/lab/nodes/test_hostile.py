@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import ssl
 from pathlib import Path
 
 import pytest
@@ -143,6 +146,45 @@ async def test_a_container_that_cant_be_started_says_why(lab: Bench, about: dict
     assert not (lab.folder / "x").exists()
     await lab.api.delete(PODS, "p", namespace="default")
     await lab.is_gone("p")
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "code"),
+    [("/healthz", "\xff", 401), ("/healthz", "\u20ac", 401), ("http://[", None, 400)],
+)
+async def test_nonsense_is_answered(lab: Bench, path: str, token: str | None, code: int) -> None:
+    assert (await lab.logs(path, token=token))[0] == code
+
+
+async def test_a_caller_is_not_left_waiting_when_we_fail(lab: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    assert lab.host
+    monkeypatch.setattr(lab.host._logs, "_find", fail)
+    with pytest.raises(EOFError):
+        await lab.logs("/containerLogs/default/p/main")
+    await still_listens(lab)
+
+
+async def test_callers_are_hung_up_on_when_the_host_ends(lab: Bench) -> None:
+    own = lab.folder / "nodes" / "host"
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", int((own / "port").read_text()), ssl=context)
+    try:
+        await until(lambda: len(lab.host._logs._calls) == 1)
+        await lab.down()
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert not lab.host._logs._calls
+    finally:
+        writer.close()
+
+
+async def still_listens(lab: Bench) -> None:
+    assert await lab.logs("/healthz") == (200, "ok")
 
 
 async def test_links_in_volumes_lead_nowhere(lab: Bench) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from kgpu.base.errors import ConfigError, LabError
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.kube.client import connect
 from kgpu.kube.port import LEASES, NODES
+from kgpu.lab import lock
 from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.embedded.model import STATE_FILE
 from kgpu.lab.nodes import manage, objects, spec
+from kgpu.lab.nodes.contained import is_alive
 from kgpu.lab.nodes.spec import SPEC_FILE, Taint
 from kgpu.lab.progress import QuietProgress
 
@@ -100,6 +105,60 @@ def test_there_is_nothing_yet(folder: Path) -> None:
     assert manage.stop_host(folder) is False
     with pytest.raises(LabError, match="no lab"):
         manage.place(folder)
+    (folder / "kubeconfig").touch()  # of some other cluster: its nodes are not ours
+    with pytest.raises(LabError, match="no lab"):
+        manage.place(folder)
+    with pytest.raises(LabError, match="no lab"):
+        manage.add_to_running(folder, "cpu")
+    assert [entry.name for entry in folder.iterdir()] == ["kubeconfig"]
+
+
+@pytest.fixture
+def up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lab's folder that looks as if it were up, without a host."""
+    made = folder / "up"
+    made.mkdir()
+    for name in (STATE_FILE, "kubeconfig"):
+        (made / name).touch()
+    monkeypatch.setattr(manage, "start_host", lambda *_, **__: 0)
+    return made
+
+
+def test_two_that_add_at_the_same_moment_get_different_names(up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both are about to write: one waits here in vain for the other, which waits for the lock.
+    barrier, save = threading.Barrier(2), spec.save
+
+    def slow(*arguments: Any) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(1)
+        save(*arguments)
+
+    monkeypatch.setattr(spec, "save", slow)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda who: manage.add_to_running(up, "cpu", labels={"who": who}), "ab"))
+    assert sorted(found) == [["cpu-1"], ["cpu-2"]]
+    assert {one.labels["who"] for one in manage.listing(up).values()} == {"a", "b"}
+
+
+def test_who_adds_while_the_lab_goes_down_does_not_bring_it_back(up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, place = threading.Event(), manage.place
+
+    def place_and_tell(lab: Path) -> tuple[Path, str]:
+        found = place(lab)
+        seen.set()
+        return found
+
+    monkeypatch.setattr(manage, "place", place_and_tell)
+    with ThreadPoolExecutor(1) as pool, lock.held(up, "up"):
+        adding = pool.submit(manage.add_to_running, up, "cpu")
+        assert seen.wait(10)
+        for name in (STATE_FILE, "kubeconfig"):
+            (up / name).unlink()
+        lock.release_folder(up)
+        assert not up.exists()
+    with pytest.raises(LabError, match="no lab"):
+        adding.result()
+    assert not up.exists()
 
 
 def test_light_and_cpu_nodes_have_no_hardware_to_change(folder: Path) -> None:
@@ -141,6 +200,29 @@ def test_two_that_add_at_the_same_moment_start_one_host(lab: EmbeddedLab) -> Non
     assert len(found) == 3
     assert len(set(found)) == 1
     assert manage.status(lab.folder)["host"] == found[0]
+
+
+def test_a_host_that_can_not_be_recorded_does_not_run_on(lab: EmbeddedLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    manage.stop_host(lab.folder)
+
+    def full(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(manage, "write_atomic", full)
+        with pytest.raises(LabError, match="No space left"):
+            manage.start_host(lab.folder, lab.kubeconfig)
+    assert manage._started[-1].poll() is not None
+    assert not manage.host_running(lab.nodes)
+
+
+def test_a_host_without_a_record_is_found_and_ended(lab: EmbeddedLab) -> None:
+    pid = manage.start_host(lab.folder, lab.kubeconfig)
+    (lab.nodes / manage.HOST / manage.RECORD).unlink()  # as when whoever started it was killed
+    assert manage.start_host(lab.folder, lab.kubeconfig) == pid
+    assert manage.status(lab.folder)["host"] == pid
+    assert manage.stop_host(lab.folder)
+    assert not is_alive(pid)
 
 
 async def test_nodes_come_outlive_their_host_and_go(lab: EmbeddedLab) -> None:

@@ -66,6 +66,8 @@ class Server:
                     writer.write(raw[at : at + 7])
                     await writer.drain()
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     @contextlib.asynccontextmanager
     async def running(self, folder: Path) -> AsyncIterator[KubeApi]:
@@ -204,3 +206,4 @@ async def test_a_server_below_a_path() -> None:
     assert server.heads[0].startswith("GET /below/api HTTP/1.1\r\n")
     lines.close()
     listener.close()
+    await asyncio.gather(*server._tasks)

@@ -1,8 +1,9 @@
 """``python -m kgpu.lab.embedded.server --dir DIR``: the embedded cluster's one process.
 
 Puts the parts together (store, rules, admission, HTTP, controllers, scheduler) and runs them until SIGTERM, which ends
-it at once and cleanly, also with open watches. A controller that dies starts again and never takes the API along. In
-``DIR``: ``pki/``, ``tokens.csv``, ``kubeconfig`` (the administrator's), ``nodes/kubeconfig`` (for the nodes' host).
+it at once and cleanly, also with open watches; so does the removal of ``DIR``. A controller that dies starts again and
+never takes the API along. In ``DIR``: ``pki/``, ``tokens.csv``, ``kubeconfig`` (the administrator's),
+``nodes/kubeconfig`` (for the nodes' host).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import msgspec
 
 from kgpu.base.errors import LabError, UserError
 from kgpu.base.files import write_atomic
-from kgpu.lab.embedded import auth, collector, tls
+from kgpu.lab.embedded import auth, collector, tls, upkeep
 
 if TYPE_CHECKING:
     from kgpu.base.supervise import RoleFunction, RoleHandle
@@ -41,8 +42,8 @@ LOCK_FILE: Final = "server.lock"
 ADMIN: Final = "kgpu-lab-admin"
 NODE_HOST: Final = "system:node:lab-node-host"
 _TOKENS: Final = {ADMIN: ("system:masters",), NODE_HOST: ("system:nodes",)}
+_BACKLOG: Final = 1024
 _STOP_S: Final = 2.0  # for controllers, and for requests that are being answered
-_KEEP_ALIVE_S: Final = 120  # longer than clients keep idle connections, so that they close them and not we
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(1024)
+        made.listen(_BACKLOG)
     except OSError as error:
         made.close()
         raise LabError(
@@ -132,8 +133,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder; the lock file says which process does. Raises LabError when another one does."""
+def only_one(folder: Path) -> Iterator[upkeep.Held]:
+    """Hold the folder; the lock file, which is returned, says which process does. Raises LabError when another does."""
     from kgpu.lab import processes
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +151,7 @@ def only_one(folder: Path) -> Iterator[None]:
         lock.truncate(0)
         lock.write(msgspec.json.encode(processes.record(os.getpid())))
         lock.flush()
-        yield
+        yield upkeep.Held.of(os.fstat(lock.fileno()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,68 +239,56 @@ def _roles(core: Core, root_ca: str, event_ttl: float) -> dict[str, RoleFunction
     return {"controllers": controllers, "scheduler": scheduler, "events": events}
 
 
-async def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT. Raises LabError when it can't begin."""
+async def serve(settings: Settings, held: upkeep.Held) -> None:
+    """Run until SIGTERM or SIGINT, or the lock file is no longer ``held``. Raises LabError when it can't begin."""
     from kgpu.base.log import log_decision
     from kgpu.base.supervise import Supervisor, stop_on_signals
+    from kgpu.lab.embedded.http import serving
 
+    descriptors = serving.raise_descriptor_limit()
     with listen(settings.host, settings.port) as sock:
         port = sock.getsockname()[1]
         pki = write_files(settings, port)
         cluster = assemble(settings, port, pki)
         stop = asyncio.Event()
         supervisor = Supervisor(on_decision=lambda decision: log_decision(log, decision))
-        server = _server(cluster.app, pki)
+        server = serving.server(cluster.app, pki, descriptors=descriptors, stop_s=_STOP_S)
         with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT), collector.small_steps():
-            serving = asyncio.create_task(server.serve(sockets=[sock]))
+            running = asyncio.create_task(server.serve(sockets=[sock]))
             log.info("serving on https://%s:%d", url_host(settings.host), port)
-            for name, function in cluster.roles.items():
+            for name, function in (cluster.roles | _upkeep(settings, held, stop)).items():
                 supervisor.start(name, function)
-            supervisor.start("collector", _collector)
             stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
             log.info("stopping")
             stopping.cancel()
             await supervisor.stop(_STOP_S)
             cluster.app.end_streams()
             server.should_exit = True
-            await serving
+            await running
             await cluster.app.close()
             cluster.core.close()
 
 
-async def _collector(handle: RoleHandle) -> None:
-    handle.running()
-    await collector.run()
+def _upkeep(settings: Settings, held: upkeep.Held, stop: asyncio.Event) -> dict[str, RoleFunction]:
+    """What keeps the process itself well."""
 
+    async def garbage(handle: RoleHandle) -> None:
+        handle.running()
+        await collector.run()
 
-def _server(app: App, pki: tls.Pki) -> Any:
-    import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    async def folder(handle: RoleHandle) -> None:
+        handle.running()
+        await upkeep.until_gone(settings.folder / LOCK_FILE, held)
+        log.warning("%s is gone: nobody can reach this server any more", settings.folder / LOCK_FILE)
+        stop.set()
+        await asyncio.Event().wait()
 
-    from kgpu.lab.embedded.http.app import ABORT
+    async def own_log(handle: RoleHandle) -> None:
+        handle.running()
+        await upkeep.bound_log(settings.folder / upkeep.LOG)
 
-    class Protocol(HttpToolsProtocol):
-        """The application can drop a connection whose client no longer reads."""
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
-
-    class Server(uvicorn.Server):
-        """Signals are ours."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    config = uvicorn.Config(
-        app, http=Protocol, ws="none", loop="asyncio", lifespan="off", interface="asgi3",
-        ssl_certfile=str(pki.certificate("server")), ssl_keyfile=str(pki.key("server")),
-        log_config=None, access_log=False, server_header=False, proxy_headers=False, backlog=1024,
-        timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=int(_STOP_S),
-    )  # fmt: skip
-    return Server(config)
+    return {"collector": garbage, "folder": folder, "log": own_log}
 
 
 def _seconds(text: str) -> float:
@@ -324,14 +313,15 @@ def main() -> int:
 
     configure(level=arguments.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    upkeep.spare_log()
     settings = Settings(
         folder=arguments.dir.absolute(), name=arguments.name, host=arguments.host, port=arguments.port,
         data=arguments.data.absolute() if arguments.data else None, event_ttl=arguments.event_ttl,
     )  # fmt: skip
     os.umask(0o077)
     try:
-        with only_one(settings.folder):
-            asyncio.run(serve(settings))
+        with only_one(settings.folder) as held:
+            asyncio.run(serve(settings, held))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return 2

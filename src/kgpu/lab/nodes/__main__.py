@@ -56,7 +56,6 @@ def main() -> int:
         logging.getLogger("kgpu.deviceplugin").setLevel(logging.WARNING)
     _raise_limits()
     try:
-        Path(arguments.dir).mkdir(parents=True, exist_ok=True)
         asyncio.run(serve(arguments))
     except (UserError, OSError) as error:
         sys.stderr.write(f"{error}\n")

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import logging
-import os
 import shutil
-import signal
 import socket
-import tempfile
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +20,9 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import LabError, UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify
+from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
-from kgpu.lab.nodes import runtime, starter
+from kgpu.lab.nodes import contained, hosting, runtime, starter
 from kgpu.lab.nodes.context import Addresses
 from kgpu.lab.nodes.feed import Feed
 from kgpu.lab.nodes.folder import SPECIAL, Look, NodeFolder
@@ -43,8 +40,6 @@ SETTLE_S: Final = 0.5  # between two looks: changes come in hundreds
 MANY: Final = 4000  # folders whose changes are heard of at once; those of others are found by looking
 REGISTRATIONS: Final = 12  # nodes that come up or go away at the same moment
 STARTS: Final = 8  # containers that start at the same moment
-SOCKET_ROOM: Final = 40  # bytes that names of sockets in a node's folder may take
-SOCKET_LIMIT: Final = 107
 _POLICY: Final = BackoffPolicy(first=0.5, cap=15.0)
 
 
@@ -60,8 +55,12 @@ class NodeHost:
         self._kubeconfig = kubeconfig.absolute()
         self._address = address
         self._own = self.folder / SPECIAL
-        self._own.mkdir(parents=True, exist_ok=True)
+        hosting.make_private(self.folder)
+        self._own.mkdir(exist_ok=True)
+        self._short = hosting.ShortPaths(self._own)
+        self._refused: dict[str, str] = {}
         self._mode = mode
+        self._mark = hashlib.sha256(bytes(self.folder)).hexdigest()[:16]
         self._service_env = dict(service_env or {})
         self._recorder = Recorder(api)
         self._pods = Feed(api, PODS, self._pod_changed)
@@ -76,8 +75,11 @@ class NodeHost:
 
     async def run(self) -> None:
         """Until cancelled. Raises OSError when the log server can't listen."""
-        with _only_one(self._own):
-            await self._serve()
+        with hosting.only_one(self._own):
+            try:
+                await self._serve()
+            finally:
+                self._short.close()
 
     async def _serve(self) -> None:
         mode = self._mode or await asyncio.to_thread(runtime.detect_mode, self._own / "probe")
@@ -90,10 +92,17 @@ class NodeHost:
             addresses=Addresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
             kubeconfig=self._kubeconfig, boot=_boot_id(), labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),
-            pods_known=self._pods.synced, service_env=self._service_env,
+            pods_known=self._pods.synced, service_env=self._service_env, mark={NODE_HOST_LABEL: self._mark},
         )  # fmt: skip
         services: list[asyncio.Task[Any]] = [
-            asyncio.create_task(work) for work in (self._pods.run(), self._nodes.run(), *_writers(self._recorder))
+            asyncio.create_task(work)
+            for work in (
+                self._pods.run(),
+                self._nodes.run(),
+                *_writers(self._recorder),
+                hosting.keep_log_short(self._own / hosting.LOG),
+                self._remove_ghosts(),
+            )
         ]
         try:
             await self._follow()
@@ -135,7 +144,25 @@ class NodeHost:
                 continue
             if node is not None:
                 log.info("node %s is another one now; it starts again", name)
-            self._add(look.specs[name])
+            try:
+                self._add(look.specs[name])
+            except (LabError, OSError) as error:  # tried again with every look, told once
+                told = error.one_line() if isinstance(error, LabError) else str(error)
+                if self._refused.get(name) != told:
+                    log.warning("node %s can't be hosted: %s", name, told)
+                self._refused[name] = told
+            else:
+                self._refused.pop(name, None)
+
+    async def _remove_ghosts(self) -> None:
+        """Nodes of this host that are known to the API server alone, as when its data is older than the folder."""
+        await asyncio.gather(self._pods.synced.wait(), self._nodes.synced.wait())
+        there = self._folder.look().folders
+        for _, name in list(self._nodes.objects):
+            ours = (self._labels_of(name) or {}).get(NODE_HOST_LABEL) == self._mark
+            if ours and name not in there and name not in self._removals:
+                log.info("node %s has no folder any more", name)
+                self._removals[name] = asyncio.create_task(self._remove(name), name=f"remove {name}")
 
     def _rank(self, name: str) -> tuple[bool, int, str]:
         """Nodes that are known already come first, then in the order of their numbers."""
@@ -143,11 +170,12 @@ class NodeHost:
 
     def _add(self, found: NodeSpec) -> None:
         """Take a node up; a former one of its name ends first."""
+        folder = self.folder / found.name
+        sockets = self._short.to(folder)
         former = self._tasks.get(found.name)
         if former is not None:
             former.cancel()
-        folder = self.folder / found.name
-        node = SimNode(found, folder, _short_path(folder), self._ground)
+        node = SimNode(found, folder, sockets, self._ground)
         self.nodes[found.name] = node
         self._tasks[found.name] = asyncio.create_task(self._keep(node, former), name=f"node {found.name}")
         for pod in self._by_node.get(found.name, {}).values():
@@ -176,7 +204,7 @@ class NodeHost:
             if node is None:  # an earlier host's
                 node = SimNode(NodeSpec(name=name, profile=CPU_PROFILE), folder, folder, self._ground)
                 node.resting |= self._by_node.get(name, {})
-            kill_containers(folder)
+            await asyncio.to_thread(contained.end_all, folder)
             async with self._ground.registrations:
                 await node.remove()
             await asyncio.to_thread(shutil.rmtree, folder, True)
@@ -242,19 +270,6 @@ class NodeHost:
         return Found(path, lambda: found.id != run or found.phase is not Phase.RUNNING)
 
 
-@contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Raises LabError when another host process has these nodes."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(
-                f"another process hosts the nodes in {folder.parent}", "one at a time", "end the other one"
-            ) from None
-        yield
-
-
 def _status_row(pod: Object, container: str) -> Object | None:
     status = pod.get("status") or {}
     for key in ("containerStatuses", "initContainerStatuses"):
@@ -288,31 +303,7 @@ def _former_port(folder: Path) -> int:
     return 0
 
 
-def _short_path(folder: Path) -> Path:
-    """A path to a node's folder that leaves room for the names of sockets."""
-    if len(os.fsencode(folder)) + SOCKET_ROOM <= SOCKET_LIMIT:
-        return folder
-    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:10]
-    link = Path(tempfile.gettempdir()) / f"kgpu-{os.getuid()}-{digest}"
-    with contextlib.suppress(FileNotFoundError):
-        if link.is_symlink() and link.lstat().st_uid == os.getuid():
-            link.unlink()
-    link.symlink_to(folder)
-    return link
-
-
-def kill_containers(folder: Path) -> None:
-    """End every container process of a node's folder, whoever started it."""
-    for state in folder.glob("c/*/state.json"):
-        for pid in runtime.processes_of(state.parent):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
 def _boot_id() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return "00000000-0000-0000-0000-000000000000"
-
-
-__all__ = ["NodeHost", "kill_containers"]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shutil
-import signal
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.lab.nodes import runtime
+from kgpu.lab.nodes import contained
 
 CONTAINERS: Final = "c"
 LOGS: Final = "logs"
@@ -36,12 +33,12 @@ def containers(node: Path) -> list[Left]:
     found = []
     with contextlib.suppress(FileNotFoundError):
         for folder in sorted((node / CONTAINERS).iterdir()):
-            config, state = _json(folder / "config.json"), _json(folder / "state.json")
+            config, state = contained.read_json(folder / contained.CONFIG) or {}, contained.begun(folder)
             found.append(
                 Left(
                     folder=folder, id=str(config.get("id") or ""), pod=str(config.get("pod") or ""),
-                    container=str(config.get("container") or ""), attempt=int(config.get("attempt") or 0),
-                    started=float(state.get("started") or 0),
+                    container=str(config.get("container") or ""), attempt=_number(config.get("attempt")),
+                    started=state.started if state else 0.0,
                 )
             )  # fmt: skip
     return found
@@ -55,13 +52,8 @@ def latest(node: Path, pod: str) -> dict[str, Left]:
 
 def sweep(node: Path, pods: Collection[str]) -> list[str]:
     """End and remove whatever belongs to none of ``pods`` (uids); what was removed."""
-    gone: list[Path] = []
-    for one in containers(node):
-        if one.pod not in pods:
-            for pid in runtime.processes_of(one.folder):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            gone.append(one.folder)
+    gone = [one.folder for one in containers(node) if one.pod not in pods]
+    contained.end(*gone)
     for parent in (PODS, LOGS):
         with contextlib.suppress(FileNotFoundError):
             gone += [path for path in (node / parent).iterdir() if path.name.rpartition("_")[2] not in pods]
@@ -70,9 +62,5 @@ def sweep(node: Path, pods: Collection[str]) -> list[str]:
     return [str(path.relative_to(node)) for path in gone]
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

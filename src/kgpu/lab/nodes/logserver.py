@@ -69,6 +69,7 @@ class LogServer:
         self._find = find
         self._token = ""
         self._server: asyncio.Server | None = None
+        self._calls: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def start(self, port: int = 0) -> None:
@@ -87,13 +88,24 @@ class LogServer:
         """Stop listening and hang up."""
         if self._server is not None:
             self._server.close()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            while await self._one(reader, writer):
-                pass
-        with contextlib.suppress(OSError, ssl.SSLError):
-            writer.close()
+        call = asyncio.current_task()
+        assert call is not None
+        self._calls.add(call)
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+                while await self._one(reader, writer):
+                    pass
+        except Exception as error:
+            log.warning("a request for a log failed: %s: %s", type(error).__name__, error)
+        finally:
+            self._calls.discard(call)
+            with contextlib.suppress(OSError, ssl.SSLError):
+                writer.transport.abort() if call.cancelling() else writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         async with asyncio.timeout(IDLE_S):
@@ -107,7 +119,10 @@ class LogServer:
             return await _answer(writer, 401, "Unauthorized")
         if words[0] != "GET":
             return await _answer(writer, 405, f"method {words[0]} is not served here")
-        url = urlsplit(words[1])
+        try:
+            url = urlsplit(words[1])
+        except ValueError as error:
+            return await _answer(writer, 400, f"not a URL: {error}")
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         if url.path == "/healthz":
             return await _answer(writer, 200, "ok")
@@ -131,11 +146,11 @@ class LogServer:
         if writer.get_extra_info("peercert"):
             return True
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip(), self._token)
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode())
 
 
 async def _answer(writer: asyncio.StreamWriter, code: int, text: str) -> bool:
-    body = text.encode()
+    body = text.encode(errors="replace")
     head = f"HTTP/1.1 {code} {_WORDS[code]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     await writer.drain()

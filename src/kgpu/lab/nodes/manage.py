@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +25,19 @@ import msgspec
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.hw.fake import mig_tables, profiles
-from kgpu.lab.nodes import runtime, spec
+from kgpu.lab import lock
+from kgpu.lab.nodes import contained, hosting, spec
 from kgpu.lab.nodes.folder import NodeFolder, let_go
+from kgpu.lab.nodes.hosting import RECORD, make_private
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, Taint
 from kgpu.lab.port import NodeHardware
 from kgpu.lab.processes import ProcessRecord, alive, record, signal_process
 
 NODES: Final = "nodes"
 HOST: Final = "host"
-RECORD: Final = "process.json"
 START_S: Final = 30.0
 END_S: Final = 30.0
+LOCK_S: Final = 120.0
 _POLL_S: Final = 0.05
 _started: list[subprocess.Popen[bytes]] = []
 """Hosts that this process started; they live on without it."""
@@ -47,10 +50,11 @@ def nodes_dir(lab: Path) -> Path:
 
 def place(lab: Path) -> tuple[Path, str]:
     """The kubeconfig of the lab in that folder, and the address at which its API server reaches this machine."""
+    from kgpu.lab.find import kind_of
     from kgpu.lab.real import model, state
 
     kubeconfig = lab / "kubeconfig"
-    if not kubeconfig.exists():
+    if not kubeconfig.exists() or not kind_of(lab):
         raise LabError(f"there is no lab in {lab}", "a lab that is up", "`kgpu lab up`, or give its --name")
     real = state.load(model.Paths(lab).state)
     return kubeconfig, "127.0.0.1" if real is None else model.Network(real.network_index).host_ip
@@ -94,14 +98,40 @@ def add(
         from kgpu.formats.plugin_config_parse import parse_config
 
         parse_config(config, source="--config")
-    for one in made:
-        try:
+    try:
+        make_private(folder, parents=True)
+        for one in made:
             spec.save(folder / one.name, one)
-        except OSError as error:
-            raise LabError(
-                f"{folder} can't be written: {error.strerror}", "a lab of this user", "bring a lab up as this user"
-            ) from error
+    except OSError as error:
+        raise LabError(
+            f"{folder} can't be written: {error.strerror}", "a lab of this user", "bring a lab up as this user"
+        ) from error
     return names
+
+
+def add_to_running(lab: Path, profile: str, count: int = 1, **about: Any) -> list[str]:
+    """``add``, then the host is started; nobody else adds, or brings the lab up or down, at the same time.
+
+    Raises LabError, ConfigError; LabError when there is no lab. Not for callers that hold the lab's lock.
+    """
+    with _held(lab):
+        kubeconfig, address = place(lab)
+        names = add(lab, profile, count, **about)
+        start_host(lab, kubeconfig, address=address)
+    return names
+
+
+@contextmanager
+def _held(lab: Path) -> Iterator[None]:
+    """Hold the lab, which is there. Raises LabError."""
+    place(lab)
+    with lock.held(lab, lab.name, wait_s=LOCK_S):
+        try:
+            place(lab)
+        except LabError:  # it went while this waited
+            lock.release_folder(lab)
+            raise
+        yield
 
 
 def check_mig(one: NodeSpec, shape: profiles.Profile) -> None:
@@ -135,10 +165,9 @@ def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]
     try:
         for name in names:
             let_go(folder / name)
-        _host_for_removal(lab)
-    except LabError:  # the lab is down: there is nobody to tell
-        for name in names:
-            shutil.rmtree(folder / name, ignore_errors=True)
+        if not _host_for_removal(lab):  # there is nobody to tell
+            for name in names:
+                shutil.rmtree(folder / name, ignore_errors=True)
     except OSError as error:
         raise LabError(
             f"{folder} can't be changed: {error}", "a lab of this user", "run as the user who made the lab"
@@ -147,10 +176,20 @@ def remove(lab: Path, names: Sequence[str], *, wait: float = END_S) -> list[str]
     return list(names)
 
 
-def _host_for_removal(lab: Path) -> None:
-    if not host_running(nodes_dir(lab)):
+def _host_for_removal(lab: Path) -> bool:
+    """Have a host that removes nodes; False when the lab is down."""
+    if host_running(nodes_dir(lab)):
+        return True
+    try:
         kubeconfig, address = place(lab)
-        start_host(lab, kubeconfig, address=address)
+    except LabError:
+        return False
+    with _held(lab):
+        try:
+            start_host(lab, kubeconfig, address=address)
+        except LabError:  # its API server does not answer
+            return False
+    return True
 
 
 def listing(lab: Path) -> dict[str, NodeSpec]:
@@ -210,7 +249,7 @@ def status(lab: Path) -> dict[str, Any]:
     process = _record(folder)
     return {
         "host": process.pid if process is not None and alive(process) else 0,
-        "log": str(folder / HOST / "log"),
+        "log": str(folder / HOST / hosting.LOG),
         "nodes": [spec.to_builtins(one) for one in listing(lab).values()],
         "problems": [one.one_line() for one in broken(lab).values()],
     }
@@ -238,9 +277,10 @@ def start_host(lab: Path, kubeconfig: Path, *, address: str = "127.0.0.1", conta
     """Start the host of the lab's nodes unless it runs; its pid. Raises LabError."""
     own = nodes_dir(lab) / HOST
     try:
-        own.mkdir(parents=True, exist_ok=True)
-        with (own / "start").open("w") as lock:  # two that add nodes at the same moment start one host
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        make_private(nodes_dir(lab))  # not its parents: a lab that was taken down does not come back
+        own.mkdir(exist_ok=True)
+        with (own / "start").open("w") as starting:  # two that add nodes at the same moment start one host
+            fcntl.flock(starting, fcntl.LOCK_EX)
             return _start_host(nodes_dir(lab), own, kubeconfig, address, containers)
     except OSError as error:
         raise LabError(
@@ -259,17 +299,24 @@ def _start_host(folder: Path, own: Path, kubeconfig: Path, address: str, contain
     modules = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "kgpu.lab.nodes", "--dir", str(folder), "--kubeconfig", str(kubeconfig)]
     command += ["--address", address, *(["--containers", containers] if containers else [])]
-    with (own / "log").open("ab") as out:
+    with (own / hosting.LOG).open("ab") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
             env={**os.environ, "PYTHONPATH": modules},
         )  # fmt: skip
     _started.append(process)
-    write_atomic(own / RECORD, msgspec.json.encode(record(process.pid)), mode=0o600)
+    try:
+        write_atomic(own / RECORD, msgspec.json.encode(record(process.pid)), mode=0o600)
+    except BaseException:  # nobody could find it
+        process.kill()
+        process.wait()
+        raise
     deadline = time.monotonic() + START_S
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            tail = "\n".join((own / "log").read_text(errors="replace").splitlines()[-6:])
+            if (other := hosting.recorded(own)) is not None and alive(other):
+                return other.pid  # whoever started that one was killed before it could record it
+            tail = "\n".join((own / hosting.LOG).read_text(errors="replace").splitlines()[-6:])
             raise LabError(f"the host of simulated nodes did not start:\n{tail}", "a running host", f"see {own}/log")
         time.sleep(_POLL_S)
     return process.pid
@@ -287,8 +334,10 @@ def stop_host(lab: Path) -> bool:
             _reap(process.pid)
             time.sleep(_POLL_S)
         signal_process(process, signal.SIGKILL)
+        _reap(process.pid)
     if folder.is_dir():
         end_leftovers(folder)
+        hosting.remove_links(folder / HOST)
     return found
 
 
@@ -296,18 +345,9 @@ def end_leftovers(folder: Path) -> None:
     """End agents and containers that a killed host left."""
     from kgpu.lab.nodes.agents import end_former
 
+    contained.end_all(*folder.iterdir())
     for entry in folder.iterdir():
-        for state in entry.glob("c/*/state.json"):
-            for pid in runtime.processes_of(state.parent):
-                _signal(pid)
         end_former(entry)
-
-
-def _signal(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _reap(pid: int) -> None:
@@ -331,10 +371,7 @@ def _pid(folder: Path) -> int:
 
 
 def _record(folder: Path) -> ProcessRecord | None:
-    try:
-        return msgspec.json.decode((folder / HOST / RECORD).read_bytes(), type=ProcessRecord)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return hosting.recorded(folder / HOST)
 
 
 def _wait(condition: Any, seconds: float, what: str) -> None:

@@ -61,6 +61,7 @@ class Shared:
     pods_known: asyncio.Event
     """Set once every pod of the API server was told."""
     service_env: Mapping[str, str]
+    mark: Mapping[str, str]  # labels by which the Nodes of this host are known again
 
 
 class SimNode:
@@ -224,7 +225,7 @@ class SimNode:
 
     async def _create(self, gpu_labels: Mapping[str, str]) -> None:
         api = self._shared.api
-        wanted = objects.node(self.spec, self._status(), gpu_labels)
+        wanted = objects.node(self.spec, self._status(), {**gpu_labels, **self._shared.mark})
         try:
             made = await api.create(NODES, wanted)
         except KubeRefusedError as refused:

@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 
 from kgpu.base.errors import LabError
 from kgpu.formats.cdi import Mount
-from kgpu.formats.names import ENV_HW_STATE, HW_STATE_PATH
-from kgpu.lab.nodes import shim
+from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
+from kgpu.lab.nodes import contained, shim
 from kgpu.lab.nodes.oci import OciConfig
 from kgpu.lab.samples import SCRIPTS, Sample
 
@@ -130,6 +130,8 @@ class Process:
 
     async def wait(self) -> Exit:
         await pid_end(self._shim)
+        if _exit_of(self._folder) is None:  # somebody killed the shim
+            await asyncio.to_thread(contained.end, self._folder)
         return _exit_of(self._folder) or Exit(code=137, finished=time.time(), signal=9)
 
     def kill(self, number: int) -> None:
@@ -180,7 +182,7 @@ class Runtime:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             for name in ("state.json", "exit.json"):
-                found = _json(folder / name)
+                found = contained.read_json(folder / name)
                 if found is not None and found.get("problem"):
                     raise StartError(
                         "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
@@ -190,7 +192,7 @@ class Runtime:
                     )
                 if found is not None and name == "state.json":
                     return found
-            if not _alive(pid):
+            if not contained.is_alive(pid):
                 text = (folder / "shim.log").read_text(errors="replace").strip()[-400:]
                 raise StartError(f"the container's shim ended: {text}", "a running shim", "report this as a bug")
             await asyncio.sleep(0.01)
@@ -201,11 +203,12 @@ class Runtime:
         ended = _exit_of(folder)
         if ended is not None:
             return ended
-        state = _json(folder / "state.json")
+        state = contained.begun(folder)
         if state is None:
             return None
-        if _alive(state["shim"]) and _is_shim(state["shim"], folder):
-            return Process(folder, container, state["pid"], state["shim"], state["started"])
+        if contained.is_alive(state.shim) and contained.is_shim(state.shim, folder):
+            return Process(folder, container, state.pid, state.shim, state.started)
+        contained.end(folder)
         return Exit(code=137, finished=time.time(), signal=9)
 
     def _config(self, wanted: Start) -> dict[str, Any]:
@@ -223,7 +226,7 @@ class Runtime:
             "mode": self.mode,
             "folder": str(folder),
             "args": list(wanted.args),
-            "env": {**config.env, "KGPU_LAB_PYTHON": sys.executable},
+            "env": {**config.env, "KGPU_LAB_PYTHON": sys.executable, ENV_LAB_CONTAINER: wanted.id},
             "cwd": wanted.cwd,
             "hostname": wanted.hostname,
             "log": str(wanted.log),
@@ -360,48 +363,10 @@ def _forget(pid: int) -> None:
 _reapers: set[asyncio.Task[None]] = set()
 
 
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
-    except OSError:
-        return False
-
-
-def _is_shim(pid: int, folder: Path) -> bool:
-    """The pid may be another process's by now."""
-    try:
-        return str(folder / "config.json").encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-
-
 def _exit_of(folder: Path) -> Exit | None:
-    found = _json(folder / "exit.json")
+    found = contained.read_json(folder / contained.EXIT)
     if found is None:
         return None
-    return Exit(code=found["code"], finished=found.get("finished") or time.time(), signal=found.get("signal", 0))
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Every process of a container that still runs, its shim's pid last."""
-    state = _json(folder / "state.json")
-    if state is None or not _alive(state["shim"]) or not _is_shim(state["shim"], folder):
-        return []
-    return [*_descendants(state["shim"]), state["shim"]]
-
-
-def _descendants(pid: int) -> list[int]:
-    try:
-        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [one for word in words for one in (*_descendants(int(word)), int(word))]
+    return Exit(
+        code=int(found.get("code") or 0), finished=found.get("finished") or time.time(), signal=found.get("signal", 0)
+    )

@@ -361,7 +361,7 @@ def run(config_path: str) -> int:
         os.waitpid(pid, 0)
         write_json(os.path.join(config["folder"], "exit.json"), {"code": START_ERROR, "problem": problem})
         return 0
-    write_json(state, {"pid": pid, "shim": os.getpid(), "started": time.time()})
+    write_json(state, {"pid": pid, "shim": os.getpid(), "started": time.time(), **traces(pid)})
     status = pump(config, pid, {out_r: "stdout", err_r: "stderr"})
     code = os.waitstatus_to_exitcode(status)
     write_json(
@@ -369,6 +369,18 @@ def run(config_path: str) -> int:
         {"code": code if code >= 0 else 128 - code, "signal": max(0, -code), "finished": time.time(), "problem": ""},
     )
     return 0
+
+
+def traces(pid: int) -> dict[str, Any]:
+    """By what the processes of the session that ``pid`` began are known when this shim is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return {"ticks": ticks, "boot": boot, "mounts": os.readlink(f"/proc/{pid}/ns/mnt")}
+    except OSError:
+        return {}
 
 
 def pump(config: dict[str, Any], pid: int, streams: dict[int, str]) -> int:

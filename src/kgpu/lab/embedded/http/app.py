@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, Protocol
 
-from kgpu.lab.embedded.auth import Auth, denial
+from kgpu.lab.embedded.auth import ANONYMOUS, Auth, denial
 from kgpu.lab.embedded.core.model import User
 from kgpu.lab.embedded.http import answers, body, paths, resources
 from kgpu.lab.embedded.http import request as requests
@@ -34,6 +34,8 @@ Send = Callable[[Any], Awaitable[None]]
 _METRIC_VERBS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH", "deletecollection": "DELETECOLLECTION"}
 ABORT: Final = "kgpu.abort"
 """The ASGI extension whose ``call`` drops the connection at once, with all that was not sent yet."""
+KNOWN: Final = "kgpu.known"
+"""The ASGI extension whose ``call`` says that the connection's client has shown valid credentials."""
 LINGER_S: Final = 10.0  # for a client to read the rest of a stream that is over
 _HEAD_OF_WARNING: Final = 2048  # characters of all warnings together; the rest is left out, as by the real server
 
@@ -84,7 +86,10 @@ class App:
             path, query = raw.decode("latin-1").partition("?")[0], scope["query_string"].decode("latin-1")
             request = requests.parse(scope["method"], path, query, scope["headers"])
             labels.append(_labels(request))
-            found = await self._handled(request, receive, warnings)
+            user = self._auth.authenticate(request.header("authorization"))
+            if user is not ANONYMOUS:
+                _call(scope, KNOWN)
+            found = await self._handled(user, request, receive, warnings)
         except ApiError as error:
             found = answers.of_error(error, request)
         except Exception:
@@ -95,12 +100,11 @@ class App:
             found = answers.of_error(problem, request)
         if request is not None:
             found = await answers.compressed(found, request)
-        abort = scope.get("extensions", {}).get(ABORT, {}).get("call")
+        abort = functools.partial(_call, scope, ABORT)
         await self._send(found, warnings, request, receive, send, abort=abort)
         return found.status
 
-    async def _handled(self, request: Request, receive: Receive, warnings: list[str]) -> Answer:
-        user = self._auth.authenticate(request.header("authorization"))
+    async def _handled(self, user: User, request: Request, receive: Receive, warnings: list[str]) -> Answer:
         user = self._impersonated(user, request)
         attributes = request.attributes()
         allowed, reason = self._auth.allowed(user, attributes)
@@ -143,7 +147,7 @@ class App:
 
     async def _send(
         self, found: Answer, warnings: list[str], request: Request | None, receive: Receive, send: Send, *,
-        abort: Callable[[], None] | None,
+        abort: Callable[[], None],
     ) -> None:  # fmt: skip
         headers = [
             (b"audit-id", str(uuid.uuid4()).encode()),
@@ -166,7 +170,7 @@ class App:
 
     async def _stream(
         self, found: Answer, headers: list[tuple[bytes, bytes]], request: Request | None, receive: Receive, send: Send,
-        *, abort: Callable[[], None] | None,
+        *, abort: Callable[[], None],
     ) -> None:  # fmt: skip
         assert found.stream is not None
         metrics = self._served.metrics
@@ -181,7 +185,7 @@ class App:
             await asyncio.wait((*stop, over), return_when=asyncio.FIRST_COMPLETED)
             if over.done() and not any(one.done() for one in stop):
                 await asyncio.wait(stop, timeout=LINGER_S, return_when=asyncio.FIRST_COMPLETED)
-                if not any(one.done() for one in stop) and abort is not None:
+                if not any(one.done() for one in stop):
                     abort()
             if sending.done():
                 sending.result()
@@ -197,6 +201,13 @@ class App:
             close = getattr(found.stream, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _call(scope: Scope, extension: str) -> None:
+    """Call an extension, where the server below has it."""
+    call = scope.get("extensions", {}).get(extension, {}).get("call")
+    if call is not None:
+        call()
 
 
 async def _pump(found: Answer, headers: list[tuple[bytes, bytes]], send: Send) -> None:

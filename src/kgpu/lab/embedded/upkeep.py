@@ -1,0 +1,127 @@
+"""What keeps a server that runs for weeks from harm: its own log is bounded, and it ends when its folder is gone.
+
+Only the log that the server writes itself, ``logs/server.log`` in its folder, is ever moved aside; output that goes
+anywhere else is its owner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+LOG: Final = Path("logs") / "server.log"
+LOG_BYTES: Final = 10 * 2**20
+"""Size of the log above which it becomes ``server.log.1``, in the place of the one before."""
+LOG_PERIOD_S: Final = 2.0
+FOLDER_PERIOD_S: Final = 3.0
+_STREAMS: Final = (1, 2)
+
+log = logging.getLogger(__name__)
+
+
+class Held(NamedTuple):
+    """A file by what it is and not by its name."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Held:
+        return cls(found.st_dev, found.st_ino)
+
+
+async def until_gone(path: Path, held: Held, *, period: float = FOLDER_PERIOD_S) -> None:
+    """Return once ``path`` is no longer the file ``held``: removed, moved, or another one put there."""
+    while True:
+        if not _is(path, held):
+            return
+        await asyncio.sleep(period)
+
+
+def _is(path: Path, held: Held) -> bool:
+    try:
+        return Held.of(path.stat()) == held
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # such as a mount that does not answer: that is no removal
+        log.debug("%s: %s", path, error)
+        return True
+
+
+async def bound_log(path: Path, *, most: int = LOG_BYTES, period: float = LOG_PERIOD_S) -> None:
+    """Keep the log at ``path`` bounded, until cancelled."""
+    while True:
+        rotate(path, most=most)
+        await asyncio.sleep(period)
+
+
+def rotate(path: Path, *, most: int = LOG_BYTES, streams: tuple[int, ...] = _STREAMS) -> bool:
+    """When the ``streams`` (descriptors) write to ``path`` and it is above ``most`` bytes, keep it as ``path.1`` and
+    let them write to a new one. True when that was done; a disk or folder that does not let us changes nothing.
+    """
+    try:
+        found = path.lstat()
+        if found.st_size <= most:
+            return False
+        ours = [one for one in streams if Held.of(os.fstat(one)) == Held.of(found)]
+        if not ours:
+            return False
+        path.replace(path.with_name(path.name + ".1"))
+        fresh = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return False
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        for one in ours:
+            os.dup2(fresh, one, inheritable=one in _STREAMS)
+    finally:
+        os.close(fresh)
+    return True
+
+
+class Sparing(logging.Filter):
+    """Of the libraries' loggers, lets at most ``most`` records through in ``period`` seconds; ours pass always.
+
+    What they write, others can cause: a line for each connection that sends rubbish.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...] = ("asyncio", "uvicorn"), *, most: int = 20, period: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._names = names
+        self._most = most
+        self._period = period
+        self._clock = clock
+        self._begun = clock()
+        self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] not in self._names:
+            return True
+        now = self._clock()
+        if now - self._begun >= self._period:
+            left_out = max(self._count - self._most, 0)
+            self._begun, self._count = now, 0
+            if left_out:
+                record.msg = f"{record.getMessage()} ({left_out} records of libraries were left out before this one)"
+                record.args = None
+        self._count += 1
+        return self._count <= self._most
+
+
+def spare_log() -> None:
+    """Put ``Sparing`` before what the root logger writes."""
+    sparing = Sparing()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(sparing)

@@ -1,0 +1,168 @@
+"""The processes of containers, found from outside: by a container's folder, whether or not its shim still lives.
+
+While the shim lives, everything of its container is below it. A shim that was killed leaves orphans; they are known by
+the container's id in their environment, by the session that the container was started in, or by the folder on the
+command line (a shim that has not begun yet). Nobody else's process is named: sessions count only with the boot, the
+mount namespace and the start time that were recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.formats.names import ENV_LAB_CONTAINER
+from kgpu.lab.processes import boot_id, parse_start_time
+
+CONFIG: Final = "config.json"
+STATE: Final = "state.json"
+EXIT: Final = "exit.json"
+_ROUNDS: Final = 20  # a process may start another one while it is being found
+_SESSION_FIELD: Final = 3  # of /proc/PID/stat, counted from the state letter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A container that was started: its first process and its shim; ``started`` in seconds since the epoch.
+
+    ``ticks`` is the first process's start since boot; ``mounts`` its mount namespace. Older folders have neither.
+    """
+
+    pid: int
+    shim: int
+    started: float
+    ticks: int = 0
+    boot: str = ""
+    mounts: str = ""
+
+
+def begun(folder: Path) -> Begun | None:
+    """What the shim wrote when the command ran; None when it did not, or when it can't be read."""
+    found = read_json(folder / STATE)
+    if found is None:
+        return None
+    try:
+        return Begun(
+            pid=int(found["pid"]), shim=int(found["shim"]), started=float(found["started"]),
+            ticks=int(found.get("ticks") or 0), boot=str(found.get("boot") or ""),
+            mounts=str(found.get("mounts") or ""),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def processes_of(*folders: Path) -> list[int]:
+    """Every process of these containers that still runs, a shim's pid after those of its container."""
+    found: list[int] = []
+    lost: list[tuple[Path, Begun | None]] = []
+    for folder in folders:
+        state = begun(folder)
+        if state is not None and is_alive(state.shim) and is_shim(state.shim, folder):
+            found += [*_descendants(state.shim), state.shim]
+        elif (folder / CONFIG).exists() and not (folder / EXIT).exists():
+            # A shim writes how it ended once everything of its container has ended; this one did not.
+            lost.append((folder, state))
+    return [*found, *(_orphans(lost) if lost else ())]
+
+
+def end(*folders: Path) -> None:
+    """End every process of these containers."""
+    for _ in range(_ROUNDS):
+        there = processes_of(*folders)
+        if not there:
+            return
+        for pid in there:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def end_all(*nodes: Path) -> None:
+    """End every container process of the nodes' folders, whoever started it."""
+    end(*(config.parent for node in nodes for config in node.glob(f"c/*/{CONFIG}")))
+
+
+def _orphans(lost: Sequence[tuple[Path, Begun | None]]) -> list[int]:
+    """One look at every process, however many containers have lost their shims."""
+    ids = {str((read_json(folder / CONFIG) or {}).get("id") or "") for folder, _ in lost} - {""}
+    markers = {f"{ENV_LAB_CONTAINER}={one}".encode() for one in ids}
+    configs = {os.fsencode(folder / CONFIG) for folder, _ in lost}
+    boot = boot_id()
+    sessions = {state.pid: state for _, state in lost if state is not None and state.ticks and state.boot == boot}
+    return [
+        pid
+        for pid in _own_processes()
+        if not configs.isdisjoint(_words(pid, "cmdline"))
+        or not markers.isdisjoint(_words(pid, "environ"))
+        or _in_session(pid, sessions)
+    ]
+
+
+def _own_processes() -> Iterator[int]:
+    user, this = os.geteuid(), os.getpid()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == this:
+            continue
+        with contextlib.suppress(OSError):
+            if user == 0 or os.stat(f"/proc/{name}").st_uid == user:
+                yield int(name)
+
+
+def _words(pid: int, name: str) -> list[bytes]:
+    """Nothing of a process that has ended, or that may not be looked at."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _in_session(pid: int, sessions: Mapping[int, Begun]) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = text.rpartition(")")[2].split()
+        state = sessions.get(int(fields[_SESSION_FIELD]))
+        if state is None or fields[0] in {"Z", "X"}:
+            return False
+        mounts = os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return False
+    since = parse_start_time(text)
+    # The session's number is the pid of the process that began it; one that was reused has another start time.
+    own = since == state.ticks if pid == state.pid else since >= state.ticks
+    return own and state.mounts in {"", mounts}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
+
+
+def is_shim(pid: int, folder: Path) -> bool:
+    """Whether it is that container's shim: the pid may be another process's by now."""
+    return os.fsencode(folder / CONFIG) in _words(pid, "cmdline")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object of a file; None when there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [one for word in words for one in (*_descendants(int(word)), int(word))]

@@ -1,0 +1,159 @@
+"""Who hosts a lab's nodes, told by the host itself: its lock with its record, its folder of sockets, its log.
+
+Everything is in ``LAB/nodes/host``. What a host that was killed has left outside of it is found there, and removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.lab.processes import ProcessRecord, alive, record
+
+RECORD: Final = "process.json"
+LOCK: Final = "lock"
+SOCKETS: Final = "sockets"
+LOG: Final = "log"
+LOG_LIMIT: Final = 8 << 20  # bytes, after which a log is put aside in the place of the one before
+LOG_LOOK_S: Final = 2.0
+SOCKET_ROOM: Final = 40  # bytes that names of sockets in a node's folder may take
+SOCKET_LIMIT: Final = 107
+_PREFIX: Final = "kgpu-nodes-"
+
+
+def make_private(nodes: Path, *, parents: bool = False) -> None:
+    """The folder of the nodes is for this user alone: pods' Secrets and tokens are in it. Raises OSError."""
+    nodes.mkdir(mode=0o700, parents=parents, exist_ok=True)
+    if stat.S_IMODE(nodes.stat().st_mode) != 0o700:
+        nodes.chmod(0o700)
+
+
+@contextlib.contextmanager
+def only_one(own: Path) -> Iterator[None]:
+    """Host the nodes; the lock file says who does. Raises LabError when another process does."""
+    with (own / LOCK).open("a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(
+                f"another process hosts the nodes in {own.parent}", "one at a time", "end the other one"
+            ) from None
+        lock.truncate(0)
+        lock.write(msgspec.json.encode(record(os.getpid())))
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)  # this process may live on
+
+
+def recorded(own: Path) -> ProcessRecord | None:
+    """The host that lives; else the last that was recorded. It records itself too, if who started it could not."""
+    found = [one for one in (_decode(own / RECORD), _decode(own / LOCK)) if one is not None]
+    return next((one for one in found if alive(one)), found[0] if found else None)
+
+
+def _decode(path: Path) -> ProcessRecord | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ProcessRecord)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class ShortPaths:
+    """Short paths to nodes' folders, for names of sockets: links in one folder that only this user can look into."""
+
+    def __init__(self, own: Path) -> None:
+        self._own = own
+        self._folder: Path | None = None
+
+    def to(self, folder: Path) -> Path:
+        """``folder`` itself where it is short enough, else a link to it. Raises OSError, LabError."""
+        if _fits(folder):
+            return folder
+        if self._folder is None:
+            remove_links(self._own)
+            self._folder = _make_folder()
+            write_atomic(self._own / SOCKETS, f"{self._folder}\n", mode=0o600)
+        link = self._folder / format(folder.stat().st_ino, "x")
+        if not _fits(link):
+            raise LabError(f"{link} is too long for the names of sockets", "a shorter path", "set XDG_RUNTIME_DIR")
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+        return link
+
+    def close(self) -> None:
+        """Remove the links."""
+        self._folder = None
+        remove_links(self._own)
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) + SOCKET_ROOM <= SOCKET_LIMIT
+
+
+def _make_folder() -> Path:
+    """A new folder that nobody can have made before. Raises OSError."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    for place in filter(None, (runtime, tempfile.gettempdir())):
+        with contextlib.suppress(OSError):
+            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+            if _fits(made / "0123456789abcdef"):
+                return made
+            made.rmdir()
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+
+
+def remove_links(own: Path) -> None:
+    """Remove the folder of links that a host recorded; nothing but links is removed from it."""
+    try:
+        folder = Path((own / SOCKETS).read_text().strip())
+        about = folder.lstat()
+    except (OSError, ValueError):
+        return
+    if folder.name.startswith(_PREFIX) and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
+        with contextlib.suppress(OSError):
+            for entry in list(os.scandir(folder)):
+                if entry.is_symlink():
+                    os.unlink(entry.path)
+            folder.rmdir()
+    (own / SOCKETS).unlink(missing_ok=True)
+
+
+def rotate(log: Path, limit: int = LOG_LIMIT) -> bool:
+    """Put this process's log aside when it is too long, and go on in a new one. False when there is nothing to do.
+
+    Only when standard error is that file. Raises OSError.
+    """
+    try:
+        if not os.path.samestat(os.fstat(2), log.stat()) or os.fstat(2).st_size <= limit:
+            return False
+    except OSError:
+        return False
+    os.replace(log, log.with_name(f"{log.name}.1"))
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        for number in (1, 2):
+            os.dup2(descriptor, number)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+async def keep_log_short(log: Path) -> None:
+    """``rotate`` again and again, until cancelled."""
+    while True:
+        with contextlib.suppress(OSError):
+            rotate(log)
+        await asyncio.sleep(LOG_LOOK_S)

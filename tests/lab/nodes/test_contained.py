@@ -1,0 +1,128 @@
+"""Processes of containers that nobody looks after any more are found and ended; nobody else's is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab.nodes.support import Bench, pod, until, until_said
+
+from kgpu.formats.names import ENV_LAB_CONTAINER
+from kgpu.lab import processes
+from kgpu.lab.nodes import contained, leftovers, manage
+from kgpu.lab.nodes.contained import is_alive
+
+# What a container may do so that its processes are not below its first one.
+WAYS = {
+    "child": "sleep 98761 & echo pid=$!; wait",
+    "daemon": "setsid sh -c 'echo pid=$$$$; exec sleep 98761' & wait",
+    "no environment": "env -i /bin/sh -c 'echo pid=$$$$; exec /bin/sleep 98761' & wait",
+}
+
+
+async def said_pid(lab: Bench, name: str) -> int:
+    await until_said(lab, name, "pid=")
+    return int((await lab.log(name)).split("pid=")[1].split()[0])
+
+
+@pytest.mark.parametrize("script", WAYS.values(), ids=WAYS)
+async def test_what_a_killed_shim_leaves_is_ended_with_the_lab(lab: Bench, script: str) -> None:
+    await lab.create(pod("p", script))
+    await lab.phase_is("p", "Running")
+    pid = await said_pid(lab, "p")
+    (one,) = leftovers.containers(lab.node_folder)
+    await lab.down()  # so that it is not the host that ends them
+    state = json.loads((one.folder / "state.json").read_text())
+    os.kill(state["shim"], 9)
+    await until(lambda: not is_alive(state["shim"]))
+    assert is_alive(pid)
+    manage.stop_host(lab.folder)
+    await until(lambda: not is_alive(pid))
+
+
+async def test_the_host_ends_what_a_killed_shim_leaves(lab: Bench) -> None:
+    await lab.create(pod("p", WAYS["daemon"]))
+    await lab.phase_is("p", "Running")
+    pid = await said_pid(lab, "p")
+    (one,) = leftovers.containers(lab.node_folder)
+    os.kill(json.loads((one.folder / "state.json").read_text())["shim"], 9)
+    await lab.phase_is("p", "Failed")
+    await until(lambda: not is_alive(pid))
+
+
+async def test_an_orphan_whose_host_was_down_too_ends_with_the_next_host(lab: Bench) -> None:
+    await lab.create(pod("p", WAYS["child"]))
+    await lab.phase_is("p", "Running")
+    pid = await said_pid(lab, "p")
+    (one,) = leftovers.containers(lab.node_folder)
+    await lab.down()
+    os.kill(json.loads((one.folder / "state.json").read_text())["shim"], 9)
+    await lab.up()
+    await lab.phase_is("p", "Failed")
+    await until(lambda: not is_alive(pid))
+
+
+def start(session: bool = False, **env: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=session, env={**os.environ, **env},
+    )  # fmt: skip
+
+
+def container(folder: Path, identity: str, **state: object) -> Path:
+    made = folder / "n" / "c" / identity
+    made.mkdir(parents=True)
+    (made / "config.json").write_text(json.dumps({"id": identity}))
+    if state:
+        (made / "state.json").write_text(json.dumps(state))
+    return made
+
+
+def test_another_container_is_not_touched(tmp_path: Path) -> None:
+    folder = container(tmp_path, "abc")
+    with start(**{ENV_LAB_CONTAINER: "abc"}) as own, start(**{ENV_LAB_CONTAINER: "abcd"}) as other:
+        assert own.stdout
+        assert other.stdout
+        assert (own.stdout.readline(), other.stdout.readline()) == (b"\n", b"\n")  # they are executed by now
+        assert contained.processes_of(folder) == [own.pid]
+        contained.end_all(tmp_path / "n")
+        assert own.wait() == -9
+        assert other.poll() is None
+        other.kill()
+
+
+CHANGES: dict[str, Callable[[dict[str, object]], object]] = {
+    "the same": lambda state: None,
+    "later": lambda state: state.update(ticks=int(str(state["ticks"])) - 1),
+    "another boot": lambda state: state.update(boot="another"),
+    "other mounts": lambda state: state.update(mounts="mnt:[1]"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_session_counts_only_as_it_was_recorded(name: str, tmp_path: Path) -> None:
+    with start(session=True) as process:
+        record = processes.record(process.pid)
+        state: dict[str, object] = {
+            "pid": process.pid, "shim": 1 << 30, "started": 1.0, "ticks": record.start, "boot": record.boot,
+            "mounts": os.readlink("/proc/self/ns/mnt"),
+        }  # fmt: skip
+        CHANGES[name](state)
+        assert contained.processes_of(container(tmp_path, "x", **state)) == (
+            [process.pid] if name == "the same" else []
+        )
+        process.kill()
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "", '{"pid": 1}', '{"pid": null, "shim": 1, "started": 2}', "\x00"])
+def test_a_state_that_can_not_be_read_stops_nothing(text: str, tmp_path: Path) -> None:
+    folder = container(tmp_path / "nodes", "x")
+    (folder / "state.json").write_text(text)
+    assert contained.processes_of(folder) == []
+    assert [one.started for one in leftovers.containers(tmp_path / "nodes" / "n")] == [0.0]
+    assert manage.stop_host(tmp_path) is False
