@@ -136,3 +136,31 @@ def test_a_broken_state_file_is_explained(capsys: pytest.CaptureFixture[str], tm
     (folder / "lab.json").write_text("{")
     assert main(["kgpu", "lab", "status"]) == 2
     assert "is not a lab's state file" in capsys.readouterr().err
+
+
+def test_labs_are_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["kgpu", "lab", "list"]) == 0
+    assert "There are no labs." in capsys.readouterr().out
+    for name, text in (("one", '{"name": "one", "port": 1}'), ("two", "{")):
+        folder = tmp_path / ".local/state/kgpu/lab" / name
+        folder.mkdir(parents=True)
+        (folder / "embedded.json").write_text(text)
+    assert main(["kgpu", "lab", "list", "-o", "json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)
+    assert one == {"name": "one", "kind": "embedded", "running": False, "api": "https://127.0.0.1:1"}
+    assert "is not an embedded lab's state file" in two["api"]
+    assert main(["kgpu", "lab", "list"]) == 0
+    assert "one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["lab"], ["lab", "node"], ["lab", "hw"]])
+def test_a_group_alone_tells_its_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kgpu", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Usage: ")
+    assert "\nCommands:\n" in told
+
+
+def test_an_empty_root_is_not_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kgpu", "lab", "hw", "clear", "--root", ""]) == 2
+    assert "--root is empty" in capsys.readouterr().err

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kgpu.base.errors import UserError
 from kgpu.cli.main import main
-from kgpu.lab.nodes import manage
+from kgpu.lab.nodes import agents, manage
 
 
 @pytest.fixture
@@ -51,3 +52,22 @@ def test_all_of_them_can_be_removed(folder: Path, capsys: pytest.CaptureFixture[
 def test_bad_input(words: list[str], what: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kgpu", "lab", "node", words[0], "--dir", str(folder), *words[1:]]) == 2
     assert what in capsys.readouterr().err
+
+
+def test_slices_that_do_not_fit_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Insufficient Resources"):
+        manage.add(tmp_path, "dgx-a100-80g", gpus=1, mig=["0:1g.10gb*8"])
+    assert manage.listing(tmp_path) == {}
+
+
+def test_stories_use_the_node_with_most_whole_gpus(tmp_path: Path) -> None:
+    assert manage.story_node(tmp_path) == ""
+    manage.add(tmp_path, "cpu")
+    assert manage.story_node(tmp_path) == "cpu-1"
+    for profile, gpus, mig in (("l4", 2, ()), ("dgx-a100-80g", 1, ("0:7g.80gb",)), ("hgx-h100", 4, ())):
+        (name,) = manage.add(tmp_path, profile, gpus=gpus, mig=mig)
+        agents.make_hardware(manage.listing(tmp_path)[name], tmp_path / "nodes" / name / "hw")
+    assert manage.story_node(tmp_path) == "hgx-h100-1"
+    (first,) = manage.add(tmp_path, "hgx-h100", gpus=4, name_prefix="gpu-node")
+    agents.make_hardware(manage.listing(tmp_path)[first], tmp_path / "nodes" / first / "hw")
+    assert manage.story_node(tmp_path) == first

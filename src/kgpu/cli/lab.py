@@ -27,6 +27,7 @@ ENTRIES: Final = (
     Entry("up", "kgpu.cli.lab", "up", "Bring a cluster with simulated GPUs up."),
     Entry("run", "kgpu.cli.lab_run", "run", "Play a scenario on it."),
     Entry("status", "kgpu.cli.lab_status", "status", "Show its processes, memory, nodes and GPUs."),
+    Entry("list", "kgpu.cli.lab_status", "list_", "List the labs that there are."),
     Entry("reset", "kgpu.cli.lab", "reset", "Repair its GPUs and remove what scenarios left."),
     Entry("kubectl", "kgpu.cli.lab", "kubectl", "Run kubectl against it."),
     Entry("down", "kgpu.cli.lab", "down", "Take it down and leave nothing behind."),
@@ -115,7 +116,7 @@ def up(
             build.ensure_kubectl(made.progress)
     with told_when_interrupted(made, folder):
         made.up()
-    nodes = ", ".join(one.node for one in made.hardware()) or "no nodes yet"
+    nodes = ", ".join(one.node for one in made.hardware()) or "no nodes with GPUs yet"
     click.echo(f"The lab is up: {nodes}, API {made.about.url}")
     click.echo(f"  export KUBECONFIG={shlex.quote(str(made.about.kubeconfig))}")
     # The stories are about a node with eight GPUs.

@@ -14,9 +14,19 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.cli._common import ExampleCommand, ExampleGroup, output_option, print_json
 
+
+def _named(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    """An empty value is what a failed command in `$(...)` leaves; it is not the current folder."""
+    del ctx, param
+    if str(value) == ".":
+        raise ConfigError("--root is empty", "the simulated driver root's folder", "see the message before this one")
+    return value
+
+
 ROOT = click.option(
     "--root",
     required=True,
+    callback=_named,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     envvar="KGPU_ROOT",

@@ -156,6 +156,8 @@ def list_(*, lab_name: str, folder: Path | None, output: str) -> None:
     from kgpu.lab.nodes import manage
 
     lab = _lab(lab_name, folder)
+    if not lab.exists():
+        raise LabError(f"there is no lab in {lab}", "a lab", "`kgpu lab up`, or give its --name or --dir")
     found = manage.status(lab)
     if output == "json":
         print_json(found)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from kgpu.base.errors import LabError
 from kgpu.cli._common import ExampleCommand, output_option, print_json
 from kgpu.cli._lab import line, open_lab, which_lab
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from kgpu.lab.scenarios.model import Scenario
     from kgpu.lab.scenarios.run import Result, StepResult
 
+STORY_GPUS: Final = 8
 OUTPUT_LINES: Final = 24  # of a step's output that are shown
 _BACKENDS: Final = click.Choice(["embedded", "real"])
 
@@ -47,6 +49,8 @@ def run(
     story = model.load(scenario)
     there = open_lab(name, folder, kind=backend or "")
     ensure_up(there, folder)
+    if story.name in model.bundled():
+        _require_gpus(there, folder)
     _warn_of_leftovers(there, folder)
     text = output == "text"
     if text:
@@ -74,6 +78,20 @@ def ensure_up(there: Lab, folder: Path | None) -> None:
         build.ensure_kubectl(there.progress)
     with told_when_interrupted(there, folder):
         there.up()
+
+
+def _require_gpus(there: Lab, folder: Path | None) -> None:
+    """The stories that come with kgpu are about a node with eight GPUs. Raises LabError when there is none."""
+    from kgpu.hw.fake import operate
+
+    have = {one.node: len(operate.snapshot(one.root)["gpus"]) for one in there.hardware() if not one.sliced}
+    if max(have.values(), default=0) < STORY_GPUS:
+        told = ", ".join(f"{node} has {count}" for node, count in have.items()) or "there is no node with whole GPUs"
+        raise LabError(
+            f"the stories that come with kgpu need a node with {STORY_GPUS} GPUs: {told}",
+            "such a node, not a light one",
+            line("node add hgx-h100 --wait", there.about.name, folder),
+        )
 
 
 def _say(text: str) -> None:

@@ -86,3 +86,28 @@ def _print_node(node: dict[str, Any], root: str) -> None:
         click.echo(f"  {resource}: {node['allocatable'].get(resource, '0')} allocatable of {capacity}")
     if root:
         click.echo(f"  simulated driver root {root}")
+
+
+@click.command("list", cls=ExampleCommand, examples="kgpu lab list\nkgpu lab list -o json")
+@output_option()
+def list_(*, output: str) -> None:
+    """List this user's labs in the usual place (see `--dir` for others), running or not."""
+    from kgpu.base.errors import LabError
+    from kgpu.lab import find
+
+    rows = []
+    for name in find.names():
+        try:
+            there = find.find(name)
+            about = there.about
+        except LabError as error:
+            rows.append({"name": name, "kind": "?", "running": False, "api": error.one_line()})
+            continue
+        rows.append({"name": name, "kind": about.kind, "running": there.running, "api": about.url})
+    if output == "json":
+        print_json(rows)
+        return
+    if not rows:
+        click.echo("There are no labs." + whose())
+    for row in rows:
+        click.echo(f"{row['name']:24}{row['kind']:10}{'up' if row['running'] else 'down':6}{row['api']}")

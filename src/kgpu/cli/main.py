@@ -166,6 +166,9 @@ def _explain(program: str, problem: Exception) -> int:
     """Say it in the way that fits the kind of error; returns the exit code."""
     if isinstance(problem, click.exceptions.Exit):
         return problem.exit_code
+    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
+        click.echo(problem.format_message(), err=True)
+        return 2
     refused = _output_problem()
     if isinstance(refused, BrokenPipeError):
         return 141

@@ -24,6 +24,15 @@ def kind_of(folder: Path) -> str:
     return REAL if Paths(folder).state.exists() else ""
 
 
+def names() -> list[str]:
+    """The labs of this user in the usual place, running or not."""
+    root = ground.labs_root()
+    try:
+        return sorted(entry.name for entry in root.iterdir() if kind_of(entry))
+    except OSError:
+        return []
+
+
 def find(name: str, folder: Path | None = None, *, kind: str = "", progress: Progress | None = None) -> Lab:
     """The lab of that name; where there is none yet, one of ``kind`` (default: embedded) with default settings.
 

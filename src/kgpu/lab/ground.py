@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from kgpu.formats.names import LAST_APPLIED
 
 if TYPE_CHECKING:
     from kgpu.kube.port import KubeApi
@@ -13,7 +16,7 @@ OBJECTS: Final = Path(__file__).parent / "objects.yaml"
 CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
 FIRST_NODE: Final = "gpu-node-1"
 _MANAGER: Final = "kgpu-lab"
-APPLY: Final = ("apply", "--server-side", "--force-conflicts", f"--field-manager={_MANAGER}", "-f", str(OBJECTS))
+APPLY: Final = ("apply", "-f", str(OBJECTS))
 """The words for kubectl that put them there; ``apply`` does the same without kubectl."""
 
 
@@ -38,5 +41,8 @@ async def apply(api: KubeApi) -> None:
     for obj in objects():
         group, _, version = obj["apiVersion"].rpartition("/")
         kind = obj["kind"]
+        # So that somebody's `kubectl apply` of the same object finds what it is used to.
+        text = json.dumps(obj, separators=(",", ":"), sort_keys=True) + "\n"
+        obj["metadata"].setdefault("annotations", {})[LAST_APPLIED] = text
         resource = Resource(group, version, f"{kind.lower()}s", kind, namespaced=kind not in cluster_wide)
         await api.apply(resource, obj, manager=_MANAGER)

@@ -137,6 +137,8 @@ class EmbeddedLab:
         if first is not None and FIRST_NODE in there:
             with self.progress.step(f"wait for node {FIRST_NODE} to offer its GPUs"):
                 gpus = first.agent and there[FIRST_NODE].has_gpus
+                if gpus:  # what is kept of a former run may say that the node is well before it is there again
+                    ready.wait_for_hardware(self.nodes / FIRST_NODE / "hw", _NODE_S, self.nodes)
                 ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes)
 
     def _free_port(self, old: EmbeddedState | None) -> int:
@@ -292,8 +294,7 @@ class EmbeddedLab:
 
     def backend(self, name: str = EMBEDDED, *, node: str = "") -> LocalBackend:
         """The lab as a place to play scenarios on; ``node`` is the one that they use (default: the first)."""
-        names = list(manage.listing(self.folder))
-        chosen = node or (FIRST_NODE if FIRST_NODE in names or not names else names[0])
+        chosen = node or manage.story_node(self.folder) or FIRST_NODE
         return LocalBackend(
             name or EMBEDDED,
             kubeconfig=self.kubeconfig,

@@ -35,6 +35,16 @@ def _connect(kubeconfig: Path) -> KubeApi:
     return connect(str(kubeconfig))
 
 
+def wait_for_hardware(root: Path, seconds: float, folder: Path) -> None:
+    """Until the node's host has made its simulated driver. Raises LabError."""
+    until = time.monotonic() + seconds
+    while not (root / "state").exists():
+        if time.monotonic() > until or not manage.host_running(folder):
+            log = folder / manage.HOST / "log"
+            raise LabError(f"{root} was not made\n{_tail(log)}".rstrip(), "a simulated driver", f"look into {log}")
+        time.sleep(_POLL_S)
+
+
 def nodes(kubeconfig: Path) -> list[Object]:
     """The Node objects. Raises KubeError."""
 

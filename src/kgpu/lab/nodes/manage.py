@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,8 @@ from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.hw.fake import mig_tables, profiles
 from kgpu.lab import lock
-from kgpu.lab.nodes import contained, hosting, spec
+from kgpu.lab.ground import FIRST_NODE
+from kgpu.lab.nodes import agents, contained, hosting, spec
 from kgpu.lab.nodes.folder import NodeFolder, let_go
 from kgpu.lab.nodes.hosting import RECORD, make_private
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, Taint
@@ -94,6 +96,8 @@ def add(
     ]  # fmt: skip
     if shape is not None and mig:
         check_mig(made[0], shape)
+        with tempfile.TemporaryDirectory(prefix="kgpu-mig-") as trial:  # whether the slices have room
+            agents.make_hardware(made[0], Path(trial, "hw"))
     if config:
         from kgpu.formats.plugin_config_parse import parse_config
 
@@ -222,6 +226,19 @@ def hardware(lab: Path) -> tuple[NodeHardware, ...]:
     return tuple(
         NodeHardware(one.name, root, sliced=bool(one.mig)) for one, root in found if not one.light and root.exists()
     )
+
+
+def story_node(lab: Path) -> str:
+    """The node that scenarios use: whole GPUs, the more the better; of the same the first; "" when there is none."""
+    full = {one.node: one.root for one in hardware(lab) if not one.sliced}
+    best = max(full, key=lambda name: (_gpus(full[name]), name == FIRST_NODE), default="")
+    return best or next(iter(listing(lab)), "")
+
+
+def _gpus(root: Path) -> int:
+    from kgpu.hw.fake import operate
+
+    return len(operate.snapshot(root)["gpus"])
 
 
 def take_down(lab: Path) -> None:

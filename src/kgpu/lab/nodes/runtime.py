@@ -89,6 +89,13 @@ class Start:
     attempt: int = 0
 
 
+def say(log: Path, line: str) -> None:
+    """A line of the lab's own in a container's log."""
+    out = shim.Log(str(log))
+    out.take("stdout", f"{line}\n".encode())
+    out.end()
+
+
 class StandIn:
     """A container that only pretends: it stays running until it is told to end."""
 
@@ -98,9 +105,7 @@ class StandIn:
         self._ended = asyncio.Event()
         self._exit: Exit | None = None
         if log is not None and line:
-            out = shim.Log(str(log))
-            out.take("stdout", f"{line}\n".encode())
-            out.end()
+            say(log, line)
 
     async def wait(self) -> Exit:
         await self._ended.wait()
@@ -186,7 +191,8 @@ class Runtime:
                 if found is not None and found.get("problem"):
                     raise StartError(
                         "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
-                        f"runc create failed: unable to start container process: {found['problem']}",
+                        "runc create failed: unable to start container process: error during container init: "
+                        f"{found['problem']}",
                         "a command that the image has",
                         "correct the container's command or image",
                     )
