@@ -38,6 +38,7 @@ from kgpu.base.suggest import did_you_mean
 
 ACTIONS: Final = ("apply", "delete", "wait", "run", "sh")
 PROGRAMS: Final = ("kubectl", "kgpu")
+VALUES: Final = ("NODE", "HW_ROOT", "KUBECONFIG")  # that a lab fills in
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?")
 
 
@@ -149,6 +150,8 @@ def _check(scenario: Scenario, source: str) -> None:
         raise LabError(
             f'{source}: "{scenario.name}" can\'t be a name', "lower-case letters, digits, dashes", "rename it"
         )
+    if not scenario.steps:
+        raise LabError(f"{source}: it has no steps", "at least one step", "tell what is done, and what must come of it")
     for number, step in enumerate((*scenario.steps, *scenario.cleanup), start=1):
         where = f'{source}: step {number} ("{step.title}")'
         chosen = [name for name in ACTIONS if getattr(step, name) is not None]
@@ -160,6 +163,12 @@ def _check(scenario: Scenario, source: str) -> None:
             raise LabError(
                 f'{where} runs "{step.run}"', f"a command of {' or '.join(PROGRAMS)}", 'use "sh" for other commands'
             )
+        if step.run is not None and {"|", ">", "&&", ";"} & set(step.run.split()):
+            raise LabError(
+                f'{where}: "{step.run}" is a shell\'s line', "one command, which no shell reads", 'use "sh" for it'
+            )
+        for text in filter(None, (step.run, step.sh, step.apply, step.delete)):
+            _check_values(text, where)
         for pattern in (*step.expect.matches, *step.expect.count):
             try:
                 re.compile(pattern)
@@ -167,6 +176,16 @@ def _check(scenario: Scenario, source: str) -> None:
                 raise LabError(
                     f'{where}: "{pattern}" is no regular expression: {error}', "one as Python knows them", "correct it"
                 ) from error
+
+
+def _check_values(text: str, where: str) -> None:
+    """Names in ``${...}`` that are nearly one of the lab's; others are a shell's or a manifest's own."""
+    for name in re.findall(r"\$\{([A-Za-z_]+)\}", text):
+        hint = "" if name in VALUES else did_you_mean(name, VALUES)
+        if hint and name.isupper():
+            raise LabError(
+                f"{where}: ${{{name}}} is no value of the lab; {hint}", f"one of {', '.join(VALUES)}", "correct it"
+            )
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
