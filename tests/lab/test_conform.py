@@ -70,6 +70,8 @@ def test_steps_that_may_differ_are_compared_by_their_verdict_alone() -> None:
 def test_how_a_rollout_was_waited_for_is_the_same() -> None:
     slow = 'Waiting for deployment "web" rollout to finish: 1 of 2 updated replicas are available...\ndone'
     assert compare(run("embedded", "done"), run("real", slow)) == ()
+    unseen = f"Waiting for deployment spec update to be observed...\n{slow}"
+    assert compare(run("embedded", unseen), run("real", slow)) == ()
 
 
 def test_names_that_only_look_random_stay() -> None:

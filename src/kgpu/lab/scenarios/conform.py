@@ -21,7 +21,7 @@ _VARIABLE: Final = tuple(
         (r"kubectl-edit-\d+", "kubectl-edit-<id>"),
         (r"(?<=pod-template-hash=)[a-z0-9]+", "<hash>"),
         # How often it is told depends on how fast pods come and go.
-        (r"^Waiting for [a-z ]+ \"[^\"]*\" rollout to finish: .*\n?", ""),
+        (r"^Waiting for [^\n]*\.\.\.$\n?", ""),
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uid>"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", "<time>"),
         (r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "<time>"),
