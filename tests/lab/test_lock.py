@@ -39,8 +39,8 @@ def test_who_waited_for_a_lab_that_went_has_the_new_lock(tmp_path: Path) -> None
         with lock.held(folder, name, wait_s=20, waiting=Said):
             inside.append(name)
             most.append(len(inside))
-            lock.release_folder(folder)
             inside.remove(name)
+            lock.release_folder(folder)
 
     with lock.held(folder, "first"):
         threads = [threading.Thread(target=enter, args=(str(number),)) for number in range(4)]
@@ -52,6 +52,12 @@ def test_who_waited_for_a_lab_that_went_has_the_new_lock(tmp_path: Path) -> None
         thread.join(20)
     assert most == [1, 1, 1, 1]
     assert not folder.exists()
+
+
+def test_a_link_to_nowhere_ends(tmp_path: Path) -> None:
+    (tmp_path / "lab").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(LabError, match="lab"), lock.held(tmp_path / "lab", "a"):
+        pass
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -49,10 +49,12 @@ def _try(folder: Path) -> int | None:
     path = folder / LOCK_FILE
     try:
         while True:
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
+                if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                    raise
                 continue  # the folder went in this moment
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
