@@ -13,6 +13,7 @@ import click
 
 from kgpu.base.errors import ConfigError, LabError
 from kgpu.cli._common import ExampleGroup, output_option, print_json
+from kgpu.cli._lab import which_lab
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,22 +34,10 @@ def node_group() -> None:
     """Simulated nodes: add them to a running lab, list them, take them away."""
 
 
-def _which_lab(function: F) -> F:
-    name = click.option("--name", "lab_name", default="lab", show_default=True, metavar="NAME", help="Which lab.")
-    folder = click.option(
-        "--dir",
-        "folder",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="The lab's folder. Default: ~/.local/state/kgpu/lab/NAME.",
-    )
-    return name(folder(function))
-
-
-def _lab(lab_name: str, folder: Path | None) -> Path:
+def _lab(name: str, folder: Path | None) -> Path:
     from kgpu.lab.ground import labs_root
 
-    return (folder or labs_root() / lab_name).absolute()
+    return (folder or labs_root() / name).absolute()
 
 
 def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
@@ -64,7 +53,7 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 @node_group.command(
     "add", examples="kgpu lab node add hgx-h100\nkgpu lab node add l4 --count 3 --taint gpu=yes:NoSchedule"
 )
-@_which_lab
+@which_lab
 @click.argument("profile")
 @click.option("--count", type=click.IntRange(1, 5000), default=1, show_default=True, help="How many nodes.")
 @click.option("--prefix", default="", metavar="NAME", help="Names are NAME-1, NAME-2, ... Default: the profile's.")
@@ -89,7 +78,7 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option("--wait", "waits", is_flag=True, help="Until they are Ready and offer their GPUs.")
 @output_option()
 def add(
-    *, lab_name: str, folder: Path | None, profile: str, count: int, prefix: str, gpus: int | None,
+    *, name: str, folder: Path | None, profile: str, count: int, prefix: str, gpus: int | None,
     mig: tuple[str, ...], light: bool, labels: tuple[str, ...], taints: tuple[str, ...], config: Path | None,
     cpu: str, memory: str, time_scale: float, no_agent: bool, waits: bool, output: str,
 ) -> None:  # fmt: skip
@@ -99,7 +88,7 @@ def add(
     """
     from kgpu.lab.nodes import manage, spec
 
-    lab = _lab(lab_name, folder)
+    lab = _lab(name, folder)
     kubeconfig, _ = manage.place(lab)
     text = ""
     if config is not None:
@@ -133,14 +122,14 @@ def _wait(lab: Path, kubeconfig: Path, names: list[str], *, gpus: bool) -> None:
 
 
 @node_group.command("remove", examples="kgpu lab node remove l4-2\nkgpu lab node remove --all")
-@_which_lab
+@which_lab
 @click.argument("names", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every simulated node of the lab.")
-def remove(*, lab_name: str, folder: Path | None, names: tuple[str, ...], every: bool) -> None:
+def remove(*, name: str, folder: Path | None, names: tuple[str, ...], every: bool) -> None:
     """Take nodes away: their pods, their processes, their Node objects."""
     from kgpu.lab.nodes import manage
 
-    lab = _lab(lab_name, folder)
+    lab = _lab(name, folder)
     if every == bool(names):
         raise LabError("neither or both of NAMES and --all", "one of them", "name the nodes, or give --all")
     wanted = [*manage.listing(lab), *manage.broken(lab)] if every else list(names)
@@ -149,13 +138,13 @@ def remove(*, lab_name: str, folder: Path | None, names: tuple[str, ...], every:
 
 
 @node_group.command("list", examples="kgpu lab node list\nkgpu lab node list -o json")
-@_which_lab
+@which_lab
 @output_option()
-def list_(*, lab_name: str, folder: Path | None, output: str) -> None:
+def list_(*, name: str, folder: Path | None, output: str) -> None:
     """List the simulated nodes of a lab."""
     from kgpu.lab.nodes import manage
 
-    lab = _lab(lab_name, folder)
+    lab = _lab(name, folder)
     if not lab.exists():
         raise LabError(f"there is no lab in {lab}", "a lab", "`kgpu lab up`, or give its --name or --dir")
     found = manage.status(lab)
@@ -178,9 +167,9 @@ def list_(*, lab_name: str, folder: Path | None, output: str) -> None:
 
 
 @node_group.command("hw-root", examples='kgpu lab hw inject --root "$(kgpu lab node hw-root l4-1)" xid 79 --gpu 0')
-@_which_lab
+@which_lab
 @click.argument("node")
-def hw_root(*, lab_name: str, folder: Path | None, node: str) -> None:
+def hw_root(*, name: str, folder: Path | None, node: str) -> None:
     """Print a node's simulated driver root.
 
     It is what `kgpu lab hw inject`, `clear`, `set` and the others take as --root.
@@ -189,5 +178,5 @@ def hw_root(*, lab_name: str, folder: Path | None, node: str) -> None:
     from kgpu.lab.nodes import manage
 
     # A real lab's first node is not among the simulated ones.
-    roots = {one.node: one.root for one in open_lab(lab_name, folder).hardware() if one.root.exists()}
-    click.echo(str(roots.get(node) or manage.hw_root(_lab(lab_name, folder), node)))
+    roots = {one.node: one.root for one in open_lab(name, folder).hardware() if one.root.exists()}
+    click.echo(str(roots.get(node) or manage.hw_root(_lab(name, folder), node)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from kgpu.base.errors import LabError
 from kgpu.lab.progress import Progress
 from kgpu.lab.scenarios.run import LocalBackend
 
@@ -81,3 +82,15 @@ class About:
     complete: bool
     up_words: tuple[str, ...] = ()
     url: str = ""
+
+
+def kubectl(lab: Lab, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
+    """What kubectl prints. Raises LabError with kubectl's message when it fails."""
+    done = lab.kubectl_run(*arguments, stdin=stdin, timeout=timeout)
+    if done.returncode != 0:
+        raise LabError(
+            f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}",
+            "kubectl to succeed",
+            'see "kgpu lab status" and the logs in the lab\'s folder',
+        )
+    return done.stdout

@@ -7,9 +7,11 @@ signalled.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +43,28 @@ def parse_start_time(stat: str) -> int:
 def record(pid: int) -> ProcessRecord:
     """The record of a living process; OSError when there is none."""
     return ProcessRecord(pid=pid, start=parse_start_time(Path(f"/proc/{pid}/stat").read_text()), boot=boot_id())
+
+
+@contextlib.contextmanager
+def holding(path: Path) -> Iterator[int]:
+    """Hold the lock file, which says who does; its descriptor. Raises BlockingIOError when somebody else holds it."""
+    with path.open("a+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.truncate(0)
+        lock.write(msgspec.json.encode(record(os.getpid())))
+        lock.flush()
+        try:
+            yield lock.fileno()
+        finally:
+            lock.truncate(0)  # this process may live on
+
+
+def holder(path: Path) -> ProcessRecord | None:
+    """Who the lock file says holds it, or has held it; None when it says nothing."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ProcessRecord)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def alive(process: ProcessRecord) -> bool:

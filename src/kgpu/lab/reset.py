@@ -10,11 +10,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kgpu.base.errors import LabError
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 from kgpu.hw.fake import mig, operate
 from kgpu.lab import ground
-from kgpu.lab.port import Lab, NodeHardware
+from kgpu.lab.port import Lab, NodeHardware, kubectl
 from kgpu.lab.scenarios import model
 
 
@@ -58,12 +57,12 @@ def reset(lab: Lab) -> list[str]:
     with lab.progress.step("remove what the scenarios left"):
         # Pods first: a slice in use can't be removed.
         for name in _scenario_namespaces(lab):
-            _kubectl(lab, "delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
+            kubectl(lab, "delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
         for one in lab.hardware():
             _repair(one)
         for node in _choices(lab):
-            _kubectl(lab, "label", "node", node, f"{DEVICE_PLUGIN_CONFIG_LABEL}-")
-        _kubectl(lab, *ground.APPLY)
+            kubectl(lab, "label", "node", node, f"{DEVICE_PLUGIN_CONFIG_LABEL}-")
+        kubectl(lab, *ground.APPLY)
     return found
 
 
@@ -76,7 +75,7 @@ def _repair(one: NodeHardware) -> None:
 
 def _choices(lab: Lab) -> dict[str, str]:
     """Nodes that were told which configuration to use, and which."""
-    items = json.loads(_kubectl(lab, "get", "nodes", "-l", DEVICE_PLUGIN_CONFIG_LABEL, "-o", "json"))["items"]
+    items = json.loads(kubectl(lab, "get", "nodes", "-l", DEVICE_PLUGIN_CONFIG_LABEL, "-o", "json"))["items"]
     return {item["metadata"]["name"]: item["metadata"]["labels"][DEVICE_PLUGIN_CONFIG_LABEL] for item in items}
 
 
@@ -90,16 +89,5 @@ def _config_is_original(lab: Lab) -> bool:
 
 
 def _scenario_namespaces(lab: Lab) -> list[str]:
-    items = json.loads(_kubectl(lab, "get", "namespaces", "-o", "json"))["items"]
+    items = json.loads(kubectl(lab, "get", "namespaces", "-o", "json"))["items"]
     return namespaces(item["metadata"]["name"] for item in items)
-
-
-def _kubectl(lab: Lab, *arguments: str) -> str:
-    done = lab.kubectl_run(*arguments)
-    if done.returncode != 0:
-        raise LabError(
-            f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}",
-            "kubectl to succeed",
-            'see "kgpu lab status" and the logs in the lab\'s folder',
-        )
-    return done.stdout

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -138,20 +137,18 @@ def only_one(folder: Path) -> Iterator[upkeep.Held]:
     from kgpu.lab import processes
 
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK_FILE).open("a+b") as lock:
+    path = folder / LOCK_FILE
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = stack.enter_context(processes.holding(path))
         except BlockingIOError:
-            lock.seek(0)
+            text = path.read_bytes()[:200].decode(errors="replace").strip()
             raise LabError(
-                f"another server already works in {folder}: {lock.read(200).decode(errors='replace').strip()}",
+                f"another server already works in {folder}: {text}",
                 "one server for a folder",
                 '"kgpu lab down" first, or choose another --name or --dir',
             ) from None
-        lock.truncate(0)
-        lock.write(msgspec.json.encode(processes.record(os.getpid())))
-        lock.flush()
-        yield upkeep.Held.of(os.fstat(lock.fileno()))
+        yield upkeep.Held.of(os.fstat(descriptor))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -32,12 +32,14 @@ from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.podevents import Recorder
 from kgpu.lab.nodes.podstate import Phase
 from kgpu.lab.nodes.spec import CPU_PROFILE, NodeSpec
+from kgpu.lab.processes import boot_id
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 5.0  # how often the folder is looked at without a change
 SETTLE_S: Final = 0.5  # between two looks: changes come in hundreds
 MANY: Final = 4000  # folders whose changes are heard of at once; those of others are found by looking
+UNKNOWN_BOOT: Final = "00000000-0000-0000-0000-000000000000"
 LIGHT_LINE: Final = "this node is light: nothing runs in its pods; a node made without --light runs samples"
 REGISTRATIONS: Final = 12  # nodes that come up or go away at the same moment
 STARTS: Final = 8  # containers that start at the same moment
@@ -91,7 +93,7 @@ class NodeHost:
         self._ground = Shared(
             api=self._api, recorder=self._recorder, runtime=runtime.Runtime(mode, hide=[self.folder.parent]),
             addresses=Addresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
-            kubeconfig=self._kubeconfig, boot=_boot_id(), labels=self._labels_of,
+            kubeconfig=self._kubeconfig, boot=boot_id() or UNKNOWN_BOOT, labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),
             pods_known=self._pods.synced, service_env=self._service_env, mark={NODE_HOST_LABEL: self._mark},
         )  # fmt: skip
@@ -304,9 +306,3 @@ def _former_port(folder: Path) -> int:
                 probe.bind(("", port))
                 return port
     return 0
-
-
-def _boot_id() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return "00000000-0000-0000-0000-000000000000"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import stat
 import tempfile
@@ -15,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.lab.processes import ProcessRecord, alive, record
+from kgpu.lab import processes
+from kgpu.lab.processes import ProcessRecord
 
 RECORD: Final = "process.json"
 LOCK: Final = "lock"
@@ -42,33 +40,20 @@ def make_private(nodes: Path, *, parents: bool = False) -> None:
 @contextlib.contextmanager
 def only_one(own: Path) -> Iterator[None]:
     """Host the nodes; the lock file says who does. Raises LabError when another process does."""
-    with (own / LOCK).open("a+b") as lock:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(processes.holding(own / LOCK))
         except BlockingIOError:
             raise LabError(
                 f"another process hosts the nodes in {own.parent}", "one at a time", "end the other one"
             ) from None
-        lock.truncate(0)
-        lock.write(msgspec.json.encode(record(os.getpid())))
-        lock.flush()
-        try:
-            yield
-        finally:
-            lock.truncate(0)  # this process may live on
+        yield
 
 
 def recorded(own: Path) -> ProcessRecord | None:
     """The host that lives; else the last that was recorded. It records itself too, if who started it could not."""
-    found = [one for one in (_decode(own / RECORD), _decode(own / LOCK)) if one is not None]
-    return next((one for one in found if alive(one)), found[0] if found else None)
-
-
-def _decode(path: Path) -> ProcessRecord | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ProcessRecord)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    found = [one for one in (processes.holder(own / RECORD), processes.holder(own / LOCK)) if one is not None]
+    return next((one for one in found if processes.alive(one)), found[0] if found else None)
 
 
 class ShortPaths:

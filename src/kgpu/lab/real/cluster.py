@@ -20,7 +20,7 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.lab import lock, processes
+from kgpu.lab import lock, port, processes
 from kgpu.lab.ground import labs_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import REAL, About, NodeHardware
@@ -247,14 +247,7 @@ class RealLab:
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
         """What kubectl prints. Raises LabError with kubectl's message when it fails."""
-        done = self.kubectl_run(*arguments, stdin=stdin, timeout=timeout)
-        if done.returncode != 0:
-            raise LabError(
-                f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}",
-                "kubectl to succeed",
-                'see "kgpu lab status" and the logs in the lab\'s folder',
-            )
-        return done.stdout
+        return port.kubectl(self, *arguments, stdin=stdin, timeout=timeout)
 
     def node(self) -> Any:
         """The Node object, decoded."""
