@@ -121,6 +121,33 @@ async def test_a_slow_disk_delays_no_answer(node: Node, monkeypatch: pytest.Monk
         freed.set()
 
 
+async def test_a_save_under_way_at_the_end_does_not_undo_the_last_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed, saving, save = threading.Event(), threading.Event(), run.roster.save
+    ended: list[tuple[str, ...]] = []
+
+    def slow_at_first(*args: Any) -> Any:
+        if not saving.is_set():
+            saving.set()
+            assert freed.wait(20)
+        problem = save(*args)
+        ended.append(args[1].resources)
+        return problem
+
+    monkeypatch.setattr(run.roster, "save", slow_at_first)
+    node.start()
+    await node.until(saving.is_set)
+    await node.offers(gpu=8)  # known after the save began
+    assert node.task is not None
+    node.task.cancel()
+    asyncio.get_running_loop().call_later(0.1, freed.set)
+    await node.stop()
+    kept = run.roster.load(node.folder / "state", source="driver", boot=run.roster.boot_id())[0]
+    assert kept.resources == (GPU,)
+    assert ended[-1] == (GPU,) and len(ended) == 2  # nothing is still being written
+
+
 async def test_a_full_disk_is_told_once_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "SAVE_RETRY_SECONDS", 0.02)
     (node.folder / "state").write_text("a file where the folder should be")

@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
@@ -35,6 +35,9 @@ from kgpu.hw.port import EventKind, Inventory, Reader
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 REREAD_SECONDS = 10.0
 """How often the inventory is read without an event; events are the rule, this is the net."""
@@ -130,6 +133,7 @@ class _Plugin:
         self._cdi_problem = ""
         self._told_socket = False
         self._state: tuple[bool, str] | None = None
+        self._writing: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
         first = await self._ctx.config.next(None)
@@ -293,7 +297,7 @@ class _Plugin:
             return planned
         try:
             # In a thread: answers to the kubelet must not wait for files.
-            await beside(write, inventory, settings)
+            await self._write(write, inventory, settings)
         except UserError as problem:
             if problem.one_line() != self._cdi_problem:
                 self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
@@ -352,7 +356,7 @@ class _Plugin:
             memory = self._memory()
             if roster.coarse(memory) == roster.coarse(self._saved):
                 continue
-            problem = await beside(roster.save, self._ctx.state_dir, memory)
+            problem = await self._write(roster.save, self._ctx.state_dir, memory)
             if problem is None:
                 self._saved, told = memory, False
                 continue
@@ -367,11 +371,26 @@ class _Plugin:
         return replace(self._core.memory, resources=tuple(sorted(self._offers)))
 
     async def _remember_last(self) -> None:
-        memory = self._memory()
-        if self._unsaved.is_set() and memory != self._saved:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_SAVE_SECONDS):
-                    await beside(roster.save, self._ctx.state_dir, memory)
+        memory, under_way = self._memory(), set(self._writing)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SAVE_SECONDS):
+                # What was under way goes on in its thread: it must not end after, and undo, the last save.
+                if under_way:
+                    await asyncio.wait(under_way)
+                if memory != self._saved and (under_way or self._unsaved.is_set()):
+                    await self._write(roster.save, self._ctx.state_dir, memory)
+
+    async def _write(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Write files in a thread, for as long as it takes; the end of the run waits for it a little."""
+        task = asyncio.create_task(beside(write, *args, **kwargs))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+        return await asyncio.shield(task)
+
+    def _written(self, task: asyncio.Task[Any]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever still waits for it hears of it
 
     def _tell_state(self) -> None:
         state = self._present_state()
