@@ -145,7 +145,8 @@ async def test_a_save_under_way_at_the_end_does_not_undo_the_last_one(
     await node.stop()
     kept = run.roster.load(node.folder / "state", source="driver", boot=run.roster.boot_id())[0]
     assert kept.resources == (GPU,)
-    assert ended[-1] == (GPU,) and len(ended) == 2  # nothing is still being written
+    assert ended[-1] == (GPU,)
+    assert len(ended) == 2  # nothing is still being written
 
 
 async def test_a_full_disk_is_told_once_and_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
