@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, measures, nodes
+from bench import churn, measures, nodes, operator
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -127,6 +127,42 @@ MEASUREMENTS: Final = (
         "help",
         (Figure("wall", "kgpu --help, wall time", "ms", 100),),
         lambda world: {"wall": measures.command(world, "--help")},
+    ),
+    Measurement(
+        "operator-1000",
+        (
+            Figure("labelled", "embedded API, 1,000 nodes, ClusterPolicy to all labelled", "s", 5),
+            Figure("objects", "the same, to all objects applied", "s", 1),
+            Figure("settled", "the same, to nothing left to do for two seconds", "s"),
+            Figure("rss", "operator with 1,000 nodes, RSS", "MiB", 100),
+            Figure("pss", "the same, PSS", "MiB"),
+            Figure("cpu", "the same, CPU until all were labelled", "s"),
+            Figure("idle writes", "the same, writes in 30 s at rest", "", 0),
+            Figure("idle cpu", "the same, CPU at rest", "% of a core"),
+        ),
+        lambda world: operator.nodes(world, 1000),
+    ),
+    Measurement(
+        "operator-5000",
+        (
+            Figure("labelled", "embedded API, 5,000 nodes, ClusterPolicy to all labelled", "s"),
+            Figure("objects", "the same, to all objects applied", "s"),
+            Figure("rss", "operator with 5,000 nodes, RSS", "MiB"),
+            Figure("pss", "the same, PSS", "MiB"),
+            Figure("cpu", "the same, CPU until all were labelled", "s"),
+        ),
+        lambda world: operator.nodes(world, 5000),
+    ),
+    Measurement(
+        "operator-real-1000",
+        (
+            Figure("labelled", "real API server, 1,000 nodes, ClusterPolicy to all labelled", "s", 5),
+            Figure("objects", "the same, to all objects applied", "s", 1),
+            Figure("rss", "operator with 1,000 nodes, RSS", "MiB", 100),
+            Figure("pss", "the same, PSS", "MiB"),
+            Figure("cpu", "the same, CPU until all were labelled", "s"),
+        ),
+        lambda world: operator.nodes(world, 1000, real=True),
     ),
     Measurement(
         "nodes-1000",

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from kgpu.base.errors import ConfigError
 from kgpu.cli.labels import labels
+from kgpu.cli.validate import validate
 from kgpu.deviceplugin.allocate import allocate
 from kgpu.deviceplugin.config import resolve
 from kgpu.deviceplugin.model import HostFacts
@@ -171,3 +172,10 @@ def test_d81_both_80gb_cards_pass_the_memory_rule(sim_root: MakeRoot, tmp_path: 
     }
     assert sizes == {"dgx-a100-80g": 81920, "hgx-h100": 81559}
     assert all(size > 79000 for size in sizes.values())
+
+
+def test_b35_d09_validating_by_hand_prints_what_the_sample_prints(sim_root: MakeRoot) -> None:
+    result = CliRunner().invoke(validate, ["--only", "driver,cuda", "--root", str(sim_root("hgx-h100", gpus=1))])
+    assert result.exit_code == 0, result.output
+    assert "[Vector addition of 50000 elements]" in result.output
+    assert result.output.endswith("Test PASSED\n")

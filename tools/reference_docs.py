@@ -1,4 +1,4 @@
-"""Writes the tables of flags in docs/reference from the tables that the programs run on.
+"""Writes the tables in docs/reference from the tables that the programs run on.
 
 ``python tools/reference_docs.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. Only what
 stands between the marks ``<!-- generated: NAME -->`` and ``<!-- end -->`` is touched.
@@ -13,6 +13,10 @@ from pathlib import Path
 
 from kgpu.deviceplugin.config import FLAGS
 from kgpu.discovery.config import OPTIONS
+from kgpu.formats.crd import common, core
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.fields import Type, rows
+from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.hw.fake import profiles
 from kgpu.hw.fake.operate import FAULTS
 from kgpu.hw.fake.settings import SETTINGS
@@ -81,6 +85,57 @@ def _samples() -> str:
     return _table(("sample", "image names (regular expression)"), [(s.name, f"`{s.pattern}`") for s in samples.SAMPLES])
 
 
+BLOCKS = (
+    common.Image, common.EnvImage, common.Container, common.Component, common.SideContainer, common.Resources,
+    common.EnvVar, common.Probe, common.Rdma, common.UpgradePolicy, core.ServiceMonitor,
+)  # fmt: skip
+BLOCK_NAMES = {block: f"{block.__name__[0].lower()}{block.__name__[1:]}" for block in BLOCKS}
+
+
+def _words(kind: Type) -> str:
+    """A field's type; a shared block by its name."""
+    if kind.items or kind.values:
+        return f"{'list' if kind.items else 'map'} of {_words(kind.items or kind.values)}"  # type: ignore[arg-type]
+    if kind.struct:
+        block = next((BLOCK_NAMES[base] for base in kind.struct.__mro__ if base in BLOCK_NAMES), "")
+        home = "Prometheus" if kind.struct is core.RelabelConfig else "Kubernetes"
+        return block or (f"{home} {kind.struct.__name__}" if kind.struct.__module__ == core.__name__ else "section")
+    if kind.enum:
+        return ", ".join(f"`{word}`" if word else "empty" for word in kind.enum)
+    return "int or string" if kind.int_or_string else {bool: "bool", int: "int", str: "string"}[kind.scalar or str]
+
+
+def _crd_rows(struct: type, above: str = "") -> list[tuple[str, ...]]:
+    """The fields of a struct that its shared base does not have, and those of the sections in it."""
+    found = []
+    inherited = {
+        (row.name, str(row.default)) for base in struct.__mro__[1:] if base in BLOCK_NAMES for row in rows(base)
+    }
+    for row in rows(struct):
+        if (row.name, str(row.default)) in inherited:
+            continue
+        inner = row.type.items or row.type
+        default = "always there" if row.default == {} else _default(row.default)
+        default = "required" if row.required else default
+        found.append((f"`{above}{row.name}`", _words(row.type), default, row.doc))
+        if inner.struct and inner.struct not in BLOCK_NAMES and inner.struct.__module__ != core.__name__:
+            found += _crd_rows(inner.struct, f"{above}{row.name}{'[]' if row.type.items else ''}.")
+    return found
+
+
+def _crd(struct: type) -> str:
+    return _table(("field of `spec`", "type", "default", "meaning"), _crd_rows(struct))
+
+
+def _blocks() -> str:
+    found = []
+    for block in BLOCKS:
+        base = next((BLOCK_NAMES[base] for base in block.__mro__[1:] if base in BLOCK_NAMES), "")
+        own = [(BLOCK_NAMES[block], *row) for row in _crd_rows(block)]
+        found += [(BLOCK_NAMES[block], f"all of {base}", "", "", "")] * bool(base) + own
+    return _table(("block", "field", "type", "default", "meaning"), found)
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "device-plugin-flags": lambda: _flags(FLAGS),
     "labels-flags": lambda: _flags(OPTIONS),
@@ -89,6 +144,9 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "faults": _faults,
     "scenarios": _scenarios,
     "samples": _samples,
+    "clusterpolicy": lambda: _crd(ClusterPolicySpec),
+    "nvidiadriver": lambda: _crd(NVIDIADriverSpec),
+    "crd-blocks": _blocks,
 }
 
 

@@ -12,7 +12,7 @@ say() {
 
 if [ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ] && [ "${KGPU_SKIP_REAL:-0}" != 1 ]; then
     say "programs of the real cluster (built once, then cached)"
-    if ! "$python" -m kgpu lab build --install-tools; then
+    if ! "$python" -m kgpu lab build --install-tools --helm; then
         [ "${KGPU_REQUIRE_REAL:-0}" != 1 ] || exit 1
         say "the tests on the real cluster will be skipped"
     fi

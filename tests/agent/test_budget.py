@@ -35,13 +35,13 @@ HOSTED = """
 import asyncio, sys
 from pathlib import Path
 from kgpu.agent.options import AgentOptions, LabelsSink
-from kgpu.agent.roles import ROLES
+from kgpu.agent.roles import choose_roles
 from kgpu.agent.run import Agent
 
 async def main():
     root, folder = Path(sys.argv[1]), Path(sys.argv[2])
     agent = Agent(AgentOptions(roles=(), root=root, env={}, state_dir=folder / "state", kubelet_socket=folder / "none.sock",
-                               labels_sink=LabelsSink.FILE, labels_file=folder / "labels"), ROLES)
+                               labels_sink=LabelsSink.FILE, labels_file=folder / "labels"), choose_roles(["deviceplugin", "labels"]))
     task = asyncio.create_task(agent.run())
     async with asyncio.timeout(60):
         while not (folder / "labels").exists():
@@ -63,6 +63,44 @@ def test_a_running_agent_has_loaded_only_what_it_needs(sim_root, tmp_path):
     assert "kgpu.deviceplugin.run" in modules
     assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER) & modules
     assert len(modules) <= MODULE_LIMIT, f"{len(modules)} modules"
+
+
+AUTO = """
+import asyncio, sys
+from pathlib import Path
+from kgpu.agent.auto import AutoAgent
+from kgpu.agent.options import AgentOptions
+from kgpu.formats.agent_config import AgentConfig, RoleConfig, encode
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.port import CONFIG_MAPS, NODES
+
+async def main():
+    folder, api = Path(sys.argv[1]), FakeApi()
+    roles = {"features": RoleConfig(), **dict.fromkeys(("deviceplugin", "labels", "toolkit", "validator"), RoleConfig(label="x"))}
+    api.put(NODES, {"metadata": {"name": "n"}})
+    document = {"agent.json": encode(AgentConfig(roles=roles, driver_install_dir=str(folder)))}
+    api.put(CONFIG_MAPS, {"metadata": {"name": "kgpu-agent", "namespace": "ns"}, "data": document})
+    options = AgentOptions(auto=True, node_name="n", namespace="ns", kubeconfig="given", env={}, state_dir=folder)
+    agent = AutoAgent(options, api=api)
+    task = asyncio.create_task(agent.run())
+    async with asyncio.timeout(60):
+        while not (await api.get(NODES, "n"))["metadata"].get("annotations"):
+            await asyncio.sleep(0.01)
+    agent.stop.set()
+    await task
+    print(*sorted(sys.modules))
+
+asyncio.run(main())
+"""
+ONLY_WITH_ACCELERATORS = {"kgpu.deviceplugin.run", "kgpu.discovery.run", "kgpu.hw.nvidia.client", "kgpu.validator.run"}
+
+
+def test_an_agent_under_the_operator_loads_no_role_that_is_not_for_its_node(tmp_path):
+    done = subprocess.run([sys.executable, "-c", AUTO, tmp_path], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    assert "kgpu.discovery.features.run" in modules
+    assert not (NEVER | ONLY_WITH_ACCELERATORS | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER) & modules
 
 
 def pss_mib(pid: int) -> float:

@@ -196,3 +196,32 @@ def test_every_flag_of_the_components_is_there():
     names = {name for parameter in command.agent.get_params(click.Context(command.agent)) for name in parameter.opts}
     assert {row.flag for row in FLAGS} <= names
     assert {row.flag for row in OPTIONS if row.attr not in command.REPLACED_LABEL_OPTIONS} <= names
+
+
+def test_auto_needs_to_know_its_node(capsys):
+    assert "--auto needs to know which node this is" in refused(capsys, "--auto")
+
+
+def test_auto_needs_the_operators_namespace(capsys):
+    assert "NAMESPACE" in refused(capsys, "--auto", "--node-name", "n", "--namespace", "")
+
+
+def test_auto_takes_its_environment(monkeypatch):
+    for variable, value in {"NODE_NAME": "n", "NAMESPACE": "gpu", "KGPU_HOST_ROOT": "/host", "KGPU_AUTO": "1"}.items():
+        monkeypatch.setenv(variable, value)
+    context = command.agent.make_context("agent", [])
+    given = {name: value for name, value in context.params.items() if name not in {"log_level", "log_format"}}
+    options = command.build_options(given, {})
+    assert (options.auto, options.node_name, options.namespace) == (True, "n", "gpu")
+    assert (options.host_root, options.validations_dir) == (Path("/host"), None)
+
+
+def test_the_gate_is_off_unless_a_folder_is_named():
+    assert build().validations_dir is None
+    assert build("--wait-for-validation", "/v").validations_dir == Path("/v")
+
+
+def build(*words: str):
+    context = command.agent.make_context("agent", list(words))
+    given = {name: value for name, value in context.params.items() if name not in {"log_level", "log_format"}}
+    return command.build_options(given, {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -150,6 +151,68 @@ class Contract:
         assert both["data"] == {"x": "1", "y": "2", "z": "2"}, "applying takes fields over"
         left = await api.apply(CONFIG_MAPS, place.config_map("a", {}), manager="one")
         assert left["data"] == {"y": "2", "z": "2"}, "what only one manager had goes with it"
+
+    async def test_apply_without_force_is_refused_where_another_has_another_value(
+        self, api: KubeApi, place: Place
+    ) -> None:
+        await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "1"}), manager="one")
+        same = await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "1"}), manager="two", force=False)
+        assert same["data"] == {"x": "1"}, "the same value is no conflict"
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "2"}), manager="two", force=False)
+        assert caught.value.conflict
+        await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "2"}), manager="two")
+        left = await api.apply(CONFIG_MAPS, place.config_map("a", {}), manager="one")
+        assert left["data"] == {"x": "2"}, "who lost a field to force does not remove it"
+
+    async def test_who_changes_a_field_takes_it_from_its_manager(self, api: KubeApi, place: Place) -> None:
+        await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "1", "y": "1"}), manager="one")
+        name = f"{place.prefix}-a"
+        await api.patch(CONFIG_MAPS, name, {"data": {"x": "2"}}, namespace=place.namespace)
+        found = await api.get(CONFIG_MAPS, name, namespace=place.namespace)
+        assert found is not None
+        entries = [entry for entry in found["metadata"]["managedFields"] if entry["manager"] == "one"]
+        assert [set(entry["fieldsV1"]["f:data"]) - {"."} for entry in entries] == [{"f:y"}]
+
+    async def test_a_patch_may_insist_on_the_version(self, api: KubeApi, place: Place) -> None:
+        made = await api.create(CONFIG_MAPS, place.config_map("a", {"x": "1"}))
+        change: Object = {"metadata": {"resourceVersion": version_of(made)}, "data": {"x": "2"}}
+        found = await api.patch(CONFIG_MAPS, name_of(made), change, namespace=place.namespace)
+        assert found["data"] == {"x": "2"}
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.patch(CONFIG_MAPS, name_of(made), change, namespace=place.namespace)
+        assert caught.value.conflict
+
+    async def test_lists_project_and_select_by_a_label_that_is_there(self, api: KubeApi, place: Place) -> None:
+        for name, labels in (("a", {"mark": "1"}), ("b", {"mark": ""}), ("c", {})):
+            await api.create(CONFIG_MAPS, place.config_map(name, {"k": "v"}, {**labels, "test": place.prefix}))
+        selector = Selector(labels=(("test", place.prefix),), has=("mark",))
+
+        def lean(obj: Object) -> Object:
+            return {"metadata": {"name": name_of(obj), "resourceVersion": version_of(obj)}, "of": obj["kind"]}
+
+        listing = await api.list(CONFIG_MAPS, namespace=place.namespace, selector=selector, project=lean)
+        assert sorted(name_of(item).removeprefix(place.prefix) for item in listing.items) == ["-a", "-b"]
+        assert {(item["of"], "data" in item) for item in listing.items} == {("ConfigMap", False)}
+
+    async def test_metadata_alone_is_the_same_kind(self, api: KubeApi, place: Place) -> None:
+        lean = dataclasses.replace(CONFIG_MAPS, metadata_only=True)
+        assert lean == CONFIG_MAPS
+        await api.create(CONFIG_MAPS, place.config_map("a", {"k": "v"}, {"mark": "1"}))
+        selector = Selector.named(f"{place.prefix}-a")
+        listing = await api.list(lean, namespace=place.namespace, selector=selector)
+        (found,) = listing.items
+        assert (found["apiVersion"], found["kind"], found["metadata"]["labels"]["mark"]) == ("v1", "ConfigMap", "1")
+        events = api.watch(lean, listing.resource_version, namespace=place.namespace, selector=selector)
+        async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
+            await api.delete(CONFIG_MAPS, f"{place.prefix}-a", namespace=place.namespace)
+            assert await take(open_events, 1) == [(Change.DELETED, f"{place.prefix}-a")]
+
+    async def test_the_server_says_what_it_serves(self, api: KubeApi, place: Place) -> None:
+        await api.create(CONFIG_MAPS, place.config_map("a"))
+        served = await api.discover()  # type: ignore[attr-defined]
+        assert served.version >= (1, 30)
+        assert CONFIG_MAPS in served.resources
 
     async def test_managed_fields_tell_who_applied_which_label(self, api: KubeApi, place: Place) -> None:
         await api.apply(CONFIG_MAPS, place.config_map("a", labels={"mine": "1", "a.b/c": "2"}), manager="one")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from kgpu.base.clock import VirtualClock
+from kgpu.base.clock import VirtualClock, settle
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import CONFIG_MAPS, Object, Selector
@@ -143,3 +143,28 @@ async def test_selector_and_projection_bound_what_is_kept() -> None:
     assert "managedFields" not in obj["metadata"]
     with pytest.raises(TypeError):
         informer.objects["n", "x"] = {}  # type: ignore[index]
+
+
+async def test_what_was_learned_is_known_at_once_and_is_no_news_twice() -> None:
+    api, changes = FakeApi(), []
+    informer = Informer(api, Scope(CONFIG_MAPS, "n"), on_change=lambda change, obj: changes.append(change))
+    task = asyncio.create_task(informer.run())
+    try:
+        await informer.synced.wait()
+        made = api.put(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "n"}, "data": {"x": "1"}})
+        before = informer.revision
+        await informer.learn(made)
+        assert informer.objects["n", "a"]["data"] == {"x": "1"}
+        assert informer.revision > before
+        newer = api.put(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "n"}, "data": {"x": "2"}})
+        await informer.learn(newer)
+        await informer.learn(made)
+        assert informer.objects["n", "a"]["data"] == {"x": "2"}, "older news does not count"
+        await api.delete(CONFIG_MAPS, "a", namespace="n")
+        await settle(50)
+        assert not informer.objects
+        await informer.learn(newer)
+        assert not informer.objects, "what the watch has seen end does not come back"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -165,6 +165,17 @@ def test_plan_survives_the_wire_and_names_every_program() -> None:
     assert AGENT not in {process.name for process in _plan(agent=False).processes}
 
 
+def test_the_api_server_writes_down_what_is_asked_only_where_that_is_wanted() -> None:
+    paths = Paths(Path("/lab"))
+    for audit in (False, True):
+        spec = LabSpec(audit=audit)
+        plan = make_plan(spec, paths, Network(0), bin_dir=Path("/b"), environ={})
+        api = next(process for process in plan.processes if process.name == "kube-apiserver")
+        texts = configs.files(spec, paths, Network(0), bin_dir="/b", snapshotter="overlayfs")
+        assert (f"--audit-log-path={paths.audit_log}" in api.argv) is audit
+        assert ("/lab/config/audit.yaml" in texts) is audit
+
+
 def test_configs_are_what_their_readers_expect() -> None:
     paths = Paths(Path("/lab"))
     texts = configs.files(LabSpec(), paths, Network(0), bin_dir="/b", snapshotter="overlayfs")

@@ -12,7 +12,7 @@ from typing import Any
 from kgpu.agent.http import Address
 from kgpu.base.errors import ConfigError
 from kgpu.formats.config_choice import Fallback
-from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE
+from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE, STATE_DIR
 
 
 class LabelsSink(enum.StrEnum):
@@ -38,10 +38,20 @@ class AgentOptions:
     """Everything the agent is told. ``root`` is the driver root as this process sees it, None for its own ``/``.
 
     ``plugin_overrides`` and ``labels_overrides`` are component flags that were given, by the components' own names.
+    ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the files that the device
+    plugin waits for before it offers anything, None to wait for nothing. ``toolkit_expected``: something on this node
+    writes CDI specs, which the validator then looks for. ``foreign_nfd``: another node feature
+    discovery is known to work in this cluster.
     """
 
-    roles: tuple[str, ...]
+    roles: tuple[str, ...] = ()
+    auto: bool = False
     root: Path | None = None
+    host_root: Path = Path("/")
+    driver_install_dir: Path = Path(DRIVER_INSTALL_DIR)
+    validations_dir: Path | None = None
+    toolkit_expected: bool = True
+    foreign_nfd: bool = False
     node_name: str = ""
     kubeconfig: str = ""
     namespace: str = ""
@@ -54,7 +64,7 @@ class AgentOptions:
     labels_file: Path = Path(NFD_FEATURE_FILE)
     cdi_dir: Path = Path(CDI_DIR)
     health_address: Address | None = None
-    state_dir: Path = Path("/var/lib/kgpu")
+    state_dir: Path = Path(STATE_DIR)
     shutdown_seconds: float = 10.0
     plugin_overrides: Mapping[str, Any] = field(default_factory=dict)
     labels_overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +100,7 @@ class AgentOptions:
             "--config-map": self.config_map is not None,
             "--labels-sink nodefeature": self.labels_sink is LabelsSink.NODE_FEATURE,
             "--labels-sink node": self.labels_sink is LabelsSink.NODE,
+            "--auto": self.auto,
         }
         for option, used in needs_node.items():
             if used and not self.node_name:
@@ -98,6 +109,12 @@ class AgentOptions:
                     "the node's name in --node-name or NODE_NAME",
                     "set NODE_NAME from the pod's spec.nodeName",
                 )
+        if self.auto and not self.namespace:
+            raise ConfigError(
+                "--auto needs to know where the operator's configuration is",
+                "the operator's namespace in --namespace or NAMESPACE",
+                "set NAMESPACE from the pod's metadata.namespace",
+            )
 
 
 def parse_config_map(text: str, namespace: str) -> ConfigMapRef:

@@ -57,10 +57,13 @@ EXTRAS: Final = (
 
 
 class PluginSpecs:
-    """A device plugin's ``cdi_writer``. ``seen`` is the driver root as this process sees it."""
+    """A device plugin's ``cdi_writer``. ``seen`` is the driver root as this process sees it; ``on_write`` is told each
+    file that is as it should be.
+    """
 
-    def __init__(self, seen: Path, folder: Path) -> None:
+    def __init__(self, seen: Path, folder: Path, *, on_write: Callable[[Path], None] | None = None) -> None:
         self._seen = seen
+        self._on_write = on_write or (lambda _path: None)
         self._folder = folder
         self._written: tuple[Hashable, dict[Path, str]] = (None, {})
 
@@ -76,6 +79,7 @@ class PluginSpecs:
         }
         for path, text in texts.items():
             _write(path, text)
+            self._on_write(path)
         self._written = (key, texts)
 
     def _gpus(self, inventory: Inventory, settings: Settings, root: DriverRoot) -> Spec:

@@ -22,6 +22,7 @@ from kgpu.formats.config_choice import ConfigText
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 3.0  # seconds; a reachable API server answers in a fraction of one
+CONFIG_MEMORY: Final = "config.json"
 _FIELDS: Final = {"name", "text"}
 
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from kgpu.agent import node_roles
+from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.remembered import FollowedConfig
 from kgpu.agent.shared import SharedReader
 from kgpu.base.decision import DecisionSink
 from kgpu.base.errors import ConfigError
+from kgpu.base.http import Response
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.supervise import RoleHandle
 from kgpu.kube.port import KubeApi
@@ -29,25 +32,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the agent shares among its roles. ``api`` connects on first use and raises KubeError when it can't."""
+    """What the agent shares among its roles. ``api`` connects on first use and raises KubeError when it can't.
+
+    ``files`` takes down what a role writes on the host outside ``state_dir``, for the day kgpu leaves. ``pages`` are
+    served beside the status pages, by path.
+    """
 
     options: AgentOptions
     reader: SharedReader
     config: FollowedConfig
     decide: DecisionSink
     api: Callable[[], KubeApi]
+    files: HostFiles | None = None
+    pages: dict[str, Callable[[], Response]] = field(default_factory=dict)
 
 
 RoleStart: TypeAlias = Callable[[Host, RoleHandle], Awaitable[None]]
+Withdraw: TypeAlias = Callable[[KubeApi, AgentOptions], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One row: what it is called, other names people know it by, and how it is run."""
+    """One row: what it is called, other names people know it by, and how it is run.
+
+    ``hardware``: it reads accelerators through ``Host.reader``, so it starts again when the driver's place changes, and
+    the hardware child runs only while such a role does. ``flags`` gives the rows of the flags that it can be told in
+    ``RoleConfig.args``, by the name of the field of ``AgentOptions`` that takes them. ``withdraw`` takes away what the
+    role has published in the cluster, when the policy wants it on no node any more.
+    """
 
     name: str
     start: RoleStart
     aliases: tuple[str, ...] = ()
+    hardware: bool = True
+    flags: Callable[[], tuple[str, tuple[Any, ...]]] | None = None
+    withdraw: Withdraw | None = None
 
 
 def _on_state(handle: RoleHandle) -> Callable[[bool, str], None]:
@@ -68,14 +87,16 @@ async def _configured(host: Host, handle: RoleHandle) -> None:
         await host.config.next(None)
 
 
-def _spec_writer(options: AgentOptions) -> CdiWriter:
+def _spec_writer(options: AgentOptions, files: HostFiles | None) -> CdiWriter:
     writers: list[PluginSpecs] = []
 
     def write(inventory: Inventory, settings: Settings) -> None:
         if not writers:  # imported only where answers refer to CDI
             from kgpu.agent.plugin_specs import PluginSpecs
 
-            writers.append(PluginSpecs(options.root or Path("/"), options.cdi_dir))
+            writers.append(
+                PluginSpecs(options.root or Path("/"), options.cdi_dir, on_write=files.wrote if files else None)
+            )
         writers[0](inventory, settings)
 
     return write
@@ -87,10 +108,10 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
     options = host.options
     await _configured(host, handle)
     view = host.reader.view()
-    async with _closing(view):
+    async with _closing(view), node_roles.behind_gate(host, handle, view) as reader:
         await run(
             DevicePluginContext(
-                reader=view,
+                reader=reader,
                 config=host.config,
                 report=host.decide,
                 state_dir=options.state_dir,
@@ -98,7 +119,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 cdi_dir=options.cdi_dir,
                 overrides=options.plugin_overrides,
                 env=options.env,
-                cdi_writer=_spec_writer(options),
+                cdi_writer=_spec_writer(options, host.files),
                 on_state=_on_state(handle),
             )
         )
@@ -159,9 +180,66 @@ def _publisher(host: Host) -> Any:
     return make[options.sink]()
 
 
+async def _features(host: Host, handle: RoleHandle) -> None:
+    from kgpu.discovery.features.publish import MemoryFeatures, NodeFeatureLabels
+    from kgpu.discovery.features.run import FeaturesContext, run
+
+    options = host.options
+    known = options.has_api_server and options.node_name
+    await run(
+        FeaturesContext(
+            publisher=NodeFeatureLabels(host.api(), node=options.node_name) if known else MemoryFeatures(),
+            roots=tuple(
+                dict.fromkeys((options.host_root, options.driver_install_dir, options.root or options.host_root))
+            ),
+            report=host.decide,
+            on_state=_on_state(handle),
+            foreign=options.foreign_nfd,
+        )
+    )
+
+
+async def _withdraw_features(api: KubeApi, options: AgentOptions) -> None:
+    from kgpu.discovery.features.publish import NodeFeatureLabels
+    from kgpu.discovery.features.run import withdraw
+
+    await withdraw(NodeFeatureLabels(api, node=options.node_name))
+
+
+async def _withdraw_labels(api: KubeApi, options: AgentOptions) -> None:
+    for sink in (LabelsSink.NODE, LabelsSink.NODE_FEATURE):
+        await withdraw_sink(sink, api, options)
+
+
+async def withdraw_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> None:
+    """Take kgpu's accelerator labels away from one of the two places in the cluster. Raises KubeError."""
+    from kgpu.discovery.publish import withdraw_feature, withdraw_labels
+
+    if sink is LabelsSink.NODE:
+        await withdraw_labels(api, node=options.node_name)
+    else:
+        await withdraw_feature(api, node=options.node_name, namespace=options.namespace)
+
+
+def _plugin_flags() -> tuple[str, tuple[Any, ...]]:
+    from kgpu.deviceplugin.config import FLAGS
+
+    return "plugin_overrides", FLAGS
+
+
+def _label_flags() -> tuple[str, tuple[Any, ...]]:
+    from kgpu.discovery.config import OPTIONS
+
+    return "labels_overrides", OPTIONS
+
+
 ROLES: Final = (
-    Role("deviceplugin", _device_plugin, aliases=("device-plugin", "nvidia-device-plugin")),
-    Role("labels", _labels, aliases=("gfd", "gpu-feature-discovery")),
+    Role("deviceplugin", _device_plugin, aliases=("device-plugin", "nvidia-device-plugin"), flags=_plugin_flags),
+    Role("labels", _labels, aliases=("gfd", "gpu-feature-discovery"), flags=_label_flags, withdraw=_withdraw_labels),
+    Role("toolkit", node_roles.toolkit, aliases=("container-toolkit",), withdraw=node_roles.withdraw_toolkit),
+    Role("validator", node_roles.validator, aliases=("operator-validator",), withdraw=node_roles.withdraw_validator),
+    Role("node-status", node_roles.node_status, aliases=("node-status-exporter",), hardware=False),
+    Role("features", _features, aliases=("nfd", "node-features"), hardware=False, withdraw=_withdraw_features),
 )
 
 

@@ -11,37 +11,27 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.config_file import FileConfigSource
-from kgpu.agent.events import EventQueue
-from kgpu.agent.http import Address, StatusServer
+from kgpu.agent.http import StatusServer
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.remembered import DefaultConfig, FollowedConfig, RememberedConfig
+from kgpu.agent.process import POLICY, Process
+from kgpu.agent.remembered import CONFIG_MEMORY, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.roles import Host, Role
 from kgpu.agent.shared import SharedReader
-from kgpu.base.backoff import BackoffPolicy
-from kgpu.base.decision import Decision
-from kgpu.base.errors import HwError, UserError
-from kgpu.base.log import log_decision
+from kgpu.base.errors import HwError
 from kgpu.base.supervise import RoleHandle, Supervisor, stop_on_signals
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
 
 log = logging.getLogger(__name__)
 
-# A node's agent talks to few others, so it may look again soon: a driver or a socket that comes is used within seconds.
-POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
-DECISIONS_KEPT: Final = 50
-CONFIG_MEMORY: Final = "config.json"
 
-
-class Agent:
+class Agent(Process):
     """One agent. ``run`` returns when ``stop`` is set. ``open_reader`` and ``api`` stand in for the real ones."""
 
     def __init__(
@@ -52,26 +42,20 @@ class Agent:
         open_reader: Callable[[], Awaitable[Reader]] | None = None,
         api: KubeApi | None = None,
     ) -> None:
-        self.options = options
-        self.stop = asyncio.Event()
+        super().__init__(options, api=api)
         self._chosen = roles
-        self._begin = time.monotonic()
-        self._decisions: deque[tuple[float, Decision]] = deque(maxlen=DECISIONS_KEPT)
-        self._events = EventQueue()
-        self._api = api
-        self.address: Address | None = None
         self.reader = SharedReader(open_reader or self._open_reader)
         self.roles = Supervisor(policy=POLICY, on_decision=self.decide)
-        self.services = Supervisor(policy=POLICY, on_decision=self.decide)
         self._config: FollowedConfig = DefaultConfig()
 
     async def run(self) -> tuple[str, ...]:
         """Host the roles until ``stop``. Returns the names of what did not end. Raises UserError for a bad start."""
         warm = asyncio.create_task(self._warm_up())
-        server = StatusServer(self._routes())
+        server: StatusServer | None = None
         try:
             await asyncio.sleep(0)  # the child is on its way before the imports below take their time
-            await self._start(server)
+            server = await self.serve_pages(self._routes())
+            self._start()
             await self.stop.wait()
             log.info("stopping")
         finally:
@@ -80,33 +64,23 @@ class Agent:
         log.info("stopped")
         return stuck
 
-    async def _start(self, server: StatusServer) -> None:
+    def _start(self) -> None:
         options = self.options
-        if options.health_address is not None:
-            self.address = await server.start(options.health_address)
-            log.info("status pages at http://%s/statusz", self.address)
         self._config = self._config_source()
-        host = Host(options=options, reader=self.reader, config=self._config, decide=self.decide, api=self.api)
+        host = Host(
+            options=options,
+            reader=self.reader,
+            config=self._config,
+            decide=self.decide,
+            api=self.api,
+            pages=self.pages,
+        )
         for role in self._chosen:
             self.roles.start(role.name, _bind(role, host))
         self.services.start("config", self._follow_config)
         if options.has_api_server and options.node_name:
-            self.services.start("events", self._write_events)
+            self.services.start("events", self.write_events)
         log.info("kgpu %s: roles %s", __version__, ", ".join(role.name for role in self._chosen))
-
-    def decide(self, decision: Decision) -> None:
-        """Where every decision of every role goes: log, status page, Events."""
-        log_decision(log, decision)
-        self._decisions.append((time.time(), decision))
-        self._events.take(decision)
-
-    def api(self) -> KubeApi:
-        """The API server's client, made on first use. Raises KubeError."""
-        if self._api is None:
-            from kgpu.kube.client import connect
-
-            self._api = connect(self.options.kubeconfig)
-        return self._api
 
     def reload(self) -> None:
         """Look at the configuration now (SIGHUP)."""
@@ -152,32 +126,12 @@ class Agent:
                     handle.waiting(error.one_line())
                 await asyncio.sleep(1.0)
 
-    async def _write_events(self, handle: RoleHandle) -> None:
-        from kgpu.kube.events import NodeEvents
-
-        publisher = NodeEvents(self.api(), node=self.options.node_name)
-        handle.running()
-        await self._events.run(publisher)
-
-    async def _shut_down(self, server: StatusServer) -> tuple[str, ...]:
-        deadline = self.options.shutdown_seconds
-        stuck = [*await self.roles.stop(deadline), *await self.services.stop(1.0)]
-        closing: list[tuple[str, Coroutine[Any, Any, None]]] = [
-            ("status pages", server.close()),
-            ("hardware reader", self.reader.close()),
-        ]
-        if self._api is not None:
-            closing.append(("API client", self._api.close()))
-        for name, coroutine in closing:
-            try:
-                async with asyncio.timeout(2.0):
-                    await coroutine
-            except TimeoutError:
-                log.error("%s did not close in time", name)  # noqa: TRY400 - where it hangs is not in the traceback
-                stuck.append(name)
-            except UserError as error:
-                log.warning("%s: %s", name, error.one_line())
-        return tuple(stuck)
+    async def _shut_down(self, server: StatusServer | None) -> tuple[str, ...]:
+        stuck = [*await self.roles.stop(self.options.shutdown_seconds), *await self.services.stop(1.0)]
+        closing = [("hardware reader", self.reader.close())]
+        if server is not None:
+            closing.insert(0, ("status pages", server.close()))
+        return (*stuck, *await self.close_all(closing))
 
     def _routes(self) -> dict[str, Any]:
         return {
@@ -187,18 +141,11 @@ class Agent:
         }
 
     def _document(self) -> dict[str, Any]:
-        now = time.monotonic()
-        config = self._config.current()
-        return {
-            "version": __version__,
-            "node": self.options.node_name,
-            "uptime_seconds": round(now - self._begin, 1),
-            "roles": [status.role_row(role, now) for role in self.roles.statuses()],
-            "services": [status.role_row(service, now) for service in self.services.statuses()],
-            "config": status.config_row(config),
-            "hardware": status.hardware(self.reader.last_inventory, self.reader.last_error),
-            "decisions": [{"time": round(when, 3), **status.decision_row(one)} for when, one in self._decisions],
-        }
+        return self.document(
+            self.roles.statuses(),
+            config=status.config_row(self._config.current()),
+            hardware=status.hardware(self.reader.last_inventory, self.reader.last_error),
+        )
 
 
 def _bind(role: Role, host: Host) -> Any:

@@ -7,7 +7,7 @@ that work along with the one that waits. ``/readyz`` is about the roles.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kgpu.agent.http import Response
@@ -31,6 +31,23 @@ def readyz(roles: Iterable[RoleStatus]) -> Response:
         for role in rows
     ]
     ready = bool(rows) and all(role.ready for role in rows)
+    return Response(200 if ready else 503, "\n".join([*lines, "ready" if ready else "not ready", ""]))
+
+
+def readyz_auto(roles: Iterable[RoleStatus], off: Collection[str], *, known: bool, problem: str) -> Response:
+    """As ``readyz`` where roles come and go: those that are ``off`` on this node are no lack.
+
+    ``known``: there are orders at all. ``problem`` with them is told; the last good ones stay in force meanwhile.
+    """
+    rows = list(roles)
+    lines = [
+        f"[{'+' if role.ready else ' ' if role.name in off else '-'}]{role.name} {role.state}"
+        + (f": {role.reason}" if role.reason else "")
+        for role in rows
+    ]
+    orders = problem or ("known" if known else "not known yet")
+    lines.append(f"[{'+' if known and not problem else '-'}]orders {orders}")
+    ready = known and all(role.ready or role.name in off for role in rows)
     return Response(200 if ready else 503, "\n".join([*lines, "ready" if ready else "not ready", ""]))
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -25,23 +25,34 @@ from kgpu.cli._common import (
     run_async,
     with_state,
 )
-from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE
+from kgpu.formats.names import (
+    CDI_DIR,
+    DRIVER_INSTALL_DIR,
+    ENV_HOST_ROOT,
+    KUBELET_SOCKET,
+    NFD_FEATURE_FILE,
+    STATE_DIR,
+)
 
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DEFAULT_ROLES: Final = ("deviceplugin", "labels")
 SINKS: Final = ("auto", "nodefeature", "file", "node", "none")
 EXAMPLES: Final = """
 kgpu agent --roles deviceplugin,labels --node-name "$(hostname)"
 kgpu agent --roles deviceplugin --config-map gpu-operator/plugin-configs --default-config default
 kgpu agent --roles labels --labels-sink file --health-address 127.0.0.1:8090
+kgpu agent --auto --node-name "$NODE_NAME" --namespace gpu-operator
+kgpu agent --auto --roles deviceplugin --node-name "$NODE_NAME" --namespace gpu-operator
 """
 
 # (flag, environment, parameter, default, metavar, help) of what the agent itself is told.
 TEXT_OPTIONS: Final = (
-    ("--roles", ("KGPU_ROLES",), "roles", "deviceplugin,labels", "ROLES", "What to run, separated by commas."),
+    ("--roles", ("KGPU_ROLES",), "roles", None, "ROLES",
+     "What to run, separated by commas. Default: deviceplugin,labels; with --auto everything."),
     ("--root", ("KGPU_ROOT",), "root", "", "DIR", "The driver root here (and on the host: --driver-root)."),
     ("--node-name", ("NODE_NAME",), "node_name", "", "NAME", "This node's name in the cluster."),
     ("--kubeconfig", ("KUBECONFIG",), "kubeconfig", "", "FILE", "How to reach the API server. Default: in-cluster."),
@@ -56,7 +67,12 @@ TEXT_OPTIONS: Final = (
     ("--cdi-dir", ("CDI_DIR",), "cdi_dir", CDI_DIR, "DIR", "Where CDI specs are written."),
     ("--health-address", ("HEALTH_ADDRESS",), "health_address", "", "HOST:PORT",
      "Serve /healthz, /readyz and /statusz there."),
-    ("--state-dir", ("STATE_DIR",), "state_dir", "/var/lib/kgpu", "DIR", "What the agent remembers over restarts."),
+    ("--host-root", (ENV_HOST_ROOT,), "host_root", "/", "DIR", "The host's / as this process sees it."),
+    ("--driver-install-dir", ("DRIVER_INSTALL_DIR",), "driver_install_dir", DRIVER_INSTALL_DIR, "DIR",
+     "Where a driver container puts the driver; the operator's word counts with --auto."),
+    ("--wait-for-validation", ("WAIT_FOR_VALIDATION",), "validations_dir", "", "DIR",
+     "Offer devices only after the validator's files are in this folder."),
+    ("--state-dir", ("STATE_DIR",), "state_dir", STATE_DIR, "DIR", "What the agent remembers over restarts."),
 )  # fmt: skip
 
 
@@ -132,6 +148,13 @@ def overrides_for(component: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @click.command("agent", cls=AgentCommand, examples=EXAMPLES)
+@click.option(
+    "--auto",
+    is_flag=True,
+    envvar="KGPU_AUTO",
+    show_envvar=True,
+    help="Run the roles that the operator and the Node's labels ask for, of those in --roles if it is given.",
+)
 @agent_options
 @click.option(
     "--labels-sink",
@@ -149,20 +172,30 @@ def agent(*, log_level: str, log_format: str, **given: Any) -> None:
     A role that lacks something waits and says for what; the others run. SIGHUP reads the configuration again, SIGTERM
     ends the agent.
     """
-    from kgpu.agent.roles import choose_roles
-    from kgpu.agent.run import serve
     from kgpu.base.log import configure
 
     check_kubeconfig(click.get_current_context(), given["kubeconfig"])
-    options = settle(build_options(given, os.environ))
-    roles = choose_roles(options.roles)
+    running = _serve(build_options(given, os.environ))
     configure(level=log_level, form=log_format)
-    stuck = run_async(serve(options, roles))
+    stuck = run_async(running)
     if stuck:
         # What hangs would also hang the interpreter's own clean-up.
         logging.shutdown()
         sys.stderr.flush()
         os._exit(1)
+
+
+def _serve(options: AgentOptions) -> Coroutine[Any, Any, tuple[str, ...]]:
+    """The agent to run, its options settled. Raises ConfigError."""
+    if options.auto:
+        from kgpu.agent.auto import serve_auto
+
+        return serve_auto(options)
+    from kgpu.agent.roles import choose_roles
+    from kgpu.agent.run import serve
+
+    settled = settle(options)
+    return serve(settled, choose_roles(settled.roles))
 
 
 def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOptions:
@@ -177,8 +210,12 @@ def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOpti
     overrides = overrides_for("device plugin", given)
     namespace = given["namespace"]
     options = AgentOptions(
-        roles=tuple(word.strip() for word in given["roles"].split(",") if word.strip()),
+        roles=_words(given["roles"], () if given["auto"] else DEFAULT_ROLES),
+        auto=given["auto"],
         root=path("root"),
+        host_root=Path(given["host_root"]),
+        driver_install_dir=Path(given["driver_install_dir"]),
+        validations_dir=path("validations_dir"),
         node_name=given["node_name"],
         kubeconfig=given["kubeconfig"],
         namespace=namespace,
@@ -198,6 +235,10 @@ def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOpti
     )
     options.check()
     return options
+
+
+def _words(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    return default if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def settle(options: AgentOptions) -> AgentOptions:

@@ -27,7 +27,7 @@ from kgpu.cli._common import (
     run_async,
     with_state,
 )
-from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET
+from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET, STATE_DIR
 
 if TYPE_CHECKING:
     from kgpu.formats.config_choice import ConfigText
@@ -88,7 +88,7 @@ def device_plugin() -> None:
 )  # fmt: skip
 @click.option("--cdi-dir", envvar="CDI_DIR", default=CDI_DIR, show_default=True, metavar="DIR", help="For CDI specs.")
 @click.option(
-    "--state-dir", envvar="STATE_DIR", default="/var/lib/kgpu", show_default=True, metavar="DIR",
+    "--state-dir", envvar="STATE_DIR", default=STATE_DIR, show_default=True, metavar="DIR",
     help="What is remembered over restarts.",
 )  # fmt: skip
 @log_options

@@ -35,6 +35,7 @@ ENTRIES: Final = (
     Entry("node", "kgpu.cli.lab_node", "node_group", "Simulated nodes: add, list, remove."),
     Entry("hw", "kgpu.cli.lab_hw", "hw_group", "Simulated GPUs: make a driver root, change it, break it."),
     Entry("conform", "kgpu.cli.lab_run", "conform", "Play scenarios on both kinds of lab and compare."),
+    Entry("image", "kgpu.cli.lab_image", "image_group", "kgpu's own container image: make it, load it into a lab."),
     Entry("build", "kgpu.cli.lab_build", "build", "Build ahead of time what the labs are made of."),
 )
 EXAMPLES = """
@@ -74,6 +75,7 @@ def told_when_interrupted(there: Lab, folder: Path | None) -> Iterator[None]:
 
 UP_EXAMPLES: Final = """
 kgpu lab up
+kgpu lab up --operator
 kgpu lab up --profile l4 --gpus 2 --data ~/my-cluster
 kgpu lab up --real --profile dgx-a100-80g --gpus 4
 """
@@ -85,6 +87,7 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
 @click.option("--profile", default="hgx-h100", show_default=True, help="The simulated machine; see `kgpu lab hw list`.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Number of GPUs. Default: the profile's.")
 @click.option("--no-agent", is_flag=True, help="Start no kgpu agent on the node.")
+@click.option("--operator", is_flag=True, help="kgpu's own operator runs the agents, as in a real cluster.")
 @click.option("--no-node", is_flag=True, help="Embedded: begin without a node; see `kgpu lab node add`.")
 @click.option(
     "--data",
@@ -95,8 +98,8 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
 @click.option("--port", type=click.IntRange(1, 65535), help="Embedded: the API server's port. Default: a free one.")
 @click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
 def up(
-    *, name: str, folder: Path | None, real: bool, profile: str, gpus: int | None, no_agent: bool, no_node: bool,
-    data: Path | None, port: int | None, install_tools: bool,
+    *, name: str, folder: Path | None, real: bool, profile: str, gpus: int | None, no_agent: bool, operator: bool,
+    no_node: bool, data: Path | None, port: int | None, install_tools: bool,
 ) -> None:  # fmt: skip
     """Bring a cluster up; what is already there is kept."""
     made: Lab
@@ -109,7 +112,9 @@ def up(
         from kgpu.lab.embedded.model import FirstNode
 
         first = None if no_node else FirstNode(profile=profile, gpus=gpus, agent=not no_agent)
-        made = EmbeddedLab(name, folder, progress.for_terminal(), data=data, port=port or 0, first=first)
+        made = EmbeddedLab(
+            name, folder, progress.for_terminal(), data=data, port=port or 0, first=first, operator=operator
+        )
         if install_tools:
             from kgpu.lab.real import build
 

@@ -13,13 +13,16 @@ kgpu lab build
 kgpu lab build --embedded
 kgpu lab build --install-tools -o json
 """
+TITLES: Final = {"native": "simulated driver", "programs": "programs of the real cluster", "kubectl": "kubectl",
+                 "helm": "Helm"}  # fmt: skip
 
 
 @click.command("build", cls=ExampleCommand, examples=EXAMPLES)
 @click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
 @click.option("--embedded", is_flag=True, help="Only what the embedded lab needs: the simulated driver and kubectl.")
+@click.option("--helm", is_flag=True, help="Also Helm, which the tests of the chart use.")
 @output_option()
-def build(*, install_tools: bool, embedded: bool, output: str) -> None:
+def build(*, install_tools: bool, embedded: bool, helm: bool, output: str) -> None:
     """Build the simulated driver and the programs of the real cluster, once; later calls find them in the cache."""
     from kgpu.hw.fake.build import native_dir
     from kgpu.lab import progress
@@ -31,14 +34,12 @@ def build(*, install_tools: bool, embedded: bool, output: str) -> None:
     with reporter.step("the simulated driver"):
         native = native_dir()
     if embedded:
-        kubectl = real_build.ensure_kubectl(reporter)
-        if output == "json":
-            print_json({"native": str(native), "kubectl": kubectl})
-        else:
-            click.echo(f"simulated driver: {native}\nkubectl: {kubectl}")
-        return
-    programs = real_build.ensure_binaries(reporter)
-    if output == "json":
-        print_json({"native": str(native), "programs": str(programs)})
+        made = {"native": str(native), "kubectl": real_build.ensure_kubectl(reporter)}
     else:
-        click.echo(f"simulated driver: {native}\nprograms of the real cluster: {programs}")
+        made = {"native": str(native), "programs": str(real_build.ensure_binaries(reporter))}
+    if helm:
+        made["helm"] = real_build.ensure_helm(reporter)
+    if output == "json":
+        print_json(made)
+    else:
+        click.echo("\n".join(f"{TITLES[name]}: {where}" for name, where in made.items()))

@@ -35,13 +35,19 @@ class Entry:
     module: str
     attribute: str
     help: str
+    hidden: bool = False  # not in the list: it is there under a replaced program's name
 
 
 COMMANDS: Final = (
     Entry("agent", "kgpu.cli.agent", "agent", "Run a node's roles: device plugin, labels."),
     Entry("device-plugin", "kgpu.cli.device_plugin", "device_plugin", "The device plugin alone; try its choices."),
     Entry("labels", "kgpu.cli.labels", "labels", "Print or publish this node's accelerator labels."),
+    Entry("status", "kgpu.cli.status", "status", "What works in a cluster, what does not, why, and what to do."),
+    Entry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
+    Entry("validate", "kgpu.cli.validate", "validate", "Prove that this node can run GPU work."),
+    Entry("nvidia-validator", "kgpu.cli.validate", "peer", "The replaced validator's command line.", hidden=True),
     Entry("cdi", "kgpu.cli.cdi", "cdi", "Write and list CDI specs for containers."),
+    Entry("crds", "kgpu.cli.crds", "crds", "Install or remove the operator's custom resources."),
     Entry("lab", "kgpu.cli.lab", "lab", "Simulated accelerators and clusters to try and test with."),
     Entry("completion", "kgpu.cli.completion", "completion", "Shell completion for bash, zsh or fish."),
     Entry("version", "kgpu.cli.version", "version", "Print the version."),
@@ -51,7 +57,10 @@ COMMANDS: Final = (
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "nvidia-device-plugin": ("device-plugin", "run"),
     "gpu-feature-discovery": ("labels", "--daemon"),
+    "gpu-operator": ("operator", "run"),
+    "nvidia-validator": ("nvidia-validator",),
     "nvidia-ctk": (),
+    "manage-crds": ("crds",),
     "kubectl-gpu": (),
 }
 
@@ -107,7 +116,7 @@ class LazyGroup(ExampleGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         with formatter.section("Commands"):
-            formatter.write_dl([(entry.name, entry.help) for entry in self.entries.values()])
+            formatter.write_dl([(entry.name, entry.help) for entry in self.entries.values() if not entry.hidden])
 
 
 @click.group(

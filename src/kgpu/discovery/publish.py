@@ -17,7 +17,7 @@ from kgpu.base.files import write_atomic
 from kgpu.base.threads import beside
 from kgpu.discovery.lines import as_lines, from_lines
 from kgpu.formats import names
-from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, Object
+from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, KubeRefusedError, Object
 
 log = logging.getLogger(__name__)
 
@@ -186,8 +186,10 @@ class NodeLabelsPublisher:
     async def publish(self, labels: Mapping[str, str]) -> None:
         # With the uid, a Node that is deleted meanwhile is not made anew by the apply.
         uid = (await self._get())["metadata"]["uid"]
-        obj = {"metadata": {"name": self._node, "uid": uid, "labels": dict(labels)}}
-        await self._api.apply(NODES, obj, manager=names.LABELS_FIELD_MANAGER)
+        metadata: Object = {"name": self._node, "uid": uid}
+        if labels:  # a manager that names nothing at all is forgotten by the API server
+            metadata["labels"] = dict(labels)
+        await self._api.apply(NODES, {"metadata": metadata}, manager=names.LABELS_FIELD_MANAGER)
 
     async def close(self) -> None:
         return
@@ -201,6 +203,27 @@ class NodeLabelsPublisher:
                 "correct --node-name (NODE_NAME), or wait until the kubelet has registered",
             )
         return node
+
+
+async def withdraw_labels(api: KubeApi, *, node: str) -> None:
+    """Take the labels that kgpu has written to the Node away again. Raises KubeError."""
+    publisher = NodeLabelsPublisher(api, node=node)
+    if await publisher.published():
+        await publisher.publish({})
+
+
+async def withdraw_feature(api: KubeApi, *, node: str, namespace: str) -> None:
+    """Delete the node's NodeFeature if it is kgpu's own. Raises KubeError."""
+    name = names.NODE_FEATURE_PREFIX + node
+    try:
+        found = await api.get(NODE_FEATURES, name, namespace=namespace)
+    except KubeRefusedError as refused:
+        if refused.code in (403, 404):  # who may not read them, or has no such kind, has never written one
+            return
+        raise
+    managers = {entry.get("manager") for entry in (found or {"metadata": {}})["metadata"].get("managedFields") or ()}
+    if names.LABELS_FIELD_MANAGER in managers:
+        await api.delete(NODE_FEATURES, name, namespace=namespace)
 
 
 def _read(path: str) -> str:

@@ -112,3 +112,84 @@ TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 LAB_PROVISIONER: Final = "kgpu.dev/placeholder"
 LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 LABEL_INSTANCE_TYPE_BETA: Final = "beta.kubernetes.io/instance-type"
+
+# The operator: its CRDs, the labels that say what a node has and which operands it runs
+GPU_OPERATOR_NAMESPACE: Final = "gpu-operator"
+OPERATOR_FIELD_MANAGER: Final = "kgpu-operator"
+FEATURES_FIELD_MANAGER: Final = "kgpu-features"
+VALIDATOR_FIELD_MANAGER: Final = "kgpu-validator"
+LABEL_GPU_PRESENT: Final = "nvidia.com/gpu.present"
+LABEL_DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."
+LABEL_DEPLOY_OPERANDS: Final = "nvidia.com/gpu.deploy.operands"
+LABEL_WORKLOAD_CONFIG: Final = "nvidia.com/gpu.workload.config"
+LABEL_DRIVER_OWNER: Final = "nvidia.com/gpu-operator.driver.owner"
+LABEL_OPERATOR_STATE: Final = "nvidia.com/gpu-operator.state"  # on operands: which state of the operator they are of
+DRIVER_UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
+DRIVER_UPGRADE_ENABLED: Final = "nvidia.com/gpu-driver-upgrade-enabled"
+PAUSED_FOR_DRIVER_UPGRADE: Final = "paused-for-driver-upgrade"
+PRE_INSTALLED: Final = "pre-installed"
+NFD_PREFIX: Final = "feature.node.kubernetes.io/"
+NFD_PCI_NVIDIA: Final = (
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+)
+NFD_PCI_MELLANOX: Final = "feature.node.kubernetes.io/pci-15b3.present"
+NFD_KERNEL_FULL: Final = "feature.node.kubernetes.io/kernel-version.full"
+NFD_OS_ID: Final = "feature.node.kubernetes.io/system-os_release.ID"
+NFD_OS_VERSION: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
+NFD_OS_VERSION_MAJOR: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID.major"
+NFD_OSTREE_VERSION: Final = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+
+# The validator: files that other programs wait for, and what kgpu says of a node
+VALIDATIONS_DIR: Final = "/run/nvidia/validations"
+DRIVER_INSTALL_DIR: Final = "/run/nvidia/driver"
+VALIDATED_CONDITION: Final = "kgpu.dev/Validated"  # Node condition: every GPU of this node has passed every check
+ROLES_ANNOTATION: Final = "kgpu.dev/roles"  # on Nodes: how this node's agent's roles are (kgpu.formats.agent_report)
+AGENT_CONFIG_MAP: Final = "kgpu-agent"
+AGENT_CONFIG_KEY: Final = "agent.json"
+AGENT_DAEMON_SET: Final = "kgpu-agent"
+
+# kgpu's own image, which the chart asks for and `kgpu lab image` makes
+IMAGE_REPOSITORY: Final = "kgpu.dev/kgpu"
+
+# What the operator puts on objects and pods
+LABEL_NODE_OS_VERSION: Final = "nvidia.com/node.os-version"
+LABEL_PRECOMPILED: Final = "nvidia.com/precompiled"
+LABEL_PRECOMPILED_KERNEL: Final = "nvidia.com/precompiled.kernel-version"
+OS_LABEL: Final = "kubernetes.io/os"
+CHART_LABEL: Final = "helm.sh/chart"
+VERSION_LABEL: Final = "app.kubernetes.io/version"
+ENV_HOST_ROOT: Final = "KGPU_HOST_ROOT"  # where the agent sees the host's root
+HOST_ROOT: Final = "/host"
+STATE_DIR: Final = "/var/lib/kgpu"
+KUBELET_ROOT: Final = "/var/lib/kubelet"
+AGENT_HEALTH_PORT: Final = 8090
+NODE_STATUS_PORT: Final = 8000
+MPS_ROOT: Final = "/run/nvidia/mps"
+TAINT_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
+
+# The operator's process
+KGPU: Final = "kgpu"  # value of the name and part-of labels on kgpu's own objects
+NAME_LABEL: Final = "app.kubernetes.io/name"
+OPERATOR_LEASE: Final = "53822513.nvidia.com"
+OPERATOR_STATUS_MANAGER: Final = "kgpu-operator-status"
+OPERATOR_COMPONENT: Final = "kgpu-operator"  # source of its Events
+ENV_TOOLKIT: Final = "KGPU_TOOLKIT"  # for the validator: "false" where nothing of kgpu's writes CDI specs
+
+# Node feature discovery's list of the labels that it has set; an instance's name and a dot may come before it
+NFD_TRACKING_ANNOTATION: Final = "nfd.node.kubernetes.io/feature-labels"
+
+# On Nodes of a lab that are only data: nothing runs in their pods
+LABEL_LIGHT: Final = "kgpu.dev/light"
+
+# The validator's role: the metrics' own port (the replaced program's), and "false" where nothing writes CDI specs
+ENV_METRICS_PORT: Final = "METRICS_PORT"
+ENV_KGPU_TOOLKIT: Final = "KGPU_TOOLKIT"
+
+# Where a node has a process per role: each has an annotation and a field manager of its own, ending in the role's name
+ROLES_ANNOTATION_PREFIX: Final = "kgpu.dev/roles."
+ROLE_FIELD_MANAGER_PREFIX: Final = "kgpu-agent-"

@@ -32,6 +32,7 @@ class Problem(enum.StrEnum):
     UNREADABLE = "unreadable"  # a reading failed although the device answers
     NEEDS_RESET = "needs-reset"  # the driver asks for a reset, drain or reboot
     MISSING = "missing"  # seen before, not enumerated any more
+    UNPROVEN = "unproven"  # a test on it failed, or has not passed yet
 
 
 class Level(enum.IntEnum):
@@ -131,7 +132,7 @@ class Accelerator:
     @property
     def usable(self) -> bool:
         """True when nothing found says that work on this device would fail."""
-        blocking = {Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.MISSING}
+        blocking = {Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.MISSING, Problem.UNPROVEN}
         return not any(finding.problem in blocking for finding in self.findings)
 
 

@@ -9,8 +9,10 @@ talks to an API server does not pay for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -19,14 +21,15 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.port import (
     EVERYTHING,
     Change,
-    KubeApi,
     KubeRefusedError,
     KubeUnreachableError,
     Listing,
     Object,
     Patch,
+    Project,
     Resource,
     Selector,
+    Served,
     WatchEvent,
 )
 
@@ -37,6 +40,8 @@ DEADLINE: Final = 10.0  # seconds for one request
 WATCH_SECONDS: Final = 290  # after which the server is asked to end a watch, so that a dead connection is noticed
 PAGE: Final = 500  # objects per page of a list
 _APPLY: Final = "application/apply-patch+yaml"
+_METADATA: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
+_AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _TODO_BY_CODE: Final = {
@@ -64,15 +69,20 @@ class Client:
                 return None
             raise
 
-    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
+    async def list(
+        self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
+        project: Project | None = None,
+    ) -> Listing:  # fmt: skip
         query = {"limit": str(PAGE), **_query(selector)}
+        accept = _METADATA.format("PartialObjectMetadataList") if resource.metadata_only else "application/json"
         items: list[Object] = []
+        # Items of a list come without the fields that say what they are, or say that they are metadata.
+        what = {"apiVersion": resource.api_version, "kind": resource.kind}
         while True:
-            page = await self._call("GET", _path(resource, namespace), query)
+            page = await self._call("GET", _path(resource, namespace), query, accept=accept)
             metadata = page.get("metadata") or {}
-            # Items of a list come without the fields that say what they are.
-            what = {"apiVersion": resource.api_version, "kind": resource.kind}
-            items.extend({**what, **item} for item in page.get("items") or ())
+            found = ({**item, **what} for item in page.get("items") or ())
+            items.extend(map(project, found) if project else found)
             query["continue"] = metadata.get("continue") or ""
             if not query["continue"]:
                 return Listing(tuple(items), str(metadata.get("resourceVersion") or ""))
@@ -91,8 +101,11 @@ class Client:
         }
         path = _path(resource, namespace)
         timeout = httpx2.Timeout(DEADLINE, read=WATCH_SECONDS + DEADLINE)
+        accept = _METADATA.format("PartialObjectMetadata") if resource.metadata_only else "application/json"
         try:
-            async with self._http.stream("GET", path, params=query, timeout=timeout) as answer:
+            async with self._http.stream(
+                "GET", path, params=query, timeout=timeout, headers={"Accept": accept}
+            ) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()
                     raise _refusal("GET", path, answer)
@@ -103,11 +116,13 @@ class Client:
         except httpx2.HTTPError as error:
             raise _unreachable("GET", path, self._http, error) from error
 
-    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
+    async def apply(
+        self, resource: Resource, obj: Object, *, manager: str, subresource: str = "", force: bool = True
+    ) -> Object:
         metadata = obj.get("metadata") or {}
         path = _path(resource, str(metadata.get("namespace") or ""), str(metadata["name"]), subresource)
         body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
-        return await self._call("PATCH", path, {"fieldManager": manager, "force": "true"}, body, _APPLY)
+        return await self._call("PATCH", path, {"fieldManager": manager, "force": str(force).lower()}, body, _APPLY)
 
     async def patch(
         self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
@@ -140,16 +155,38 @@ class Client:
             raise
         return True
 
+    async def discover(self) -> Served:
+        version = await self._call("GET", "/version")
+        found: tuple[Resource, ...] = ()
+        for path in ("/api", "/apis"):
+            answer = await self._call("GET", path, accept=_AGGREGATED)
+            found += aggregated(answer) if "items" in answer else await self._discover_each(path, answer)
+        return Served(version_numbers(str(version.get("gitVersion"))), found)
+
+    async def _discover_each(self, path: str, answer: Object) -> tuple[Resource, ...]:
+        """A server without aggregated discovery: one call per group."""
+        core: Object = {"name": "", "preferredVersion": {"version": "v1"}}
+        groups = [core] if path == "/api" else answer.get("groups")
+        found: tuple[Resource, ...] = ()
+        for group in groups or ():
+            name, version = str(group["name"]), str(group["preferredVersion"]["version"])
+            with contextlib.suppress(KubeRefusedError):  # a group whose own server is away hides only itself
+                listed = await self._call("GET", "/".join(part for part in (path, name, version) if part))
+                rows = [row for row in listed.get("resources") or () if "/" not in row["name"]]
+                found += tuple(Resource(name, version, row["name"], row["kind"], row["namespaced"]) for row in rows)
+        return found
+
     async def close(self) -> None:
         await self._http.aclose()
 
     async def _call(
-        self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, content_type: str = ""
-    ) -> Object:
+        self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, content_type: str = "",
+        *, accept: str = "application/json",
+    ) -> Object:  # fmt: skip
         import httpx2
 
         content = None if body is None else json.dumps(body).encode()
-        headers = {"Accept": "application/json"} | ({"Content-Type": content_type} if content is not None else {})
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if content is not None else {})
         try:
             # The library's own timeouts are per read: a server that drips bytes would never end the call.
             async with asyncio.timeout(DEADLINE):
@@ -167,7 +204,7 @@ class Client:
         return found
 
 
-def connect(kubeconfig: str = "", *, context: str = "") -> KubeApi:
+def connect(kubeconfig: str = "", *, context: str = "") -> Client:
     """A client for the cluster that ``kubeconfig`` names; "" means in-cluster, else $KUBECONFIG, else ~/.kube/config.
 
     Nothing is sent yet. Raises KubeError when no configuration can be found or read.
@@ -208,8 +245,30 @@ def _path(resource: Resource, namespace: str, name: str = "", subresource: str =
 
 
 def _query(selector: Selector) -> dict[str, str]:
-    pairs = {"fieldSelector": selector.fields, "labelSelector": selector.labels}
-    return {key: ",".join(f"{name}={value}" for name, value in found) for key, found in pairs.items() if found}
+    pairs = {"fieldSelector": (selector.fields, ()), "labelSelector": (selector.labels, selector.has)}
+    texts = {key: [*(f"{name}={value}" for name, value in exact), *has] for key, (exact, has) in pairs.items()}
+    return {key: ",".join(found) for key, found in texts.items() if found}
+
+
+def aggregated(answer: Object) -> tuple[Resource, ...]:
+    """The kinds of an APIGroupDiscoveryList, each in the first version of its group that has it."""
+    found: dict[tuple[str, str], Resource] = {}
+    for group in answer.get("items") or ():
+        name = str((group.get("metadata") or {}).get("name") or "")
+        for version in group.get("versions") or ():
+            for row in version.get("resources") or ():
+                resource = Resource(
+                    name, str(version["version"]), str(row["resource"]), str(row["responseKind"]["kind"]),
+                    row.get("scope") == "Namespaced",
+                )  # fmt: skip
+                found.setdefault((name, resource.plural), resource)
+    return tuple(found.values())
+
+
+def version_numbers(git_version: str) -> tuple[int, int]:
+    """Major and minor of a version as in ``v1.35.4+k3s1``; (0, 0) for what can't be read."""
+    found = re.match(r"v?(\d+)\.(\d+)", git_version, re.ASCII)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _watch_event(path: str, line: str) -> WatchEvent:

@@ -1,8 +1,9 @@
-"""Decisions as Kubernetes Events about a Node; the same decision again counts up the Event that is there.
+"""Decisions as Kubernetes Events about objects without a namespace; the same one again counts up the Event there is.
 
 The Event's name follows from what it says, so that the count goes on over restarts and over two agents on one node.
-Events are in ``default`` with the node's name as uid, as the kubelet writes them, so ``kubectl describe node`` shows
-them. What is worth an Event, and how many, is the caller's decision.
+Events are in ``default``, where the API server wants them for such objects; about a Node they have its name as uid, as
+the kubelet writes them, so that ``kubectl describe node`` shows them. What is worth an Event, and how many, is the
+caller's decision.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ _MAX_NAME: Final = 253
 _ATTEMPTS: Final = 3
 
 
-class NodeEvents:
-    """Writes Events about one Node, in the name of one component."""
+class ClusterEvents:
+    """Writes Events about objects without a namespace, in the name of one component; ``host`` is where it runs."""
 
-    def __init__(
-        self, api: KubeApi, *, node: str, component: str = "kgpu-agent", now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, api: KubeApi, *, component: str, host: str = "", now: Callable[[], float] = time.time) -> None:
         self._api = api
-        self._node = node
         self._component = component
+        self._host = host
         self._now = now
 
-    async def publish(self, decision: Decision) -> None:
-        """Write the Event, or count up the one that says the same. Raises KubeError."""
+    async def publish(self, decision: Decision, about: Object) -> None:
+        """Write the Event, or count up the one that says the same. Raises KubeError.
+
+        ``about`` has apiVersion, kind, name and uid of an object without a namespace.
+        """
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
-        event = self.event(decision, stamp)
+        event = self.event(decision, about, stamp)
         name = event["metadata"]["name"]
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -65,25 +67,49 @@ class NodeEvents:
             else:
                 return
 
-    def event(self, decision: Decision, stamp: str) -> Object:
+    def event(self, decision: Decision, about: Object, stamp: str) -> Object:
         """The Event object for a decision, as of ``stamp`` (RFC 3339)."""
+        source = {"component": self._component, **({"host": self._host} if self._host else {})}
         kind = "Normal" if decision.severity is Severity.INFO else "Warning"
         message = _cut(decision.one_line())
         said = json.dumps([self._component, kind, decision.reason, message])
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
         return {
-            "metadata": {"name": f"{self._node[: _MAX_NAME - 17]}.{digest}", "namespace": NAMESPACE},
-            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node},
+            "metadata": {"name": f"{about['name'][: _MAX_NAME - 17]}.{digest}", "namespace": NAMESPACE},
+            "involvedObject": about,
             "type": kind,
             "reason": decision.reason[:_MAX_REASON],
             "message": message,
             "count": 1,
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
-            "source": {"component": self._component, "host": self._node},
+            "source": source,
             "reportingComponent": self._component,
-            "reportingInstance": self._node,
+            "reportingInstance": self._host or self._component,
         }
+
+
+class NodeEvents:
+    """Writes Events about one Node, in the name of one component."""
+
+    def __init__(
+        self, api: KubeApi, *, node: str, component: str = "kgpu-agent", now: Callable[[], float] = time.time
+    ) -> None:
+        self._events = ClusterEvents(api, component=component, host=node, now=now)
+        self._about = about_node(node)
+
+    async def publish(self, decision: Decision) -> None:
+        """Write the Event, or count up the one that says the same. Raises KubeError."""
+        await self._events.publish(decision, self._about)
+
+    def event(self, decision: Decision, stamp: str) -> Object:
+        """The Event object for a decision, as of ``stamp`` (RFC 3339)."""
+        return self._events.event(decision, self._about, stamp)
+
+
+def about_node(name: str) -> Object:
+    """What an Event about a Node is about."""
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
 
 
 def _cut(message: str) -> str:

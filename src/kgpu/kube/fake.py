@@ -26,8 +26,10 @@ from kgpu.kube.port import (
     Listing,
     Object,
     Patch,
+    Project,
     Resource,
     Selector,
+    Served,
     WatchEvent,
     name_of,
     namespace_of,
@@ -85,6 +87,11 @@ class FakeApi:
         self.down = False
         self.refuse: dict[tuple[str, str], int] = {}
         """Calls to answer with an HTTP status: ``{("apply", "nodes"): 403}``."""
+        self.version = (1, 35)
+        self.served: set[Resource] = set()
+        """Kinds that discovery shows beside those of which there are objects."""
+        self.unserved: set[Resource] = set()
+        """Kinds whose CRD is not there: their lists are answered with 404."""
         self.calls: list[tuple[str, str, str]] = []
         """Every call as (verb, plural, name)."""
 
@@ -98,7 +105,8 @@ class FakeApi:
         if found is None:
             return self._write(resource, Stored(body), Change.ADDED)
         body["metadata"] = {**found.obj["metadata"], **body["metadata"]}
-        found.obj = body
+        before, found.obj = found.obj, body
+        _lost(found, before)
         return self._write(resource, found, Change.MODIFIED)
 
     def expire(self) -> None:
@@ -124,10 +132,14 @@ class FakeApi:
         found = self._objects.get(_key(resource, namespace, name))
         return found.shown() if found else None
 
-    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
+    async def list(
+        self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
+        project: Project | None = None,
+    ) -> Listing:  # fmt: skip
         await self._enter("list", resource)
+        self._check_served("list", resource)
         items = [
-            stored.shown()
+            project(stored.shown()) if project else stored.shown()
             for (kind, _, _), stored in sorted(self._objects.items(), key=lambda item: item[0][1:])
             if kind == resource and _selected(stored.obj, namespace, selector)
         ]
@@ -137,6 +149,7 @@ class FakeApi:
         self, resource: Resource, resource_version: str, *, namespace: str = "", selector: Selector = EVERYTHING
     ) -> AsyncIterator[WatchEvent]:
         await self._enter("watch", resource)
+        self._check_served("watch", resource)
         seen, drops = int(resource_version), self._drops
         if seen < self._oldest:
             raise _refused("watch", resource, 410, "Expired", "too old resource version")
@@ -156,8 +169,11 @@ class FakeApi:
         finally:
             self._wakers.discard(waker)
 
-    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
+    async def apply(
+        self, resource: Resource, obj: Object, *, manager: str, subresource: str = "", force: bool = True
+    ) -> Object:
         await self._enter("apply", resource, name_of(obj))
+        self._check_served("apply", resource)
         key = _key(resource, namespace_of(obj), name_of(obj))
         stored = self._objects.get(key)
         wanted = {path: value for path, value in _leaves(obj) if path not in _IDENTITY}
@@ -169,15 +185,24 @@ class FakeApi:
                 raise _refused("apply", resource, 404, "NotFound", f'"{name_of(obj)}" not found')
             body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
             return self._write(resource, Stored(body, {(manager, ""): set(wanted)}), Change.ADDED)
+        _check_version("apply", resource, obj, stored.obj)
         before = copy.deepcopy(stored.obj)
         me = (manager, subresource)
+        if not force:
+            _check_owners(resource, stored, me, wanted)
         owned = stored.managers.get(me, set())
         others = {path for who, paths in stored.managers.items() if who != me for path in paths}
         for path in owned - set(wanted) - others:
             _remove(stored.obj, path)
         for path, value in wanted.items():
+            if _at(stored.obj, path) != value:
+                _disown(stored, path, but=me)
             _set(stored.obj, path, copy.deepcopy(value))
-        stored.managers[me] = set(wanted)
+        managed, stored.managers[me] = stored.managers.get(me), set(wanted)
+        if not wanted:
+            del stored.managers[me]
+        if managed != stored.managers.get(me) and stored.obj == before:
+            return self._write(resource, stored, Change.MODIFIED)
         return self._changed(resource, stored, before)
 
     async def patch(
@@ -188,9 +213,13 @@ class FakeApi:
         stored = self._objects.get(_key(resource, namespace, name))
         if stored is None:
             raise _refused("patch", resource, 404, "NotFound", f'"{name}" not found')
+        _check_version("patch", resource, change, stored.obj)
         before = copy.deepcopy(stored.obj)
         change = {key: value for key, value in change.items() if (key == "status") == (subresource == "status")}
-        stored.obj = _merged(stored.obj, change, by_key=kind is Patch.STRATEGIC)
+        merged = _merged(stored.obj, change, by_key=kind is Patch.STRATEGIC)
+        merged["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
+        stored.obj = merged
+        _lost(stored, before)
         return self._changed(resource, stored, before)
 
     async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
@@ -258,8 +287,18 @@ class FakeApi:
         del self._objects[_key(resource, namespace_of(stored.obj), name_of(stored.obj))]
         self._write(resource, stored, Change.DELETED)
 
+    async def discover(self) -> Served:
+        await self._enter("discover", Resource("", "v1", "", ""))
+        known = dict.fromkeys((*self.served, *(resource for resource, _, _ in self._objects)))
+        return Served(self.version, tuple(one for one in known if one not in self.unserved))
+
     async def close(self) -> None:
         self.set_down(True)
+
+    def _check_served(self, verb: str, resource: Resource) -> None:
+        if resource in self.unserved:
+            message = "the server could not find the requested resource"
+            raise _refused(verb, resource, 404, "NotFound", message)
 
     async def _enter(self, verb: str, resource: Resource, name: str = "") -> None:
         await asyncio.sleep(0)
@@ -315,6 +354,7 @@ def _selected(obj: Object, namespace: str, selector: Selector) -> bool:
         namespace in ("", namespace_of(obj))
         and all(_field(obj, path) == value for path, value in selector.fields)
         and all(labels.get(name) == value for name, value in selector.labels)
+        and all(name in labels for name in selector.has)
     )
 
 
@@ -372,6 +412,46 @@ def _upsert(items: list[Any], key: str, value: Any) -> None:
             items[position] = {**item, **value}
             return
     items.append(value)
+
+
+def _at(obj: Object, path: Path) -> Any:
+    """The value there, None for none; items of keyed lists by their key."""
+    value: Any = obj
+    for position, part in enumerate(path):
+        if part.startswith("[") and isinstance(value, list):
+            key = _LIST_KEYS[path[position - 1]]
+            value = next((item for item in value if f"[{item.get(key)}]" == part), None)
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _disown(stored: Stored, path: Path, *, but: tuple[str, str] | None = None) -> None:
+    """Whoever had applied this field has it no longer: another has changed it."""
+    for who, paths in stored.managers.items():
+        if who != but:
+            paths.discard(path)
+
+
+def _lost(stored: Stored, before: Object) -> None:
+    """After a write that is no apply: managers lose the fields whose values changed."""
+    for paths in stored.managers.values():
+        for path in [path for path in paths if _at(before, path) != _at(stored.obj, path)]:
+            paths.discard(path)
+    stored.managers = {who: paths for who, paths in stored.managers.items() if paths}
+
+
+def _check_version(verb: str, resource: Resource, change: Object, live: Object) -> None:
+    version = (change.get("metadata") or {}).get("resourceVersion")
+    if version and version != live["metadata"]["resourceVersion"]:
+        raise _refused(verb, resource, 409, "Conflict", "the object has been modified")
+
+
+def _check_owners(resource: Resource, stored: Stored, me: tuple[str, str], wanted: dict[Path, Any]) -> None:
+    for who, paths in stored.managers.items():
+        for path in paths & wanted.keys() if who != me else ():
+            if _at(stored.obj, path) != wanted[path]:
+                raise _refused("apply", resource, 409, "Conflict", f"conflict with {who[0]}: {'.'.join(path)}")
 
 
 def _merged(old: Any, change: Any, *, by_key: bool, name: str = "") -> Any:

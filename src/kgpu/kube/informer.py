@@ -98,6 +98,17 @@ class Informer:
             await self._news.wait_for(lambda: self._revision != after)
         return self._revision
 
+    async def learn(self, obj: Object) -> None:
+        """Take in what the server has answered to a write of one's own, before the watch brings the same.
+
+        Only what is newer than what is known counts; resourceVersions are compared as the numbers that they are.
+        """
+        key, known = _key(obj), self._objects.get(_key(obj))
+        if not self.synced.is_set() or not _newer(version_of(obj), version_of(known) if known else self._version):
+            return
+        self._objects[key] = self._project(obj)
+        await self._tell()
+
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
         while True:
@@ -115,8 +126,10 @@ class Informer:
 
     async def _list(self) -> None:
         scope = self._scope
-        listing = await self._api.list(scope.resource, namespace=scope.namespace, selector=scope.selector)
-        found = {_key(item): self._project(item) for item in listing.items}
+        listing = await self._api.list(
+            scope.resource, namespace=scope.namespace, selector=scope.selector, project=self._project
+        )
+        found = {_key(item): item for item in listing.items}
         same = self.synced.is_set() and {key: version_of(obj) for key, obj in found.items()} == {
             key: version_of(obj) for key, obj in self._objects.items()
         }
@@ -153,8 +166,8 @@ class Informer:
             if self._on_change is not None:
                 self._on_change(Change.DELETED, self._project(event.object))
             return known is not None
-        if known is not None and version_of(known) == version_of(event.object):
-            return False
+        if known is not None and not _newer(version_of(event.object), version_of(known)):
+            return False  # it was learned, or something newer was
         obj = self._objects[key] = self._project(event.object)
         if self._on_change is not None:
             self._on_change(Change.ADDED if known is None else Change.MODIFIED, obj)
@@ -187,6 +200,12 @@ class Informer:
 
 def _key(obj: Object) -> Key:
     return namespace_of(obj), name_of(obj)
+
+
+def _newer(version: str, than: str) -> bool:
+    if version.isdecimal() and than.isdecimal():
+        return int(version) > int(than)
+    return version != than
 
 
 def _without_managed_fields(obj: Object) -> Object:

@@ -33,8 +33,13 @@ class NodeConfigSource:
         default: str = "",
         fallbacks: Sequence[Fallback] = (Fallback.NAMED, Fallback.SINGLE),
         clock: Clock | None = None,
+        followed: Informer | None = None,
     ) -> None:
-        self._node = Informer(api, Scope(NODES, selector=Selector.named(node)), clock=clock, project=_labels_only)
+        """``followed`` is an informer of this Node that somebody else runs, so that it is not watched twice."""
+        self._runs_node = followed is None
+        self._node = followed or Informer(
+            api, Scope(NODES, selector=Selector.named(node)), clock=clock, project=_labels_only
+        )
         self._map = Informer(api, Scope(CONFIG_MAPS, namespace, Selector.named(config_map)), clock=clock)
         self._key = (namespace, config_map)
         self._name = node
@@ -45,7 +50,8 @@ class NodeConfigSource:
     async def run(self) -> None:
         """Follow node and ConfigMap until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._node.run())
+            if self._runs_node:
+                group.create_task(self._node.run())
             group.create_task(self._map.run())
 
     @property

@@ -10,7 +10,7 @@ The in-memory fake is ``kgpu.kube.fake``; it and the real client pass ``tests/ku
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -20,15 +20,24 @@ Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as decoded JSON, with apiVersion, kind and metadata."""
 
 
+Project: TypeAlias = Callable[[Object], Object]
+"""Reduces an object to what is worth keeping; at least the name and the resourceVersion stay."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object and where the API server has it; ``group`` is "" for the core group."""
+    """A kind of object and where the API server has it; ``group`` is "" for the core group.
+
+    ``metadata_only``: lists and watches are asked for the objects' metadata alone, which the server honours where it
+    can; it is the same kind all the same.
+    """
 
     group: str
     version: str
     plural: str
     kind: str
     namespaced: bool = True
+    metadata_only: bool = field(default=False, compare=False)
 
     @property
     def api_version(self) -> str:
@@ -46,10 +55,13 @@ NODE_FEATURES: Final = Resource("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures", "
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which objects of a kind: exact field values such as ``metadata.name``, and exact label values."""
+    """Which objects of a kind: exact field values such as ``metadata.name``, exact label values, and in ``has`` label
+    keys that must be there with any value.
+    """
 
     fields: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    has: tuple[str, ...] = ()
 
     @classmethod
     def named(cls, name: str) -> Selector:
@@ -125,8 +137,14 @@ class KubeApi(Protocol):
         """The object, None when there is none of that name."""
         ...
 
-    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
-        """Every object of the kind in the namespace ("" for all) that the selector matches."""
+    async def list(
+        self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
+        project: Project | None = None,
+    ) -> Listing:  # fmt: skip
+        """Every object of the kind in the namespace ("" for all) that the selector matches.
+
+        ``project`` is applied to each as it arrives, so that a long list never is in memory whole.
+        """
         ...
 
     def watch(
@@ -138,8 +156,13 @@ class KubeApi(Protocol):
         """
         ...
 
-    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
-        """Server-side apply, taking fields from other managers; fields this manager no longer names are removed."""
+    async def apply(
+        self, resource: Resource, obj: Object, *, manager: str, subresource: str = "", force: bool = True
+    ) -> Object:
+        """Server-side apply; fields this manager no longer names are removed.
+
+        It takes fields from other managers; without ``force`` it is a 409 when another has one with another value.
+        """
         ...
 
     async def patch(
@@ -170,6 +193,22 @@ class KubeApi(Protocol):
 
     async def close(self) -> None:
         """End every call and watch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an API server is: its version, and every kind in each group's preferred version or the only one it has."""
+
+    version: tuple[int, int]
+    resources: tuple[Resource, ...]
+
+
+class KubeDiscovery(Protocol):
+    """Says what an API server serves; the clients of ``KubeApi`` are this too."""
+
+    async def discover(self) -> Served:
+        """Ask now. Raises KubeRefusedError or KubeUnreachableError."""
         ...
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.errors import LabError
-from kgpu.lab import lock, processes
+from kgpu.lab import lock, operator, processes
 from kgpu.lab.embedded import model, ready
 from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, listen
@@ -52,11 +52,12 @@ class EmbeddedLab:
 
     def __init__(
         self, name: str = "lab", folder: Path | None = None, progress: Progress | None = None, *,
-        data: Path | None = None, port: int = 0, first: FirstNode | None = None,
+        data: Path | None = None, port: int = 0, first: FirstNode | None = None, operator: bool = False,
     ) -> None:  # fmt: skip
         """``data`` keeps objects over restarts; ``port`` 0 takes the port of last time, or a free one.
 
-        ``first`` is a node to begin with; None for none, or for the one that it was made with.
+        ``first`` is a node to begin with; None for none, or for the one that it was made with. ``operator``: kgpu's own
+        operator runs the agents.
         """
         if not _NAME.fullmatch(name):
             raise LabError(
@@ -70,6 +71,7 @@ class EmbeddedLab:
         self._data = data.absolute() if data else None
         self._port = port
         self._first = first
+        self._operator = operator
 
     # --- up -------------------------------------------------------------------------------------------------------
 
@@ -125,6 +127,11 @@ class EmbeddedLab:
         there = manage.listing(self.folder)
         if not found.complete:
             ready.apply_ground(self.kubeconfig)
+            if self._operator:
+                operator.mark(self.folder)
+            if operator.runs_in(self.folder):
+                with self.progress.step("install the operator"):
+                    operator.install(self.kubeconfig)
             if first is not None and FIRST_NODE not in there:
                 prefix = FIRST_NODE.rpartition("-")[0]
                 manage.add(self.folder, first.profile, name_prefix=prefix, gpus=first.gpus, agent=first.agent)
@@ -139,7 +146,16 @@ class EmbeddedLab:
                 gpus = first.agent and there[FIRST_NODE].has_gpus
                 if gpus:  # what is kept of a former run may say that the node is well before it is there again
                     ready.wait_for_hardware(self.nodes / FIRST_NODE / "hw", _NODE_S, self.nodes)
-                ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes)
+                self._wait_for_node(gpus=gpus)
+
+    def _wait_for_node(self, *, gpus: bool) -> None:
+        try:
+            ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes)
+        except LabError as error:
+            said = operator.problem(self.kubeconfig) if operator.runs_in(self.folder) else ""
+            if not said:
+                raise
+            raise LabError(f"{error.what}\n    the operator: {said}", error.expected, error.todo) from error
 
     def _free_port(self, old: EmbeddedState | None) -> int:
         """The port asked for, else the one of last time when it is still free, else any. Raises LabError."""
@@ -226,11 +242,17 @@ class EmbeddedLab:
 
     def _refuse_other(self, found: EmbeddedState) -> None:
         wanted = str(self._data) if self._data else found.data
-        if wanted != found.data or self._port not in (0, found.port) or (self._first or found.first) != found.first:
+        asked = self._operator and not operator.runs_in(self.folder) and found.complete
+        if (
+            asked
+            or wanted != found.data
+            or self._port not in (0, found.port)
+            or (self._first or found.first) != found.first
+        ):
             profile, gpus = found.profile or "none", found.gpus or "all"
             raise LabError(
                 f'the lab "{self.name}" is already up with other settings: profile {profile}, gpus {gpus}, '
-                f"port {found.port}, data folder '{found.data}'",
+                f"port {found.port}, data folder '{found.data}'{', without the operator' if asked else ''}",
                 "the same settings, or no such lab",
                 f'"kgpu lab down --name {self.name}" first, or choose another --name',
             )
@@ -314,6 +336,7 @@ class EmbeddedLab:
         words = [*(["--profile", first.profile] if first and first.profile != DEFAULT_PROFILE else [])]
         words += [*(["--gpus", str(first.gpus)] if first and first.gpus else [])]
         words += [*(["--no-agent"] if first and not first.agent else [])]
+        words += [*(["--operator"] if operator.runs_in(self.folder) else [])]
         words += [*(["--data", found.data] if found and found.data else [])]
         return About(
             name=self.name, kind=EMBEDDED, folder=self.folder, kubeconfig=self.kubeconfig,

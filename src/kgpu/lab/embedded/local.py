@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 
+from kgpu.kube.client import version_numbers
 from kgpu.kube.port import (
     EVERYTHING,
     Change,
@@ -18,14 +19,16 @@ from kgpu.kube.port import (
     Listing,
     Object,
     Patch,
+    Project,
     Resource,
     Selector,
+    Served,
     WatchEvent,
 )
 from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
 from kgpu.lab.embedded.core.verbs import Core
 from kgpu.lab.embedded.core.writing import APPLY
-from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.kinds import Kind, discovery_data
 from kgpu.lab.embedded.status import ApiError
 
 
@@ -47,11 +50,14 @@ class LocalApi:
                     return None
                 raise
 
-    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
+    async def list(
+        self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
+        project: Project | None = None,
+    ) -> Listing:  # fmt: skip
         async with self._answering("list", resource) as kind:
             labels, fields = _texts(selector)
             page = self._core.list(kind, _space(kind, namespace), labels=labels, fields=fields)
-            return Listing(tuple(stored.obj for stored in page.items), page.version)
+            return Listing(tuple(project(one.obj) if project else one.obj for one in page.items), page.version)
 
     async def watch(
         self, resource: Resource, resource_version: str, *, namespace: str = "", selector: Selector = EVERYTHING
@@ -66,12 +72,14 @@ class LocalApi:
             async for item in watch:
                 yield WatchEvent(Change(item.type), item.stored.obj)
 
-    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
+    async def apply(
+        self, resource: Resource, obj: Object, *, manager: str, subresource: str = "", force: bool = True
+    ) -> Object:
         async with self._answering("apply", resource) as kind:
             metadata = obj.get("metadata") or {}
             body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
             namespace, name = _space(kind, str(metadata.get("namespace") or "")), str(metadata["name"])
-            call = Call(user=self._user, manager=manager, force=True)
+            call = Call(user=self._user, manager=manager, force=force)
             return self._core.patch(kind, namespace, name, APPLY, body, call, subresource=subresource)[0].obj
 
     async def patch(
@@ -105,6 +113,13 @@ class LocalApi:
                     return False
                 raise
             return True
+
+    async def discover(self) -> Served:
+        if self._closed.is_set():
+            raise KubeUnreachableError("no answer to discover", "an open API", "it was closed")
+        await asyncio.sleep(0)
+        found = {kind.key: kind.resource for kind in self._core.kinds if kind.stored}
+        return Served(version_numbers(str(discovery_data()["version"])), tuple(found.values()))
 
     async def close(self) -> None:
         self._closed.set()
@@ -147,5 +162,5 @@ def _escaped(value: str) -> str:
 
 
 def _texts(selector: Selector) -> tuple[str, str]:
-    labels = ",".join(f"{name}={value}" for name, value in selector.labels)
+    labels = ",".join([*(f"{name}={value}" for name, value in selector.labels), *selector.has])
     return labels, ",".join(f"{name}={_escaped(value)}" for name, value in selector.fields)

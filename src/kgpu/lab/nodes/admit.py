@@ -13,10 +13,12 @@ from typing import Any, Final
 from kgpu.fit import read
 from kgpu.fit.model import PodView
 from kgpu.fit.resources import amounts, nanos
+from kgpu.formats.names import OS_LABEL
 from kgpu.kube.port import Object
 
 _FIRST: Final = ("pods", "cpu", "memory", "ephemeral-storage")
-OS_LABEL: Final = "kubernetes.io/os"
+
+UNRECORDED: Final = "The devices of this pod are not known any more: the node's device checkpoint was corrupted"
 
 
 @dataclass(frozen=True, slots=True)

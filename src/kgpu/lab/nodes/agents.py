@@ -17,6 +17,8 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
 from kgpu.formats.names import ENV_HW_STATE
+from kgpu.lab.nodes import machine
+from kgpu.lab.nodes.machine import Machine
 from kgpu.lab.nodes.spec import NodeSpec, mig_rows
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,19 @@ def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path
     if spec.config:
         return [*words, "--config-file", str(folder / CONFIG_FILE)]
     return [*words, "--config-map", CONFIG_MAP, "--fallback-strategies", "named,single,empty"]
+
+
+async def furnish(spec: NodeSpec, its: Machine) -> None:
+    """Make the machine of a node whose agent, if it has one, comes in a pod; what fails is told in the log."""
+    if spec.light:
+        return
+    try:
+        if spec.has_gpus:
+            prepare(spec)
+            await asyncio.to_thread(make_hardware, spec, its.root)
+        await asyncio.to_thread(machine.furnish, its)
+    except UserError as error:
+        log.warning("node %s: %s", spec.name, error.one_line())
 
 
 async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path, cdi: Path) -> None:

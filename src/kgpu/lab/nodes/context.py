@@ -13,11 +13,13 @@ from kgpu.kube.port import CONFIG_MAPS, KubeApi, Object, Resource
 from kgpu.kubelet.fake import FakeKubelet
 from kgpu.lab.nodes.claims import ClaimManager
 from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref
+from kgpu.lab.nodes.machine import Machine
 from kgpu.lab.nodes.podevents import Note, Recorder
 from kgpu.lab.nodes.runtime import Runtime
 
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+TOKEN_S: Final = 3607  # after which a service account's token is worth nothing
 _KINDS: Final = {CONFIG_MAP: CONFIG_MAPS, SECRET: SECRETS}
 
 
@@ -68,6 +70,7 @@ class NodeContext:
     host_ip: str
     allocatable: Callable[[], Mapping[str, str]]
     specs: tuple[Path, ...]
+    machine: Machine
     light: bool = False
     scale: float = 1.0
     claims: ClaimManager | None = None
@@ -87,7 +90,7 @@ class NodeContext:
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "metadata": {"name": account, "namespace": namespace},
-            "spec": {"expirationSeconds": 3607},
+            "spec": {"expirationSeconds": TOKEN_S},
         }
         answer = await self.api.create(SERVICE_ACCOUNTS, request, subresource="token")
         return str((answer.get("status") or {}).get("token") or "")

@@ -26,7 +26,7 @@ import msgspec
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.hw.fake import mig_tables, profiles
-from kgpu.lab import lock
+from kgpu.lab import lock, operator
 from kgpu.lab.ground import FIRST_NODE
 from kgpu.lab.nodes import agents, contained, hosting, spec
 from kgpu.lab.nodes.folder import NodeFolder, let_go
@@ -75,8 +75,10 @@ def add(
 ) -> list[str]:  # fmt: skip
     """Make ``count`` nodes of a profile (a file's path works too); their names. Raises LabError, ConfigError.
 
-    ``config`` is a device plugin config file's text; without one the ConfigMap of the cluster is followed.
+    ``config`` is a device plugin config file's text; without one the ConfigMap of the cluster is followed. Where the
+    operator runs the agents (``operator.runs_in``), the lab runs none on full nodes.
     """
+    agent = agent and (light or not operator.runs_in(lab))
     if not 1 <= count <= spec.MAX_NODES_AT_ONCE:
         raise LabError(f"{count} nodes", f"1 to {spec.MAX_NODES_AT_ONCE}", "give another --count")
     shape = None if profile == CPU_PROFILE else profiles.load(profile, gpus=gpus)

@@ -20,7 +20,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import KubeError, UserError
 from kgpu.kube.port import LEASES, NODES, PODS, Change, KubeApi, KubeRefusedError, Object, Patch
 from kgpu.kubelet.fake import REASON, AdmissionError, FakeKubelet
-from kgpu.lab.nodes import admit, agents, leftovers, objects, plan, podstate, podstatus
+from kgpu.lab.nodes import admit, agents, leftovers, machine, objects, plan, podstate, podstatus
 from kgpu.lab.nodes.claims import ClaimManager, Drivers, unprepare
 from kgpu.lab.nodes.context import Addresses, NodeContext
 from kgpu.lab.nodes.light import LightAgent
@@ -40,7 +40,6 @@ _POLICY: Final = BackoffPolicy(first=0.3, cap=10.0)
 DEVICES_S: Final = 20.0  # a light node waits so long for its GPUs before it registers
 SETTLE_S: Final = 0.2  # changes of devices that come together are told together
 PLUGINS_S: Final = 20.0  # after a start, pods wait so long for the plugins that there were
-UNRECORDED: Final = "The devices of this pod are not known any more: the node's device checkpoint was corrupted"
 TERMINAL: Final = {"Succeeded", "Failed"}
 
 
@@ -72,7 +71,7 @@ class SimNode:
         self.folder = folder
         self._sockets = sockets
         self._shared = shared
-        self.devices = FakeKubelet(sockets / "dp")
+        self.devices = FakeKubelet(sockets / machine.PLUGINS)
         self.drivers = Drivers()
         self.claims = ClaimManager(folder, shared.api, self.drivers)
         self.pod_resources = PodResourcesServer(
@@ -82,8 +81,7 @@ class SimNode:
             sockets / PLUGINS, {DEVICE_PLUGIN: DevicePlugins(self.devices), DRA_PLUGIN: self.drivers}
         )
         self.workers: dict[str, PodWorker] = {}
-        self.resting: dict[str, Object] = {}
-        """Pods that are over and of which nothing runs here."""
+        self.resting: dict[str, Object] = {}  # pods that are over and of which nothing runs here
         self.registered = asyncio.Event()
         self._since = objects.stamp(time.time())
         self._uid = ""
@@ -96,9 +94,10 @@ class SimNode:
         self._tasks: set[asyncio.Task[None]] = set()
         self.context = NodeContext(
             name=spec.name, folder=folder, api=shared.api, recorder=shared.recorder, runtime=shared.runtime,
-            devices=self.devices, addresses=shared.addresses, host_ip=shared.endpoint.address,
+            devices=self.devices, addresses=shared.addresses, host_ip=shared.endpoint.address, claims=self.claims,
             allocatable=self.allocatable, specs=(folder / "cdi-static", folder / "cdi"), light=spec.light,
-            claims=self.claims, scale=spec.time_scale, slots=shared.starts, service_env=shared.service_env,
+            machine=machine.of_node(folder, sockets, gpus=spec.has_gpus), service_env=shared.service_env,
+            scale=spec.time_scale, slots=shared.starts,
         )  # fmt: skip
 
     # --- life ---
@@ -131,6 +130,8 @@ class SimNode:
             if not self.spec.light:
                 await self.pod_resources.start()
                 self._spawn(self._keep(self.plugins.run))
+            if not self.spec.agent:
+                await agents.furnish(self.spec, self.context.machine)
             if self.devices.problem:
                 self._distrust()
             gpu_labels = await self._start_agent()
@@ -210,7 +211,7 @@ class SimNode:
     def _status(self) -> Object:
         self._told = (dict(self.devices.capacity()), dict(self.devices.allocatable()))
         return objects.status(
-            self.spec, self._shared.endpoint, boot=self._shared.boot, now=objects.stamp(time.time()),
+            self.spec, self._shared.endpoint, boot=self._shared.boot, now=objects.stamp(time.time() - 1),
             since=self._since, capacity=self._told[0], allocatable=self._told[1],
         )  # fmt: skip
 
@@ -236,6 +237,8 @@ class SimNode:
                 NODES, self.spec.name, {"status": wanted["status"]}, subresource="status", kind=Patch.STRATEGIC
             )
         self._uid = made["metadata"]["uid"]
+        if not self.spec.light:  # who creates a Node owns nothing of its status: who patches a condition does
+            await self._patch_status(objects.heartbeat_patch(objects.stamp(time.time()), self._since))
 
     async def _create_lease(self) -> None:
         with contextlib.suppress(KubeRefusedError):  # it is there already
@@ -364,7 +367,7 @@ class SimNode:
         if uid not in self._known:
             worker.vanished()  # while it was being admitted
         elif status.get("startTime") and self._is_unrecorded(pod):
-            worker.fail(REASON, UNRECORDED)
+            worker.fail(REASON, admit.UNRECORDED)
         self._spawn(self._live(uid, worker))
 
     def _awaited(self, pod: Object) -> list[str]:
@@ -436,7 +439,7 @@ class SimNode:
         reuse: list[str] = []
         try:
             for one in (*inits, *spec["containers"]):
-                wants = admit.device_wants(one, self._known_resources())
+                wants = admit.device_wants(one, self.devices.resources())
                 if wants:
                     await self.devices.admit(uid, one["name"], wants, reuse=reuse)
                 if one in inits and one.get("restartPolicy") != "Always":
@@ -444,9 +447,6 @@ class SimNode:
         except AdmissionError as error:
             return admit.Refusal(REASON, error.message)
         return None
-
-    def _known_resources(self) -> tuple[str, ...]:
-        return self.devices.resources()
 
     def _refuse(self, pod: Object, refusal: admit.Refusal) -> None:
         metadata = pod["metadata"]

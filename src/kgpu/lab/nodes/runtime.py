@@ -84,6 +84,8 @@ class Start:
     log: Path
     volumes: tuple[Mount, ...] = ()
     termination_log: str = ""
+    outside: bool = False
+    """It has no file system of its own: the command is told where everything is."""
     pod: str = ""
     container: str = ""
     attempt: int = 0
@@ -243,6 +245,8 @@ class Runtime:
             "files": files,
             "plain_root": str(folder / "root"),
         }
+        if wanted.outside:
+            return {**found, "mode": PLAIN, "cwd": str(folder), "mounts": [], "devices": [], "files": []}
         return found if self.mode == NAMESPACES else _plain(found)
 
 

@@ -6,9 +6,11 @@ Trouble is a ``StartTroubleError`` with the kubelet's reason, so that the pod's 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +19,8 @@ from kgpu.formats.cdi import Spec, parse_spec
 from kgpu.formats.names import CDI_ANNOTATION_PREFIX
 from kgpu.kube.port import Object
 from kgpu.lab import samples
-from kgpu.lab.nodes import environment, volumes
-from kgpu.lab.nodes.context import NodeContext, loopback
+from kgpu.lab.nodes import environment, own, volumes
+from kgpu.lab.nodes.context import TOKEN_S, NodeContext, loopback
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
 from kgpu.lab.nodes.podstate import Container, PodState
 from kgpu.lab.nodes.runtime import Running, StandIn, Start, StartError
@@ -47,6 +49,11 @@ def new_id() -> str:
 def folder_of(node: NodeContext, container_id: str) -> Path:
     """Where a container's own files are."""
     return node.folder / "c" / container_id[:16]
+
+
+def volumes_of(node: NodeContext, state: PodState) -> Path:
+    """Where a pod's volumes are."""
+    return node.folder / "pods" / state.uid / "volumes"
 
 
 def log_path(node: NodeContext, pod: Object, container: str, restarts: int) -> Path:
@@ -90,7 +97,7 @@ def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
 async def start(node: NodeContext, state: PodState, container: Container, claims: Sequence[str] = ()) -> Running:
     """Start one run. Raises StartTroubleError; KubeError when the API server can't be asked."""
     pod, spec = state.pod, container.spec
-    sample = None if node.light else samples.find(container.image)
+    sample = None if node.light else find_sample(container.image)
     namespace = pod["metadata"]["namespace"]
     facts = facts_of(node, state)
     try:
@@ -122,19 +129,25 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         text = f'failed to generate container "{container_id}" spec: failed to apply OCI options: {error.what}'
         raise StartTroubleError(CREATE_ERROR, text) from error
     places = await make_volumes(node, state, facts)
-    config = OciConfig(
-        env={**config.env, "KGPU_LAB_POD_ADDRESS": loopback(state.pod_ip)},
-        devices=config.devices, mounts=config.mounts, hooks=config.hooks, gids=config.gids,
-    )  # fmt: skip
+    config = node.machine.applied(config)
+    config = replace(config, env={**config.env, "KGPU_LAB_POD_ADDRESS": loopback(state.pod_ip)})
     try:
         mounts = volumes.mounts(spec, places)
     except (volumes.VolumeError, OSError) as error:
         raise StartTroubleError(CONFIG_ERROR, error.what if isinstance(error, LabError) else str(error)) from error
     args = environment.command(spec, sample.entrypoint, sample.command, config.env)
+    folder = folder_of(node, container_id)
+    if sample is own.SAMPLE:
+        kubeconfig = folder / "kubeconfig"
+        run = own.command(tuple(args), config.env, mounts=mounts, address=loopback(state.pod_ip), kubeconfig=kubeconfig)
+        args, config = list(run.args), replace(config, env=run.env)
+        folder.mkdir(parents=True, exist_ok=True)
+        own.write_connection(kubeconfig, mounts, config.env)
     wanted_start = Start(
         id=container_id,
-        folder=folder_of(node, container_id),
+        folder=folder,
         sample=sample,
+        outside=sample is own.SAMPLE,
         args=tuple(args),
         config=config,
         cwd=str(spec.get("workingDir") or sample.workdir),
@@ -163,10 +176,11 @@ async def make_volumes(node: NodeContext, state: PodState, facts: dict[str, str]
             token = await node.token(namespace, pod["spec"].get("serviceAccountName") or "default")
         except KubeError:
             token = ""  # a program that uses it is told so by the API server
-    folder = node.folder / "pods" / state.uid / "volumes"
+    folder = volumes_of(node, state)
     try:
         return volumes.write(
-            pod, folder, objects=fetched, facts=facts, allocatable=node.allocatable(), token=token
+            pod, folder, objects=fetched, facts=facts, allocatable=node.allocatable(), token=token,
+            host=node.machine.find,
         )  # fmt: skip
     except volumes.VolumeError as error:
         raise StartTroubleError(CREATING, error.what, event="FailedMount") from error
@@ -174,10 +188,26 @@ async def make_volumes(node: NodeContext, state: PodState, facts: dict[str, str]
         raise StartTroubleError(CREATING, f"{error}", event="FailedMount") from error
 
 
+async def keep_tokens(node: NodeContext, state: PodState) -> None:
+    """Write the pod's volumes anew before the tokens in them expire; until cancelled."""
+    if node.light or not volumes.wants_token(state.pod):
+        return
+    while True:
+        with contextlib.suppress(StartTroubleError, KubeError):
+            if volumes_of(node, state).exists():
+                await make_volumes(node, state, facts_of(node, state))
+        await asyncio.sleep(TOKEN_S * 0.8)
+
+
 def is_process(image: str) -> bool:
     """Whether containers of the image are local processes on a full node."""
-    found = samples.find(image)
+    found = find_sample(image)
     return found is not None and not found.pause
+
+
+def find_sample(image: str) -> samples.Sample | None:
+    """What is known of an image, kgpu's own or a sample; None for others."""
+    return own.SAMPLE if own.is_own(image) else samples.find(image)
 
 
 def hostname(pod: Object) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,14 +49,14 @@ def _references(volume: Object) -> Iterator[tuple[Ref, bool]]:
 
 def write(
     pod: Object, folder: Path, *, objects: Mapping[Ref, Object | None], facts: Mapping[str, str],
-    allocatable: Mapping[str, str], token: str = "",
+    allocatable: Mapping[str, str], token: str = "", host: Callable[[str], Path] = Path,
 ) -> dict[str, Path]:  # fmt: skip
-    """Make every volume below ``folder``: name to path. Raises VolumeError, OSError."""
+    """Make every volume below ``folder``: name to path. ``host`` finds the host's. Raises VolumeError, OSError."""
     found: dict[str, Path] = {}
     for volume in pod["spec"].get("volumes") or ():
         name = plain_name(volume["name"])
         if "hostPath" in volume:
-            found[name] = Path(volume["hostPath"]["path"])
+            found[name] = host(volume["hostPath"]["path"])
             if volume["hostPath"].get("type") == "DirectoryOrCreate":
                 found[name].mkdir(parents=True, exist_ok=True)
             continue

@@ -86,6 +86,7 @@ class PodWorker:
         teller = asyncio.create_task(self._writer.run())
         try:
             self._adopt()
+            self._spawn(starter.keep_tokens(self.node, self.state))
             if self._refusal is not None and not self.state.terminal:
                 self.state.phase, (self.state.reason, self.state.message) = "Failed", self._refusal
             await self._live()

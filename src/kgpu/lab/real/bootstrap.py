@@ -74,18 +74,23 @@ def import_images(lab: RealLab) -> None:
     archives = images.write_archives(lab.paths.images, sample if sample.exists() else None)
     ctr = Path(lab.state.bin_dir, "ctr")
     lab._wait(lambda: _containerd_answers(lab, ctr), _SOCKET_S, "containerd to answer", "containerd")
-    snapshots = snapshotter(lab.paths.root)
     for archive in archives:
-        command = [str(ctr), "-a", configs.CONTAINERD_SOCKET, "-n", "k8s.io", "images", "import"]
-        command += ["--snapshotter", snapshots, "--local", str(archive)]
-        done = subprocess.run(lab.in_node(command), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise LabError(
-                f"importing {archive.name} failed: {done.stderr.strip()}",
-                "containerd to take the image",
-                f"look into {lab.paths.logs}/containerd.log",
-            )
+        import_archive(lab, archive)
         archive.unlink()
+
+
+def import_archive(lab: RealLab, archive: Path) -> None:
+    """Load an OCI archive into the node's containerd, for pods to use. Raises LabError."""
+    ctr = Path(lab.state.bin_dir, "ctr")
+    command = [str(ctr), "-a", configs.CONTAINERD_SOCKET, "-n", "k8s.io", "images", "import"]
+    command += ["--snapshotter", snapshotter(lab.paths.root), "--local", str(archive)]
+    done = subprocess.run(lab.in_node(command), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabError(
+            f"importing {archive.name} failed: {done.stderr.strip()}",
+            "containerd to take the image",
+            f"look into {lab.paths.logs}/containerd.log",
+        )
 
 
 def _containerd_answers(lab: RealLab, ctr: Path) -> bool:

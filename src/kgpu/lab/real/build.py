@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Final
 from kgpu.base.errors import LabError
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import components
-from kgpu.lab.real.components import COMPONENTS, MODULES_DIR, Component
+from kgpu.lab.real.components import COMPONENTS, HELM, MODULES_DIR, Component
 from kgpu.lab.real.hosttools import BUILD_TOOLS, ensure_host_tools, require_host_tools
 
 KUBECTL: Final = "kubectl"
@@ -62,7 +62,8 @@ def find_toolchain(path: str | None = None) -> Toolchain:
 
     Raises LabError when there is no Go or it is too old for the pinned modules.
     """
-    wanted = max(components.minimum_go((folder / "go.mod").read_text()) for folder in _module_folders())
+    folders = _module_folders((*COMPONENTS, HELM))
+    wanted = max(components.minimum_go((folder / "go.mod").read_text()) for folder in folders)
     candidates = [shutil.which("go", path=str(Path(sys.executable).parent)), shutil.which("go", path=path)]
     seen: list[str] = []
     for go in filter(None, candidates):
@@ -109,15 +110,15 @@ def ensure_go(progress: Progress) -> None:
         find_toolchain()
 
 
-def _module_folders() -> list[Path]:
-    return sorted(folder for folder in MODULES_DIR.iterdir() if (folder / "go.mod").is_file())
+def _module_folders(programs: Iterable[Component]) -> list[Path]:
+    return sorted(MODULES_DIR / module for module in {program.module for program in programs})
 
 
-def cache_key(toolchain_version: str) -> str:
-    """16 hex digits that change when anything that determines the binaries does."""
+def cache_key(toolchain_version: str, programs: Sequence[Component] = COMPONENTS) -> str:
+    """16 hex digits that change when anything that determines the binaries of ``programs`` does."""
     digest = hashlib.sha256(toolchain_version.encode())
-    digest.update(repr(COMPONENTS).encode())
-    for folder in _module_folders():
+    digest.update(repr(programs).encode())
+    for folder in _module_folders(programs):
         for pattern in _MODULE_FILES:
             for file in sorted(folder.glob(pattern)):
                 digest.update(f"\0{folder.name}/{file.name}\0".encode())
@@ -160,20 +161,27 @@ def ensure_kubectl(progress: Progress | None = None) -> str:
     return str(ensure_binaries(progress, only=frozenset({KUBECTL})) / KUBECTL)
 
 
+def ensure_helm(progress: Progress | None = None) -> str:
+    """Helm at the pinned version, which is built now if it was not before. Raises LabError."""
+    progress = progress or PlainProgress()
+    ensure_go(progress)
+    return str(ensure_binaries(progress, programs=(HELM,), only=frozenset({HELM.name})) / HELM.name)
+
+
 def ensure_binaries(
     progress: Progress | None = None, *, root: Path | None = None, jobs: int | None = None,
-    only: frozenset[str] = frozenset(),
+    programs: Sequence[Component] = COMPONENTS, only: frozenset[str] = frozenset(),
 ) -> Path:  # fmt: skip
-    """The folder that holds every program of ``COMPONENTS``, or ``only`` those named; builds what is missing.
+    """The folder that holds every one of ``programs``, or ``only`` those named; builds what is missing.
 
     ``jobs`` is how many packages are compiled at a time (default: the machine's CPUs, at most 2, because a Go
     compile can take a GiB). Raises LabError.
     """
     progress = progress or PlainProgress()
     toolchain = find_toolchain()
-    home = (root or cache_root()) / cache_key(toolchain.version)
+    home = (root or cache_root()) / cache_key(toolchain.version, programs)
     target = home / "bin"
-    wanted = [component for component in COMPONENTS if not only or component.name in only]
+    wanted = [component for component in programs if not only or component.name in only]
     if all((target / component.name).is_file() for component in wanted):
         return target
     if not only:

@@ -103,6 +103,29 @@ COMPONENTS: Final[tuple[Component, ...]] = (
     _kubernetes("kubectl", 18),
 )
 
+# What only some tests and users of the chart need: built when asked for, into a cache folder of its own, so that the
+# cluster's programs are not built anew for its sake.
+_HELM = "helm.sh/helm/v3"
+# Which Kubernetes `helm template` and `helm lint` take for granted: the one whose modules it is built with.
+HELM_KUBERNETES_MINOR: Final = 35
+_HELM_LDFLAGS = " ".join(
+    (
+        f"-X {_HELM}/internal/version.version={{version}}",
+        *(
+            f"-X {_HELM}/pkg/{place}.k8sVersionMajor=1 -X {_HELM}/pkg/{place}.k8sVersionMinor={HELM_KUBERNETES_MINOR}"
+            for place in ("lint/rules", "chartutil")
+        ),
+    )
+)
+HELM: Final = Component(
+    name="helm",
+    module="helm",
+    package=f"{_HELM}/cmd/helm",
+    versioned_by=_HELM,
+    ldflags=_HELM_LDFLAGS,
+    weight=75,
+)
+
 CNI_PLUGINS: Final = tuple(component.name for component in COMPONENTS if component.module == "cni")
 
 

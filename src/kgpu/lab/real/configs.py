@@ -208,6 +208,21 @@ def cni_config() -> str:
     )
 
 
+def audit_policy() -> str:
+    """Who asked for what and was answered how, for service accounts; no bodies."""
+    return _yaml_json(
+        {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived", "ResponseStarted"],
+            "rules": [
+                {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+                {"level": "None"},
+            ],
+        }
+    )
+
+
 def files(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: str, snapshotter: str) -> dict[str, str]:
     """Every config file: path -> text. Files for the node's own folders are under ``paths.node``."""
     texts = {str(paths.kubeconfig_of(user)): kubeconfig(paths, network, user, spec.name) for user in USERS}
@@ -215,6 +230,7 @@ def files(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: str, snapsh
         str(paths.kubeconfig): kubeconfig(paths, network, "admin", spec.name),
         str(paths.config / "kubelet.yaml"): kubelet_config(spec, paths),
         str(paths.config / "kube-proxy.yaml"): kube_proxy_config(paths),
+        **({str(paths.config / "audit.yaml"): audit_policy()} if spec.audit else {}),
         str(paths.config / "resolv.conf"): "# the lab has no name server of its own\n",
         str(paths.node / "etc-containerd" / "config.toml"): containerd_config(bin_dir, snapshotter),
         str(paths.node / "etc-cni" / "net.d" / "10-kgpu-lab.conflist"): cni_config(),

@@ -67,17 +67,37 @@ class File:
     mode: int = 0o755
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A finished layer: the digest of its tar, which images name it by, and the compressed tar."""
+
+    diff_id: str
+    blob: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image to build: every name it goes by, its files and what it runs."""
+    """An image to build: every name it goes by, its files and what it runs.
+
+    ``under`` are layers that were made before, the lowest first; ``files`` are the layer on top of them. ``user`` is
+    "" for root.
+    """
 
     names: tuple[str, ...]
     files: tuple[File, ...]
+    under: tuple[Layer, ...] = ()
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     env: tuple[str, ...] = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
     workdir: str = "/"
+    user: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_layer(files: Iterable[File], *, compresslevel: int = 1) -> Layer:
+    """The files as a layer."""
+    raw = layer_tar(files)
+    return Layer(_digest(raw), gzip.compress(raw, compresslevel=compresslevel, mtime=0))
 
 
 def layer_tar(files: Iterable[File]) -> bytes:
@@ -105,20 +125,19 @@ def oci_archive(*images: Image, architecture: str) -> bytes:
     Images with the same files share their layer.
     """
     blobs: dict[str, bytes] = {}
-    layers: dict[tuple[File, ...], tuple[str, bytes]] = {}
+    made: dict[tuple[File, ...], Layer] = {}
     entries: list[dict[str, Any]] = []
     for image in images:
-        if image.files not in layers:
-            raw = layer_tar(image.files)
-            layers[image.files] = _digest(raw), gzip.compress(raw, compresslevel=1, mtime=0)
-        identity, layer = layers[image.files]
-        config = _json(_config(image, identity, architecture))
+        if image.files not in made:
+            made[image.files] = make_layer(image.files)
+        layers = (*image.under, made[image.files])
+        config = _json(_config(image, layers, architecture))
         manifest = _json(
             {
                 "schemaVersion": 2,
                 "mediaType": "application/vnd.oci.image.manifest.v1+json",
                 "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
-                "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar+gzip", layer)],
+                "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar+gzip", layer.blob) for layer in layers],
             }
         )
         entry = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest)
@@ -126,7 +145,7 @@ def oci_archive(*images: Image, architecture: str) -> bytes:
             {**entry, "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}}
             for name in image.names
         ]
-        blobs.update({_digest(blob): blob for blob in (config, layer, manifest)})
+        blobs.update({_digest(blob): blob for blob in (config, manifest, *(layer.blob for layer in layers))})
     index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": entries}
     files = [
         File(path="oci-layout", data=_json({"imageLayoutVersion": "1.0.0"}), mode=0o644),
@@ -139,18 +158,19 @@ def oci_archive(*images: Image, architecture: str) -> bytes:
     return layer_tar(files)
 
 
-def _config(image: Image, layer: str, architecture: str) -> dict[str, Any]:
+def _config(image: Image, layers: Sequence[Layer], architecture: str) -> dict[str, Any]:
     return {
         "architecture": architecture,
         "os": "linux",
         "config": {
+            "User": image.user,
             "Env": list(image.env),
             "Entrypoint": list(image.entrypoint) or None,
             "Cmd": list(image.command) or None,
             "WorkingDir": image.workdir,
             "Labels": dict(image.labels),
         },
-        "rootfs": {"type": "layers", "diff_ids": [layer]},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
     }
 
 
@@ -166,7 +186,7 @@ def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
 
 
-def _folders(files: Sequence[File]) -> list[File]:
+def folders(files: Sequence[File]) -> list[File]:
     """The folders that ``files`` need, parents first, each once."""
     seen: dict[str, File] = {}
     links = {file.path.strip("/") for file in files if file.link}
@@ -184,7 +204,8 @@ def pause_image(program: bytes) -> Image:
     return Image(names=(PAUSE_IMAGE,), files=(File(path="pause", data=program),), entrypoint=("/pause",))
 
 
-def _base_files(busybox: bytes, applets: Sequence[str]) -> list[File]:
+def base_files(busybox: bytes, applets: Sequence[str]) -> list[File]:
+    """A shell, its tools and the users file."""
     files = [
         File(path="bin", link="usr/bin"),
         File(path="sbin", link="usr/sbin"),
@@ -196,12 +217,12 @@ def _base_files(busybox: bytes, applets: Sequence[str]) -> list[File]:
         File(path="root", mode=0o700),
         File(path="usr/sbin"),
     ]
-    return [*_folders(files), *files]
+    return [*folders(files), *files]
 
 
 def busybox_image(busybox: bytes, applets: Sequence[str]) -> Image:
     """A shell and the usual small tools."""
-    return Image(names=BUSYBOX_IMAGES, files=tuple(_base_files(busybox, applets)), command=("sh",))
+    return Image(names=BUSYBOX_IMAGES, files=tuple(base_files(busybox, applets)), command=("sh",))
 
 
 def cuda_images(
@@ -214,9 +235,9 @@ def cuda_images(
     extra = [
         # The folders of the loader, as links into /usr, so that /lib and /usr/lib are one as on current systems.
         *(File(path=top, link=f"usr/{top}") for top in ("lib", "lib64")),
-        *(File(path=_merged(path), data=data) for path, data in sorted(libraries.items())),
+        *(File(path=merged(path), data=data) for path, data in sorted(libraries.items())),
     ]
-    base = [*_base_files(busybox, applets), *_folders(extra), *extra]
+    base = [*base_files(busybox, applets), *folders(extra), *extra]
     images = [Image(names=CUDA_BASE_IMAGES, files=tuple(base), command=("sh",), env=_CUDA_ENV)]
     if vectoradd is not None:
         images += _sample_images(base, vectoradd)
@@ -233,8 +254,8 @@ def _sample_images(base: Sequence[File], vectoradd: bytes) -> list[Image]:
     ]
     known = {file.path.strip("/") for file in base}
     workdirs = [File(path=f"{sample.workdir.strip('/')}/.keep", data=b"", mode=0o644) for sample in wanted]
-    folders = [folder for folder in _folders([*added, *workdirs]) if folder.path not in known]
-    files = (*base, *folders, *added, *workdirs)
+    new = [folder for folder in folders([*added, *workdirs]) if folder.path not in known]
+    files = (*base, *new, *added, *workdirs)
     return [
         Image(
             names=SAMPLE_IMAGES[sample.name],
@@ -249,7 +270,8 @@ def _sample_images(base: Sequence[File], vectoradd: bytes) -> list[Image]:
     ]
 
 
-def _merged(path: str) -> str:
+def merged(path: str) -> str:
+    """Where a file of /lib or /lib64 is when those are links into /usr; relative to the image's root."""
     path = path.strip("/")
     return path if path.startswith("usr/") else f"usr/{path}"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
-from kgpu.formats.names import CDI_STATIC_DIR
+from kgpu.formats.names import CDI_STATIC_DIR, KUBELET_ROOT, STATE_DIR
 from kgpu.lab.ground import FIRST_NODE
 
 NODE_NAME: Final = FIRST_NODE
@@ -32,12 +32,16 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabSpec:
-    """What the user asked for. ``gpus`` None means as many as the profile has; ``agent`` False starts none."""
+    """What the user asked for. ``gpus`` None means as many as the profile has; ``agent`` False starts none.
+
+    ``audit``: the API server writes down what each account asks of it, in ``Paths.audit_log``.
+    """
 
     name: str = "lab"
     profile: str = "hgx-h100"
     gpus: int | None = None
     agent: bool = True
+    audit: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -127,6 +131,11 @@ class Paths:
         return self.root / "logs"
 
     @property
+    def audit_log(self) -> Path:
+        """A line of JSON for each request, where the lab was made with ``LabSpec.audit``."""
+        return self.logs / "audit.log"
+
+    @property
     def node(self) -> Path:
         """What the node sees as its own /var/lib/kubelet, /etc/cdi and so on."""
         return self.root / "node"
@@ -150,7 +159,7 @@ class Paths:
 
 # The node's own folders: mounted over the host's in the node's mount namespace.
 NODE_DIRS: Final = (
-    "/var/lib/kubelet",
+    KUBELET_ROOT,
     "/var/lib/containerd",
     "/var/lib/cni",
     "/var/log/pods",
@@ -159,7 +168,7 @@ NODE_DIRS: Final = (
     CDI_STATIC_DIR,
     "/etc/containerd",
     "/etc/kubernetes",
-    "/var/lib/kgpu",
+    STATE_DIR,
 )
 
 # kubelet sets these for the whole machine when they differ; the node reads its own files here, so it never does.

@@ -72,7 +72,7 @@ def make_plan(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: Path, e
     binds += [Bind(str(paths.config / "tunables" / Path(target).name), target) for target in KERNEL_TUNABLES]
     # The programs that containerd looks for by name (the shim, runc) come first.
     search = os.pathsep.join([str(bin_dir), environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
-    processes = [*_control_plane(paths, network), *_node(paths, network)]
+    processes = [*_control_plane(spec, paths, network), *_node(paths, network)]
     if spec.agent:
         processes.append(agent_process(paths, environ))
     return Plan(
@@ -101,8 +101,9 @@ def _process(name: str, flags: Sequence[str], *, needs: tuple[str, ...] = ()) ->
     return Process(name=name, argv=(name, *flags), log="", needs=needs)
 
 
-def _control_plane(paths: Paths, network: Network) -> list[Process]:
+def _control_plane(spec: LabSpec, paths: Paths, network: Network) -> list[Process]:
     pki = paths.pki
+    audit = [f"--audit-policy-file={paths.config}/audit.yaml", f"--audit-log-path={paths.audit_log}"]
     api = f"tcp:{network.node_ip}:{API_PORT}"
     return [
         _process(
@@ -138,6 +139,7 @@ def _control_plane(paths: Paths, network: Network) -> list[Process]:
                 f"--kubelet-client-certificate={pki}/apiserver-kubelet.crt",
                 f"--kubelet-client-key={pki}/apiserver-kubelet.key",
                 "--kubelet-preferred-address-types=InternalIP",
+                *(audit if spec.audit else ()),
             ],
             needs=("tcp:127.0.0.1:2379",),
         ),

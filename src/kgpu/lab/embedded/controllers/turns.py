@@ -13,7 +13,18 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
-from kgpu.kube.port import EVERYTHING, Change, KubeApi, Listing, Object, Patch, Resource, Selector, WatchEvent
+from kgpu.kube.port import (
+    EVERYTHING,
+    Change,
+    KubeApi,
+    Listing,
+    Object,
+    Patch,
+    Project,
+    Resource,
+    Selector,
+    WatchEvent,
+)
 
 _SLICE: Final = 0.002  # seconds that a watch may hand on changes before it waits for a turn
 
@@ -69,9 +80,12 @@ class Paced:
         await turn()
         return await self._api.get(resource, name, namespace=namespace)
 
-    async def list(self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING) -> Listing:
+    async def list(
+        self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
+        project: Project | None = None,
+    ) -> Listing:  # fmt: skip
         await turn()
-        return await self._api.list(resource, namespace=namespace, selector=selector)
+        return await self._api.list(resource, namespace=namespace, selector=selector, project=project)
 
     async def watch(
         self, resource: Resource, resource_version: str, *, namespace: str = "", selector: Selector = EVERYTHING
@@ -90,9 +104,11 @@ class Paced:
             if close is not None:
                 await close()
 
-    async def apply(self, resource: Resource, obj: Object, *, manager: str, subresource: str = "") -> Object:
+    async def apply(
+        self, resource: Resource, obj: Object, *, manager: str, subresource: str = "", force: bool = True
+    ) -> Object:
         await turn()
-        return await self._api.apply(resource, obj, manager=manager, subresource=subresource)
+        return await self._api.apply(resource, obj, manager=manager, subresource=subresource, force=force)
 
     async def patch(
         self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",

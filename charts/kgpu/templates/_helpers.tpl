@@ -1,0 +1,136 @@
+{{- /* Labels of every object; the chart's version is never in a pod's, where it would roll pods for nothing. */ -}}
+{{- define "kgpu.labels" -}}
+app.kubernetes.io/name: kgpu
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "kgpu.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "kgpu.imagePullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* What any kgpu process in the cluster may have: nothing. */ -}}
+{{- define "kgpu.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "kgpu.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "kgpu.logArgs" -}}
+{{- $level := .Values.operator.logging.level | toString | lower -}}
+{{- if .Values.operator.logging.develMode }}{{ $level = "debug" }}{{ end -}}
+- --log-level={{ dict "warn" "warning" "fatal" "error" "panic" "error" | dig $level $level }}
+- --log-format={{ .Values.operator.logging.format }}
+{{- end }}
+
+{{- /* A hook's Job: context (dict "root" $ "name" .. "account" .. "hook" .. "weight" .. "args" list "deadline" ..). */ -}}
+{{- define "kgpu.hookJob" -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "kgpu.labels" .root | nindent 4 }}
+  annotations:
+    helm.sh/hook: {{ .hook }}
+    helm.sh/hook-weight: {{ .weight | quote }}
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+spec:
+  backoffLimit: 2
+  activeDeadlineSeconds: {{ .deadline }}
+  template:
+    metadata:
+      labels:
+        app: {{ .name }}
+        app.kubernetes.io/name: kgpu
+        app.kubernetes.io/component: gpu-operator
+    spec:
+      serviceAccountName: {{ .account }}
+      restartPolicy: Never
+      {{- include "kgpu.imagePullSecrets" .root | nindent 6 }}
+      securityContext:
+        {{- include "kgpu.podSecurity" .root | nindent 8 }}
+      {{- with .root.Values.operator.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .root.Values.operator.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: kgpu
+          image: {{ include "kgpu.image" .root | quote }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          args:
+            {{- toYaml .args | nindent 12 }}
+          securityContext:
+            {{- include "kgpu.containerSecurity" .root | nindent 12 }}
+          resources:
+            requests:
+              cpu: 50m
+              memory: 64Mi
+            limits:
+              memory: 256Mi
+{{- end }}
+
+{{- /* The map without what is empty ("", [], {}, null) at any depth, as JSON; false and 0 stay. What the CRDs have as
+text is made text where people leave out quotes: versions, values of environment variables, a number of pods. */ -}}
+{{- define "kgpu.filled" -}}
+{{- $found := dict -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "map" $value -}}
+{{- $value = include "kgpu.filled" $value | fromJson -}}
+{{- else if eq $key "env" -}}
+{{- $value = include "kgpu.env" $value | fromJsonArray -}}
+{{- else if and (has $key (list "version" "value")) (kindIs "invalid" $value | not) -}}
+{{- $value = toString $value -}}
+{{- end -}}
+{{- if or (kindIs "bool" $value) (kindIs "float64" $value) (kindIs "int64" $value) (kindIs "int" $value) $value -}}
+{{- $_ := set $found $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end }}
+
+{{- define "kgpu.env" -}}
+{{- $found := list -}}
+{{- range . -}}
+{{- $found = append $found (merge (dict "value" (kindIs "invalid" .value | ternary "" (toString .value))) .) -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end }}
+
+{{- /* driver.upgradePolicy as the CRDs have it: gpuPodDeletion is their podDeletion. */ -}}
+{{- define "kgpu.upgradePolicy" -}}
+{{- $policy := omit . "gpuPodDeletion" -}}
+{{- with .gpuPodDeletion }}{{ $_ := set $policy "podDeletion" . }}{{ end -}}
+{{- toJson $policy -}}
+{{- end }}

@@ -1,0 +1,438 @@
+"""The agent under the operator: which roles run follows from the operator's document and the Node's labels.
+
+Promises: every role starts, stops and starts again alone, within a second of the label; a changed environment restarts
+the one role that it is for; nothing that was known is lost while the API server is away; the hardware child runs only
+while a role needs it. Read ``_apply`` first: it compares what is wanted with what is there, and the rest follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu import __version__
+from kgpu.agent import status
+from kgpu.agent.driver_place import DriverPlace, find_driver
+from kgpu.agent.host_files import HostFiles
+from kgpu.agent.http import StatusServer
+from kgpu.agent.leaving import leave
+from kgpu.agent.options import AgentOptions, LabelsSink
+from kgpu.agent.orders import Orders, first_of
+from kgpu.agent.process import POLICY, Process
+from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
+from kgpu.agent.report import ReportWriter, agent_report, role_report
+from kgpu.agent.role_options import role_options
+from kgpu.agent.roles import ROLES, Host, Role, choose_roles, withdraw_sink
+from kgpu.agent.shared import SharedReader
+from kgpu.agent.slot import Hardware, Slot
+from kgpu.agent.switched import SwitchedConfig
+from kgpu.agent.wanted import DISABLED, Wanted, wanted_roles
+from kgpu.base.decision import Decision, Severity
+from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
+from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
+from kgpu.formats.agent_config import AgentConfig, ConfigRef
+from kgpu.formats.agent_report import AgentReport, RoleReport
+from kgpu.formats.config_choice import Fallback
+from kgpu.hw.port import Reader
+from kgpu.kube.port import KubeApi
+
+log = logging.getLogger(__name__)
+
+LOOK: Final = 2.0  # seconds between looks at where the driver is
+RETRY: Final = 2.0  # seconds until a clean-up that failed is tried again
+FINISH: Final = 3.0  # seconds that a clean-up may still take when the process is told to end
+LAST_WORDS: Final = 1.0  # seconds for saying on the Node that the process has ended
+
+
+class AutoAgent(Process):
+    """One agent. ``run`` returns when ``stop`` is set. ``open_reader`` and ``api`` stand in for the real ones."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        roles: tuple[Role, ...] = ROLES,
+        *,
+        open_reader: Callable[[Path | None], Awaitable[Reader]] | None = None,
+        api: KubeApi | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        super().__init__(options, api=api)
+        self._rows = {role.name: role for role in roles}
+        # A process beside others that do the other roles: it says nothing of those.
+        self._part = "-".join(self._rows) if options.roles else ""
+        self._writer: ReportWriter | None = None
+        self._open_reader = open_reader or _open_reader
+        self._patience = patience
+        self._hardware = Hardware(self._reader)
+        self._files = HostFiles(options.state_dir)
+        self._config = SwitchedConfig()
+        self._ref = ConfigRef()
+        self._slots = {role.name: Slot(role, self._host, self.decide) for role in roles}
+        self._keepers = Supervisor(policy=POLICY, on_decision=self.decide)
+        self._problems: dict[str, ConfigError] = {}
+        self._tidy = asyncio.Event()
+        self._withdrawn: set[str] = set()
+        # Roles whose traces are being removed at this moment: one that started now would lose what it writes.
+        self._held: set[str] = set()
+        self._sink_left: LabelsSink | None = None
+        self.orders: Orders | None = None
+        self.wanted: dict[str, Wanted] = {}
+        self.place: DriverPlace | None = None
+        self.left = False
+
+    async def run(self) -> tuple[str, ...]:
+        """Until ``stop``. Returns the names of what did not end. Raises UserError for a bad start."""
+        options = self.options
+        server: StatusServer | None = None
+        try:
+            server = await self.serve_pages(self._routes())
+            self.orders = orders = Orders(
+                self.api(),
+                node=options.node_name,
+                namespace=options.namespace,
+                state_dir=options.state_dir,
+                decide=self.decide,
+                patience=self._patience,
+            )
+            writer = ReportWriter(self.api, orders, node=options.node_name, make=self.report, part=self._part)
+            self._writer = writer
+            for slot in self._slots.values():
+                self._keepers.start(slot.role.name, _keeper(slot))
+            services = {
+                "orders": self._follow_orders,
+                "roles": self._steer,
+                "config": self._follow_config,
+                "clean-up": self._clean_up,
+                "report": writer.run,
+                "events": self.write_events,
+            }
+            for name, service in services.items():
+                self.services.start(name, service)
+            log.info("kgpu %s on node %s: waiting for the operator's orders", __version__, options.node_name)
+            await self.stop.wait()
+            log.info("stopping")
+        finally:
+            stuck = await self._shut_down(server)
+        log.info("stopped")
+        return stuck
+
+    def report(self) -> AgentReport | None:
+        """What there is to say on the Node; None while nothing is known."""
+        if self.orders is None or self.orders.config is None or not self.wanted:
+            return None
+        config = self.orders.config
+        reader = self._hardware.latest
+        roles = {name: self._role_report(name, one) for name, one in self.wanted.items() if name in config.roles}
+        return agent_report(
+            roles,
+            generation=config.generation,
+            inventory=reader.last_inventory if reader is not None and reader.last_error is None else None,
+            place=self.place,
+        )
+
+    def statuses(self) -> tuple[RoleStatus, ...]:
+        """Every role: as it runs, or stopped with the reason."""
+        return tuple(self._status(name, one) for name, one in self.wanted.items())
+
+    # What is wanted and what is there
+
+    async def _steer(self, handle: RoleHandle) -> None:
+        """A service: bring the slots in line with the orders, and the driver root with where the driver is."""
+        assert self.orders is not None
+        orders = self.orders
+        while True:
+            seen = orders.revision
+            if orders.config is None:
+                handle.waiting("the operator's configuration is not known yet")
+            else:
+                self._apply(orders.config, orders)
+                handle.running()
+            await first_of(orders.changed(seen), asyncio.sleep(LOOK))
+
+    def _apply(self, config: AgentConfig, orders: Orders) -> None:
+        found = wanted_roles(config, orders.labels, self._rows)
+        self.wanted = {name: one for name, one in found.items() if not self._part or name in self._rows}
+        if not config.leaving:
+            self.left = False
+            orders.keep()
+            self._follow(config.device_plugin_config)
+        if any(one.run and self._rows[name].hardware for name, one in self.wanted.items()):
+            self._settle_place(find_driver(config, self.options.host_root))
+        else:
+            self.place = None
+        place = self.place or find_driver(config, self.options.host_root)
+        for name, slot in self._slots.items():
+            if self.wanted[name].run and name not in self._held:
+                self._withdrawn.discard(name)
+                self._start(slot, config, place)
+            else:
+                self._problems.pop(name, None)
+                slot.want(None)
+        if (config.leaving and not self.left) or self._to_withdraw() or self._stale_sink() is not None:
+            self._tidy.set()
+
+    def _start(self, slot: Slot, config: AgentConfig, place: DriverPlace) -> None:
+        name = slot.role.name
+        try:
+            slot.want(role_options(self.options, slot.role, config.roles[name], config, place))
+            self._problems.pop(name, None)
+        except ConfigError as error:
+            known = self._problems.get(name)
+            self._problems[name] = error
+            if known is None or known.one_line() != error.one_line():
+                self.decide(Decision.from_error(error, subject=name, reason="ConfigRefused", severity=Severity.ERROR))
+
+    def _settle_place(self, place: DriverPlace) -> None:
+        if place != self.place:
+            log.info("driver root %s (%s)%s", place.host, place.source, "" if place.found else ": no driver there yet")
+        self.place = place
+
+    def _follow(self, ref: ConfigRef) -> None:
+        """Take the device plugin's configuration from where the orders say."""
+        if ref != self._ref:
+            self._ref = ref
+            self._config.switch(self._config_source(ref))
+
+    def _config_source(self, ref: ConfigRef) -> FollowedConfig:
+        if not ref.name or self.orders is None:
+            return DefaultConfig()
+        from kgpu.kube.node_config import NodeConfigSource
+
+        options = self.options
+        source = NodeConfigSource(
+            self.api(),
+            node=options.node_name,
+            namespace=options.namespace,
+            config_map=ref.name,
+            default=ref.default,
+            fallbacks=(Fallback.EMPTY,),
+            followed=self.orders.node,
+        )
+        return RememberedConfig(source, options.state_dir / CONFIG_MEMORY)
+
+    # What the slots need
+
+    @contextlib.asynccontextmanager
+    async def _host(self, role: Role, options: AgentOptions) -> AsyncIterator[Host]:
+        hardware = self._hardware.reader(options) if role.hardware else _own_reader(self._reader(options))
+        async with hardware as reader:
+            yield Host(
+                options=options,
+                reader=reader,
+                config=self._config,
+                decide=self.decide,
+                api=self.api,
+                files=self._files,
+                pages=self.pages,
+            )
+
+    def _reader(self, options: AgentOptions) -> SharedReader:
+        return SharedReader(lambda: self._open_reader(options.root))
+
+    # Services
+
+    async def _follow_orders(self, handle: RoleHandle) -> None:
+        assert self.orders is not None
+        orders = self.orders
+        async with asyncio.TaskGroup() as group:
+            group.create_task(orders.run())
+            while True:
+                error = orders.error
+                if error is None:
+                    handle.running()
+                else:
+                    handle.waiting(error.one_line())
+                await asyncio.sleep(1.0)
+
+    async def _follow_config(self, handle: RoleHandle) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._config.run())
+            while True:
+                error = self._config.error
+                if error is None:
+                    handle.running()
+                else:
+                    handle.waiting(error.one_line())
+                await asyncio.sleep(1.0)
+
+    async def _clean_up(self, handle: RoleHandle) -> None:
+        """A service: take away what roles that nobody wants have published, and everything when kgpu leaves."""
+        handle.running()
+        told = ""
+        while True:
+            await self._tidy.wait()
+            self._tidy.clear()
+            try:
+                await self._clean_up_once()
+                told = ""
+                handle.running()
+            except (KubeError, HostError) as error:
+                handle.waiting(error.one_line())
+                if error.one_line() != told:
+                    self.decide(Decision.from_error(error, subject="clean-up", reason="CleanUpFailed"))
+                told = error.one_line()
+                self._tidy.set()
+                await asyncio.sleep(RETRY)
+
+    async def _clean_up_once(self) -> None:
+        orders = self.orders
+        if orders is None or orders.config is None:
+            return
+        for name in self._to_withdraw():
+            async with self._ended(name):
+                withdraw = self._rows[name].withdraw
+                if withdraw is not None and self.wanted[name] is DISABLED:
+                    await withdraw(self.api(), self.options)
+                    self._withdrawn.add(name)
+        stale = self._stale_sink()
+        if stale is not None:
+            await withdraw_sink(stale, self.api(), self.options)
+            self._sink_left = stale
+        if orders.config.leaving and not self.left:
+            async with self._ended(*self._slots):
+                if not orders.config.leaving:  # a policy was made anew while the roles ended
+                    return
+                orders.forget()
+                await leave(self.api(), self.options, self._rows.values())
+                self.left = orders.config.leaving
+                log.info("everything that kgpu has put on this node is gone")
+
+    @contextlib.asynccontextmanager
+    async def _ended(self, *names: str) -> AsyncIterator[None]:
+        """Within the block these roles have ended and do not start, whatever the orders say meanwhile."""
+        self._held.update(names)
+        try:
+            for name in names:
+                self._slots[name].want(None)
+            for name in names:
+                await self._slots[name].settled()
+            yield
+        finally:
+            self._held.difference_update(names)
+
+    def _to_withdraw(self) -> list[str]:
+        return [
+            name
+            for name, role in self._rows.items()
+            if role.withdraw is not None and self.wanted[name] is DISABLED and name not in self._withdrawn
+        ]
+
+    def _stale_sink(self) -> LabelsSink | None:
+        """Where labels may still be from before they went where they go now; None when that has been tidied."""
+        slot = self._slots.get("labels")
+        if slot is None or slot.running is None or slot.status is None or not slot.status.ready:
+            return None
+        stale = LabelsSink.NODE if slot.running.sink is LabelsSink.NODE_FEATURE else LabelsSink.NODE_FEATURE
+        return None if stale is self._sink_left else stale
+
+    # What is said
+
+    def _role_report(self, name: str, wanted: Wanted) -> RoleReport:
+        slot, problem = self._slots.get(name), self._problems.get(name)
+        return role_report(
+            wanted,
+            slot.status if slot is not None else None,
+            problem.one_line() if problem is not None else "",
+            left=self.left,
+        )
+
+    def _status(self, name: str, wanted: Wanted) -> RoleStatus:
+        slot = self._slots.get(name)
+        found = slot.status if slot is not None else None
+        if found is not None and wanted.run:
+            return found
+        said = self._role_report(name, wanted)
+        state = RoleState(said.state) if said.state in list(RoleState) else RoleState.STOPPED
+        return RoleStatus(name=name, state=state, reason=said.reason, since=self._begin, restarts=0)
+
+    def _routes(self) -> dict[str, Any]:
+        return {
+            "/healthz": status.healthz,
+            "/readyz": self._readyz,
+            "/statusz": lambda: status.statusz(self._document()),
+        }
+
+    def _readyz(self) -> Any:
+        error = None if self.orders is None else self.orders.error
+        return status.readyz_auto(
+            self.statuses(),
+            {name for name, one in self.wanted.items() if not one.run},
+            known=self.orders is not None and self.orders.config is not None,
+            problem=error.one_line() if error is not None else "",
+        )
+
+    def _document(self) -> dict[str, Any]:
+        config = self.orders.config if self.orders is not None else None
+        reader = self._hardware.latest
+        place = self.place
+        return self.document(
+            self.statuses(),
+            generation=config.generation if config is not None else None,
+            driver_root={"seen": str(place.seen), "host": place.host, "source": place.source} if place else None,
+            config=status.config_row(self._config.current()),
+            hardware=status.hardware(reader.last_inventory, reader.last_error) if reader else {"state": "unused"},
+        )
+
+    async def _finish(self) -> None:
+        """Wait for a clean-up that has been ordered, though not for long: who orders it ends this process next."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINISH):
+                while self._cleans_up():  # noqa: ASYNC110 - a service does it
+                    await asyncio.sleep(0.02)
+
+    def _cleans_up(self) -> bool:
+        config = self.orders.config if self.orders is not None else None
+        if config is None or not self.wanted:
+            return False
+        return bool(self._to_withdraw()) or (config.leaving and not self.left)
+
+    async def _shut_down(self, server: StatusServer | None) -> tuple[str, ...]:
+        await self._finish()
+        last = self.report()
+        stuck = [*await self._keepers.stop(self.options.shutdown_seconds + 1.0), *await self.services.stop(1.0)]
+        stuck += [name for name, slot in self._slots.items() if slot.stuck and name not in stuck]
+        if last is not None and self._writer is not None:
+            with contextlib.suppress(TimeoutError, UserError):
+                async with asyncio.timeout(LAST_WORDS):
+                    await self._writer.end(last)
+        closing = [("status pages", server.close())] if server is not None else []
+        return (*stuck, *await self.close_all(closing))
+
+
+def _keeper(slot: Slot) -> Any:
+    async def function(handle: RoleHandle) -> None:
+        handle.running()
+        await slot.run()
+
+    return function
+
+
+@contextlib.asynccontextmanager
+async def _own_reader(reader: SharedReader) -> AsyncIterator[SharedReader]:
+    """A reader that opens nothing until it is asked, for a role that should not ask."""
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+async def _open_reader(root: Path | None) -> Reader:
+    from kgpu.hw.open import open_reader
+
+    return open_reader(driver_root=root)
+
+
+async def serve_auto(options: AgentOptions) -> tuple[str, ...]:
+    """Run until SIGTERM or SIGINT. Returns what did not end in time."""
+    chosen = choose_roles(options.roles) if options.roles else ROLES
+    if chosen == ROLES:
+        options = dataclasses.replace(options, roles=())
+    agent = AutoAgent(options, chosen)
+    with stop_on_signals(agent.stop, signal.SIGTERM, signal.SIGINT):
+        return await agent.run()

@@ -1,0 +1,52 @@
+"""Where this node's driver is: installed by a container, or on the host. Looked at again while the agent runs.
+
+The install folder wins while it holds NVML (a driver container that is up, or a simulated root); otherwise it is the
+host's own root, where a driver may still come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.formats.agent_config import AgentConfig
+from kgpu.hw.nvidia import roots
+
+HOST: Final = "host"
+CONTAINER: Final = "container"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverPlace:
+    """``seen`` is the driver root as this process sees it, ``host`` the same folder's path on the host.
+
+    ``source`` is ``host`` or ``container``; ``found`` is False while no driver is there.
+    """
+
+    seen: Path
+    host: str
+    source: str
+    found: bool = True
+
+
+def find_driver(config: AgentConfig, host_root: Path) -> DriverPlace:
+    """The place now. ``host_root`` is where this process sees the host's ``/``."""
+    installed = config.driver_install_dir
+    if config.driver_root:
+        told = config.driver_root
+        # The install folder is mounted at its own path; everything else is seen below the host's root.
+        seen = Path(told) if told == installed else host_root / told.lstrip("/")
+        return DriverPlace(
+            seen=seen,
+            host=told,
+            source=CONTAINER if told == installed else HOST,
+            found=_has_driver(seen),
+        )
+    if installed.startswith("/") and _has_driver(Path(installed)):
+        return DriverPlace(seen=Path(installed), host=installed, source=CONTAINER)
+    return DriverPlace(seen=host_root, host=config.host_root or "/", source=HOST, found=_has_driver(host_root))
+
+
+def _has_driver(root: Path) -> bool:
+    return roots.find_library(str(root)) is not None

@@ -1,0 +1,226 @@
+"""The gate before the device plugin: a GPU is offered only once the validator has seen CUDA work on it.
+
+What the validator found comes through its folder, so that it may be a role of this process or a pod of its own.
+Promises: nothing is offered before driver, toolkit and CUDA checks are in order for at least one device; a
+device that failed is offered as unhealthy (a MIG device not at all) while the others are offered; results of another
+boot or driver count for nothing; a change reaches the plugin within a moment, by inotify.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kgpu.agent.shared import Subscription
+from kgpu.base.errors import HwError
+from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Inventory, Link, Problem, Reader, Reading
+from kgpu.validator import files
+from kgpu.validator.model import Check, DeviceResult, Report, Status
+from kgpu.validator.plan import NEEDS
+
+LOOK_SECONDS: Final = 5.0
+"""How often the folder is looked at when the kernel tells of nothing."""
+_NOT_YET: Final = "the validator has not passed yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether devices may be offered; if not, why. ``devices`` are CUDA results by uuid; ``untested``: the policy
+    leaves that check out, and every device counts as good.
+    """
+
+    open: bool
+    reason: str = ""
+    untested: bool = False
+    devices: Mapping[str, DeviceResult] = field(default_factory=dict)
+
+
+def judge(report: Report | None, *, boot: str, driver_version: str, folder: str, ready: bool = True) -> Verdict:
+    """``driver_version`` is the present one; ``ready``: the files that say so are there beside the report. Pure."""
+    if report is None:
+        return Verdict(open=False, reason=f"no result is in {folder}; does the validator run on this node?")
+    if report.boot != boot:
+        return Verdict(open=False, reason="its results are of an earlier boot")
+    if report.driver_version != driver_version:
+        was = report.driver_version or "no driver"
+        return Verdict(open=False, reason=f"its results are of {was}, and the driver is {driver_version} now")
+    for check in NEEDS[Check.PLUGIN]:
+        result = report.result(check)
+        if result is None:
+            return Verdict(open=False, reason=f"the {check} check has not been made")
+        if not result.ready:
+            return Verdict(open=False, reason=f"{check}: {result.reason() or 'under way'}")
+    if not ready:
+        return Verdict(open=False, reason=f"{files.ready(Check.CUDA)} is not in {folder}")
+    cuda = report.result(Check.CUDA)
+    assert cuda is not None, "it was looked for above"
+    return Verdict(open=True, untested=cuda.status is Status.SKIPPED, devices={one.uuid: one for one in cuda.devices})
+
+
+def gated(inventory: Inventory, verdict: Verdict) -> Inventory:
+    """The inventory with a finding on every GPU that may not be used, and without MIG devices that may not. Pure."""
+    return dataclasses.replace(inventory, accelerators=tuple(_gated(gpu, verdict) for gpu in inventory.accelerators))
+
+
+def _gated(gpu: Accelerator, verdict: Verdict) -> Accelerator:
+    if not verdict.open:
+        return _with(gpu, f"{_NOT_YET}: {verdict.reason}", "see `kgpu validate` on the node")
+    if not gpu.mig_enabled:
+        return gpu if _good(gpu.uuid, verdict) else _with(gpu, *_why(gpu.uuid, verdict))
+    kept = tuple(part for part in gpu.partitions if _good(part.uuid, verdict))
+    if gpu.partitions and not kept:
+        return _with(gpu, *_why(gpu.partitions[0].uuid, verdict))
+    return dataclasses.replace(gpu, partitions=kept)
+
+
+def _good(uuid: str, verdict: Verdict) -> bool:
+    return verdict.untested or (uuid in verdict.devices and verdict.devices[uuid].good)
+
+
+def _why(uuid: str, verdict: Verdict) -> tuple[str, str]:
+    result = verdict.devices.get(uuid)
+    if result is None or result.trouble is None or result.status is Status.WAITING:
+        return "CUDA has not been tried on it yet", "none: it is offered once the validator has seen CUDA work"
+    return f"CUDA fails on it: {result.trouble.what}", result.trouble.todo
+
+
+def _with(gpu: Accelerator, what: str, todo: str) -> Accelerator:
+    finding = Finding(subject=gpu.uuid, problem=Problem.UNPROVEN, what=what, expected="a passed CUDA check", todo=todo)
+    return dataclasses.replace(gpu, findings=(*gpu.findings, finding))
+
+
+class Gate:
+    """Follows one folder. ``verdict`` is what is so now; ``changed`` waits until it may be another."""
+
+    def __init__(self, folder: Path, *, boot: str, look_seconds: float = LOOK_SECONDS) -> None:
+        self._folder = files.Folder(folder)
+        self._boot = boot
+        self._look_seconds = look_seconds
+        self._subscribers: list[Subscription] = []
+        self._wake = asyncio.Event()
+        self._raw: tuple[bytes | None, bool] = (None, False)
+        self._report: Report | None = None
+
+    def verdict(self, driver_version: str) -> Verdict:
+        """From the files as they are at this moment."""
+        self._read()
+        return judge(
+            self._report,
+            boot=self._boot,
+            driver_version=driver_version,
+            folder=str(self._folder.path),
+            ready=self._raw[1],
+        )
+
+    def _read(self) -> bool:
+        """True when the files differ from what they were."""
+        ready = all(self._folder.exists(files.ready(check)) for check in (Check.DRIVER, Check.CUDA))
+        raw = (self._folder.read(files.REPORT), ready)
+        if raw == self._raw:
+            return False
+        self._raw = raw
+        self._report = None if raw[0] is None else files.decode_report(raw[0])
+        return True
+
+    async def opened(self, reader: Reader, waiting: Callable[[str], None]) -> None:
+        """Return once devices may be offered; ``waiting`` hears for what this waits."""
+        while True:
+            self._wake.clear()
+            try:
+                verdict = self.verdict((await reader.inventory()).driver_version)
+            except HwError as error:
+                verdict = Verdict(open=False, reason=f"the driver can't be read: {error.what}")
+            if verdict.open:
+                return
+            waiting(f"{_NOT_YET}: {verdict.reason}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_seconds):
+                    await self._wake.wait()
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Within the block, changes of the files wake whoever waits and reach subscribers as INVENTORY events."""
+        task = asyncio.create_task(self._follow(), name="validator-gate")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        async with Inotify() as inotify:
+            while True:
+                inotify.watch({nearest_existing(self._folder.path)}, CONTENT)
+                if self._read():
+                    self._tell()
+                await inotify.wait(self._look_seconds)
+
+    def _tell(self) -> None:
+        self._wake.set()
+        for subscriber in tuple(self._subscribers):
+            subscriber.put(Event(kind=EventKind.INVENTORY))
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Tell it of changes from now on."""
+        self._subscribers.append(subscription)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Tell it no more."""
+        with contextlib.suppress(ValueError):
+            self._subscribers.remove(subscription)
+
+
+class GatedReader:
+    """A ``Reader`` through the gate. Closing it closes the one behind it."""
+
+    def __init__(self, reader: Reader, gate: Gate) -> None:
+        self._reader = reader
+        self._gate = gate
+        self._open: dict[Subscription, asyncio.Task[None]] = {}
+
+    async def inventory(self) -> Inventory:
+        found = await self._reader.inventory()
+        return gated(found, self._gate.verdict(found.driver_version))
+
+    async def links(self) -> tuple[Link, ...]:
+        return await self._reader.links()
+
+    async def readings(self) -> tuple[Reading, ...]:
+        return await self._reader.readings()
+
+    def events(self) -> Subscription:
+        source = self._reader.events()
+        subscription = Subscription(self._drop)
+        self._gate.subscribe(subscription)
+        self._open[subscription] = asyncio.create_task(_pump(source, subscription), name="gated-events")
+        return subscription
+
+    def _drop(self, subscription: Subscription) -> None:
+        self._gate.unsubscribe(subscription)
+        task = self._open.pop(subscription, None)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        for subscription in tuple(self._open):
+            await subscription.aclose()
+        await self._reader.close()
+
+
+async def _pump(source: AsyncIterator[Event], target: Subscription) -> None:
+    try:
+        async for event in source:
+            target.put(event)
+        target.put(HwError("the driver's events ended", "events for as long as the agent runs", "see the agent's log"))
+    except HwError as error:
+        target.put(error)
+    finally:
+        close = getattr(source, "aclose", None)
+        if close is not None:
+            await close()

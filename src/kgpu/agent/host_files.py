@@ -1,0 +1,77 @@
+"""A list of the files that kgpu has put on this host outside its own folder, so that leaving takes exactly those away.
+
+A file that somebody else has written since, or that was never listed, stays. The list is a file itself, read anew for
+each use; what can't be read of it counts as empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kgpu.agent.wanted import string_map
+from kgpu.base.errors import HostError
+from kgpu.base.files import write_atomic
+
+log = logging.getLogger(__name__)
+
+LEDGER: Final = "host-files.json"
+
+
+class HostFiles:
+    """The list, kept in ``state_dir``."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._ledger = state_dir / LEDGER
+
+    def wrote(self, path: Path) -> None:
+        """The file is kgpu's, with the content that it has now."""
+        digests, digest = self._read(), _digest(path)
+        if digest and digests.get(str(path)) != digest:
+            self._save({**digests, str(path): digest})
+
+    def remove(self, path: Path) -> None:
+        """Take the file away if it is listed and still as kgpu wrote it. Raises HostError."""
+        digests = self._read()
+        listed = digests.pop(str(path), None)
+        if listed is None:
+            return
+        if _digest(path) == listed:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise HostError(
+                    f"{path}, which kgpu has put on this host, can't be removed: {error.strerror}",
+                    "a folder that this process may write to",
+                    "remove the file by hand",
+                ) from error
+            log.info("removed %s", path)
+        self._save(digests)
+
+    def remove_all(self) -> None:
+        """The same for every file of the list. Raises HostError; what comes after that file stays for the next try."""
+        for name in sorted(self._read()):
+            self.remove(Path(name))
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return string_map(json.loads(self._ledger.read_bytes()))
+        except (OSError, ValueError, RecursionError):
+            return {}
+
+    def _save(self, digests: Mapping[str, str]) -> None:
+        with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
+            write_atomic(self._ledger, json.dumps(digests, sort_keys=True), mode=0o600)
+
+
+def _digest(path: Path) -> str:
+    """Of the file's content; "" for what is no plain file or can't be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
+    except OSError:
+        return ""

@@ -1,0 +1,81 @@
+"""What an uninstall does on one node after the roles have ended: kgpu's files, labels and condition go, nothing else.
+
+Every step can be done again; the first that fails is told and the whole is tried again later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from kgpu.agent.host_files import LEDGER, HostFiles
+from kgpu.agent.options import AgentOptions
+from kgpu.agent.orders import MEMORY
+from kgpu.agent.remembered import CONFIG_MEMORY
+from kgpu.agent.roles import Role
+from kgpu.base.errors import HostError
+from kgpu.base.threads import beside
+from kgpu.kube.port import KubeApi
+
+DEVICES: Final = "devices.json"
+"""The device plugin's memory, ``kgpu.deviceplugin.roster.FILE_NAME``: not imported where no device plugin runs."""
+OURS: Final = (MEMORY, LEDGER, CONFIG_MEMORY, DEVICES)
+"""Every file that kgpu keeps in its own folder."""
+
+
+async def leave(api: KubeApi, options: AgentOptions, roles: Iterable[Role]) -> None:
+    """Do it. Raises HostError or KubeError."""
+    await beside(HostFiles(options.state_dir).remove_all)
+    for role in roles:
+        if role.withdraw is not None:
+            await role.withdraw(api, options)
+    # Last: it holds what the steps above need to be tried again.
+    await beside(empty, options.state_dir)
+
+
+def empty(folder: Path) -> None:
+    """Remove kgpu's files from the folder, which is a mount and stays, and from the folders in it that operands in pods
+    of their own have; one that is empty then goes. Links are not followed. Raises HostError.
+    """
+    for path in _entries(folder):
+        if _is_ours(path):
+            _remove(path)
+        elif path.is_dir() and not path.is_symlink():
+            inside = _entries(path)
+            for one in filter(_is_ours, inside):
+                _remove(one)
+            if any(map(_is_ours, inside)):
+                with contextlib.suppress(OSError):  # somebody else's files are in it
+                    path.rmdir()
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _refused(folder, error) from error
+
+
+def _is_ours(path: Path) -> bool:
+    """One of the files, or what is left of writing one (``kgpu.base.files``)."""
+    plain = path.is_symlink() or not path.is_dir()
+    return plain and (path.name in OURS or path.name.startswith(tuple(f".{name}." for name in OURS)))
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> HostError:
+    return HostError(
+        f"{path} can't be emptied or removed: {error.strerror}",
+        "a folder of kgpu's own that this process may write to",
+        "remove it by hand",
+    )

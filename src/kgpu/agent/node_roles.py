@@ -1,0 +1,187 @@
+"""How the validator, the toolkit, the status metrics and the device plugin's gate are fitted to this node.
+
+Beside ``roles`` only so that each file stays short; the rows of the table are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgpu.agent.options import AgentOptions
+from kgpu.base.errors import ConfigError
+from kgpu.base.http import Address, Response, StatusServer
+from kgpu.base.supervise import RoleHandle
+from kgpu.formats.names import CDI_STATIC_DIR, ENV_KGPU_TOOLKIT, ENV_METRICS_PORT, VALIDATIONS_DIR
+from kgpu.host.root import DriverRoot
+from kgpu.hw.nvidia import roots
+from kgpu.hw.port import Reader
+from kgpu.kube.port import KubeApi
+
+if TYPE_CHECKING:
+    from kgpu.agent.roles import Host
+
+
+def validations_dir(options: AgentOptions) -> Path:
+    """The folder of the validator's results."""
+    return options.validations_dir or Path(VALIDATIONS_DIR)
+
+
+def driver_root(options: AgentOptions) -> DriverRoot:
+    """Where the driver is, here and on the host, as the device plugin is told it. Raises ConfigError."""
+    from kgpu.deviceplugin.config import resolve
+    from kgpu.formats.plugin_config import PluginConfig
+
+    settings = resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env)
+    seen = options.root or Path("/")
+    return DriverRoot.at(seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
+
+
+def _on_state(handle: RoleHandle, ready: bool, reason: str) -> None:
+    (handle.running if ready else handle.waiting)(reason)
+
+
+def _has_toolkit(options: AgentOptions) -> bool:
+    return options.toolkit_expected and options.env.get(ENV_KGPU_TOOLKIT, "true").lower() != "false"
+
+
+async def validator(host: Host, handle: RoleHandle) -> None:
+    """The role ``validator``."""
+    from kgpu.validator.config import Settings, skipped_checks
+    from kgpu.validator.cuda import ChildCuda
+    from kgpu.validator.publish import NodeObject
+    from kgpu.validator.run import ValidatorContext, run
+
+    options = host.options
+    root = driver_root(options)
+    seen = str(options.root or "/")
+    known = options.has_api_server and options.node_name
+    node = NodeObject(host.api(), node=options.node_name) if known else None
+    view = host.reader.view()
+    async with contextlib.aclosing(_Closing(view)):
+        await run(
+            ValidatorContext(
+                reader=view,
+                root=root,
+                runner=ChildCuda(root, env=options.env),
+                settings=Settings(
+                    folder=validations_dir(options),
+                    cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
+                    skip=skipped_checks(options.env, toolkit=_has_toolkit(options)),
+                    host_root=options.host_root,
+                ),
+                report=host.decide,
+                node=node,
+                publisher=node,
+                proc=roots.proc_root(seen),
+                sys=roots.sys_root(seen),
+                on_state=partial(_on_state, handle),
+            )
+        )
+
+
+async def withdraw_validator(api: KubeApi, options: AgentOptions) -> None:
+    """Take the condition and the files away. Raises KubeError, HostError."""
+    from kgpu.validator.files import Folder
+    from kgpu.validator.publish import NodeObject
+
+    Folder(validations_dir(options)).clear()
+    await NodeObject(api, node=options.node_name).withdraw()
+
+
+async def toolkit(host: Host, handle: RoleHandle) -> None:
+    """The role ``toolkit``."""
+    from kgpu.toolkit.role import ToolkitContext, run
+
+    view = host.reader.view()
+    files = host.files
+    async with contextlib.aclosing(_Closing(view)):
+        await run(
+            ToolkitContext(
+                reader=view,
+                root=driver_root(host.options),
+                report=host.decide,
+                cdi_dir=host.options.cdi_dir,
+                on_state=partial(_on_state, handle),
+                on_write=files.wrote if files is not None else lambda _: None,
+            )
+        )
+
+
+async def withdraw_toolkit(_api: KubeApi, options: AgentOptions) -> None:
+    """Take the spec away if it is kgpu's: another toolkit may have written one of that name. Raises HostError."""
+    from kgpu.agent.host_files import HostFiles
+    from kgpu.toolkit.role import SPEC_NAME
+
+    HostFiles(options.state_dir).remove(options.cdi_dir / SPEC_NAME)
+
+
+async def node_status(host: Host, handle: RoleHandle) -> None:
+    """The role ``node-status``: ``/metrics`` on the agent's status pages, and on a port of its own when told one."""
+    from kgpu.validator.metrics import CONTENT_TYPE, look, render
+
+    options = host.options
+    since = time.time()
+
+    def page() -> Response:
+        seen = look(validations_dir(options), since=since)
+        return Response(200, render(seen, options.node_name), CONTENT_TYPE)
+
+    server = StatusServer({"/metrics": page})
+    port = _port(options.env.get(ENV_METRICS_PORT, ""))
+    host.pages["/metrics"] = page
+    try:
+        where = "/metrics"
+        if port:
+            where = f"http://{await server.start(Address('', port))}/metrics"
+        handle.running(where)
+        await asyncio.Event().wait()
+    finally:
+        host.pages.pop("/metrics", None)
+        await server.close()
+
+
+def _port(text: str) -> int:
+    """Raises ConfigError."""
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(
+            f"{ENV_METRICS_PORT} is {text!r:.40}", "a port number, 0 for none", f"correct {ENV_METRICS_PORT}"
+        )
+    return int(text)
+
+
+@contextlib.asynccontextmanager
+async def behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIterator[Any]:
+    """The reader for the device plugin: entered once the validator lets anything be offered, where it is waited for."""
+    folder = host.options.validations_dir
+    if folder is None:
+        yield reader
+        return
+    from kgpu.agent.gate import Gate, GatedReader
+    from kgpu.validator.run import boot_id
+
+    gate = Gate(folder, boot=boot_id())
+    async with gate.following():
+        await gate.opened(reader, handle.waiting)
+        through = GatedReader(reader, gate)
+        try:
+            yield through
+        finally:
+            await through.close()
+
+
+class _Closing:
+    """``aclose`` for what has ``close``."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    async def aclose(self) -> None:
+        await self._thing.close()

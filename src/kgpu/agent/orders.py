@@ -1,0 +1,207 @@
+"""What this node has been told: the operator's document and this Node's labels, followed through the API server.
+
+Promises: a document that can't be read leaves the last good one in force and says so; an API server that is away at the
+start costs nothing that was known before, because the last orders are kept in a file; neither a missing ConfigMap nor a
+missing Node takes anything back. Of the Node only labels, uid and kgpu's own annotation are kept in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.agent.remembered import PATIENCE
+from kgpu.agent.wanted import labels_that_count, string_map
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import ConfigError, UserError
+from kgpu.base.files import write_atomic
+from kgpu.base.threads import beside
+from kgpu.formats import names
+from kgpu.formats.agent_config import AgentConfig, decode
+from kgpu.formats.agent_report import is_report
+from kgpu.kube.informer import Informer, Scope
+from kgpu.kube.port import CONFIG_MAPS, NODES, KubeApi, Object, Selector
+
+log = logging.getLogger(__name__)
+
+MEMORY: Final = names.AGENT_CONFIG_KEY
+
+
+class Orders:
+    """Follow with ``run``; read ``config`` and ``labels``; wait with ``changed``."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        namespace: str,
+        state_dir: Path,
+        decide: DecisionSink,
+        clock: Clock | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._decide = decide
+        self._patience = patience
+        self._memory = state_dir / MEMORY
+        self._name = node
+        self._key = (namespace, names.AGENT_CONFIG_MAP)
+        self._where = f"ConfigMap {namespace}/{names.AGENT_CONFIG_MAP}"
+        self.node = Informer(api, Scope(NODES, selector=Selector.named(node)), clock=clock, project=_node_part)
+        self._map = Informer(api, Scope(CONFIG_MAPS, namespace, Selector.named(names.AGENT_CONFIG_MAP)), clock=clock)
+        self._text = ""
+        self._seen = ""
+        self._revision = 0
+        self._news = asyncio.Condition()
+        self._remember = True
+        self._recalled = False
+        self.config: AgentConfig | None = None
+        """The document in force, None while nothing has ever been told."""
+        self.labels: Mapping[str, str] = {}
+        self.uid = ""
+        """The Node's, "" while it is not known."""
+        self.reports: Mapping[str, str] = {}
+        """The Node's present reports by annotation, of this process and others."""
+        self.problem: UserError | None = None
+        """Why the document in force may not be the one that is meant."""
+
+    @property
+    def error(self) -> UserError | None:
+        """Why what is known may be out of date, or not what is meant."""
+        return self.node.error or self._map.error or self.problem
+
+    @property
+    def revision(self) -> int:
+        """Grows with every change of the attributes."""
+        return self._revision
+
+    async def changed(self, after: int) -> int:
+        """Wait until ``revision`` differs from ``after``; returns it."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._revision != after)
+        return self._revision
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.node.run())
+            group.create_task(self._map.run())
+            group.create_task(self._follow())
+
+    def forget(self) -> None:
+        """Remove the memory and keep none from now on: this node is being left."""
+        self._remember, self._seen = False, ""
+        with contextlib.suppress(OSError):
+            self._memory.unlink(missing_ok=True)
+
+    def keep(self) -> None:
+        """Remember again."""
+        self._remember = True
+
+    async def _follow(self) -> None:
+        synced = asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
+        if not await first_of(synced, self._clock.sleep(self._patience)):
+            if await self._recall():
+                log.warning("the API server can't be read now; going on with the last orders")
+                await self._tell()
+            await asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
+        while True:
+            seen = (self.node.revision, self._map.revision)
+            await self._take()
+            await first_of(self.node.changed(seen[0]), self._map.changed(seen[1]))
+
+    async def _take(self) -> None:
+        node = self.node.objects.get(("", self._name))
+        if node is not None:
+            metadata = node["metadata"]
+            self.labels = string_map(metadata.get("labels"))
+            self.uid = str(metadata.get("uid") or "")
+            self.reports = string_map(metadata.get("annotations"))
+        self._take_config(self._map.objects.get(self._key))
+        if (self.config is None or not self.uid) and await self._recall():
+            log.warning("the orders or this Node are not in the cluster now; going on with the last ones")
+        # That kgpu leaves is acted on only as long as the operator says so.
+        if self.config is not None and self._remember and self.uid and not self.config.leaving:
+            await self._write(self.config)
+        await self._tell()
+
+    def _take_config(self, found: Object | None) -> None:
+        text = None if found is None else string_map(found.get("data")).get(names.AGENT_CONFIG_KEY)
+        try:
+            if text is None:
+                raise ConfigError(
+                    f"{self._where} has no key {names.AGENT_CONFIG_KEY}" if found else f"{self._where} does not exist",
+                    "the document that the operator writes",
+                    "see that the operator runs; it writes it",
+                )
+            if text != self._text:
+                self.config = decode(text, source=self._where)
+                self._text = text
+                log.info("configuration of ClusterPolicy generation %d", self.config.generation)
+            self.problem = None
+        except ConfigError as error:
+            if self.problem is None or self.problem.one_line() != error.one_line():
+                # Before the operator has ever written it, and after an uninstall, there is nothing wrong.
+                expected = found is None and (self.config is None or self.config.leaving)
+                severity = Severity.INFO if expected else Severity.ERROR
+                self._decide(
+                    Decision.from_error(error, subject=self._where, reason="AgentConfigRefused", severity=severity)
+                )
+            self.problem = error
+
+    async def _recall(self) -> bool:
+        """Take over what was remembered of what is not known, once; True when there was something."""
+        if self._recalled:
+            return False
+        self._recalled = True
+        try:
+            found = json.loads(await beside(self._memory.read_text, encoding="utf-8"))
+            text, labels = found["config"], string_map(found["labels"])
+            config = decode(text, source=str(self._memory))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError):
+            return False
+        if self.config is None:
+            self.config, self._text = config, text
+        if not self.uid:
+            self.labels = labels
+        return True
+
+    async def _write(self, config: AgentConfig) -> None:
+        document = json.dumps({"config": self._text, "labels": labels_that_count(config, self.labels)})
+        if document != self._seen:
+            self._seen = document
+            with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
+                await beside(write_atomic, self._memory, document, mode=0o600)
+
+    async def _tell(self) -> None:
+        self._revision += 1
+        async with self._news:
+            self._news.notify_all()
+
+
+async def first_of(first: Awaitable[Any], second: Awaitable[Any]) -> bool:
+    """Wait until either is done and give up the other; True when the first is."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _node_part(node: Object) -> Object:
+    """A Node's images and conditions change all the time and are of no interest here."""
+    metadata = node["metadata"]
+    kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata}
+    annotations = string_map(metadata.get("annotations"))
+    reports = {key: text for key, text in annotations.items() if is_report(key)}
+    return {"metadata": kept | ({"annotations": reports} if reports else {})}

@@ -1,0 +1,101 @@
+"""What every form of the agent has: decisions and where they go, the API client, status pages, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import ChainMap, deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from kgpu import __version__
+from kgpu.agent import status
+from kgpu.agent.events import EventQueue
+from kgpu.agent.http import Address, Response, Routes, StatusServer
+from kgpu.agent.options import AgentOptions
+from kgpu.base.backoff import BackoffPolicy
+from kgpu.base.decision import Decision
+from kgpu.base.errors import UserError
+from kgpu.base.log import log_decision
+from kgpu.base.supervise import RoleHandle, RoleStatus, Supervisor
+from kgpu.kube.port import KubeApi
+
+log = logging.getLogger(__name__)
+
+# A node's agent talks to few others, so it may look again soon: a driver or a socket that comes is used within seconds.
+POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
+DECISIONS_KEPT: Final = 50
+
+
+class Process:
+    """The common part; ``stop`` ends the agent."""
+
+    def __init__(self, options: AgentOptions, *, api: KubeApi | None = None) -> None:
+        self.options = options
+        self.stop = asyncio.Event()
+        self.address: Address | None = None
+        self.services = Supervisor(policy=POLICY, on_decision=self.decide)
+        self._begin = time.monotonic()
+        self._decisions: deque[tuple[float, Decision]] = deque(maxlen=DECISIONS_KEPT)
+        self._events = EventQueue()
+        self._api = api
+        self.pages: dict[str, Callable[[], Response]] = {}  # of roles, beside those that every agent has
+
+    def decide(self, decision: Decision) -> None:
+        """Where every decision of every role goes: log, status page, Events."""
+        log_decision(log, decision)
+        self._decisions.append((time.time(), decision))
+        self._events.take(decision)
+
+    def api(self) -> KubeApi:
+        """The API server's client, made on first use. Raises KubeError."""
+        if self._api is None:
+            from kgpu.kube.client import connect
+
+            self._api = connect(self.options.kubeconfig)
+        return self._api
+
+    async def serve_pages(self, routes: Routes) -> StatusServer:
+        """Answer probes where the options say, if they do."""
+        server = StatusServer(ChainMap(dict(routes), self.pages))
+        if self.options.health_address is not None:
+            self.address = await server.start(self.options.health_address)
+            log.info("status pages at http://%s/statusz", self.address)
+        return server
+
+    async def write_events(self, handle: RoleHandle) -> None:
+        """A service: decisions become Events about this node."""
+        from kgpu.kube.events import NodeEvents
+
+        publisher = NodeEvents(self.api(), node=self.options.node_name)
+        handle.running()
+        await self._events.run(publisher)
+
+    def document(self, roles: Iterable[RoleStatus], **more: Any) -> dict[str, Any]:
+        """What ``/statusz`` says, ``more`` between the services and the decisions."""
+        now = time.monotonic()
+        return {
+            "version": __version__,
+            "node": self.options.node_name,
+            "uptime_seconds": round(now - self._begin, 1),
+            "roles": [status.role_row(role, now) for role in roles],
+            "services": [status.role_row(service, now) for service in self.services.statuses()],
+            **more,
+            "decisions": [{"time": round(when, 3), **status.decision_row(one)} for when, one in self._decisions],
+        }
+
+    async def close_all(self, closing: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> list[str]:
+        """Close each, and the API client; returns the names of what did not close in time."""
+        stuck: list[str] = []
+        also = [("API client", self._api.close())] if self._api is not None else []
+        for name, coroutine in (*closing, *also):
+            try:
+                async with asyncio.timeout(2.0):
+                    await coroutine
+            except TimeoutError:
+                log.error("%s did not close in time", name)  # noqa: TRY400 - where it hangs is not in the traceback
+                stuck.append(name)
+            except UserError as error:
+                log.warning("%s: %s", name, error.one_line())
+        return stuck

@@ -1,0 +1,160 @@
+"""What the agent says of itself on its Node: the annotation ``kgpu.dev/roles``, made here and kept true.
+
+An agent that is there for one role alone has ``kgpu.dev/roles.<role>``, so that several processes of a node do not write
+over each other. The whole agent has no such neighbours and takes away what they have left behind.
+Written when something changes, half a second later, so that what changes together is told together; a reason that
+changes all the time costs one write in ten seconds. What somebody else removes or overwrites is put back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from kgpu import __version__
+from kgpu.agent.driver_place import DriverPlace
+from kgpu.agent.wanted import LEAVING, Wanted
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import UserError
+from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus
+from kgpu.formats import names
+from kgpu.formats.agent_report import AgentReport, RoleReport, annotation, encode, ended, manager, role
+from kgpu.hw.port import Inventory
+from kgpu.kube.port import NODES, KubeApi, Object
+
+log = logging.getLogger(__name__)
+
+DEBOUNCE: Final = 0.5  # seconds from a change to its being told
+CHATTER: Final = 10.0  # seconds between two writes that differ in reasons alone
+SETTLE: Final = 2.0  # seconds until what is there is taken for somebody else's writing
+LEFT: Final = "left"
+_RETRY: Final = BackoffPolicy(first=0.5, cap=30.0)
+_WHY: Final[Mapping[RoleState, str]] = {
+    RoleState.WAITING: "Waiting",
+    RoleState.FAILED: "Failed",
+    RoleState.STARTING: "Starting",
+}
+
+
+def role_report(wanted: Wanted, status: RoleStatus | None, problem: str = "", *, left: bool = False) -> RoleReport:
+    """One role: what is wanted of it, how it is (None: not there), and why it can't be started."""
+    if left:
+        return role(LEFT)
+    if wanted is LEAVING:  # not "stopped": who waits for this node must not take it for done
+        return role(RoleState.WAITING, wanted.reason, wanted.why)
+    if not wanted.run:
+        ending = "" if status is None else "it is being stopped: "
+        return role(RoleState.STOPPED, ending + wanted.reason, wanted.why)
+    if status is None or status.state is RoleState.STOPPED:
+        state = RoleState.WAITING if problem else RoleState.STARTING
+        return role(state, problem, "BadArguments" if problem else _WHY[state])
+    reason = f"{problem}; it goes on as it was told before" if problem else status.reason
+    return role(status.state, reason, "BadArguments" if problem else _WHY.get(status.state, ""))
+
+
+def agent_report(
+    roles: Mapping[str, RoleReport], *, generation: int, inventory: Inventory | None, place: DriverPlace | None
+) -> AgentReport:
+    """The whole report. ``inventory`` is the last reading that is still true, None when nothing reads the driver."""
+    cuda = inventory.cuda_version if inventory is not None else None
+    return AgentReport(
+        version=__version__,
+        generation=generation,
+        roles=dict(roles),
+        driver=inventory.driver_version if inventory is not None else "",
+        driver_source=place.source if place is not None and place.found else "",
+        cuda=".".join(map(str, cuda)) if cuda else "",
+        gpus=len(inventory.accelerators) if inventory is not None else 0,
+    )
+
+
+class OwnNode(Protocol):
+    """What is known of the Node: ``uid`` ("" while unknown) and the ``reports`` that are there, by annotation."""
+
+    uid: str
+    reports: Mapping[str, str]
+
+
+class ReportWriter:
+    """Keeps the annotation as ``make`` says. ``run`` is a service."""
+
+    def __init__(
+        self,
+        api: Callable[[], KubeApi],
+        own: OwnNode,
+        *,
+        node: str,
+        make: Callable[[], AgentReport | None],
+        part: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        """``part`` is the name of the role for which this process alone is there, "" for the whole agent."""
+        self._api = api
+        self._own = own
+        self._node = node
+        self._make = make
+        self._part = part
+        self._key = annotation(part)
+        self._clock = clock or SystemClock()
+        self._written: AgentReport | None = None
+        self._at = float("-inf")
+
+    async def run(self, handle: RoleHandle) -> None:
+        """Until cancelled; an API server that is away is asked again."""
+        backoff = Backoff(_RETRY)
+        while True:
+            await self._clock.sleep(DEBOUNCE)
+            report = self._make()
+            if report is None or not self._own.uid:
+                continue
+            try:
+                for other in () if self._part else self._strays():
+                    await self._api().apply(NODES, self._object(), manager=manager(other))
+                if not self._due(report):
+                    continue
+                await self._write(report)
+            except UserError as error:
+                handle.waiting(error.one_line())
+                await self._clock.sleep(backoff.next_delay())
+                continue
+            self._written, self._at = report, self._clock.monotonic()
+            backoff.reset()
+            handle.running()
+
+    async def end(self, last: AgentReport) -> None:
+        """The process's last words, once ``run`` has ended: ``last`` is how it was. Raises UserError."""
+        if self._own.uid and self._written is not None:
+            await self._write(ended(last))
+
+    async def _write(self, report: AgentReport) -> None:
+        annotations = {self._key: encode(report)}
+        await self._api().apply(NODES, self._object(annotations=annotations), manager=manager(self._part))
+
+    def _strays(self) -> list[str]:
+        """Whose reports are still on the Node, by the names of their roles."""
+        prefix = names.ROLES_ANNOTATION_PREFIX
+        return sorted(key.removeprefix(prefix) for key in self._own.reports if key.startswith(prefix))
+
+    def _due(self, report: AgentReport) -> bool:
+        there, written = self._own.reports.get(self._key), self._written
+        if there == encode(report):
+            self._written = report
+            return False
+        if written is None or _without_reasons(report) != _without_reasons(written):
+            return True
+        # Ours with other reasons, or somebody else's; it may also be ours that the watch has not shown yet.
+        pause = CHATTER if there == encode(written) else SETTLE
+        return self._clock.monotonic() - self._at >= pause
+
+    def _object(self, **metadata: Any) -> Object:
+        # With the uid, a Node that is deleted meanwhile is not made anew by the apply.
+        return {"metadata": {"name": self._node, "uid": self._own.uid, **metadata}}
+
+
+def _without_reasons(report: AgentReport) -> AgentReport:
+    import msgspec
+
+    bare = {name: RoleReport(state=one.state, why=one.why) for name, one in report.roles.items()}
+    return msgspec.structs.replace(report, roles=bare)

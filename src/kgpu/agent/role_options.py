@@ -1,0 +1,117 @@
+"""What one role is told under the operator: the agent's own options, the role's environment, and its arguments.
+
+Arguments are flags as the replaced program takes them: ``--name=value``, ``--name value``, one dash or two, booleans
+alone. A flag that the role does not have is an error, as it was there. A process for one role has its environment and
+arguments in its own container, and the document none: each is said in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.agent.driver_place import DriverPlace
+from kgpu.agent.options import AgentOptions, LabelsSink
+from kgpu.agent.roles import Role
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.formats.agent_config import AgentConfig, RoleConfig
+from kgpu.formats.names import ENV_HW_STATE, VALIDATIONS_DIR
+from kgpu.hw.nvidia import roots
+
+VALIDATOR: Final = "validator"
+TOOLKIT: Final = "toolkit"
+# Options that matter to these roles alone.
+_ONLY: Final[Mapping[str, tuple[str, ...]]] = {
+    "driver_install_dir": ("features",),
+    "foreign_nfd": ("features",),
+    "labels_sink": ("labels",),
+    "toolkit_expected": (VALIDATOR,),
+    "validations_dir": ("deviceplugin", VALIDATOR, "node-status"),
+}
+# Kinds of rows that may be given several times, whose values are then taken together.
+_MANY: Final = frozenset({"list", "ints"})
+
+
+def role_options(
+    base: AgentOptions, role: Role, told: RoleConfig, config: AgentConfig, place: DriverPlace
+) -> AgentOptions:
+    """The options of one role on this node. Raises ConfigError for arguments that the role does not have."""
+    given: dict[str, dict[str, Any]] = {}
+    if role.flags is not None:
+        attribute, rows = role.flags()
+        given[attribute] = parse_args(told.args, rows, role.name)
+    elif told.args:
+        raise ConfigError(
+            f"the role {role.name} takes no arguments, and was given {' '.join(told.args)}",
+            "no args for this operand in the ClusterPolicy",
+            "remove them there",
+        )
+    env = {**base.env, **told.env}
+    common: dict[str, Any] = {
+        "host_root": base.host_root,
+        "driver_install_dir": Path(config.driver_install_dir),
+        "foreign_nfd": config.node_feature_api,
+        "validations_dir": (base.validations_dir or Path(VALIDATIONS_DIR)) if _enabled(config, VALIDATOR) else None,
+        "toolkit_expected": _enabled(config, TOOLKIT),
+        "env": env,
+    }
+    if role.hardware:
+        state = roots.state_file(str(place.seen))
+        common |= {
+            "root": None if place.seen == Path("/") else place.seen,
+            "env": {**({ENV_HW_STATE: state} if state else {}), **env},
+            "labels_sink": LabelsSink.NODE_FEATURE if config.node_feature_api else LabelsSink.NODE,
+            "labels_overrides": {**base.labels_overrides, **given.get("labels_overrides", {})},
+            "plugin_overrides": {
+                "container_driver_root": str(place.seen),
+                "driver_root": place.host,
+                **base.plugin_overrides,
+                **given.get("plugin_overrides", {}),
+            },
+        }
+    # What a role is not told can't make it start again.
+    told_to = {name: value for name, value in common.items() if role.name in _ONLY.get(name, (role.name,))}
+    return dataclasses.replace(base, **told_to)
+
+
+def _enabled(config: AgentConfig, role: str) -> bool:
+    told = config.roles.get(role)
+    return told is not None and told.enabled
+
+
+def parse_args(args: Sequence[str], rows: Iterable[Any], who: str) -> dict[str, Any]:
+    """Values by the rows' attributes, as texts; the component checks them. Raises ConfigError."""
+    by_name = {name.lstrip("-"): row for row in rows for name in (row.flag, *row.aliases)}
+    found: dict[str, Any] = {}
+    words = iter(args)
+    for word in words:
+        name, equals, value = word.lstrip("-").partition("=")
+        row = by_name.get(name)
+        if row is None or not word.startswith("-"):
+            raise _unknown(word, name, by_name, who)
+        if not equals:
+            value = "true" if _is_bool(row) else next(words, "")
+        found[row.attr] = [*found.get(row.attr, ()), value] if _takes_many(row) else value
+    return found
+
+
+def _is_bool(row: Any) -> bool:
+    kind = getattr(row, "kind", None)
+    return kind.value == "bool" if kind is not None else bool(row.is_flag)
+
+
+def _takes_many(row: Any) -> bool:
+    kind = getattr(row, "kind", None)
+    return kind is not None and kind.value in _MANY
+
+
+def _unknown(word: str, name: str, known: Mapping[str, Any], who: str) -> ConfigError:
+    hint = did_you_mean(name, list(known))
+    return ConfigError(
+        f'{who}: there is no flag "{word}"{"; " if hint else ""}{hint}',
+        f"flags of this operand, such as --{next(iter(known), '')}=VALUE",
+        "correct args in the ClusterPolicy",
+    )

@@ -1,0 +1,134 @@
+"""One role's place in an agent whose roles come and go: it is started, stopped and started again alone.
+
+Level-triggered: ``want`` says what should be, the slot's own task brings it about and never runs a role twice at once.
+A role that does not end in time is named and asked again; nothing is started in its place before it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol, TypeAlias
+
+from kgpu.agent.options import AgentOptions
+from kgpu.agent.roles import Host, Role
+from kgpu.agent.shared import SharedReader
+from kgpu.base.backoff import BackoffPolicy
+from kgpu.base.decision import DecisionSink
+from kgpu.base.supervise import RoleHandle, RoleStatus, Supervisor
+
+OpenHost: TypeAlias = Callable[[Role, AgentOptions], AbstractAsyncContextManager[Host]]
+
+POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
+
+
+class Slot:
+    """Keeps one role as it is wanted while ``run`` runs; cancelling ``run`` stops the role."""
+
+    def __init__(self, role: Role, open_host: OpenHost, decide: DecisionSink) -> None:
+        self.role = role
+        self._open_host = open_host
+        self._decide = decide
+        self._wanted: AgentOptions | None = None
+        self._running: AgentOptions | None = None
+        self._supervisor: Supervisor | None = None
+        self._host = contextlib.AsyncExitStack()
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.stuck = False
+        """The role was told to stop and has not ended."""
+
+    @property
+    def status(self) -> RoleStatus | None:
+        """The role as it is, None when it is not there."""
+        return self._supervisor.statuses()[0] if self._supervisor is not None else None
+
+    def want(self, options: AgentOptions | None) -> None:
+        """The role should run with these options from now on; None: not at all."""
+        if options != self._wanted:
+            self._wanted = options
+            self._settled.clear()
+            self._changed.set()
+
+    @property
+    def running(self) -> AgentOptions | None:
+        """What the role was started with, None when it is not there."""
+        return self._running
+
+    async def settled(self) -> None:
+        """Wait until what was wanted last has been brought about."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                if self._running is not None and self._running != self._wanted:
+                    await self._end()
+                if self._running is None and self._wanted is not None:
+                    await self._begin(self._wanted)
+                if self._running == self._wanted:
+                    self._settled.set()
+        finally:
+            self._wanted = None
+            await self._end(once=True)
+
+    async def _begin(self, options: AgentOptions) -> None:
+        host = await self._host.enter_async_context(self._open_host(self.role, options))
+
+        async def function(handle: RoleHandle) -> None:
+            await self.role.start(host, handle)
+
+        self._running = options
+        self._supervisor = Supervisor(policy=POLICY, on_decision=self._decide)
+        self._supervisor.start(self.role.name, function)
+
+    async def _end(self, *, once: bool = False) -> None:
+        while self._supervisor is not None and self._running is not None:
+            self.stuck = bool(await self._supervisor.stop(self._running.shutdown_seconds))
+            if not self.stuck or once:
+                break
+        self._supervisor = self._running = None
+        await self._host.aclose()
+
+
+class Reads(Protocol):
+    """Makes a shared reader for a driver root."""
+
+    def __call__(self, options: AgentOptions) -> SharedReader: ...
+
+
+class Hardware:
+    """Hands out one shared reader per driver root, and closes it when nobody has it any more.
+
+    A reader's child holds the driver's files open; a driver can be unloaded only when no role needs it.
+    """
+
+    def __init__(self, make: Reads) -> None:
+        self._make = make
+        self._open: dict[str, tuple[SharedReader, int]] = {}
+        self.latest: SharedReader | None = None
+        """The reader that was handed out last, None when none is out."""
+
+    @contextlib.asynccontextmanager
+    async def reader(self, options: AgentOptions) -> AsyncIterator[SharedReader]:
+        """The reader for the options' root, for as long as the block lasts."""
+        key = str(options.root or "/")
+        reader, users = self._open.get(key) or (self._make(options), 0)
+        self._open[key] = (reader, users + 1)
+        self.latest = reader
+        try:
+            yield reader
+        finally:
+            _, users = self._open[key]
+            self._open[key] = (reader, users - 1)
+            if users == 1:
+                del self._open[key]
+                if self.latest is reader:
+                    self.latest = next((other for other, _ in self._open.values()), None)
+                await reader.close()

@@ -1,0 +1,64 @@
+"""A configuration source whose place can change while roles wait for it: another ConfigMap, or none at all.
+
+Roles keep what they have until the new place has something to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kgpu.agent.remembered import DefaultConfig, FollowedConfig
+from kgpu.base.errors import UserError
+from kgpu.formats.config_choice import ConfigText
+
+
+class SwitchedConfig:
+    """A ``FollowedConfig``; at first there is no source, which means all defaults."""
+
+    def __init__(self) -> None:
+        self._source: FollowedConfig = DefaultConfig()
+        self._switched = asyncio.Event()
+
+    @property
+    def error(self) -> UserError | None:
+        """As the present source's."""
+        return self._source.error
+
+    def current(self) -> ConfigText | None:
+        """As the present source's."""
+        return self._source.current()
+
+    def switch(self, source: FollowedConfig) -> None:
+        """Take the configuration from there from now on."""
+        self._source = source
+        # Those who wait keep the event they have; later ones get a fresh one.
+        self._switched.set()
+        self._switched = asyncio.Event()
+
+    async def next(self, after: Any) -> ConfigText:
+        """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
+        while True:
+            asked = asyncio.ensure_future(self._source.next(after))
+            if await _before(asked, self._switched):
+                return asked.result()
+
+    async def run(self) -> None:
+        """Run the present source, until cancelled."""
+        while True:
+            running = asyncio.ensure_future(self._source.run())
+            if await _before(running, self._switched):
+                running.result()
+                raise RuntimeError("a configuration source ended")
+
+
+async def _before(task: asyncio.Future[Any], switched: asyncio.Event) -> bool:
+    """True when the task is done; False, and the task is given up, when the source was switched first."""
+    switch = asyncio.ensure_future(switched.wait())
+    try:
+        await asyncio.wait([task, switch], return_when=asyncio.FIRST_COMPLETED)
+        return task.done()
+    finally:
+        for one in (task, switch):
+            one.cancel()
+        await asyncio.gather(task, switch, return_exceptions=True)

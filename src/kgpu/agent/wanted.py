@@ -1,0 +1,80 @@
+"""Which roles run on this node: the operator's document and the Node's labels in, one answer per role out. Pure.
+
+A role runs where the document names it, has it enabled, and its label is exactly ``true``. Every other value stops it
+on this node alone, which is how a pause for a driver upgrade works; the answer then says why, for people and programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.base.suggest import did_you_mean
+from kgpu.formats.agent_config import AgentConfig, RoleConfig
+from kgpu.formats.names import PAUSED_FOR_DRIVER_UPGRADE
+
+TRUE: Final = "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One role's answer. ``why`` is a CamelCase word and ``reason`` a sentence, both "" for a role that runs."""
+
+    run: bool
+    why: str = ""
+    reason: str = ""
+
+
+RUN: Final = Wanted(run=True)
+LEAVING: Final = Wanted(run=False, why="Leaving", reason="kgpu is being uninstalled")
+DISABLED: Final = Wanted(run=False, why="Disabled", reason="it is switched off in the ClusterPolicy")
+"""On no node at all, so what the role has published goes too."""
+
+
+def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collection[str]) -> dict[str, Wanted]:
+    """The answer for every role that the document names or the agent knows."""
+    return {
+        name: _wanted(name, config.roles.get(name), config, labels, known)
+        for name in dict.fromkeys((*known, *sorted(config.roles)))
+    }
+
+
+def labels_that_count(config: AgentConfig, labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels on which some role depends."""
+    keys = {role.label for role in config.roles.values() if role.label}
+    return {key: labels[key] for key in sorted(keys) if key in labels}
+
+
+def string_map(value: Any) -> dict[str, str]:
+    """A map of texts, whatever came; what is no text is left out."""
+    if not isinstance(value, dict):
+        return {}
+    return {key: text for key, text in value.items() if isinstance(key, str) and isinstance(text, str)}
+
+
+def _wanted(
+    name: str, role: RoleConfig | None, config: AgentConfig, labels: Mapping[str, str], known: Collection[str]
+) -> Wanted:
+    if config.leaving:
+        return LEAVING
+    if role is None or not role.enabled:
+        return DISABLED
+    if name not in known:
+        hint = did_you_mean(name, list(known))
+        return Wanted(
+            run=False,
+            why="UnknownRole",
+            reason=f"this agent has no role {name}{'; ' if hint else ''}{hint}; update the agent's image",
+        )
+    value = labels.get(role.label, "")
+    if not role.label or value == TRUE:
+        return RUN
+    if not value:
+        return Wanted(run=False, why="NotLabelled", reason=f"the node label {role.label} is not set")
+    paused = PAUSED_FOR_DRIVER_UPGRADE in value
+    return Wanted(
+        run=False,
+        why="Paused" if paused else "SwitchedOff",
+        reason=f'the node label {role.label} is "{value}", not "{TRUE}"',
+    )

@@ -1,0 +1,261 @@
+"""``kgpu operator``: the process that turns a ClusterPolicy into a working fleet, and the clean-up after it.
+
+Flags of the replaced operator keep their names, so that a Deployment's arguments go on working; zap's own are taken
+and mapped where they mean something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log_options, run_async
+
+if TYPE_CHECKING:
+    from kgpu.base.http import Address
+    from kgpu.operator.cleanup import Limits
+    from kgpu.operator.model import Settings
+    from kgpu.operator.run import Options
+
+EXAMPLES: Final = """
+kgpu operator run --kubeconfig ~/.kube/config --namespace gpu-operator --image kgpu:dev
+kgpu operator cleanup --namespace gpu-operator --timeout 5m
+"""
+
+# (flags, environment, parameter, default, metavar, help)
+COMMON: Final = (
+    (("--kubeconfig",), ("KUBECONFIG",), "kubeconfig", "", "FILE", "How to reach the API server. Default: in-cluster."),
+    (("--namespace", "-n"), ("OPERATOR_NAMESPACE",), "namespace", "", "NS",
+     "The operator's own namespace, where operands run. Needed."),
+)  # fmt: skip
+RUN: Final = (
+    *COMMON,
+    (("--image",), ("OPERATOR_IMAGE",), "image", "", "IMAGE", "kgpu's own image, for agents and operands. Needed."),
+    (("--image-pull-policy",), ("OPERATOR_IMAGE_PULL_POLICY",), "image_pull_policy", "IfNotPresent", "POLICY",
+     "Always, IfNotPresent or Never, for kgpu's own image."),
+    (("--image-pull-secrets",), ("OPERATOR_IMAGE_PULL_SECRETS",), "image_pull_secrets", "", "LIST",
+     "Names of pull secrets for kgpu's own image, separated by commas."),
+    (("--layout",), ("KGPU_LAYOUT",), "layout", "agent", "LAYOUT", "agent or operands."),
+    (("--discovery",), ("KGPU_DISCOVERY",), "discovery", "true", "BOOL", "Whether to find node features itself."),
+    (("--metrics-bind-address",), ("METRICS_BIND_ADDRESS",), "metrics_address", ":8080", "HOST:PORT",
+     "Serve /metrics there; 0 for nowhere."),
+    (("--health-probe-bind-address",), ("HEALTH_PROBE_BIND_ADDRESS",), "health_address", ":8081", "HOST:PORT",
+     "Serve /healthz, /readyz and /statusz there; 0 for nowhere."),
+    (("--leader-elect-namespace",), ("LEADER_ELECT_NAMESPACE",), "lease_namespace", "", "NS",
+     "Where the Lease is. Default: --namespace."),
+    (("--leader-lease-renew-deadline",), ("LEADER_LEASE_RENEW_DEADLINE",), "renew_deadline", "10s", "DURATION",
+     "After how long without a renewal the leader stops to write."),
+)  # fmt: skip
+# The replaced operator's logging flags. They say how its logger looks; --log-level and --log-format are kgpu's own.
+ZAP: Final = (
+    ("--zap-devel", "zap_devel"),
+    ("--zap-log-level", "zap_level"),
+    ("--zap-encoder", "zap_encoder"),
+    ("--zap-time-encoding", "zap_time"),
+    ("--zap-stacktrace-level", "zap_stack"),
+)
+# As Go's flag package reads them.
+_BOOLS: Final = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _options(rows: tuple[Any, ...]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for flags, envs, parameter, default, metavar, text in reversed(rows):
+            function = click.option(
+                *flags, parameter, envvar=list(envs), default=default, metavar=metavar, help=text,
+                show_default=bool(default), show_envvar=True,
+            )(function)  # fmt: skip
+        return function
+
+    return decorate
+
+
+def _zap_options(function: F) -> F:
+    for flag, parameter in ZAP:
+        shape: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if parameter == "zap_devel" else {}
+        function = click.option(flag, parameter, hidden=True, default="", **shape)(function)
+    return function
+
+
+@click.group("operator", cls=ExampleGroup, examples=EXAMPLES)
+def operator() -> None:
+    """The operator: one ClusterPolicy becomes a working fleet."""
+
+
+@operator.command("run", examples="kgpu operator run --namespace gpu-operator --image kgpu:dev")
+@_options(RUN)
+@click.option("--leader-elect", "leader_elect", is_flag=False, flag_value="true", default="true", metavar="BOOL",
+              envvar="LEADER_ELECT", show_default=True, help="Write only while holding the Lease.")  # fmt: skip
+@_zap_options
+@log_options
+def run(*, log_level: str, log_format: str, **given: Any) -> None:
+    """Watch the cluster, plan and apply, until SIGTERM.
+
+    Images of operands come from the environment under the replaced operator's names (DRIVER_IMAGE, ...).
+    """
+    from kgpu.base.log import configure
+
+    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
+    settings, options = settings_of(given, os.environ), options_of(given, os.environ)
+    configure(level=_level(log_level, given["zap_level"]), form=_form(log_format, given["zap_encoder"]))
+    run_async(_run(given["kubeconfig"], settings, options))
+
+
+@operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
+@_options(COMMON)
+@click.option("--timeout", default="2m", metavar="DURATION", show_default=True, help="Give up after that long.")
+@click.option("--leave", default="20s", metavar="DURATION", show_default=True,
+              help="How long agents may take to clean up their hosts.")  # fmt: skip
+@log_options
+def cleanup(*, log_level: str, log_format: str, **given: Any) -> None:
+    """Remove what the operator and its agents have put into the cluster: hosts' files, operands, labels, conditions.
+
+    Works whether the operator runs or not; doing it again does no harm. ClusterPolicies and what users made stay.
+    """
+    from kgpu.base.log import configure
+    from kgpu.operator.cleanup import Limits
+
+    check_kubeconfig(click.get_current_context(), given["kubeconfig"])
+    namespace = _needed(given, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace")
+    limits = Limits(whole=_seconds(given, "timeout", "--timeout"), leave=_seconds(given, "leave", "--leave"))
+    configure(level=log_level, form=log_format)
+    run_async(_clean_up(given["kubeconfig"], namespace, limits))
+
+
+async def _run(kubeconfig: str, settings: Settings, options: Options) -> None:
+    import asyncio
+
+    from kgpu.kube.client import connect
+    from kgpu.operator.run import Operator, find_owner, serve
+
+    api = connect(kubeconfig)
+
+    async def work(stop: Any) -> None:
+        finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([finding, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not finding.done():
+            finding.cancel()
+            return
+        operator = Operator(api, dataclasses.replace(settings, owner=finding.result()), options)
+        operator.stop = stop
+        await operator.run()
+
+    try:
+        await serve(work)
+    finally:
+        await api.close()
+
+
+async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
+    from kgpu.kube.client import connect
+    from kgpu.operator.cleanup import clean_up
+
+    api = connect(kubeconfig)
+    try:
+        await clean_up(api, namespace, limits, say=click.echo)
+    finally:
+        await api.close()
+
+
+def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
+    """``Settings`` from click's parameters. Raises ConfigError."""
+    from kgpu.operator.model import Layout, Settings
+
+    layouts = [str(one) for one in Layout]
+    if given["layout"] not in layouts:
+        hint = did_you_mean(given["layout"], layouts)
+        raise ConfigError(
+            f'there is no layout "{given["layout"]}"' + (f"; {hint}" if hint else ""),
+            f"one of: {', '.join(layouts)}",
+            "correct --layout or KGPU_LAYOUT",
+        )
+    return Settings(
+        namespace=_needed(given, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
+        image=_needed(given, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),
+        image_pull_policy=given["image_pull_policy"],
+        image_pull_secrets=tuple(one.strip() for one in given["image_pull_secrets"].split(",") if one.strip()),
+        layout=Layout(given["layout"]),
+        discovery=_bool(given, "discovery", "--discovery or KGPU_DISCOVERY"),
+        images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
+    )
+
+
+def options_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Options:
+    """``Options`` from click's parameters. Raises ConfigError."""
+    from kgpu.operator.lead import LeaseTimes
+    from kgpu.operator.run import Options
+
+    deadline = _seconds(given, "renew_deadline", "--leader-lease-renew-deadline")
+    if deadline <= LeaseTimes().retry:
+        raise ConfigError(
+            f"a lease that must be renewed within {deadline:g} s can't be kept",
+            f"more than {LeaseTimes().retry:g} s",
+            "correct --leader-lease-renew-deadline",
+        )
+    pod = env.get("POD_NAME", "")
+    return Options(
+        elect=_bool(given, "leader_elect", "--leader-elect"),
+        lease_namespace=given["lease_namespace"],
+        lease_times=LeaseTimes(duration=deadline + 5.0, deadline=deadline),
+        identity=f"{pod}_{uuid.uuid4()}" if pod else "",
+        metrics=_address(given["metrics_address"], "--metrics-bind-address"),
+        health=_address(given["health_address"], "--health-probe-bind-address"),
+    )
+
+
+def _address(value: str, flag: str) -> Address | None:
+    from kgpu.base.http import parse_address
+
+    return None if value in {"", "0"} else parse_address(value, flag=flag)
+
+
+def _needed(given: Mapping[str, Any], name: str, where: str, what: str) -> str:
+    value = str(given[name])
+    if not value:
+        raise ConfigError(f"{what} is not known", "its name", f"set {where}")
+    return value
+
+
+def _bool(given: Mapping[str, Any], name: str, where: str) -> bool:
+    value = _BOOLS.get(str(given[name]))
+    if value is None:
+        raise ConfigError(f'"{given[name]}" is no yes or no', "true or false", f"correct {where}")
+    return value
+
+
+def _seconds(given: Mapping[str, Any], name: str, where: str) -> float:
+    from kgpu.formats.duration import parse_duration
+
+    try:
+        seconds = parse_duration(given[name]) / 1e9
+    except ConfigError as error:
+        raise ConfigError(error.what, "a duration as in 90s or 2m", f"correct {where}") from error
+    if seconds <= 0:
+        raise ConfigError(f"{given[name]} is no time to wait", "a duration above zero, as in 90s", f"correct {where}")
+    return seconds
+
+
+def _level(level: str, zap: str) -> str:
+    """Zap's numbers are more and more verbose; its names are the same as ours."""
+    if zap in {"debug", "info", "error"}:
+        return zap
+    return "debug" if zap.isdecimal() and int(zap) > 0 else level
+
+
+def _form(form: str, encoder: str) -> str:
+    return {"json": "json", "console": "text"}.get(encoder, form)

@@ -1,0 +1,218 @@
+"""``kgpu status``: nodes, operands and drivers of a cluster, what is not ready, why, and what to do; on one screen."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kgpu.operator.overview import NodeRow, Overview, Problem
+    from kgpu.operator.watching import Cluster
+
+EXAMPLES: Final = """
+kgpu status
+kgpu status -o json
+kgpu status --kubeconfig ~/.kube/config --namespace gpu-operator
+"""
+NOT_READY: Final = 3
+MOST_ROWS: Final = 15
+MOST_PROBLEMS: Final = 10
+
+# Column heads by operand, and how a cell looks.
+_HEADS: Final = {
+    "features": "features",
+    "driver": "driver",
+    "toolkit": "toolkit",
+    "validator": "validated",
+    "device-plugin": "plugin",
+    "gfd": "labels",
+    "node-status-exporter": "exporter",
+}
+_CELLS: Final = {
+    "works": ("ok", "green"),
+    "fails": ("FAIL", "bold red"),
+    "waits": ("wait", "yellow"),
+    "off": ("-", "dim"),
+}
+_BADNESS: Final = ("fails", "waits", "off", "works")
+
+
+@click.command("status", cls=ExampleCommand, examples=EXAMPLES)
+@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
+@click.option(
+    "-n", "--namespace", default="", metavar="NS", help="The operator's namespace. Default: where one is found."
+)
+@output_option()
+@click.pass_context
+def status(context: click.Context, *, kubeconfig: str, namespace: str, output: str) -> None:
+    """Show nodes, operands and drivers; what is not ready, why, and what to do.
+
+    Needs no more than rights to read. Exit code 0: all is ready; 3: something is not.
+    """
+    check_kubeconfig(context, kubeconfig)
+    found = run_async(_look(kubeconfig, namespace))
+    if output == "json":
+        import msgspec
+
+        print_json(msgspec.to_builtins(found))
+    else:
+        click.echo(render(found, width=_width()), nl=False)
+    if not found.ready:
+        raise click.exceptions.Exit(NOT_READY)
+
+
+async def _look(kubeconfig: str, namespace: str) -> Overview:
+    from kgpu.kube.client import connect
+
+    api = connect(kubeconfig)
+    try:
+        return await read(api, namespace)
+    finally:
+        await api.close()
+
+
+async def read(api: Cluster, namespace: str) -> Overview:
+    """How the cluster is doing. Raises KubeError when Nodes can't be read."""
+    from kgpu.operator.overview import overview
+    from kgpu.operator.reading import look
+
+    looked = await look(api, namespace)
+    return overview(looked.observed, looked.settings, operator=looked.operator, down=looked.down, unread=looked.unread)
+
+
+def render(found: Overview, *, width: int, color: bool | None = None) -> str:
+    """The screen as text; colours only where the terminal has them."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, force_terminal=_is_terminal() if color is None else color)
+    with console.capture() as capture:
+        _show(console, found)
+    return capture.get()
+
+
+def _show(console: Console, found: Overview) -> None:
+    from rich.text import Text
+
+    console.print(Text(found.headline, style="bold green" if found.ready else "bold red"))
+    place = f", layout {found.layout}" if found.layout else ""
+    console.print(Text(f"{found.operator}{place}, namespace {found.namespace}", style="dim"))
+    if found.nodes:
+        console.print(_nodes(found))
+    others = "node is" if found.other_nodes == 1 else "nodes are"
+    rest = f"{found.other_nodes} other {others} not known to have NVIDIA GPUs"
+    if found.other_nodes:
+        console.print(Text(rest, style="dim"))
+    unused = [row.title for row in found.operands if row.reason == "NotProvided"]
+    off = [row.title for row in found.operands if row.reason == "Disabled"]
+    for words, titles in (("not provided by kgpu yet", unused), ("switched off", off)):
+        if titles:
+            console.print(Text(f"{words}: {', '.join(titles)}", style="dim"))
+    for driver in found.drivers:
+        style = "green" if driver.state == "ready" else "yellow"
+        line = f"NVIDIADriver {driver.name}: {driver.state or 'no state yet'}, {driver.nodes} nodes"
+        console.print(Text(line + (f"; {driver.message}" if driver.state != "ready" else ""), style=style))
+    _problems(console, found.problems)
+    for line in found.unread:
+        console.print(Text(f"not known: {line}", style="yellow"))
+
+
+def _problems(console: Console, problems: tuple[Problem, ...]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for problem in problems[:MOST_PROBLEMS]:
+        mark, style = ("!", "yellow") if problem.warning else ("…", "cyan") if problem.passing else ("✘", "bold red")
+        console.print(Text.assemble((f"{mark} ", style), _where(problem.nodes), problem.what))
+        if problem.remedy:
+            console.print(Padding(Text.assemble(("to do: ", "bold"), problem.remedy), (0, 0, 0, 4)))
+    if len(problems) > MOST_PROBLEMS:
+        console.print(Text(f"and {len(problems) - MOST_PROBLEMS} more; kgpu status -o json has them all", style="dim"))
+
+
+def _where(nodes: tuple[str, ...]) -> str:
+    if not nodes:
+        return ""
+    more = f" (+{len(nodes) - 5} more)" if len(nodes) > 5 else ""
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:5])}{more}: "
+
+
+def _nodes(found: Overview) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    heads = {
+        row.name: _HEADS.get(row.name, row.name)
+        for row in found.operands
+        if any(row.name in node.operands for node in found.nodes)
+    }
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("GPU node", overflow="fold")
+    for head in ("GPUs", "product", "driver", "CUDA"):
+        table.add_column(head, overflow="fold")
+    for head in heads.values():
+        table.add_column(head, no_wrap=True)
+    groups = _alike(found.nodes)
+    for names, node in groups[:MOST_ROWS]:
+        name = names[0] + (f" (+{len(names) - 1} alike)" if len(names) > 1 else "")
+        cells = [Text(*_CELLS[node.operands.get(one, "off")]) for one in heads]
+        style = "" if node.ready else "red"
+        table.add_row(
+            Text(
+                name + ("" if node.ready else " (not Ready)") + (" (opted out)" if node.opted_out else ""), style=style
+            ),
+            _gpus(node),
+            node.product or "-",
+            f"{node.driver} ({node.driver_source})" if node.driver_source else node.driver or "-",
+            node.cuda or "-",
+            *cells,
+        )
+    if len(groups) > MOST_ROWS:
+        table.caption = f"and {sum(len(names) for names, _ in groups[MOST_ROWS:])} more nodes"
+    return table
+
+
+def _alike(nodes: Iterable[NodeRow]) -> list[tuple[list[str], NodeRow]]:
+    """Nodes that look the same but for their names, the worst first."""
+    import msgspec
+
+    groups: dict[bytes, tuple[list[str], NodeRow]] = {}
+    for node in nodes:
+        fields = msgspec.to_builtins(node)
+        fields.pop("name")
+        groups.setdefault(msgspec.json.encode(fields, order="sorted"), ([], node))[0].append(node.name)
+    return sorted(groups.values(), key=lambda group: (_worst(group[1]), group[0]))
+
+
+def _worst(node: NodeRow) -> int:
+    return min((_BADNESS.index(cell) for cell in node.operands.values()), default=len(_BADNESS))
+
+
+def _gpus(node: NodeRow) -> str:
+    from kgpu.formats.names import GPU_RESOURCE, NVIDIA_DOMAIN
+
+    shown = []
+    for name, one in node.resources.items():
+        short = "" if name == GPU_RESOURCE else f" {name.removeprefix(f'{NVIDIA_DOMAIN}/')}"
+        shown.append(f"{one.allocatable}/{one.capacity}{short}")
+    return ", ".join(shown) or "none yet"
+
+
+def _is_terminal() -> bool:
+    import sys
+
+    return sys.stdout.isatty()
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((120, 40)).columns

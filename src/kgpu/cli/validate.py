@@ -1,0 +1,324 @@
+"""``kgpu validate``: the validator's checks by hand, and ``nvidia-validator`` with the replaced program's flags.
+
+Exit code 0 when everything that was asked for passed, 3 when something did not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kgpu.base.errors import ConfigError
+from kgpu.cli._common import OPTION_SHAPES, ExampleCommand, output_option, print_json, root_option, run_async
+from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, DRIVER_INSTALL_DIR, ENV_METRICS_PORT, VALIDATIONS_DIR
+
+if TYPE_CHECKING:
+    from kgpu.host.root import DriverRoot
+    from kgpu.validator.config import Settings
+    from kgpu.validator.model import CheckResult, DeviceResult, Report, Trouble
+    from kgpu.validator.run import ValidatorContext
+
+NOT_PASSED: Final = 3
+EXAMPLES: Final = """
+kgpu validate
+kgpu validate --only driver,cuda --root /run/nvidia/driver
+kgpu validate --node-name "$(hostname)" -o json
+"""
+_COLORS: Final = {"passed": "green", "failed": "red", "skipped": "cyan", "waiting": "yellow"}
+
+
+@click.command("validate", cls=ExampleCommand, examples=EXAMPLES)
+@click.option("--only", multiple=True, metavar="CHECKS", help="Some of: driver, toolkit, cuda, plugin. Default: all.")
+@root_option
+@click.option("--timeout", type=click.FloatRange(min=0.1, max=3600), default=30.0, show_default=True, metavar="SECONDS",
+              help="How long CUDA may take on one device.")  # fmt: skip
+@click.option("--cdi-dir", multiple=True, metavar="DIR", help=f"Spec folders. Default: {CDI_STATIC_DIR}, {CDI_DIR}.")
+@click.option("--node-name", envvar="NODE_NAME", default="", metavar="NAME", help="This node's name, for plugin.")
+@click.option("--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE", help="The API server, for plugin.")
+@output_option()
+def validate(
+    *, only: tuple[str, ...], root: str, timeout: float, cdi_dir: tuple[str, ...], node_name: str, kubeconfig: str,
+    output: str,
+) -> None:  # fmt: skip
+    """Prove that this node can run GPU work: driver, CDI specs, CUDA on every device, resources of the Node.
+
+    Changes nothing. Says for each check what was seen, and for what is wrong what was expected and what to do. Exit
+    code 3 when a check did not pass.
+    """
+    from kgpu.host.root import DriverRoot
+    from kgpu.validator.config import Settings, choose_checks
+
+    settings = Settings(
+        checks=choose_checks(only),
+        cdi_dirs=tuple(Path(folder) for folder in cdi_dir or (CDI_STATIC_DIR, CDI_DIR)),
+        cuda_seconds=timeout,
+    )
+    told = sys.stderr.isatty() and output == "text"
+    report = run_async(
+        _once(DriverRoot.at(root or "/"), settings, node=node_name, kubeconfig=kubeconfig, progress=told)
+    )
+    if output == "json":
+        print_json(document(report))
+    else:
+        click.echo("\n".join(lines(report, color=sys.stdout.isatty())))
+    if not report.passed:
+        raise click.exceptions.Exit(NOT_PASSED)
+
+
+async def _once(root: DriverRoot, settings: Settings, *, node: str, kubeconfig: str, progress: bool) -> Report:
+    from kgpu.validator.run import validate_once
+
+    said: set[str] = set()
+
+    def tell(report: Report) -> None:
+        for result in report.results:
+            line = f"{result.check}: {result.status}"
+            if line not in said:
+                said.add(line)
+                click.echo(line, err=True)
+
+    async with _Context(root, settings, node=node, kubeconfig=kubeconfig) as ctx:
+        return await validate_once(ctx, tell if progress else lambda _: None)
+
+
+class _Context:
+    """Opens what a validation needs, and closes it."""
+
+    def __init__(self, root: DriverRoot, settings: Settings, *, node: str = "", kubeconfig: str = "") -> None:
+        self._root, self._settings, self._node, self._kubeconfig = root, settings, node, kubeconfig
+        self._close: list[Any] = []
+
+    async def __aenter__(self) -> ValidatorContext:
+        from kgpu.agent.shared import SharedReader
+        from kgpu.hw.nvidia import roots
+        from kgpu.hw.open import open_reader
+        from kgpu.hw.port import Reader
+        from kgpu.validator.cuda import ChildCuda
+        from kgpu.validator.publish import NodeObject
+        from kgpu.validator.run import ValidatorContext
+
+        here = self._root.files.here
+
+        async def opened() -> Reader:
+            return open_reader(driver_root=None if here == Path("/") else here)
+
+        reader = SharedReader(opened)
+        self._close.append(reader)
+        node = None
+        if self._node:
+            from kgpu.kube.client import connect
+
+            api = connect(self._kubeconfig)
+            self._close.append(api)
+            node = NodeObject(api, node=self._node)
+        return ValidatorContext(
+            reader=reader,
+            root=self._root,
+            runner=ChildCuda(self._root),
+            settings=self._settings,
+            report=lambda _: None,
+            node=node,
+            proc=roots.proc_root(str(here)),
+            sys=roots.sys_root(str(here)),
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        for thing in reversed(self._close):
+            await thing.close()
+
+
+def lines(report: Report, *, color: bool) -> list[str]:
+    """The report for people."""
+    out: list[str] = []
+    for result in report.results:
+        word = str(result.status) if result.status != "waiting" else "not ready"
+        shown = click.style(f"{word:<10}", fg=_COLORS[str(result.status)], bold=True) if color else f"{word:<10}"
+        out.append(f"{result.check:<8} {shown} {_said(result)}".rstrip())
+        out += _trouble(result.trouble, " " * 20) if _blocked(result) is None else []
+        for device in result.devices:
+            if device.status != "passed":
+                out.append(f"{'':<20}{device.name}: {device.status}" + _reasons(device))
+                out += _trouble(device.trouble, " " * 22)
+        out += [f"{'':<20}note: {note}" for note in result.notes]
+    if report.passed:
+        out.append("Test PASSED" if any(one.check == "cuda" for one in report.results) else "passed")
+    else:
+        out.append("not passed: " + ", ".join(str(one.check) for one in report.results if one.status in _OPEN))
+    return out
+
+
+_OPEN: Final = ("failed", "waiting")
+
+
+def _evidence(result: CheckResult) -> tuple[str, ...]:
+    return result.evidence
+
+
+def _said(result: CheckResult) -> str:
+    return _blocked(result) or "; ".join(result.evidence)
+
+
+def _blocked(result: CheckResult) -> str | None:
+    """The line of a check that was not made because of another one."""
+    return None if result.status != "waiting" or result.evidence or not result.trouble else result.trouble.what
+
+
+def _reasons(device: DeviceResult) -> str:
+    return f" ({'; '.join(device.evidence)})" if device.evidence else ""
+
+
+def _trouble(trouble: Trouble | None, indent: str) -> list[str]:
+    if trouble is None:
+        return []
+    rows = (("", trouble.what), ("  expected: ", trouble.expected), ("  to do: ", trouble.todo))
+    return [f"{indent}{label}{text}" for label, text in rows if text]
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The report as JSON data."""
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(report)
+    return {"passed": report.passed, **data}
+
+
+# --- the replaced program ---
+
+# flag, short form, environment, parameter, shape, default, help
+PEER_FLAGS: Final = (
+    ("--kubeconfig", "", "KUBECONFIG", "kubeconfig", "text", "", "How to reach the API server."),
+    ("--node-name", "-n", "NODE_NAME", "node_name", "text", "", "This node's name."),
+    ("--namespace", "--ns", "OPERATOR_NAMESPACE", "namespace", "text", "", "Not needed: no pods are made."),
+    ("--with-wait", "-w", "WITH_WAIT", "with_wait", "bool", "false", "Try until it passes."),
+    ("--with-workload", "-l", "WITH_WORKLOAD", "with_workload", "bool", "true", "false: cuda is not tried."),
+    ("--component", "-c", "COMPONENT", "component", "text", "", "driver, toolkit, cuda, plugin or metrics."),
+    ("--cleanup-all", "-r", "CLEANUP_ALL", "cleanup_all", "bool", "false", "Remove all status files first."),
+    ("--output-dir", "-o", "OUTPUT_DIR", "output_dir", "text", VALIDATIONS_DIR, "Where status files are."),
+    ("--sleep-interval-seconds", "-s", "SLEEP_INTERVAL_SECONDS", "interval", "text", "5", "Pause between tries."),
+    ("--mig-strategy", "-m", "MIG_STRATEGY", "mig_strategy", "text", "single", "Not needed: resources are looked at."),
+    ("--metrics-port", "-p", ENV_METRICS_PORT, "metrics_port", "text", "0", "Where the component metrics listens."),
+    ("--default-gpu-workload-config", "-g", "DEFAULT_GPU_WORKLOAD_CONFIG", "workload", "text", "", "Not needed."),
+    ("--disable-dev-char-symlink-creation", "", "DISABLE_DEV_CHAR_SYMLINK_CREATION", "no_links", "bool", "false",
+     "Not needed: no links are made, CDI does without."),
+    ("--host-root", "", "HOST_ROOT", "host_root", "text", "/", "The host's / as seen here."),
+    ("--driver-install-dir", "", "DRIVER_INSTALL_DIR", "install_dir", "text", DRIVER_INSTALL_DIR,
+     "Where a driver container installs, on the host."),
+    ("--driver-install-dir-ctr-path", "", "DRIVER_INSTALL_DIR_CTR_PATH", "install_here", "text", DRIVER_INSTALL_DIR,
+     "The same as seen here."),
+    ("--driver-validation-skip-gpu-init", "", "DRIVER_VALIDATION_SKIP_GPU_INIT", "skip_init", "bool", "false",
+     "Not needed."),
+)  # fmt: skip
+PLUGIN_TRIES: Final = 30
+NOT_PROVIDED: Final = (
+    "nvidia-fs", "gdrcopy", "nvidia-peermem", "mofed", "vfio-pci", "vgpu-manager", "vgpu-devices", "cc-manager",
+)  # fmt: skip
+
+
+def _peer_options(function: Any) -> Any:
+    for flag, short, env, name, shape, default, text in reversed(PEER_FLAGS):
+        names = [word for word in (flag, short, name) if word]
+        kind = {**OPTION_SHAPES[shape], "default": default}
+        function = click.option(*names, envvar=env, metavar="VALUE", help=text, show_envvar=True, **kind)(function)
+    return function
+
+
+@click.command("nvidia-validator", cls=ExampleCommand, examples="nvidia-validator --component driver --with-wait")
+@_peer_options
+def peer(**given: str) -> None:
+    """One component's validation, with the flags, variables and status files of the replaced program."""
+    component = given["component"]
+    if component == "metrics":
+        run_async(_serve_metrics(given))
+        return
+    if component in NOT_PROVIDED:
+        raise ConfigError(
+            f"kgpu does not validate {component} yet", "driver, toolkit, cuda, plugin or metrics",
+            "leave this container out",
+        )  # fmt: skip
+    if not run_async(_peer(component, given)):
+        raise click.exceptions.Exit(NOT_PASSED)
+
+
+async def _peer(component: str, given: Mapping[str, str]) -> bool:
+    from kgpu.host.root import DriverRoot
+    from kgpu.validator import files
+    from kgpu.validator.config import Settings, choose_checks, roots_of
+    from kgpu.validator.cuda import path_of
+    from kgpu.validator.model import Check
+    from kgpu.validator.run import as_error, validate_once
+
+    if not component:
+        raise ConfigError("no component is named", "driver, toolkit, cuda, plugin or metrics", "give --component")
+    (check,) = choose_checks([component])
+    installed = DriverRoot.at(given["install_here"], driver_host=given["install_dir"])
+    host_root = Path(given["host_root"])
+    root = installed if path_of(installed) else DriverRoot.at(host_root, driver_host="/")
+    specs = tuple(host_root / folder.lstrip("/") for folder in (CDI_STATIC_DIR, CDI_DIR))
+    settings = Settings(checks=(check,), cdi_dirs=specs, host_root=host_root)
+    folder = files.Folder(Path(given["output_dir"]))
+    if _true(given["cleanup_all"]):
+        folder.clear()
+    folder.apply({files.ready(check): None})
+    pause = _number("--sleep-interval-seconds", given["interval"])
+    tries = 0
+    while True:
+        tries += 1
+        async with _Context(root, settings, node=given["node_name"], kubeconfig=given["kubeconfig"]) as ctx:
+            report = await validate_once(ctx)
+        (result,) = report.results
+        if check is Check.CUDA and not _true(given["with_workload"]):
+            break
+        click.echo("\n".join(lines(report, color=False)))
+        if result.ready:
+            break
+        problem = as_error(report)
+        folder.apply({files.not_ready(check): f"{result.reason()}\n".encode()})
+        again = _true(given["with_wait"]) or (check is Check.PLUGIN and tries < PLUGIN_TRIES)
+        if not again:
+            return problem is None
+        await asyncio.sleep(pause)
+    text = files.driver_ready_text(roots_of(root, host_root)) if check is Check.DRIVER else ""
+    folder.apply({files.not_ready(check): None, files.ready(check): text.encode()})
+    return True
+
+
+def _true(text: str) -> bool:
+    """As Go's flags and the replaced program's environment take it. Raises ConfigError."""
+    known = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False, "": False}
+    if text.lower() not in known:
+        raise ConfigError(f"{text!r:.40} is neither true nor false", "true or false", "correct the flag or variable")
+    return known[text.lower()]
+
+
+def _number(flag: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) > 86400:
+        raise ConfigError(f"{flag} is {text!r:.40}", "a whole number of at most 86400", f"correct {flag}")
+    return int(text)
+
+
+async def _serve_metrics(given: Mapping[str, str]) -> None:
+    import signal
+    import time
+
+    from kgpu.base.http import Address, Response, StatusServer
+    from kgpu.base.supervise import stop_on_signals
+    from kgpu.validator.metrics import CONTENT_TYPE, look, render
+
+    folder, since = Path(given["output_dir"]), time.time()
+    port = _number("--metrics-port", given["metrics_port"])
+    if not 0 < port < 65536:
+        raise ConfigError("no port to serve metrics on", "1 to 65535", "give --metrics-port (METRICS_PORT)")
+    server = StatusServer(
+        {"/metrics": lambda: Response(200, render(look(folder, since=since), given["node_name"]), CONTENT_TYPE)}
+    )
+    address = await server.start(Address("", port))
+    click.echo(f"metrics at http://{address}/metrics", err=True)
+    stop = asyncio.Event()
+    with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
+        await stop.wait()
+    await server.close()

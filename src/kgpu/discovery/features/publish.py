@@ -1,0 +1,124 @@
+"""Where the node's own feature labels go: the Node, applied under a field manager of their own.
+
+Promises: a key that somebody else has set is left to them, whatever its value; only the labels that kgpu has applied
+are ever taken away; a Node that is deleted meanwhile is not made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from kgpu.base.errors import KubeError
+from kgpu.formats import names
+from kgpu.kube.port import NODES, KubeApi, Object
+
+# What a node feature discovery writes on every node; a single key that somebody has set by hand is no discovery.
+TELLTALES: Final = tuple(names.NFD_PREFIX + part for part in ("kernel-version.", "system-os_release.", "cpu-model."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The Node's feature labels: ``mine`` as kgpu has applied them, ``others`` the keys of other owners, and who the
+    discovery is that works here beside kgpu ("" for none).
+    """
+
+    mine: Mapping[str, str] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
+    discovery: str = ""
+
+
+class FeaturesPublisher(Protocol):
+    """One Node's feature labels. Methods raise KubeError."""
+
+    async def look(self) -> Seen:
+        """What is there now."""
+        ...
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        """Make kgpu's labels exactly these."""
+        ...
+
+
+class MemoryFeatures:
+    """The fake, and the place for labels where there is no API server; ``refuse`` makes it fail."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.history: list[dict[str, str]] = []
+        self.refuse: KubeError | None = None
+
+    async def look(self) -> Seen:
+        if self.refuse is not None:
+            raise self.refuse
+        return self.seen
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.history.append(dict(labels))
+        self.seen = Seen(mine=dict(labels), others=self.seen.others, discovery=self.seen.discovery)
+
+
+class NodeFeatureLabels:
+    """The real one."""
+
+    def __init__(self, api: KubeApi, *, node: str, manager: str = names.FEATURES_FIELD_MANAGER) -> None:
+        self._api = api
+        self._node = node
+        self._manager = manager
+        self._uid = ""
+
+    async def look(self) -> Seen:
+        node = await self._api.get(NODES, self._node)
+        if node is None:
+            raise KubeError(
+                f'the cluster has no node "{self._node}"',
+                "the name under which the kubelet registered this node",
+                "correct --node-name (NODE_NAME), or wait until the kubelet has registered",
+            )
+        self._uid = str(node["metadata"].get("uid") or "")
+        return seen_on(node, manager=self._manager)
+
+    async def publish(self, labels: Mapping[str, str]) -> None:
+        if not self._uid:
+            await self.look()
+        metadata: Object = {"name": self._node, "uid": self._uid}
+        if labels:  # a manager that names nothing at all is forgotten by the API server
+            metadata["labels"] = dict(labels)
+        await self._api.apply(NODES, {"metadata": metadata}, manager=self._manager)
+
+
+def seen_on(node: Object, *, manager: str) -> Seen:
+    """What the Node object says of its feature labels and their owners."""
+    metadata = node["metadata"]
+    labels = {str(key): str(value) for key, value in (metadata.get("labels") or {}).items()}
+    mine: set[str] = set()
+    others: dict[str, str] = {}
+    for owner, applied, key in _owners(metadata):
+        if owner == manager and applied:
+            mine.add(key)
+        elif key.startswith(names.NFD_PREFIX):
+            others[key] = owner
+    telltale = next((owner for key, owner in sorted(others.items()) if key.startswith(TELLTALES)), "")
+    if any(key.endswith(names.NFD_TRACKING_ANNOTATION) for key in metadata.get("annotations") or {}):
+        telltale = telltale or "node feature discovery"
+    return Seen(
+        mine={key: labels[key] for key in sorted(mine) if key in labels},
+        others=frozenset(others) & labels.keys(),
+        discovery=telltale,
+    )
+
+
+def _owners(metadata: Object) -> Iterator[tuple[str, bool, str]]:
+    """(manager, whether by apply, label key) of every owned label."""
+    for entry in metadata.get("managedFields") or ():
+        fields: Any = entry.get("fieldsV1") or {}
+        for part in ("f:metadata", "f:labels"):
+            fields = fields.get(part) if isinstance(fields, dict) else None
+        if not isinstance(fields, dict) or entry.get("subresource"):
+            continue
+        for key in fields:
+            if key.startswith("f:"):
+                yield str(entry.get("manager") or ""), entry.get("operation") == "Apply", key.removeprefix("f:")

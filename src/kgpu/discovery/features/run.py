@@ -1,0 +1,107 @@
+"""The loop that keeps a node's own feature labels true, over injected ports.
+
+Promises: read again every minute and as soon as PCI devices come or go; where another node feature discovery works it
+stands back and takes away its own labels alone; a failure costs nothing that is published and is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink
+from kgpu.base.errors import UserError
+from kgpu.base.threads import beside
+from kgpu.discovery.features.model import HostFacts
+from kgpu.discovery.features.plan import plan
+from kgpu.discovery.features.publish import FeaturesPublisher, Seen
+from kgpu.discovery.features.sources import pci_names, read_facts
+
+log = logging.getLogger(__name__)
+
+INTERVAL: Final = 60.0  # seconds between readings without a cause, as node feature discovery
+LOOK: Final = 5.0  # seconds between looks at which PCI devices there are
+SPREAD: Final = 0.2  # of the interval, by chance, so that a fleet does not ask the API server at one moment
+_RETRY: Final = BackoffPolicy(first=1.0, cap=60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeaturesContext:
+    """Everything that the role gets from outside.
+
+    ``roots`` are places to look for PCI devices, the host's root first. ``foreign`` is what is known of another
+    discovery in this cluster. ``on_state(True, what)`` says that the labels are as they should be.
+    """
+
+    publisher: FeaturesPublisher
+    roots: Sequence[Path]
+    report: DecisionSink
+    foreign: bool = False
+    interval: float = INTERVAL
+    clock: Clock = field(default_factory=SystemClock)
+    on_state: Callable[[bool, str], None] = lambda _ready, _reason: None
+    facts: Callable[[Sequence[Path]], HostFacts] = read_facts
+    devices: Callable[[Sequence[Path]], frozenset[str]] = pci_names
+    uniform: Callable[[], float] = random.random
+
+
+async def run(ctx: FeaturesContext) -> None:
+    """Keep the labels true until cancelled. Only a defect ends it with an exception."""
+    backoff = Backoff(_RETRY)
+    told = ""
+    while True:
+        devices = ctx.devices(ctx.roots)
+        try:
+            said = await _once(ctx)
+        except UserError as error:
+            ctx.on_state(False, error.one_line())
+            if error.one_line() != told:
+                ctx.report(Decision.from_error(error, subject="features", reason="PublishFailed"))
+            told = error.one_line()
+            await ctx.clock.sleep(backoff.next_delay())
+            continue
+        told = ""
+        backoff.reset()
+        ctx.on_state(True, said)
+        await _pause(ctx, devices)
+
+
+async def withdraw(publisher: FeaturesPublisher) -> None:
+    """Take away every label that kgpu has applied. Raises KubeError."""
+    if (await publisher.look()).mine:
+        await publisher.publish({})
+
+
+async def _once(ctx: FeaturesContext) -> str:
+    """Read and publish; returns what there is to say."""
+    seen = await ctx.publisher.look()
+    foreign = seen.discovery or ("node feature discovery" if ctx.foreign else "")
+    if foreign:
+        await _write(ctx, seen, {})
+        return f"stands back: {foreign} labels this node"
+    # In a thread: files of a broken PCI function can take seconds, and this loop also serves others.
+    wanted = plan(await beside(ctx.facts, ctx.roots))
+    kept = {key: value for key, value in wanted.items() if key not in seen.others}
+    await _write(ctx, seen, kept)
+    return f"{len(kept)} labels"
+
+
+async def _write(ctx: FeaturesContext, seen: Seen, labels: Mapping[str, str]) -> None:
+    if seen.mine != labels:
+        await ctx.publisher.publish(labels)
+        log.info("%d feature labels published", len(labels))
+
+
+async def _pause(ctx: FeaturesContext, devices: frozenset[str]) -> None:
+    """Until the interval has passed or other PCI devices are there."""
+    end = ctx.clock.monotonic() + ctx.interval * (1 + SPREAD * (ctx.uniform() - 0.5))
+    while (left := end - ctx.clock.monotonic()) > 0:
+        await ctx.clock.sleep(min(LOOK, left))
+        if ctx.devices(ctx.roots) != devices:
+            return

@@ -1,0 +1,188 @@
+"""Reads the facts from /sys, /proc and os-release below a root. Never raises: what can't be read is left out.
+
+Several roots may be given: PCI devices are looked for under each that has a PCI bus of its own (the host's, and that of
+a simulated driver root); everything else comes from the first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from kgpu.discovery.features.model import CpuFacts, HostFacts, PciDevice
+
+MAX_TEXT: Final = 1 << 20
+_PCI: Final = "sys/bus/pci/devices"
+_CPUS: Final = "sys/devices/system/cpu"
+_OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
+_KERNEL_CONFIGS: Final = (
+    "proc/config.gz", "usr/lib/modules/{0}/config", "usr/lib/ostree-boot/config-{0}", "boot/config-{0}",
+)  # fmt: skip
+_MAX_LINKS: Final = 8
+
+
+def read_facts(roots: Sequence[Path]) -> HostFacts:
+    """Read all of them now; takes tens of milliseconds."""
+    root = roots[0]
+    kernel = text(root / "proc/sys/kernel/osrelease")
+    network = list(_folders(root / "sys/class/net"))
+    return HostFacts(
+        pci=tuple(device for one in _pci_folders(roots) for device in _pci(one)),
+        kernel=kernel,
+        kernel_options=_kernel_options(root, kernel),
+        selinux=text(root / "sys/fs/selinux/enforce").startswith("1"),
+        os_release=_os_release(root),
+        cpu=_cpu(root),
+        modules=frozenset(line.split(" ", 1)[0] for line in text(root / "proc/modules").splitlines()),
+        numa_nodes=_count(text(root / "sys/devices/system/node/online")),
+        swap=len(text(root / "proc/swaps").splitlines()) > 1,
+        solid_state=any(text(disk / "queue/rotational") == "0" for disk in _folders(root / "sys/block")),
+        sriov_capable=any(_number(one / "device/sriov_totalvfs") > 0 for one in network),
+        sriov_configured=any(_number(one / "device/sriov_numvfs") > 0 for one in network),
+    )
+
+
+def pci_names(roots: Sequence[Path]) -> frozenset[str]:
+    """Which PCI functions there are, cheaply: a change of this is a cause to read the facts again."""
+    return frozenset(str(device) for folder in _pci_folders(roots) for device in _folders(folder))
+
+
+def text(path: Path) -> str:
+    """The file's text without surrounding white space, "" when there is none to read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_TEXT).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def parse_os_release(content: str) -> dict[str, str]:
+    """Keys and values of an os-release file, quotes and backslashes taken off."""
+    found: dict[str, str] = {}
+    for line in content.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if not equals or key.startswith("#"):
+            continue
+        value = value.strip()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        found[key.strip()] = value.replace("\\", "")
+    return found
+
+
+def parse_cpuinfo(content: str) -> dict[str, str]:
+    """The lines of the first processor in ``/proc/cpuinfo``."""
+    first = content.split("\n\n", 1)[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def _pci_folders(roots: Sequence[Path]) -> list[Path]:
+    """The PCI buses under the roots, each once."""
+    found: dict[str, Path] = {}
+    for root in roots:
+        folder = root / _PCI
+        if folder.is_dir():
+            found.setdefault(os.path.realpath(folder), folder)
+    return list(found.values())
+
+
+def _pci(folder: Path) -> Iterator[PciDevice]:
+    for device in _folders(folder):
+        pci_class, vendor = (text(device / name).removeprefix("0x").lower() for name in ("class", "vendor"))
+        if len(pci_class) >= 4 and len(vendor) == 4:
+            yield PciDevice(pci_class=pci_class[:4], vendor=vendor, sriov=_number(device / "sriov_totalvfs") > 0)
+
+
+def _os_release(root: Path) -> dict[str, str]:
+    return next((parse_os_release(found) for name in _OS_RELEASE if (found := _text_inside(root, name))), {})
+
+
+def _text_inside(root: Path, name: str) -> str:
+    """The text of a file below the root; an absolute link there means the root's own tree."""
+    path = root / name
+    for _ in range(_MAX_LINKS):
+        try:
+            target = os.readlink(path)
+        except OSError:
+            return text(path)
+        path = root / target.lstrip("/") if target.startswith("/") else path.parent / target
+    return ""
+
+
+def _cpu(root: Path) -> CpuFacts:
+    info = parse_cpuinfo(text(root / "proc/cpuinfo"))
+    pstate = root / _CPUS / "intel_pstate"
+    status = text(pstate / "status")
+    values = {"status": status, "turbo": {"0": "true", "1": "false"}.get(text(pstate / "no_turbo"), "")}
+    if status == "active":
+        governors = {text(one / "cpufreq/scaling_governor") for one in _cpu_folders(root)}
+        values["scaling_governor"] = governors.pop() if len(governors) == 1 else ""
+    cstates = text(root / "sys/module/intel_idle/parameters/max_cstate")
+    idle = text(root / _CPUS / "cpuidle/current_driver") == "intel_idle"
+    return CpuFacts(
+        vendor=info.get("vendor_id", "") or info.get("CPU implementer", ""),
+        family=info.get("cpu family", ""),
+        model=info.get("model", ""),
+        flags=frozenset((info.get("flags", "") or info.get("Features", "")).split()),
+        multithreading=_multithreading(root),
+        pstate={} if status in {"", "off"} else {name: value for name, value in values.items() if value},
+        cstate=int(cstates) > 0 if idle and cstates.isdecimal() else None,
+    )
+
+
+def _multithreading(root: Path) -> bool | None:
+    siblings = [text(one / "topology/thread_siblings_list") for one in _cpu_folders(root)]
+    return any(_count(one) > 1 for one in siblings) if any(siblings) else None
+
+
+def _cpu_folders(root: Path) -> list[Path]:
+    return [one for one in _folders(root / _CPUS) if one.name.startswith("cpu") and one.name[3:].isdecimal()]
+
+
+def _kernel_options(root: Path, kernel: str) -> frozenset[str]:
+    """Names of the options that are built in or modules."""
+    if not kernel or "/" in kernel:
+        return frozenset()
+    for name in _KERNEL_CONFIGS:
+        content = _config_text(root / name.format(kernel))
+        if content:
+            pairs = (line.removeprefix("CONFIG_").partition("=") for line in content.splitlines())
+            return frozenset(option for option, _, value in pairs if value in {"y", "m"})
+    return frozenset()
+
+
+def _config_text(path: Path) -> str:
+    if path.suffix != ".gz":
+        return text(path)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_TEXT)
+    except (OSError, EOFError, ValueError):
+        return ""
+
+
+def _folders(folder: Path) -> Iterable[Path]:
+    try:
+        return [folder / name for name in sorted(os.listdir(folder))]
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int:
+    found = text(path)
+    return int(found) if found.isdecimal() else 0
+
+
+def _count(ranges: str) -> int:
+    """How many numbers a list such as ``0-3,8`` has; 0 for what is no list."""
+    total = 0
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            return 0
+        total += int(last or first) - int(first) + 1
+    return total

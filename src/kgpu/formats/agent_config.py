@@ -1,0 +1,74 @@
+"""What the operator tells the agents: the key ``agent.json`` of the ConfigMap ``kgpu-agent``.
+
+One document for all nodes; what differs per node is in the Node's labels: a role runs where its label is exactly
+``true`` (or where it has none), so that a value such as ``paused-for-driver-upgrade`` stops it on that node alone.
+Unknown fields are ignored: an agent may be older than its operator for a while.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from kgpu.base.errors import ConfigError
+from kgpu.formats.names import DRIVER_INSTALL_DIR
+
+
+class RoleConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """One role. ``label`` is the Node label that has to be ``true``, "" for every node. ``env`` and ``args`` are what
+    the replaced program would have been started with.
+    """
+
+    enabled: bool = True
+    label: str = ""
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    args: tuple[str, ...] = ()
+
+
+class ConfigRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """A ConfigMap of named configurations in the agent's namespace; ``default`` is the key of nodes without a label."""
+
+    name: str = ""
+    default: str = ""
+
+
+class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """All of it.
+
+    ``roles`` by the agent's role names; a role that is not named does not run. ``leaving``: clean up what the agent has
+    put on this host, then report the state ``left``. ``node_feature_api``: labels go into NodeFeature objects because a
+    node feature discovery is there that turns them into labels; otherwise they are written to the Node.
+    ``driver_root`` is where the driver is on the host, "" to look: the install folder if a driver is there, else
+    ``host_root``. Paths are the host's.
+    """
+
+    roles: dict[str, RoleConfig] = msgspec.field(default_factory=dict)
+    device_plugin_config: ConfigRef = msgspec.field(default_factory=ConfigRef)
+    node_feature_api: bool = False
+    leaving: bool = False
+    driver_root: str = ""
+    driver_install_dir: str = DRIVER_INSTALL_DIR
+    host_root: str = "/"
+    generation: int = 0
+    """Of the ClusterPolicy that this was made from."""
+
+
+_DECODER: Final = msgspec.json.Decoder(AgentConfig)
+
+
+def encode(config: AgentConfig) -> str:
+    """As JSON with sorted keys: the same configuration is always the same text."""
+    return msgspec.json.format(msgspec.json.encode(config, order="sorted"), indent=1).decode()
+
+
+def decode(text: str | bytes, *, source: str) -> AgentConfig:
+    """Raises ConfigError, which names ``source``."""
+    try:
+        return _DECODER.decode(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"the agent's configuration in {source} can't be read: {error}",
+            "the JSON document that the operator writes",
+            "delete the ConfigMap: the operator writes it again",
+        ) from error

@@ -1,0 +1,128 @@
+"""What a node's agent says of its roles: the value of the Node annotation ``kgpu.dev/roles``, one JSON object.
+
+Where a node has a process per role, each writes ``kgpu.dev/roles.<role>``; ``merged`` makes one report of them all.
+The operator and ``kgpu status`` read it; ``kubectl describe node`` shows it. It is written when something changes and
+is short by construction: reasons are cut. It comes from a node, so readers trust its shape only after decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kgpu.formats import names
+
+MAX_REASON: Final = 400
+"""Characters of a reason; a Node's annotations have room for 256 KiB together."""
+
+ENDED: Final = "Ended"
+"""``why`` of roles whose process has ended in order: what it has said is no longer so, its facts are the last known."""
+
+_BLIND: Final = frozenset({"features", "node-status"})
+"""Roles that do not open the driver: their not knowing it says nothing."""
+
+
+class RoleReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """``state``: ``starting``, ``running``, ``waiting``, ``failed``, ``stopped`` (its label or the policy says so) or
+    ``left``. ``reason`` is one line: what it does, or what it waits for and what to do. ``why`` is a CamelCase word.
+    """
+
+    state: str
+    reason: str = ""
+    why: str = ""
+
+
+class AgentReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """``version`` is kgpu's; ``generation`` the one of the configuration that the agent acts on; facts as found here:
+    ``driver`` is the driver's version, ``driver_source`` is ``host`` or ``container``, "" when there is none.
+    """
+
+    version: str = ""
+    generation: int = 0
+    roles: dict[str, RoleReport] = msgspec.field(default_factory=dict)
+    driver: str = ""
+    driver_source: str = ""
+    cuda: str = ""
+    gpus: int = 0
+
+
+_DECODER: Final = msgspec.json.Decoder(AgentReport)
+
+
+def encode(report: AgentReport) -> str:
+    """One line of JSON with sorted keys."""
+    return msgspec.json.encode(report, order="sorted").decode()
+
+
+def decode(text: str) -> AgentReport | None:
+    """None for what is no report: a node's annotation may hold anything."""
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def role(state: str, reason: str = "", why: str = "") -> RoleReport:
+    """A report whose reason is one line and fits."""
+    line = " ".join(reason.split())
+    return RoleReport(state=state, reason=line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…", why=why)
+
+
+def annotation(part: str) -> str:
+    """The key of the annotation of a process: ``part`` is "" for the whole agent, else the name of its role."""
+    return f"{names.ROLES_ANNOTATION_PREFIX}{part}" if part else names.ROLES_ANNOTATION
+
+
+def is_report(key: str) -> bool:
+    """True for the key of an annotation that some process of kgpu's writes."""
+    return key == names.ROLES_ANNOTATION or key.startswith(names.ROLES_ANNOTATION_PREFIX)
+
+
+def manager(part: str) -> str:
+    """The field manager with which that process writes its annotation."""
+    return f"{names.ROLE_FIELD_MANAGER_PREFIX}{part}" if part else names.FIELD_MANAGER
+
+
+def has_ended(report: AgentReport) -> bool:
+    """True when the process that wrote it has ended."""
+    return bool(report.roles) and all(one.why == ENDED for one in report.roles.values())
+
+
+def ended(report: AgentReport) -> AgentReport:
+    """The last words of a process. What has left or was stopped before stays said."""
+    last = {
+        name: one if one.state in ("left", "stopped") else role("stopped", "its process has ended", ENDED)
+        for name, one in report.roles.items()
+    }
+    return msgspec.structs.replace(report, roles=last)
+
+
+def merged(whole: AgentReport | None, parts: Mapping[str, AgentReport]) -> AgentReport | None:
+    """One report of a node's processes, by role and the whole agent's; None when nobody has said anything.
+
+    Who runs counts before who has ended, and a role's own process before the whole agent. Facts of the driver come
+    from those that open it.
+    """
+    own = [report for _, report in sorted(parts.items())]
+    every = [*own, *([whole] if whole is not None else [])]
+    order = [*(one for one in every if not has_ended(one)), *(one for one in every if has_ended(one))]
+    if len(order) < 2:
+        return order[0] if order else None
+    roles: dict[str, RoleReport] = {}
+    for report in reversed(order):
+        roles |= report.roles
+    seers = [one for one in order if one.driver or not _BLIND.issuperset(one.roles)] or order
+    living = [one for one in seers if not has_ended(one)] or seers
+    facts = next((one for one in living if one.driver), living[0])
+    first = whole if whole is not None and not has_ended(whole) else order[0]
+    return AgentReport(
+        version=first.version,
+        generation=first.generation,
+        roles=roles,
+        driver=facts.driver,
+        driver_source=facts.driver_source or next((one.driver_source for one in living if one.driver_source), ""),
+        cuda=facts.cuda,
+        gpus=facts.gpus,
+    )

@@ -1,0 +1,126 @@
+"""The CustomResourceDefinitions: ClusterPolicy and NVIDIADriver as the API server has to know them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.formats.crd.schema import schema
+from kgpu.formats.crd.status import ClusterPolicyStatus, NVIDIADriverStatus
+from kgpu.formats.names import NVIDIA_DOMAIN, PART_OF_LABEL
+
+_STATUS: Final = ("Status", ".status.state", 0)
+_WIDE: Final = (
+    ("GPU-Nodes", ".status.nodes.gpu", 1),
+    ("Validated", ".status.nodes.validated", 1),
+    ("Message", '.status.conditions[?(@.type=="Ready")].message', 1),
+)
+_NO_SELECTOR: Final = (
+    "!self.default || !has(self.nodeSelector) || size(self.nodeSelector) == 0",
+    "the default NVIDIADriver can't have a nodeSelector: it is for the nodes that no other one selects",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One kind. ``columns`` are what ``kubectl get`` prints: title, JSON path, and 1 for those of ``-o wide`` alone."""
+
+    kind: str
+    plural: str
+    version: str
+    short: tuple[str, ...]
+    spec: type[msgspec.Struct]
+    status: type[msgspec.Struct]
+    columns: tuple[tuple[str, str, int], ...]
+    summary: str
+    rules: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the definition."""
+        return f"{self.plural}.{NVIDIA_DOMAIN}"
+
+
+DEFINITIONS: Final = (
+    Definition(
+        kind="ClusterPolicy",
+        plural="clusterpolicies",
+        version="v1",
+        short=(),
+        spec=ClusterPolicySpec,
+        status=ClusterPolicyStatus,
+        columns=(_STATUS, *_WIDE),
+        summary="Which operands run in this cluster, and how.",
+    ),
+    Definition(
+        kind="NVIDIADriver",
+        plural="nvidiadrivers",
+        version="v1alpha1",
+        short=("nvd", "nvdriver", "nvdrivers"),
+        spec=NVIDIADriverSpec,
+        status=NVIDIADriverStatus,
+        columns=(_STATUS, ("Default", ".spec.default", 0), *_WIDE),
+        summary="The driver of one pool of nodes.",
+        rules=(_NO_SELECTOR,),
+    ),
+)
+
+_TYPES: Final = {".spec.default": "boolean", ".status.nodes.gpu": "integer", ".status.nodes.validated": "integer"}
+
+
+def crds() -> list[dict[str, Any]]:
+    """The definitions as objects to apply; new ones with every call."""
+    return [_crd(row) for row in DEFINITIONS]
+
+
+def _crd(row: Definition) -> dict[str, Any]:
+    age = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+    columns = [
+        {
+            "name": title,
+            "type": _TYPES.get(path, "string"),
+            "jsonPath": path,
+            **({"priority": priority} if priority else {}),
+        }
+        for title, path, priority in row.columns
+    ]
+    names = {"kind": row.kind, "listKind": f"{row.kind}List", "plural": row.plural, "singular": row.kind.lower()}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": row.name, "labels": {PART_OF_LABEL: "kgpu"}},
+        "spec": {
+            "group": NVIDIA_DOMAIN,
+            "names": {**names, **({"shortNames": list(row.short)} if row.short else {})},
+            "scope": "Cluster",
+            "versions": [
+                {
+                    "name": row.version,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [*columns, age],
+                    "schema": {"openAPIV3Schema": _root(row)},
+                }
+            ],
+        },
+    }
+
+
+def _root(row: Definition) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": row.summary,
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            # Sections are there with their defaults, so that a JSON patch may replace what is in them.
+            "spec": {**schema(row.spec, rules=row.rules), "default": {}},
+            "status": schema(row.status),
+        },
+    }

@@ -1,0 +1,59 @@
+"""Structural OpenAPI v3 schemas of the custom resources, made from the structs.
+
+Unknown fields are pruned by the API server; no object may have any shape it likes, so `kubectl explain` knows all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.formats.crd.fields import Row, Type, rows
+
+SCALARS: Final = {bool: "boolean", int: "integer", str: "string"}
+INT_OR_STRING: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+
+
+def schema(struct: type[msgspec.Struct], *, rules: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
+    """The schema of a mapping. ``rules`` are CEL rules about all of it, each with the message of its refusal."""
+    fields = rows(struct)
+    required = [row.name for row in fields if row.required]
+    return {
+        "type": "object",
+        "description": (struct.__doc__ or "").strip(),
+        **({"required": required} if required else {}),
+        **_rules(rules),
+        "properties": {row.name: _field(row) for row in fields},
+    }
+
+
+def _field(row: Row) -> dict[str, Any]:
+    found = {**of_type(row.type), "description": row.doc, **_rules(row.rules)}
+    if row.default is not None:
+        found["default"] = row.default
+    return found
+
+
+def of_type(kind: Type) -> dict[str, Any]:
+    """The schema of one value."""
+    if kind.int_or_string:
+        found: dict[str, Any] = dict(INT_OR_STRING)
+    elif kind.struct:
+        found = schema(kind.struct)
+    elif kind.items:
+        found = {"type": "array", "items": of_type(kind.items)}
+    elif kind.values:
+        found = {"type": "object", "additionalProperties": of_type(kind.values)}
+    else:
+        found = {"type": SCALARS[kind.scalar or str]}
+    if kind.enum:
+        found["enum"] = list(kind.enum)
+    found.update(kind.checks)
+    if kind.doc:
+        found["description"] = kind.doc
+    return found
+
+
+def _rules(rules: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    return {"x-kubernetes-validations": [{"rule": rule, "message": text} for rule, text in rules]} if rules else {}

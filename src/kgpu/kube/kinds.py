@@ -1,0 +1,54 @@
+"""The kinds that kgpu reads and writes beside those of ``port``, and the way from an object to its kind.
+
+Rows of data; which version of an optional kind a server has is asked of the server (``KubeDiscovery``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.formats.names import NVIDIA_DOMAIN
+from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object, Resource
+
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+SERVICES: Final = Resource("", "v1", "services", "Service")
+SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
+REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet")
+ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS: Final = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+RUNTIME_CLASSES: Final = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+SERVICE_MONITORS: Final = Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor")
+PROMETHEUS_RULES: Final = Resource("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule")
+CLUSTER_POLICIES: Final = Resource(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
+NVIDIA_DRIVERS: Final = Resource(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False)
+
+# In the order in which their objects have to be there: what a DaemonSet needs comes before it.
+MANAGED: Final = (
+    SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, CONFIG_MAPS, RUNTIME_CLASSES,
+    SERVICES, SERVICE_MONITORS, PROMETHEUS_RULES, DAEMON_SETS,
+)  # fmt: skip
+
+_BY_KIND: Final = {
+    (row.group, row.kind): row
+    for row in (*MANAGED, NAMESPACES, NODES, PODS, DEPLOYMENTS, LEASES, NODE_FEATURES, CLUSTER_POLICIES, NVIDIA_DRIVERS)
+}
+
+
+def resource_of(obj: Object) -> Resource | None:
+    """The kind of an object by its apiVersion and kind; None for one that kgpu does not handle."""
+    group, _, version = str(obj.get("apiVersion") or "").rpartition("/")
+    row = _BY_KIND.get((group, str(obj.get("kind") or "")))
+    if row is None or row.version == version:
+        return row
+    return Resource(row.group, version, row.plural, row.kind, row.namespaced)
+
+
+def plural_and_group(resource: Resource) -> str:
+    """``nodefeatures.nfd.k8s-sigs.io``; only the plural for the core group."""
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural

@@ -1,0 +1,103 @@
+"""A full node's own machine: which folder of its own stands for which path of the host, and the files of its ``/``.
+
+The simulated driver root is the ``/`` of a node with GPUs: it has the driver, its device nodes and its PCI bus, as a
+machine has them with a driver installed on the host. What a node has nothing of its own for is this machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace as changed
+
+from kgpu.base.errors import HostError
+from kgpu.base.files import write_atomic
+from kgpu.formats.names import (
+    CDI_DIR,
+    CDI_STATIC_DIR,
+    DRIVER_INSTALL_DIR,
+    KUBELET_DEVICE_PLUGIN_DIR,
+    KUBELET_ROOT,
+    STATE_DIR,
+)
+from kgpu.lab.nodes.oci import OciConfig
+from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
+
+HARDWARE: Final = "hw"
+PLUGINS: Final = "dp"  # the kubelet's folder of device plugins
+# What says what a machine is: nodes have this one's processor and kernel, and the system that their Nodes tell.
+COPIED: Final = ("proc/cpuinfo", "proc/sys/kernel/osrelease")
+OS_RELEASE: Final = 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04.2 LTS"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """``root`` is the node's ``/``; ``places`` are folders of its own by their paths on the host."""
+
+    root: Path
+    places: Mapping[str, Path]
+
+    def find(self, path: str) -> Path:
+        """Where a path of the node's host is: in the folder of its own, in its ``/``, or else on this machine."""
+        clean = posixpath.normpath(path)
+        inside = clean
+        while inside != "/":
+            if inside in self.places:
+                return self.places[inside] / clean[len(inside) :].lstrip("/")
+            inside = posixpath.dirname(inside) or "/"
+        own = self.root / clean.lstrip("/")
+        return own if os.path.lexists(own) else Path(path)
+
+    def applied(self, config: OciConfig) -> OciConfig:
+        """The configuration with the node's own files and device nodes in place of the host's."""
+        return replace(
+            config,
+            mounts=tuple(changed(one, host_path=str(self.find(one.host_path))) for one in config.mounts),
+            devices=tuple(changed(one, host_path=str(self.find(one.host_path or one.path))) for one in config.devices),
+        )
+
+
+def of_node(folder: Path, sockets: Path, *, gpus: bool) -> Machine:
+    """The machine of the node in ``folder``; ``sockets`` is a short path to it, for the kubelet's sockets."""
+    own = folder / "host"
+    return Machine(
+        folder / HARDWARE if gpus else own / "root",
+        {
+            "/run/nvidia": own / "run-nvidia",
+            "/var/run/nvidia": own / "run-nvidia",
+            DRIVER_INSTALL_DIR: folder / HARDWARE,
+            KUBELET_DEVICE_PLUGIN_DIR: sockets / PLUGINS,
+            f"{KUBELET_ROOT}/pod-resources": sockets / POD_RESOURCES,
+            CDI_DIR: folder / "cdi",
+            CDI_DIR.removeprefix("/var"): folder / "cdi",
+            CDI_STATIC_DIR: folder / "cdi-static",
+            STATE_DIR: own / "state",
+        },
+    )
+
+
+def furnish(machine: Machine) -> None:
+    """Make the files of its ``/`` that tell what kind of machine it is. Raises HostError."""
+    for name, content in {"etc/os-release": OS_RELEASE.encode(), **{one: _content(one) for one in COPIED}}.items():
+        place = machine.root / name
+        try:
+            if content and not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(place, content)
+        except OSError as error:
+            raise HostError(
+                f"{place} can't be made: {error.strerror}", "a folder of this user", "look at its permissions"
+            ) from error
+
+
+def _content(name: str) -> bytes:
+    """Of a file of this machine; nothing where it has none."""
+    try:
+        return Path("/", name).read_bytes()
+    except OSError:
+        return b""

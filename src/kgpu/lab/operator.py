@@ -1,0 +1,118 @@
+"""kgpu's own operator in a lab: it runs the agents as pods, as in a real cluster, instead of the lab.
+
+Its objects are the chart's with ``operator_values.yaml``; ``tools/lab_operator.py`` keeps what Helm makes of them in
+``operator_objects.yaml``, so that no Helm is needed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from kgpu.base.errors import KubeError, LabError
+from kgpu.kube.port import KubeApi, KubeDiscovery, Resource
+
+VALUES: Final = Path(__file__).parent / "operator_values.yaml"
+OBJECTS: Final = Path(__file__).parent / "operator_objects.yaml"
+MARK: Final = "nodes/operator"
+"""A file in the lab's folder: the operator runs its agents."""
+SERVED_S: Final = 30.0  # a new kind is served within that
+_MANAGER: Final = "kgpu-lab"
+_POLL_S: Final = 0.1
+
+Object = dict[str, Any]
+
+
+def runs_in(lab: Path) -> bool:
+    """Whether the agents of the lab in that folder are the operator's."""
+    return (lab / MARK).exists()
+
+
+def mark(lab: Path) -> None:
+    """From now on they are. Raises OSError."""
+    from kgpu.lab.nodes import hosting
+
+    hosting.make_private((lab / MARK).parent, parents=True)
+    (lab / MARK).touch()
+
+
+def objects() -> list[Object]:
+    """What the chart makes, without the definitions of its kinds, in an order in which it can be made."""
+    import yaml
+
+    return [one for one in yaml.safe_load_all(OBJECTS.read_text()) if one]
+
+
+def install(kubeconfig: Path) -> None:
+    """Put the definitions and the objects into the cluster. Raises LabError, KubeError."""
+    asyncio.run(_install(kubeconfig))
+
+
+async def _install(kubeconfig: Path) -> None:
+    from kgpu.kube.client import connect
+
+    api = connect(str(kubeconfig))
+    try:
+        await apply(api)
+    finally:
+        await api.close()
+
+
+class Api(KubeApi, KubeDiscovery, Protocol):
+    """What ``apply`` needs."""
+
+
+async def apply(api: Api) -> None:
+    """The same over a connection."""
+    from kgpu.formats.crd.definitions import crds
+
+    definitions, rest = crds(), objects()
+    await _apply(api, definitions, await _served(api, definitions))
+    await _apply(api, rest, await _served(api, rest))
+
+
+async def _apply(api: KubeApi, wanted: Iterable[Object], served: dict[tuple[str, str], Resource]) -> None:
+    for obj in wanted:
+        await api.apply(served[obj["apiVersion"], obj["kind"]], obj, manager=_MANAGER)
+
+
+async def _served(api: KubeDiscovery, wanted: Iterable[Object]) -> dict[tuple[str, str], Resource]:
+    """The resources of these objects, once all of them are served. Raises LabError, KubeError."""
+    kinds = {(obj["apiVersion"], obj["kind"]) for obj in wanted}
+    until = time.monotonic() + SERVED_S
+    while True:
+        found = {(one.api_version, one.kind): one for one in (await api.discover()).resources}
+        missing = kinds - found.keys()
+        if not missing:
+            return found
+        if time.monotonic() > until:
+            names = ", ".join(sorted(f"{kind} ({version})" for version, kind in missing))
+            raise LabError(
+                f"the API server does not serve {names}", "the kinds of the chart", "look into its log, then try again"
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+def problem(kubeconfig: Path) -> str:
+    """What the ClusterPolicy says of why it is not ready, in one line; "" when it is, or can't be asked."""
+    try:
+        found = asyncio.run(_policy(kubeconfig))
+    except (KubeError, OSError):
+        return ""
+    status = found.get("status") or {}
+    rows = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
+    return "" if status.get("state") == "ready" else " ".join(str(one.get("message", "")) for one in rows)
+
+
+async def _policy(kubeconfig: Path) -> Object:
+    from kgpu.kube.client import connect
+    from kgpu.kube.kinds import CLUSTER_POLICIES
+
+    api = connect(str(kubeconfig))
+    try:
+        return await api.get(CLUSTER_POLICIES, "cluster-policy") or {}
+    finally:
+        await api.close()

@@ -1,0 +1,209 @@
+"""kgpu's own container image, made on this machine without a registry and without a container tool.
+
+Two layers: the interpreter with its libraries and kgpu's dependencies, which rarely change, and kgpu. The same files
+give the same bytes; both are kept in a cache by their content. Modules are compiled, so that a pod starts at once and
+stays small.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import kgpu
+from kgpu.base.errors import LabError
+from kgpu.base.files import write_atomic
+from kgpu.formats.names import IMAGE_REPOSITORY
+from kgpu.lab.progress import PlainProgress, Progress
+from kgpu.lab.real import images, python_files
+from kgpu.lab.real.images import File, Image, Layer
+from kgpu.lab.real.python_files import HOME, PREFIX, SITE, Source
+
+NAMES: Final = (f"{IMAGE_REPOSITORY}:dev", f"{IMAGE_REPOSITORY}:{kgpu.__version__}")
+"""What the image is called: the name for trying things out, and the one that the chart asks for."""
+USER: Final = 65532
+_FORMAT: Final = "1"  # of what is made here: a new number makes everything anew
+_KEPT: Final = 4  # archives and layers that stay in the cache
+_ENV: Final = (
+    f"PATH=/{HOME}/bin:/{PREFIX}/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHONDONTWRITEBYTECODE=1",
+)
+_PASSWD: Final = f"root:x:0:0:root:/root:/bin/sh\nkgpu:x:{USER}:{USER}:kgpu:/tmp:/bin/sh\n"
+_GROUP: Final = f"root:x:0:\nkgpu:x:{USER}:\n"
+_START: Final = "import sys\nfrom kgpu.cli.main import main\nsys.exit(main())\n"
+
+
+def cache_folder(env: Mapping[str, str] | None = None) -> Path:
+    """``$XDG_CACHE_HOME/kgpu/image``, or ``~/.cache/kgpu/image``."""
+    found = (os.environ if env is None else env).get("XDG_CACHE_HOME")
+    return (Path(found) if found else Path.home() / ".cache") / "kgpu" / "image"
+
+
+def ensure_image(progress: Progress | None = None, *, cache: Path | None = None, programs: Iterable[str] = ()) -> Path:
+    """The image as an OCI archive, which is made when any of its files has changed. Raises LabError.
+
+    ``programs`` are further names of the program, as links to it.
+    """
+    progress, cache = progress or PlainProgress(), cache or cache_folder()
+    own = python_files.own_package()
+    lower = ensure_base(progress, cache)
+    links = sorted(programs)
+    archive = cache / f"kgpu-{_key([lower.diff_id, *NAMES, *links], own)}.tar"
+    if not archive.is_file():
+        with progress.step("make kgpu's layer and the image"):
+            write_atomic(archive, images.oci_archive(_image(lower, own, links), architecture=images.architecture()))
+        _forget_old(cache, "kgpu-*.tar")
+    os.utime(archive)
+    return archive
+
+
+def _image(lower: Layer, own: Sequence[Source], links: Sequence[str]) -> Image:
+    program = f"{HOME}/bin/kgpu"
+    files = [
+        *_contents(own),
+        File(path=program, data=f"#!/{HOME}/bin/python3\n{_START}".encode()),
+        *(File(path=f"{HOME}/bin/{name}", link="kgpu") for name in links),
+    ]
+    return Image(
+        names=NAMES,
+        under=(lower,),
+        files=(*images.folders(files), *files),
+        entrypoint=(f"/{program}",),
+        env=_ENV,
+        labels={
+            "org.opencontainers.image.title": "kgpu",
+            "org.opencontainers.image.version": kgpu.__version__,
+            "org.opencontainers.image.licenses": "Apache-2.0",
+        },
+    )
+
+
+def ensure_base(progress: Progress, cache: Path) -> Layer:
+    """The layer below kgpu: interpreter, libraries, dependencies and a shell. Raises LabError."""
+    python = python_files.interpreter()
+    sources = [python, *python_files.standard_library(), *python_files.packages()]
+    shell = _shell()
+    strip = shutil.which("strip") or ""
+    kept = cache / f"base-{_key([bool(strip), *sorted(shell)], sources)}.tar.gz"
+    if kept.is_file():
+        os.utime(kept)
+        blob = kept.read_bytes()
+        return Layer(f"sha256:{hashlib.sha256(gzip.decompress(blob)).hexdigest()}", blob)
+    with progress.step("compile Python's library and kgpu's dependencies, once"):
+        files = [*_contents(sources, strip=strip), *_libraries(sources, strip=strip), *_system(shell)]
+        layer = images.make_layer([*images.folders(files), *files], compresslevel=6)
+        write_atomic(kept, layer.blob)
+    _forget_old(cache, "base-*.tar.gz")
+    return layer
+
+
+def _system(shell: Mapping[str, bytes | str]) -> list[File]:
+    """What is neither Python nor a library: a shell where this machine has one to give, users, links."""
+    name = python_files.VERSION
+    config = f"home = /{PREFIX}/bin\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n"
+    return [
+        *(File(path=top, link=f"usr/{top}") for top in ("bin", "sbin", "lib", "lib64")),
+        *(
+            File(path=path, link=content) if isinstance(content, str) else File(path=path, data=content)
+            for path, content in sorted(shell.items())
+        ),
+        File(path=f"{PREFIX}/bin/python3", link=name),
+        File(path=f"{HOME}/bin/python3", link=f"/{PREFIX}/bin/{name}"),
+        File(path=f"{HOME}/pyvenv.cfg", data=config.encode(), mode=0o644),
+        File(path="etc/passwd", data=_PASSWD.encode(), mode=0o644),
+        File(path="etc/group", data=_GROUP.encode(), mode=0o644),
+        # Names are looked up in files, then in DNS, also by C libraries that want to be told.
+        File(path="etc/nsswitch.conf", data=b"passwd: files\ngroup: files\nhosts: files dns\n", mode=0o644),
+        File(path="usr/sbin"),
+        File(path="tmp", mode=0o1777),
+        File(path="root", mode=0o700),
+    ]
+
+
+def _shell() -> dict[str, bytes | str]:
+    """Path in the image -> busybox itself, or what a link to it says; empty where this machine has none."""
+    try:
+        busybox, applets = images.host_busybox()
+    except LabError:
+        return {}
+    links: dict[str, bytes | str] = {f"usr/bin/{name}": "busybox" for name in applets if name != "busybox"}
+    return {**links, "usr/bin/busybox": busybox}
+
+
+def _libraries(sources: Iterable[Source], *, strip: str) -> list[File]:
+    """The loader and every shared library, in the one folder that the loader looks into by itself."""
+    system = images.host_libraries()
+    folder = next(os.path.dirname(path) for path in system if path.endswith("/libc.so.6"))
+    found = python_files.shared_libraries(source.file for source in sources if python_files.is_program(source.file))
+    files = {f"{folder}/{os.path.basename(name)}": _data(path, strip=strip) for name, path in found.items()}
+    files |= system
+    for name in ("libnss_files.so.2", "libnss_dns.so.2"):
+        if os.path.exists(path := f"{folder}/{name}"):
+            files[path] = Path(path).read_bytes()
+    return [File(path=images.merged(path), data=data) for path, data in sorted(files.items())]
+
+
+def _data(file: str, *, strip: str) -> bytes:
+    """The file's content, without debugging symbols where they can be taken away."""
+    if not strip or not python_files.is_program(file):
+        return Path(file).read_bytes()
+    with tempfile.TemporaryDirectory(prefix="kgpu-strip-") as folder:
+        out = os.path.join(folder, "out")
+        done = subprocess.run([strip, "--strip-unneeded", "-o", out, file], capture_output=True, check=False)
+        return Path(out if done.returncode == 0 else file).read_bytes()
+
+
+def _contents(sources: Sequence[Source], *, strip: str = "") -> list[File]:
+    """The files with what they contain, each Python source followed by its compiled form."""
+    with tempfile.TemporaryDirectory(prefix="kgpu-pyc-") as folder:
+        compiled = _compile([source for source in sources if source.path.endswith(".py")], folder)
+        files: list[File] = []
+        for source in sources:
+            program = python_files.is_program(source.file)
+            data = _data(source.file, strip=strip)
+            files.append(File(path=source.path, data=data, mode=0o755 if program else 0o644))
+            if (target := compiled.get(source.path)) and os.path.exists(target):
+                where, name = os.path.split(source.path)
+                cached = f"{where}/__pycache__/{name[:-3]}.{sys.implementation.cache_tag}.pyc"
+                files.append(File(path=cached, data=Path(target).read_bytes(), mode=0o644))
+    return files
+
+
+def _compile(sources: Sequence[Source], folder: str) -> dict[str, str]:
+    targets = {source.path: os.path.join(folder, str(number)) for number, source in enumerate(sources)}
+    orders = [[source.file, f"/{source.path}", targets[source.path]] for source in sources]
+    command = [sys.executable, "-S", str(Path(__file__).with_name("bytecode.py"))]
+    env = {"PYTHONHASHSEED": "0", "PATH": os.environ.get("PATH", "")}
+    done = subprocess.run(command, input=json.dumps(orders), capture_output=True, text=True, check=False, env=env)
+    if done.returncode != 0:
+        raise LabError(
+            f"compiling the image's modules failed: {done.stderr.strip()[-400:]}",
+            "room for them in the folder for temporary files",
+            "see the message",
+        )
+    return targets
+
+
+def _key(words: Iterable[object], sources: Iterable[Source]) -> str:
+    digest = hashlib.sha256(repr((_FORMAT, sys.version, images.architecture(), *words)).encode())
+    for source in sources:
+        with open(source.file, "rb") as opened:
+            digest.update(f"\0{source.path}\0".encode() + hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def _forget_old(cache: Path, pattern: str) -> None:
+    for path in sorted(cache.glob(pattern), key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:
+        path.unlink(missing_ok=True)
+
+
+__all__ = ["NAMES", "SITE", "cache_folder", "ensure_base", "ensure_image"]

@@ -1,0 +1,1 @@
+"""Turns one ClusterPolicy into a working fleet and says what is not ready and why."""

@@ -1,0 +1,59 @@
+"""Which ClusterPolicy is in force, and when the operator keeps its hands off.
+
+The oldest policy wins, ties go by name; the others are told which one it is. A policy that is being deleted is none.
+Where another GPU operator works, kgpu does nothing at all: two of them would fight over nodes and drivers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kgpu.operator.model import Observed, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Active:
+    """``policy`` is in force, None for none; ``ignored`` are the others, but for those that are being deleted.
+
+    ``foreign`` names the operator because of which nothing is done, "" for none.
+    """
+
+    policy: Policy | None = None
+    ignored: tuple[Policy, ...] = ()
+    leaving: tuple[Policy, ...] = ()
+    foreign: str = ""
+
+
+def choose(observed: Observed) -> Active:
+    """What is in force now."""
+    staying = sorted(
+        (policy for policy in observed.policies if not policy.deleting),
+        # A time that is not there sorts last: an object without one has not been stored.
+        key=lambda policy: (not policy.created, policy.created, policy.name),
+    )
+    return Active(
+        policy=staying[0] if staying else None,
+        ignored=tuple(staying[1:]),
+        leaving=tuple(policy for policy in observed.policies if policy.deleting),
+        foreign=observed.foreign_operator,
+    )
+
+
+def ignored_message(policy: Policy, winner: Policy) -> str:
+    """What the loser's condition says."""
+    return (
+        f"ClusterPolicy {policy.name} is ignored: one is in force per cluster, the oldest, and that is "
+        f"ClusterPolicy {winner.name}; to do: delete one of the two (kubectl delete clusterpolicy {policy.name})"
+    )
+
+
+def foreign_message(foreign: str) -> str:
+    """What the conditions say while another GPU operator works, with the steps to take over."""
+    namespace, _, name = foreign.rpartition("/")
+    where = f" -n {namespace}" if namespace else ""
+    return (
+        f"kgpu does nothing here because another GPU operator works in this cluster (Deployment {foreign}) and two "
+        "would fight over nodes and drivers; to do: to take over without touching workloads, stop the other one "
+        f"(kubectl{where} scale deployment {name} --replicas=0), and kgpu goes on with the same ClusterPolicy and "
+        "node labels; otherwise uninstall kgpu"
+    )

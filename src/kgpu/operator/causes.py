@@ -1,0 +1,299 @@
+"""Why something does not work on a node: facts of one moment turned into a cause with a remedy.
+
+One cause often has many symptoms: where a node is down or its agent's pod can't start, that is the cause of everything
+that does not run there. So the checks here go from the node upwards and stop at the first that fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.errors import UserError
+from kgpu.fit.plain import items, mapping, number, text
+from kgpu.fit.selectors import Taint, Toleration, tolerated
+from kgpu.formats import names
+from kgpu.operator.model import Node, Object, Observed, PodTrouble, Policy, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """What is wrong, as the CamelCase ``reason`` of conditions and Events, a sentence, and what to do about it.
+
+    ``passing``: part of a rollout or of waiting for something else; it is in conditions and no Event.
+    ``cluster``: it is about the policy and not about one node.
+    """
+
+    reason: str
+    text: str
+    remedy: str = ""
+    passing: bool = False
+    cluster: bool = False
+
+    def line(self) -> str:
+        """Cause and remedy as one line."""
+        return f"{self.text}; to do: {self.remedy}" if self.remedy else self.text
+
+
+# What the DaemonSet controller adds to every pod of a DaemonSet.
+DAEMON_TOLERATIONS: Final = (
+    Toleration(names.TAINT_NOT_READY, "Exists", "", "NoExecute"),
+    Toleration(names.TAINT_UNREACHABLE, "Exists", "", "NoExecute"),
+    Toleration(names.TAINT_DISK_PRESSURE, "Exists", "", "NoSchedule"),
+    Toleration(names.TAINT_MEMORY_PRESSURE, "Exists", "", "NoSchedule"),
+    Toleration(names.TAINT_PID_PRESSURE, "Exists", "", "NoSchedule"),
+    Toleration(names.TAINT_UNSCHEDULABLE, "Exists", "", "NoSchedule"),
+)
+DEFAULT_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+# Taints that go by themselves, or with the condition that is told anyway.
+_OWN_TAINTS: Final = frozenset({names.TAINT_NOT_READY, names.TAINT_UNREACHABLE})
+
+_QUOTA: Final = re.compile(r"exceeded quota: ([^\s,]+)")
+
+
+def pod_remedy(reason: str, message: str, namespace: str, pod: str) -> tuple[str, bool]:
+    """What to do about a pod that is not ready, and whether that is just a step of its start."""
+    for words, remedy in _POD_REMEDIES:
+        if reason in words:
+            return remedy.format(namespace=namespace, pod=pod, message=message), not remedy
+    return f"kubectl -n {namespace} describe pod {pod}", False
+
+
+_STARTING: Final = frozenset(
+    {"", "Starting", "NotReady", "ContainerCreating", "PodInitializing", "Pending", "ContainersNotReady"}
+)
+_POD_REMEDIES: Final = (
+    (
+        frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}),
+        "correct the image's name, or make it available on the node (registry, pull secret, or load it there)",
+    ),
+    (
+        frozenset({"CrashLoopBackOff", "Error", "StartError", "RunContainerError"}),
+        "read its last words: kubectl -n {namespace} logs {pod} --previous",
+    ),
+    (
+        frozenset({"CreateContainerConfigError"}),
+        "make the ConfigMap or Secret that it names: kubectl -n {namespace} describe pod {pod}",
+    ),
+    (frozenset({"OOMKilled"}), "raise the container's memory limit"),
+    (
+        frozenset({"Unschedulable", "Evicted", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity"}),
+        "make room on the node: kubectl -n {namespace} describe pod {pod}",
+    ),
+    (_STARTING, ""),
+)  # fmt: skip
+
+_CREATE_REMEDIES: Final[tuple[tuple[str, str], ...]] = (
+    (
+        "exceeded quota",
+        "raise the ResourceQuota: kubectl -n {namespace} edit resourcequota {quota}",
+    ),
+    (
+        "violates PodSecurity",
+        "kubectl label --overwrite namespace {namespace} pod-security.kubernetes.io/enforce=privileged",
+    ),
+    ("security context constraint", "grant the service account an SCC that allows privileged pods"),
+    ("no PriorityClass", "correct daemonsets.priorityClassName, or make that PriorityClass"),
+    ("admission webhook", "read the webhook's reason, and let namespace {namespace} pass"),
+    ("service account", "put the ServiceAccount back: helm upgrade with the same values"),
+)
+
+
+def not_created(message: str, namespace: str) -> Cause:
+    """Why the API server refuses a DaemonSet's pods, with what helps against it."""
+    found = _QUOTA.search(message)
+    quota = found[1] if found else "-n " + namespace
+    remedy = next((remedy for words, remedy in _CREATE_REMEDIES if words in message), "")
+    todo = remedy.format(namespace=namespace, quota=quota) or "correct what the API server names"
+    return Cause(reason="PodsNotCreated", text=f"its pods are refused: {_cut(message)}", remedy=todo)
+
+
+@dataclass(frozen=True)
+class View:
+    """One moment, for the judges: the policy, the nodes as they will be labelled, and what is known by node."""
+
+    observed: Observed
+    settings: Settings
+    policy: Policy
+    nodes: tuple[Node, ...]
+    gpu_nodes: tuple[Node, ...]
+    wanted: Mapping[str, Object] = field(default_factory=dict)
+    """The DaemonSets that there should be, by name."""
+    errors: Mapping[str, UserError] = field(default_factory=dict)
+    """What can't be rendered, by operand."""
+    lame: Mapping[str, str] = field(default_factory=dict)
+    """Why an NVIDIADriver brings no driver, by its name."""
+
+    @cached_property
+    def troubles(self) -> Mapping[tuple[str, str], PodTrouble]:
+        """By DaemonSet and node."""
+        found: dict[tuple[str, str], PodTrouble] = {}
+        for trouble in self.observed.troubles:
+            found.setdefault((trouble.daemon_set, trouble.node), trouble)
+        return found
+
+    @cached_property
+    def _tainted(self) -> dict[str, Mapping[str, tuple[Taint, ...]]]:
+        return {}
+
+    @cached_property
+    def _agent_causes(self) -> dict[str, Cause | None]:
+        return {}
+
+    def tainted(self, daemon_set: str) -> Mapping[str, tuple[Taint, ...]]:
+        """The nodes with taints that a DaemonSet does not tolerate, with these taints."""
+        known = self._tainted
+        if daemon_set not in known:
+            bearing = self._tolerations(daemon_set)
+            known[daemon_set] = {
+                node.name: found for node in self.nodes if node.taints and (found := untolerated(node, bearing))
+            }
+        return known[daemon_set]
+
+    def _tolerations(self, daemon_set: str) -> tuple[Toleration, ...]:
+        wanted = self.wanted.get(daemon_set) or self.observed.daemon_sets.get(daemon_set)
+        if wanted is None:
+            given = msgspec.to_builtins(self.policy.spec.daemonsets.tolerations) or [DEFAULT_TOLERATION]
+        else:
+            given = mapping(mapping(mapping(wanted.get("spec")).get("template")).get("spec")).get("tolerations")
+        return (*map(_toleration, map(mapping, items(given))), *DAEMON_TOLERATIONS)
+
+    def agent(self, node: Node) -> Cause | None:
+        """Why no agent works on this node, None where one does."""
+        known = self._agent_causes
+        if node.name not in known:
+            known[node.name] = self._agent(node)
+        return known[node.name]
+
+    def _agent(self, node: Node) -> Cause | None:
+        found = self.pod(node, names.AGENT_DAEMON_SET, running=node.report is not None)
+        if found is not None:
+            return found
+        if node.report is None:
+            return Cause(reason="AgentStarting", text="its agent has not reported yet", passing=True)
+        if node.report.generation < self.policy.generation:
+            return Cause(
+                reason="OldConfiguration",
+                text=f"its agent still acts on generation {node.report.generation} of the policy",
+                passing=True,
+            )
+        return None
+
+    def pod(self, node: Node, daemon_set: str, *, running: bool) -> Cause | None:
+        """Why a DaemonSet's pod does not work on a node; ``running``: there is a sign that it has."""
+        if not node.ready:
+            return _node_down(node)
+        refused = self.observed.apply_errors.get(f"DaemonSet/{daemon_set}")
+        if refused is not None:
+            return not_applied(f"DaemonSet/{daemon_set}", refused)
+        live = self.observed.daemon_sets.get(daemon_set)
+        if live is None:
+            return Cause(reason="NotCreatedYet", text=f"DaemonSet {daemon_set} is not there yet", passing=True)
+        taints = self.tainted(daemon_set).get(node.name, ())
+        if taints and (not running or self._evicted(taints, daemon_set)):
+            return _not_tolerated(node, taints, self.policy.name)
+        trouble = self.troubles.get((daemon_set, node.name))
+        if trouble is not None:
+            return self._in_trouble(trouble)
+        failure = self.observed.failures.get(daemon_set)
+        return not_created(failure, self.settings.namespace) if failure and not running else None
+
+    def _evicted(self, taints: tuple[Taint, ...], daemon_set: str) -> bool:
+        """Whether a pod that once ran on a tainted node is gone: evicted, or deleted and not made again."""
+        if any(taint.effect == "NoExecute" for taint in taints):
+            return True
+        live = self.observed.daemon_sets.get(daemon_set, {})
+        return number(mapping(live.get("status")).get("numberMisscheduled")) < len(self.tainted(daemon_set))
+
+    def _in_trouble(self, trouble: PodTrouble) -> Cause:
+        remedy, passing = pod_remedy(trouble.reason, trouble.message, self.settings.namespace, trouble.pod)
+        what = f"pod {trouble.pod} is not ready: {_cut(trouble.reason, 60) or 'starting'}"
+        said = f" ({_cut(trouble.message)})" if trouble.message else ""
+        return Cause(reason=word(trouble.reason, "PodNotReady"), text=what + said, remedy=remedy, passing=passing)
+
+    def role(self, node: Node, role: str) -> Cause | None:
+        """What a role says of itself on a node, None when it runs."""
+        cause = self.agent(node)
+        if cause is not None:
+            return cause
+        return self.role_alone(node, role)
+
+    def role_alone(self, node: Node, role: str) -> Cause | None:
+        """The same where the agent is known to work."""
+        said = node.report.roles.get(role) if node.report else None
+        if said is None:
+            return Cause(reason="RoleStarting", text=f"its agent does not run the role {role} yet", passing=True)
+        complaint = said.state == "running" and said.why  # it goes on, but not as it was told
+        if said.state == "running" and not complaint:
+            return None
+        words = f": {_cut(said.reason)}" if said.reason else ""
+        what = f"the role {role} complains" if complaint else f"the role {role} is {said.state[:20]}"
+        return Cause(
+            reason=word(said.why, word(said.state.capitalize(), "NotRunning")),
+            text=what + words,
+            passing=said.state != "failed" and not complaint,
+        )
+
+
+def not_applied(subject: str, message: str) -> Cause:
+    """An object that the API server refuses."""
+    return Cause(
+        reason="ApplyFailed",
+        text=f"the API server refuses {subject}: {_cut(message)}",
+        remedy="correct what it names; the operator goes on trying",
+        cluster=True,
+    )
+
+
+def _toleration(value: Mapping[str, Any]) -> Toleration:
+    return Toleration(*(text(value.get(key)) for key in ("key", "operator", "value", "effect")))
+
+
+def untolerated(node: Node, tolerations: tuple[Toleration, ...]) -> tuple[Taint, ...]:
+    """The taints that keep pods with these tolerations away from a node."""
+    found = []
+    for entry in node.taints:
+        taint = Taint(text(entry.get("key")), text(entry.get("value")), text(entry.get("effect")))
+        if taint.hard and taint.key not in _OWN_TAINTS and not tolerated(taint, tolerations):
+            found.append(taint)
+    return tuple(found)
+
+
+def _not_tolerated(node: Node, taints: Iterable[Taint], policy: str) -> Cause:
+    every = tuple(taints)
+    first = every[0]
+    many = "taints " + ", ".join(map(str, every)) + " are" if len(every) > 1 else f"taint {first} is"
+    return Cause(
+        reason="TaintNotTolerated",
+        text=f"{many} not tolerated by daemonsets.tolerations",
+        remedy=(
+            f"add {{key: {first.key}, operator: Exists, effect: {first.effect}}} to spec.daemonsets.tolerations of "
+            f"ClusterPolicy {policy}, or remove it: kubectl taint node {node.name} {first.key}:{first.effect}-"
+        ),
+    )
+
+
+def _node_down(node: Node) -> Cause:
+    said = node.conditions.get("Ready")
+    words = f": {_cut(said.message)}" if said and said.message else ""
+    return Cause(
+        reason="NodeNotReady", text=f"the node is not Ready{words}", remedy=f"kubectl describe node {node.name}"
+    )
+
+
+def _cut(message: str, limit: int = 300) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+_REASON: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]{0,200}[A-Za-z0-9_])?", re.ASCII)
+
+
+def word(said: str, otherwise: str) -> str:
+    """A condition's reason: what has been said where it can be one."""
+    return said if _REASON.fullmatch(said) else otherwise

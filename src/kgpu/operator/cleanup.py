@@ -1,0 +1,272 @@
+"""Removes what the operator and its agents have put into a cluster: for the time before it is uninstalled.
+
+Works whether the operator runs or not, and doing it again does no harm. Steps: the operator is stopped, so that nobody
+puts things back; agents clean up their hosts, as far as they answer in time; objects go; then labels, annotations and
+conditions that kgpu's field managers have applied go from every Node. What users made stays, ClusterPolicies included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import KubeError
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.kube import kinds
+from kgpu.kube.port import (
+    LEASES,
+    NODE_FEATURES,
+    NODES,
+    PODS,
+    KubeRefusedError,
+    KubeUnreachableError,
+    Object,
+    Resource,
+    Selector,
+    name_of,
+    namespace_of,
+)
+from kgpu.operator.applying import is_operators
+from kgpu.operator.leaving import Leaving
+from kgpu.operator.model import Plan, Settings
+from kgpu.operator.watching import Cluster, Watching
+
+MANAGERS: Final = (
+    names.OPERATOR_FIELD_MANAGER,
+    names.FEATURES_FIELD_MANAGER,
+    names.LABELS_FIELD_MANAGER,
+    names.FIELD_MANAGER,
+    names.VALIDATOR_FIELD_MANAGER,
+)
+CONCURRENCY: Final = 16
+_OPERATOR: Final = Selector(labels=(("app", "gpu-operator"),))
+_LOOK: Final = 0.5
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds: for everything, and for agents to leave their hosts."""
+
+    whole: float = 120.0
+    leave: float = 20.0
+
+
+async def clean_up(
+    api: Cluster, namespace: str, limits: Limits | None = None, *, say: Say, clock: Clock | None = None
+) -> None:
+    """All of it, with a line per step. Raises KubeError when the time is over or something is refused."""
+    limits, clock = limits or Limits(), clock or SystemClock()
+    cleaner = _Cleaner(api, namespace, limits, say, clock)
+    work = asyncio.ensure_future(cleaner.run())
+    alarm = asyncio.ensure_future(clock.sleep(limits.whole))
+    try:
+        await asyncio.wait([work, alarm], return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise KubeError(
+                f"the clean-up did not end within {limits.whole:g} s; the last step was: {cleaner.step}",
+                "an API server and agents that answer",
+                "run it again, with a longer --timeout if this was the last of many nodes",
+            )
+        work.result()
+    finally:
+        for task in (work, alarm):
+            task.cancel()
+        await asyncio.gather(work, alarm, return_exceptions=True)
+
+
+class _Cleaner:
+    def __init__(self, api: Cluster, namespace: str, limits: Limits, say: Say, clock: Clock) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._limits = limits
+        self._say = say
+        self._clock = clock
+        self.step = ""
+
+    async def run(self) -> None:
+        """Step after step; a step that the API server does not answer is done again."""
+        for step in (
+            self._stop_operator,
+            self._leave,
+            self._delete_objects,
+            self._clear_nodes,
+            self._clear_namespace,
+            self._delete_features,
+            self._delete_lease,
+        ):
+            while True:
+                try:
+                    await step()
+                    break
+                except KubeUnreachableError as error:
+                    self._tell(f"no answer, trying again: {error.what}")
+                    await self._clock.sleep(1.0)
+                except BaseExceptionGroup as group:
+                    if not _all_unreachable(group):
+                        raise
+                    await self._clock.sleep(1.0)
+        self._say("done")
+
+    def _tell(self, text: str) -> None:
+        self.step = text
+        self._say(text)
+
+    async def _stop_operator(self) -> None:
+        """Scale the operator to nothing and wait until its pods are gone: nobody may put back what goes."""
+        listing = await self._api.list(kinds.DEPLOYMENTS, namespace=self._namespace, selector=_OPERATOR)
+        for found in listing.items:
+            if mapping(found.get("spec")).get("replicas") != 0:
+                self._tell(f"stopping Deployment {name_of(found)}")
+                change = {"spec": {"replicas": 0}}
+                await self._api.patch(kinds.DEPLOYMENTS, name_of(found), change, namespace=self._namespace)
+        while listing.items:
+            pods = await self._api.list(PODS, namespace=self._namespace, selector=_OPERATOR)
+            if not any(_by_replica_set(pod) for pod in pods.items):
+                return
+            await self._clock.sleep(_LOOK)
+
+    async def _leave(self) -> None:
+        """Let agents clean up their hosts."""
+        self._tell("agents clean up their hosts")
+        settings = Settings(namespace=self._namespace, image="")
+        watching = Watching(self._api, settings, clock=self._clock)
+        leaving = Leaving(self._api, watching, namespace=self._namespace, clock=self._clock, seconds=self._limits.leave)
+        task = asyncio.create_task(watching.run())
+        try:
+            while not watching.ready:
+                await self._clock.sleep(0.05)
+            told = 0
+            while await leaving.holds(Plan()):
+                staying = leaving.staying()
+                if len(staying) != told:
+                    told = len(staying)
+                    self._tell(f"waiting for {told} agents to leave their hosts")
+                await self._clock.sleep(_LOOK)
+            for name in leaving.staying():
+                self._tell(f"node {name}: its agent has not said that it has left; files may remain on its host")
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _delete_objects(self) -> None:
+        """Everything that carries the operator's label or is a policy's, users of a thing before the thing."""
+        for resource in reversed(kinds.MANAGED):
+            place = self._namespace if resource.namespaced else ""
+            lean = dataclasses.replace(resource, metadata_only=True)
+            try:
+                listing = await self._api.list(lean, namespace=place)
+            except KubeRefusedError as refused:
+                if refused.code == 404:  # a kind that is not installed
+                    continue
+                raise
+            ours = [obj for obj in listing.items if is_operators(obj)]
+            if ours:
+                self._tell(f"deleting {len(ours)} x {resource.kind}")
+            for obj in ours:
+                await self._delete(resource, obj)
+        await self._gone()
+
+    async def _gone(self) -> None:
+        """Wait for the operands' pods: one that still runs would write labels again."""
+        while True:
+            sets = await self._api.list(kinds.DAEMON_SETS, namespace=self._namespace)
+            there = {name_of(obj) for obj in sets.items}
+            pods = await self._api.list(PODS, namespace=self._namespace, project=_pod)
+            left = [pod for pod in pods.items if pod["daemon set"] and pod["daemon set"] not in there]
+            if not left:
+                return
+            self.step = f"waiting for {len(left)} pods to end"
+            await self._clock.sleep(_LOOK)
+
+    async def _delete(self, resource: Resource, obj: Object) -> None:
+        await self._api.delete(resource, name_of(obj), namespace=namespace_of(obj), propagation="Background")
+
+    async def _clear_nodes(self) -> None:
+        """Every field of a Node that one of kgpu's managers has applied."""
+        listing = await self._api.list(NODES, project=_managers_only)
+        todo = [(node, entry) for node in listing.items for entry in node["managers"]]
+        if todo:
+            self._tell(f"clearing {len({name_of(node) for node, _ in todo})} Nodes")
+        limit = asyncio.Semaphore(CONCURRENCY)
+
+        async def clear(node: Object, manager: str, subresource: str) -> None:
+            async with limit:
+                body = {"metadata": {"name": name_of(node), "uid": node["metadata"]["uid"]}}
+                try:
+                    await self._api.apply(NODES, body, manager=manager, subresource=subresource)
+                except KubeRefusedError as refused:
+                    if refused.code != 404 and not refused.conflict:  # the Node went meanwhile
+                        raise
+
+        async with asyncio.TaskGroup() as group:
+            for node, (manager, subresource) in todo:
+                group.create_task(clear(node, manager, subresource))
+
+    async def _clear_namespace(self) -> None:
+        """Pod Security labels that the operator has put on its own namespace; those of others stay."""
+        found = await self._api.get(kinds.NAMESPACES, self._namespace)
+        entries = items(mapping((found or {}).get("metadata")).get("managedFields"))
+        if any(mapping(entry).get("manager") == names.OPERATOR_FIELD_MANAGER for entry in entries):
+            self._tell(f"taking labels back from Namespace {self._namespace}")
+            body = {"metadata": {"name": self._namespace}}
+            await self._api.apply(kinds.NAMESPACES, body, manager=names.OPERATOR_FIELD_MANAGER)
+
+    async def _delete_features(self) -> None:
+        """NodeFeatures that agents have written for another node feature discovery."""
+        try:
+            listing = await self._api.list(dataclasses.replace(NODE_FEATURES, metadata_only=True))
+        except KubeRefusedError as refused:
+            if refused.code == 404:
+                return
+            raise
+        ours = [obj for obj in listing.items if name_of(obj).startswith(names.NODE_FEATURE_PREFIX) and _ours(obj)]
+        if ours:
+            self._tell(f"deleting {len(ours)} x NodeFeature")
+        for obj in ours:
+            await self._delete(NODE_FEATURES, obj)
+
+    async def _delete_lease(self) -> None:
+        if await self._api.delete(LEASES, names.OPERATOR_LEASE, namespace=self._namespace):
+            self._tell(f"deleted Lease {names.OPERATOR_LEASE}")
+
+
+def _managers_only(node: Object) -> Object:
+    metadata = mapping(node.get("metadata"))
+    found = {
+        (text(entry.get("manager")), text(entry.get("subresource")))
+        for entry in map(mapping, items(metadata.get("managedFields")))
+        if entry.get("manager") in MANAGERS and entry.get("operation") == "Apply"
+    }
+    kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata}
+    return {"metadata": kept, "managers": sorted(found)}
+
+
+def _ours(obj: Object) -> bool:
+    entries: Iterable[object] = items(mapping(obj.get("metadata")).get("managedFields"))
+    return any(text(mapping(entry).get("manager")).startswith("kgpu") for entry in entries)
+
+
+def _by_replica_set(pod: Object) -> bool:
+    return _controller(pod).get("kind") == "ReplicaSet"
+
+
+def _pod(pod: Object) -> Object:
+    owner = _controller(pod)
+    kept = {key: value for key, value in mapping(pod.get("metadata")).items() if key in ("name", "resourceVersion")}
+    return {"metadata": kept, "daemon set": text(owner.get("name")) if owner.get("kind") == "DaemonSet" else ""}
+
+
+def _controller(pod: Object) -> Mapping[str, Any]:
+    owners = map(mapping, items(mapping(pod.get("metadata")).get("ownerReferences")))
+    return next((one for one in owners if one.get("controller")), {})
+
+
+def _all_unreachable(group: BaseExceptionGroup[BaseException]) -> bool:
+    return group.split(KubeUnreachableError)[1] is None

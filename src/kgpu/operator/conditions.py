@@ -1,0 +1,71 @@
+"""Status conditions of ClusterPolicy and NVIDIADriver: the pair that scripts wait for, and one per operand.
+
+``Ready`` and ``Error`` are always written together, with the replaced operator's reasons and wordings. A condition
+keeps its time of change while its status stays; one without a time has just changed, and ``stamp`` gives it one when
+the status is written.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.operator.model import Node, Object
+
+READY: Final = "Ready"
+ERROR: Final = "Error"
+STATE_READY: Final = "ready"
+STATE_NOT_READY: Final = "notReady"
+STATE_IGNORED: Final = "ignored"
+STATE_DISABLED: Final = "disabled"
+MAX_MESSAGE: Final = 32_000
+"""Characters; the API server takes 32,768."""
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> Object:
+    """One condition, without a time."""
+    cut = message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
+    return {"type": kind, "status": status, "reason": reason, "message": cut}
+
+
+def success(reason: str, message: str) -> list[Object]:
+    """The pair of what is ready."""
+    return [condition(READY, "True", reason, message), condition(ERROR, "False", READY, "")]
+
+
+def failure(reason: str, message: str) -> list[Object]:
+    """The pair of what is not ready."""
+    return [condition(READY, "False", ERROR, message), condition(ERROR, "True", reason, message)]
+
+
+def status(state: str, conditions: Iterable[Object], *, namespace: str, generation: int, before: Any = None) -> Object:
+    """A whole status; times and what other programs have written are taken from the one ``before``."""
+    old = {text(entry.get("type")): entry for entry in map(mapping, items(mapping(before).get("conditions")))}
+    written = []
+    for entry in conditions:
+        made = {**entry, "observedGeneration": generation}
+        last = old.pop(entry["type"], None)
+        if last is not None and last.get("status") == entry["status"] and text(last.get("lastTransitionTime")):
+            made["lastTransitionTime"] = last["lastTransitionTime"]
+        written.append(made)
+    return {"state": state, "namespace": namespace, "conditions": written}
+
+
+def counts(total: int, gpu_nodes: Collection[Node]) -> Object:
+    """``status.nodes``: of how many Nodes, how many have GPUs, and how many of these are validated."""
+    validated = sum(
+        (said := node.conditions.get(names.VALIDATED_CONDITION)) is not None and said.status == "True"
+        for node in gpu_nodes
+    )
+    return {"total": total, "gpu": len(gpu_nodes), "validated": validated}
+
+
+def stamp(status: Object, now: str) -> Object:
+    """The status with ``now`` (RFC 3339, in seconds) as the time of change of every condition without one."""
+    stamped = copy.deepcopy(status)
+    for entry in stamped.get("conditions", []):
+        entry.setdefault("lastTransitionTime", now)
+    return stamped

@@ -1,0 +1,164 @@
+"""Writes the Nodes' labels: many at a time, each at its own pace, so that one bad Node holds up nobody.
+
+What is wanted is told anew with every plan; what is no longer wanted is forgotten, also while it waits for another try.
+Labels are applied without force first. When somebody else has a label with another value, the Node is read again: if
+that is what the plan knew, it is overridden, and otherwise the plan was made on old news and is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock
+from kgpu.base.errors import KubeError
+from kgpu.fit.plain import mapping, strings, text
+from kgpu.formats import names
+from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object, version_of
+from kgpu.operator.model import NodeLabels
+from kgpu.operator.watching import Watching
+
+log = logging.getLogger(__name__)
+
+CONCURRENCY: Final = 16
+_PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.5, healthy_after=60.0)
+
+
+class Labeller:
+    """The hands for Nodes. ``run`` writes what ``want`` asks for."""
+
+    def __init__(self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None]) -> None:
+        self._api = api
+        self._watching = watching
+        self._clock = clock
+        self._count = count
+        self._wanted: dict[str, NodeLabels] = {}
+        self._queue: deque[str] = deque()
+        self._queued: set[str] = set()
+        self._active: set[str] = set()
+        self._pauses: dict[str, Backoff] = {}
+        self._later: dict[str, asyncio.Task[None]] = {}
+        self._written: dict[str, tuple[NodeLabels, str]] = {}
+        self._work = asyncio.Semaphore(0)
+        self.errors: dict[str, str] = {}
+        """Why a Node's labels could not be written, by its name."""
+
+    @property
+    def pending(self) -> int:
+        """How many Nodes are not as they are wanted."""
+        return len(self._wanted)
+
+    def want(self, wanted: Iterable[NodeLabels]) -> None:
+        """From now on, these and no others are to be written."""
+        self._wanted = {one.name: one for one in wanted if not self._is_written(one)}
+        for name in self.errors.keys() - self._wanted.keys():
+            del self.errors[name]
+        for name in self._later.keys() - self._wanted.keys():
+            self._later.pop(name).cancel()
+        for name in self._wanted:
+            if name not in self._later:
+                self._enqueue(name)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CONCURRENCY):
+                    group.create_task(self._work_on())
+        finally:
+            for task in self._later.values():
+                task.cancel()
+
+    def _is_written(self, one: NodeLabels) -> bool:
+        """True when this was written and the Node has not changed since: asking again would change nothing."""
+        done = self._written.get(one.name)
+        live = self._watching.objects("nodes").get(("", one.name))
+        return done is not None and live is not None and done == (one, version_of(live))
+
+    def _enqueue(self, name: str) -> None:
+        if name not in self._queued and name not in self._active:
+            self._queued.add(name)
+            self._queue.append(name)
+            self._work.release()
+
+    async def _work_on(self) -> None:
+        while True:
+            await self._work.acquire()
+            name = self._queue.popleft()
+            self._queued.discard(name)
+            one = self._wanted.get(name)
+            if one is None:
+                continue
+            self._active.add(name)
+            try:
+                await self._write(one)
+            except KubeError as error:
+                self._failed(name, error)
+            else:
+                self._pauses.pop(name, None)
+                self.errors.pop(name, None)
+                if self._wanted.get(name) == one:
+                    del self._wanted[name]
+            finally:
+                self._active.discard(name)
+            if name in self._wanted and name not in self._later:
+                self._enqueue(name)
+
+    def _failed(self, name: str, error: KubeError) -> None:
+        pause = self._pauses.setdefault(name, Backoff(_PAUSE))
+        if self.errors.get(name) != error.what:
+            log.log(logging.DEBUG if len(self.errors) > 3 else logging.WARNING, "Node %s: %s", name, error.one_line())
+        self.errors[name] = error.what
+        self._later[name] = asyncio.create_task(self._again(name, pause.next_delay()))
+
+    async def _again(self, name: str, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._later.pop(name, None)
+        if name in self._wanted:
+            self._enqueue(name)
+
+    async def _write(self, one: NodeLabels) -> None:
+        live = self._watching.objects("nodes").get(("", one.name))
+        if live is None:
+            return
+        metadata: Object = {"name": one.name, "uid": live["metadata"]["uid"]}
+        if one.clear:
+            self._count("Node")
+            gone = {"metadata": {"uid": metadata["uid"], "labels": dict.fromkeys(one.clear)}}
+            await self._learn(await self._api.patch(NODES, one.name, gone))
+        if one.labels:
+            metadata["labels"] = dict(one.labels)
+        if one.annotations:
+            metadata["annotations"] = dict(one.annotations)
+        obj: Object = {"metadata": metadata}
+        self._count("Node")
+        try:
+            made = await self._api.apply(NODES, obj, manager=names.OPERATOR_FIELD_MANAGER, force=False)
+        except KubeRefusedError as refused:
+            if not refused.conflict:
+                raise
+            fresh = await self._api.get(NODES, one.name)
+            if fresh is None:
+                return
+            if not self._is_known(one, fresh, text(metadata["uid"])):
+                await self._watching.learn(NODES, fresh)
+                return
+            self._count("Node")
+            made = await self._api.apply(NODES, obj, manager=names.OPERATOR_FIELD_MANAGER)
+        self._written[one.name] = (one, version_of(made))
+        await self._learn(made)
+
+    def _is_known(self, one: NodeLabels, fresh: Object, uid: str) -> bool:
+        """True when the Node's labels are what the plan was made from, as far as they are concerned here."""
+        live = self._watching.objects("nodes").get(("", one.name))
+        if live is None or mapping(fresh.get("metadata")).get("uid") != uid:
+            return False
+        now = strings(mapping(fresh.get("metadata")).get("labels"))
+        return all(now.get(key) == live["node"].labels.get(key) for key in (*one.labels, *one.clear))
+
+    async def _learn(self, made: Object) -> None:
+        await self._watching.learn(NODES, made)

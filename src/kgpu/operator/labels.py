@@ -1,0 +1,242 @@
+"""Which labels and annotations the operator wants on a Node: ``label_plan``.
+
+A key ``nvidia.com/gpu.deploy.<x>`` is the operator's to set while it is absent, empty or its own; any other value is a
+user's (``false``, ``pre-installed``) or an upgrade's (``paused-for-driver-upgrade``) and stays. What others own has to
+go only where it would start something that must not run: the value ``true`` of an operand that this node's workload
+does not have. When every feature label of a node is gone at once, its discovery has failed rather than its GPUs:
+everything then stays as it is. Rules: the replaced operator's node labelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
+from kgpu.operator.model import Node, NodeLabels, Policy
+
+TRUE: Final = "true"
+FALSE: Final = "false"
+CONTAINER: Final = "container"
+PASSTHROUGH: Final = "vm-passthrough"
+VGPU: Final = "vm-vgpu"
+WORKLOADS: Final = (CONTAINER, PASSTHROUGH, VGPU)
+ALL_DISABLED: Final = "all-disabled"
+
+_OPERANDS: Final[Mapping[str, tuple[str, ...]]] = {
+    CONTAINER: (
+        "driver",
+        "gpu-feature-discovery",
+        "container-toolkit",
+        "device-plugin",
+        "dcgm",
+        "dcgm-exporter",
+        "node-status-exporter",
+        "operator-validator",
+        "client",
+    ),
+    PASSTHROUGH: ("sandbox-validator", "vfio-manager", "kata-manager", "cc-manager", "client"),
+    VGPU: ("sandbox-device-plugin", "vgpu-manager", "vgpu-device-manager", "sandbox-validator", "cc-manager", "client"),
+}
+_PASSTHROUGH_PLUGIN: Final = {"kubevirt": "sandbox-device-plugin", "kata": "kata-sandbox-device-plugin"}
+_MIG_MANAGER: Final = "mig-manager"
+_MIG_PRODUCTS: Final = ("h100", "a100", "a30")
+
+
+def deploy(suffix: str) -> str:
+    """The Node label of an operand."""
+    return names.LABEL_DEPLOY_PREFIX + suffix
+
+
+DRIVER: Final = deploy("driver")
+STATE_KEYS: Final = frozenset(
+    map(deploy, (*(x for group in _OPERANDS.values() for x in group), *_PASSTHROUGH_PLUGIN.values(), _MIG_MANAGER))
+)
+"""Every operand's label that the operator sets on some node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a policy says about labels; ``active`` is False without a policy: then nothing of the operator's stays."""
+
+    active: bool = False
+    sandbox: bool = False
+    workload: str = CONTAINER
+    mode: str = "kubevirt"
+    driver: bool = True
+    driver_crd: bool = False
+    mig_manager: bool = False
+    mig_disabled: bool = False
+    auto_upgrade: bool = False
+
+    @classmethod
+    def of(cls, policy: Policy | None) -> Rules:
+        """Of the policy that is in force."""
+        if policy is None:
+            return cls()
+        spec = policy.spec
+        workloads = spec.sandbox_workloads or SandboxWorkloads()
+        sandbox = workloads.enabled is True
+        upgrade = spec.driver.upgrade_policy
+        driver = spec.driver.enabled is not False
+        mig = spec.mig_manager.enabled is not False
+        return cls(
+            active=True,
+            sandbox=sandbox,
+            workload=workloads.default_workload,
+            mode=workloads.mode,
+            driver=driver,
+            driver_crd=driver and spec.driver.use_nvidia_driver_crd is True,
+            mig_manager=mig,
+            mig_disabled=mig and spec.mig_manager.config.default == ALL_DISABLED,
+            auto_upgrade=driver and not sandbox and upgrade is not None and upgrade.auto_upgrade,
+        )
+
+
+def is_gpu(node: Node) -> bool:
+    """True for a node with NVIDIA GPUs: its PCI labels or its agent say so, or nothing says any more.
+
+    The last is a node that had GPUs and has lost every feature label and its agent's word: nobody has looked.
+    """
+    if has_gpu(node):
+        return True
+    return node.labels.get(names.LABEL_GPU_PRESENT) == TRUE and not looked_at(node)
+
+
+def has_gpu(node: Node) -> bool:
+    """True when PCI labels or the node's agent name GPUs."""
+    labels = node.labels
+    for key in names.NFD_PCI_NVIDIA:
+        if labels.get(key) == TRUE:
+            return True
+    return node.report is not None and node.report.gpus > 0
+
+
+def looked_at(node: Node) -> bool:
+    """True when something has looked for devices on this node."""
+    if any(key.startswith(names.NFD_PREFIX) for key in node.labels):
+        return True
+    features = node.report.roles.get("features") if node.report else None
+    return features is not None and features.state == "running"
+
+
+def opted_out(node: Node) -> bool:
+    """True when a user wants no operand on this node."""
+    return node.labels.get(names.LABEL_DEPLOY_OPERANDS) == FALSE
+
+
+def workload(node: Node, rules: Rules) -> str:
+    """What the node's GPUs are for; a label that is no workload counts as absent."""
+    if not rules.sandbox:
+        return CONTAINER
+    wanted = node.labels.get(names.LABEL_WORKLOAD_CONFIG, "")
+    return wanted if wanted in WORKLOADS else rules.workload
+
+
+def mig_capable(node: Node) -> bool:
+    """True when GPUs of this node can be cut; by the discovered label, else by the product's name."""
+    labels = node.labels
+    if labels.get(names.LABEL_VGPU_HOST_DRIVER_VERSION):
+        return False
+    said = labels.get(names.LABEL_MIG_CAPABLE)
+    if said is not None:
+        return said == TRUE
+    product = labels.get(names.LABEL_GPU_PRODUCT, "").lower()
+    return any(name in product for name in _MIG_PRODUCTS)
+
+
+def wanted_operands(node: Node, rules: Rules) -> dict[str, str]:
+    """The operands' labels with the values that the operator would give them on this node."""
+    if not rules.active or not is_gpu(node) or opted_out(node):
+        return {}
+    mode = workload(node, rules)
+    found = dict.fromkeys(map(deploy, _OPERANDS[mode]), TRUE)
+    if mode == PASSTHROUGH:
+        found[deploy(_PASSTHROUGH_PLUGIN.get(rules.mode, _PASSTHROUGH_PLUGIN["kubevirt"]))] = TRUE
+    if mode == CONTAINER and mig_capable(node):
+        found[deploy(_MIG_MANAGER)] = TRUE
+    if DRIVER in found and rules.driver and node.report is not None and node.report.driver_source == "host":
+        found[DRIVER] = names.PRE_INSTALLED
+    return found
+
+
+def label_plan(node: Node, rules: Rules, owner: str | None = "") -> NodeLabels | None:
+    """The labels and annotations to apply to a Node, None where nothing is to be changed.
+
+    ``owner`` is the NVIDIADriver that the node belongs to, "" for none, None to leave that label as it is.
+    """
+    labels = node.labels
+    operands = wanted_operands(node, rules)
+    concerned = rules.active and (names.LABEL_GPU_PRESENT in labels or is_gpu(node))
+    mine = {key: value for key, value in operands.items() if key in node.owned or not labels.get(key)}
+    clear = (
+        [key for key in STATE_KEYS if labels.get(key) == TRUE and key not in operands and key not in node.owned]
+        if concerned
+        else []
+    )
+    annotations: dict[str, str] = {}
+    if rules.active:
+        _present(node, mine)
+        _owner(node, owner, mine, clear if rules.driver_crd else [])
+        if mine.get(names.LABEL_GPU_PRESENT, labels.get(names.LABEL_GPU_PRESENT)) == TRUE:
+            _extras(node, rules, mine, annotations)
+    same = node.owned == mine.keys() and all(labels.get(key) == value for key, value in mine.items())
+    if same and not clear and node.owned_annotations == annotations.keys():
+        return None
+    return NodeLabels(name=node.name, labels=mine, annotations=annotations, clear=tuple(sorted(clear)))
+
+
+def applied(node: Node, plan: NodeLabels | None) -> Node:
+    """The Node as it will be once the plan has been carried out."""
+    if plan is None:
+        return node
+    gone = node.owned - plan.labels.keys()
+    kept = {key: value for key, value in node.labels.items() if key not in gone and key not in plan.clear}
+    dropped = node.owned_annotations - plan.annotations.keys()
+    return replace(
+        node,
+        labels={**kept, **plan.labels},
+        owned=frozenset(plan.labels),
+        annotations={
+            **{key: value for key, value in node.annotations.items() if key not in dropped},
+            **plan.annotations,
+        },
+        owned_annotations=frozenset(plan.annotations),
+    )
+
+
+def _force(node: Node, mine: dict[str, str], key: str, value: str) -> None:
+    """A value that has to be there; where somebody else has set the same, it is theirs."""
+    if key in node.owned or node.labels.get(key) != value:
+        mine[key] = value
+
+
+def _present(node: Node, mine: dict[str, str]) -> None:
+    key = names.LABEL_GPU_PRESENT
+    if is_gpu(node):
+        _force(node, mine, key, TRUE)
+    elif node.labels.get(key) == TRUE or key in node.owned:
+        mine[key] = FALSE
+
+
+def _owner(node: Node, owner: str | None, mine: dict[str, str], clear: list[str]) -> None:
+    key = names.LABEL_DRIVER_OWNER
+    if owner:
+        _force(node, mine, key, owner)
+    elif owner is None:
+        if key in node.owned:
+            mine[key] = node.labels.get(key, "")
+    elif key in node.labels and key not in node.owned:
+        clear.append(key)
+
+
+def _extras(node: Node, rules: Rules, mine: dict[str, str], annotations: dict[str, str]) -> None:
+    key = names.MIG_CONFIG_LABEL
+    free = key in node.owned or key not in node.labels
+    if rules.mig_disabled and free and mig_capable(node) and not opted_out(node):
+        mine[key] = ALL_DISABLED
+    upgrade = names.DRIVER_UPGRADE_ENABLED
+    if rules.auto_upgrade and (upgrade in node.owned_annotations or not node.annotations.get(upgrade)):
+        annotations[upgrade] = TRUE

@@ -1,0 +1,200 @@
+"""Leader election by Lease: of several operators one writes, the others stand by.
+
+The rules are those of Kubernetes' own components: a Lease that has not been renewed for its duration, by this process's
+own clock, may be taken; the leader that could not renew within the deadline stops at once. Who stops in order gives the
+Lease back, so that the next one need not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import KubeError
+from kgpu.fit.plain import mapping, number, text
+from kgpu.formats import names
+from kgpu.kube.port import LEASES, KubeApi, KubeRefusedError, Object, version_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """Seconds: how long a Lease holds, within which a renewal must succeed, and between two tries."""
+
+    duration: float = 15.0
+    deadline: float = 10.0
+    retry: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry < self.deadline < self.duration:
+            msg = f"impossible times of a lease: {self}"
+            raise ValueError(msg)
+
+
+class LostLeadError(KubeError):
+    """Another has the Lease, or it could not be renewed in time."""
+
+
+class Lead:
+    """One candidate. ``identity`` is unique among all candidates."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        identity: str,
+        name: str = names.OPERATOR_LEASE,
+        times: LeaseTimes | None = None,
+        clock: Clock | None = None,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._identity = identity
+        self._name = name
+        self._times = times or LeaseTimes()
+        self._clock = clock or SystemClock()
+        self._now = now
+        self._seen = ""  # the Lease's version when it last changed, and when that was, by our clock
+        self._seen_at = 0.0
+        self.leads = False
+        self.holder = ""
+        """Who has the Lease, as last seen."""
+
+    @contextlib.asynccontextmanager
+    async def leading(self) -> AsyncIterator[Callable[[], asyncio.Task[None]]]:
+        """Wait for the lead; the block has it. It is given a function that starts the renewal as a task, which raises
+        LostLeadError when the lead is lost: whoever is in the block has to stop then.
+        """
+        await self._acquire()
+        self.leads = True
+        log.info("this operator leads: Lease %s/%s, as %s", self._namespace, self._name, self._identity)
+        try:
+            yield lambda: asyncio.create_task(self._renew())
+        finally:
+            self.leads = False
+
+    async def release(self) -> None:
+        """Give the Lease back if it is ours. Errors are logged: it then runs out by itself."""
+        try:
+            lease = await self._get()
+            if lease is not None and _holder(lease) == self._identity:
+                await self._patch(lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._stamp()})
+        except KubeError as error:
+            log.warning("the Lease was not given back: %s", error.one_line())
+
+    async def _acquire(self) -> None:
+        told = ""
+        while True:
+            try:
+                if await self._try():
+                    return
+                obstacle = f"standing by: {self.holder} leads"
+            except KubeError as error:
+                obstacle = f"no lead yet: {error.one_line()}"
+            if obstacle != told:
+                log.info("%s", obstacle)
+                told = obstacle
+            # Jitter keeps candidates that started together from trying together for ever.
+            await self._clock.sleep(self._times.retry * (1 + 0.2 * random.random()))  # noqa: S311
+
+    async def _renew(self) -> None:
+        renewed = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(self._times.retry)
+            left = self._times.deadline - (self._clock.monotonic() - renewed)
+            try:
+                if left > 0 and await self._within(left):
+                    renewed = self._clock.monotonic()
+                    continue
+            except KubeError as error:
+                log.warning("the Lease was not renewed: %s", error.one_line())
+                if self._clock.monotonic() - renewed < self._times.deadline:
+                    continue
+            self.leads = False
+            other = self.holder != self._identity
+            raise LostLeadError(
+                f"this operator does not lead any more: {f'{self.holder} does' if other else 'no renewal in time'}",
+                f"a renewal of Lease {self._namespace}/{self._name} every {self._times.deadline:g} s",
+                "nothing: it stands by and leads again when it can",
+            )
+
+    async def _within(self, seconds: float) -> bool:
+        """One try that takes no longer than the time that is left; False when another has the Lease."""
+        attempt = asyncio.ensure_future(self._try())
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait([attempt, alarm], return_when=asyncio.FIRST_COMPLETED)
+            return attempt.result() if attempt.done() else False
+        finally:
+            for task in (attempt, alarm):
+                task.cancel()
+            await asyncio.gather(attempt, alarm, return_exceptions=True)
+
+    async def _try(self) -> bool:
+        """Take or renew the Lease; False when another has it."""
+        lease = await self._get()
+        stamp = self._stamp()
+        if lease is None:
+            first = {**self._claim(stamp), "acquireTime": stamp, "leaseTransitions": 0}
+            metadata = {"name": self._name, "namespace": self._namespace}
+            try:
+                made = await self._api.create(LEASES, {"metadata": metadata, "spec": first})
+            except KubeRefusedError as refused:
+                if refused.conflict:
+                    return False
+                raise
+            self._saw(made)
+            return True
+        if version_of(lease) != self._seen:
+            self._saw(lease)
+        spec = mapping(lease.get("spec"))
+        mine, holder = _holder(lease) == self._identity, _holder(lease)
+        lasts = float(number(spec.get("leaseDurationSeconds"), int(self._times.duration)))
+        if not mine and holder and self._clock.monotonic() < self._seen_at + lasts:
+            return False
+        change = self._claim(stamp)
+        if not mine:
+            change |= {"acquireTime": stamp, "leaseTransitions": number(spec.get("leaseTransitions")) + 1}
+        try:
+            self._saw(await self._patch(lease, change))
+        except KubeRefusedError as refused:
+            if refused.conflict:
+                self._saw(await self._get() or lease)
+                return False
+            raise
+        return True
+
+    def _claim(self, stamp: str) -> Object:
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(self._times.duration),
+            "renewTime": stamp,
+        }
+
+    async def _get(self) -> Object | None:
+        return await self._api.get(LEASES, self._name, namespace=self._namespace)
+
+    async def _patch(self, lease: Object, spec: Object) -> Object:
+        """Change the Lease only if nobody else has meanwhile."""
+        change = {"metadata": {"resourceVersion": version_of(lease)}, "spec": spec}
+        return await self._api.patch(LEASES, self._name, change, namespace=self._namespace)
+
+    def _saw(self, lease: Object) -> None:
+        self._seen, self._seen_at = version_of(lease), self._clock.monotonic()
+        self.holder = _holder(lease)
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _holder(lease: Object) -> str:
+    return text(mapping(lease.get("spec")).get("holderIdentity"))

@@ -1,0 +1,109 @@
+"""The operator's own figures as Prometheus text, under the replaced operator's names (``gpu_operator_*``).
+
+What the plan knows (nodes, state) comes with the plan; what only the process knows (passes, writes) is counted here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kgpu.base.http import Response
+
+PREFIX: Final = "gpu_operator_"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+NO_POLICY: Final = -1.0
+OPERATOR_ERROR: Final = -2.0
+
+# (name without the prefix, type, help); figures of the plan that have no row here are gauges without a help line.
+ROWS: Final = (
+    ("gpu_nodes_total", "gauge", "Nodes with GPUs."),
+    ("reconciliation_status", "gauge", "1 ready, 0 not ready, -1 no ClusterPolicy, -2 the operator failed."),
+    ("reconciliation_last_success_ts_seconds", "gauge", "Time of the last pass after which everything was ready."),
+    ("reconciliation_total", "counter", "Passes."),
+    ("reconciliation_failed_total", "counter", "Passes after which not everything was ready."),
+    ("reconciliation_has_nfd_labels", "gauge", "1 when some Node has feature labels."),
+    ("openshift_driver_toolkit_enabled", "gauge", "1 when OpenShift's driver toolkit is used, -1 when it can't be."),
+    ("openshift_driver_toolkit_nfd_too_old", "gauge", "1 when the node feature discovery lacks the OSTREE version."),
+    ("openshift_driver_toolkit_imagestream_missing", "gauge", "1 when the toolkit's image stream is missing."),
+    ("openshift_driver_toolkit_rhcos_tags_missing", "gauge", "1 when the image stream lacks the nodes' versions."),
+    ("openshift_driver_toolkit_imagestream_broken", "gauge", "1 when the image stream is broken."),
+    ("driver_auto_upgrade_enabled", "gauge", "1 when drivers are upgraded by themselves."),
+    ("nodes_upgrades_in_progress", "gauge", "Nodes whose driver is being upgraded."),
+    ("nodes_upgrades_done", "gauge", "Nodes whose driver has been upgraded."),
+    ("nodes_upgrades_failed", "gauge", "Nodes whose driver could not be upgraded."),
+    ("nodes_upgrades_available", "gauge", "Nodes whose driver can be upgraded now."),
+    ("nodes_upgrades_pending", "gauge", "Nodes whose driver waits to be upgraded."),
+)
+
+
+class Figures:
+    """Counts and gauges of one operator."""
+
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._gauges: dict[str, float] = {"reconciliation_status": NO_POLICY}
+        self._writes: Counter[str] = Counter()
+        self.passes = 0
+        self.failed = 0
+        self.last_success = 0.0
+        self.plan_seconds = 0.0
+
+    def wrote(self, kind: str) -> None:
+        """One write to the API server, of an object of that kind; leader election's are not counted."""
+        self._writes[kind] += 1
+
+    @property
+    def writes(self) -> Mapping[str, int]:
+        """Writes by kind."""
+        return dict(self._writes)
+
+    def passed(self, gauges: Mapping[str, float]) -> None:
+        """A pass has ended, and the plan says this."""
+        self.passes += 1
+        told = {name.removeprefix(PREFIX): value for name, value in gauges.items()}
+        self._gauges = {"reconciliation_status": NO_POLICY, **told}
+        if self._gauges["reconciliation_status"] == 1.0:
+            self.last_success = self._now()
+        else:
+            self.failed += 1
+
+    def broke(self) -> None:
+        """A pass ended with an error of the operator or the API server."""
+        self.passes += 1
+        self.failed += 1
+        self._gauges["reconciliation_status"] = OPERATOR_ERROR
+
+    def page(self) -> Response:
+        """``/metrics``."""
+        return Response(200, self.text(), CONTENT_TYPE)
+
+    def text(self) -> str:
+        """All figures in Prometheus' text format."""
+        values = {
+            **self._gauges,
+            "reconciliation_total": float(self.passes),
+            "reconciliation_failed_total": float(self.failed),
+            "reconciliation_last_success_ts_seconds": self.last_success,
+        }
+        known = {name for name, _, _ in ROWS}
+        rows = [*ROWS, *((name, "gauge", "") for name in sorted(values.keys() - known))]
+        lines: list[str] = []
+        for name, kind, said in rows:
+            if name in values:
+                full = PREFIX + name
+                lines += [f"# HELP {full} {said}"] if said else []
+                lines += [f"# TYPE {full} {kind}", f"{full} {_number(values[name])}"]
+        full = "kgpu_operator_writes_total"
+        lines += [f"# HELP {full} Writes to the API server by kind.", f"# TYPE {full} counter"]
+        lines += [f'{full}{{kind="{kind}"}} {count}' for kind, count in sorted(self._writes.items())]
+        full = "kgpu_operator_plan_seconds"
+        lines += [f"# HELP {full} How long the last plan took to make.", f"# TYPE {full} gauge"]
+        lines += [f"{full} {self.plan_seconds:.6f}", ""]
+        return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)

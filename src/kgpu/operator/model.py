@@ -1,0 +1,194 @@
+"""The operator's data: what it was told, what it sees, and what it wants. Plain values; decisions are in ``plan``.
+
+Objects of the API server stay dictionaries. What comes from nodes and users is decoded into these values first, where
+wrong shapes become empty values or a decision that says so; nothing here raises for what a cluster contains.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from kgpu.base.decision import Decision
+from kgpu.formats.agent_report import AgentReport
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+
+Object: TypeAlias = dict[str, Any]
+
+
+class Layout(enum.StrEnum):
+    """One agent per node, or one DaemonSet per operand under the replaced program's name."""
+
+    AGENT = "agent"
+    OPERANDS = "operands"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the operator process was told. ``image`` is kgpu's own, for agents and operands."""
+
+    namespace: str
+    image: str
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    layout: Layout = Layout.AGENT
+    discovery: bool = True
+    """The built-in node features (Helm value ``nfd.enabled``); they stand back where another discovery works."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Images of operands by the environment variables of the replaced operator, e.g. ``DRIVER_IMAGE``."""
+    owner: Object | None = None
+    """The operator's own Deployment (apiVersion, kind, name, uid): owner of what is not a policy's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCondition:
+    """One of a Node's conditions."""
+
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One Node as the operator sees it. ``owned`` are the label keys that the operator itself has applied,
+    ``owned_annotations`` the annotation keys.
+
+    ``runtime`` is ``containerd``, ``docker``, ``cri-o`` or "" when the kubelet has not said. ``os_id``, ``os_version``
+    and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``gpus`` and ``allocatable`` count
+    NVIDIA's extended resources by name. ``report`` is what the node's agent says, None without one.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    owned: frozenset[str] = frozenset()
+    owned_annotations: frozenset[str] = frozenset()
+    ready: bool = True
+    unschedulable: bool = False
+    taints: tuple[Object, ...] = ()
+    runtime: str = ""
+    runtime_version: str = ""
+    os: str = "linux"
+    os_id: str = ""
+    os_version: str = ""
+    kernel: str = ""
+    architecture: str = "amd64"
+    kubelet: str = ""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    conditions: Mapping[str, NodeCondition] = field(default_factory=dict)
+    report: AgentReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodTrouble:
+    """A pod of an operand that is not ready: on which node, and the first reason found in its status or Events."""
+
+    daemon_set: str
+    node: str
+    pod: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """One ClusterPolicy. ``warnings`` are what its manifest has that nothing will be done with; ``problem`` is set when
+    it can't be read at all, and ``spec`` then has the defaults.
+    """
+
+    name: str
+    uid: str
+    generation: int
+    created: str
+    spec: ClusterPolicySpec
+    status: Object = field(default_factory=dict)
+    deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """One NVIDIADriver, as ``Policy``."""
+
+    name: str
+    uid: str
+    generation: int
+    created: str
+    spec: NVIDIADriverSpec
+    status: Object = field(default_factory=dict)
+    deleting: bool = False
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The cluster at one moment.
+
+    ``kinds`` are optional kinds that the API server has, as ``plural.group`` (``nodefeatures.nfd.k8s-sigs.io``).
+    ``daemon_sets`` are the live ones in the operator's namespace by name, ``config_maps`` the keys of those there.
+    ``foreign_nfd``: another node feature discovery works in this cluster. ``foreign_operator`` names a running GPU
+    operator that is not kgpu, as ``namespace/deployment``. ``failures`` are Warning events about DaemonSets there, by
+    name: why pods could not be made (quota, admission).
+    """
+
+    kube_version: tuple[int, int] = (1, 35)
+    kinds: frozenset[str] = frozenset()
+    foreign_nfd: bool = False
+    foreign_operator: str = ""
+    policies: tuple[Policy, ...] = ()
+    drivers: tuple[Driver, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    daemon_sets: Mapping[str, Object] = field(default_factory=dict)
+    config_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    troubles: tuple[PodTrouble, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    apply_errors: Mapping[str, str] = field(default_factory=dict)
+    """What the API server refused last time, by ``Kind/name``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLabels:
+    """The whole set of labels and annotations that the operator applies to one Node, under its field manager.
+
+    ``clear`` are keys that others own and that have to go or change all the same (a mode that ended).
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    clear: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What there should be.
+
+    ``hold``: leave every object as it is, apply none and delete none; only statuses and decisions count (a foreign
+    operator works here, or the policy can't be read). Otherwise ``objects`` are applied in this order, and whatever
+    else carries the operator's label is deleted, but for what is of a state in ``keep`` (values of the label
+    ``nvidia.com/gpu-operator.state``: an operand that can't be rendered now stays as it is). ``orphan``: names of
+    DaemonSets whose pods have to survive their deletion. ``nodes`` has only Nodes that differ from what is wanted.
+    ``policy_status`` and ``driver_status`` are whole status objects by name; a condition without lastTransitionTime
+    has just changed: whoever writes the status stamps it (``conditions.stamp``). ``decisions`` are told once each:
+    their subject is ``Node/<name>``, ``ClusterPolicy/<name>`` or ``NVIDIADriver/<name>``.
+    """
+
+    hold: bool = False
+    keep: frozenset[str] = frozenset()
+    objects: tuple[Object, ...] = ()
+    orphan: frozenset[str] = frozenset()
+    nodes: tuple[NodeLabels, ...] = ()
+    policy_status: Mapping[str, Object] = field(default_factory=dict)
+    driver_status: Mapping[str, Object] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    again_after: float | None = None
+    """Seconds after which to plan again without a change, None for never."""

@@ -1,0 +1,221 @@
+"""Node objects as the operator needs them: ``read_node`` decodes one, ``project`` cuts one down to what is read.
+
+A Node's labels, annotations and status come from users, kubelets and agents: what has the wrong shape is as good as
+absent, and nothing here raises. Facts of the operating system come from feature labels where a node feature discovery
+has written them, otherwise from what the kubelet reports, so that a fleet may be mixed. Strings that thousands of
+nodes share are kept once.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from kgpu.base.quantity import Quantity, QuantityError
+from kgpu.fit.plain import items, mapping, strings, text
+from kgpu.formats import agent_report, names
+from kgpu.operator.model import Node, NodeCondition, Object
+
+KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED)
+KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION)
+RUNTIMES: Final = ("containerd", "docker", "cri-o")
+"""Container runtimes that are known; the words before ``://`` in ``containerRuntimeVersion``."""
+
+MAJOR_ONLY: Final = frozenset({"rhel", "rocky", "ol"})
+"""Systems whose driver images are named by the major version alone."""
+
+RHCOS: Final = "rhcos"
+MAX_FACT: Final = 128
+"""Characters."""
+
+# What ``nodeInfo.osImage`` (PRETTY_NAME of os-release) begins with, and the ID there; longest names first.
+_SYSTEMS: Final = (
+    ("Red Hat Enterprise Linux CoreOS", RHCOS),
+    ("Red Hat Enterprise Linux", "rhel"),
+    ("SUSE Linux Enterprise Server", "sles"),
+    ("SUSE Linux Micro", "sl-micro"),
+    ("SL-Micro", "sl-micro"),
+    ("Debian GNU/Linux", "debian"),
+    ("Oracle Linux", "ol"),
+    ("Rocky Linux", "rocky"),
+    ("CentOS", "centos"),
+    ("Amazon Linux", "amzn"),
+    ("Bottlerocket", "bottlerocket"),
+    ("Flatcar", "flatcar"),
+    ("Fedora", "fedora"),
+    ("Talos", "talos"),
+    ("Ubuntu", "ubuntu"),
+)
+_VERSION: Final = re.compile(r"v?[0-9]+(?:\.[0-9]+)*", re.ASCII)
+_POINT_RELEASE: Final = {"ubuntu": 2}
+"""Systems whose PRETTY_NAME has more parts than VERSION_ID: how many to keep."""
+
+
+def read_node(obj: Any) -> Node:
+    """Decodes a Node; of what has no name, a Node named "" without facts."""
+    metadata, spec, status = (mapping(mapping(obj).get(key)) for key in ("metadata", "spec", "status"))
+    info = mapping(status.get("nodeInfo"))
+    labels = _shared(strings(metadata.get("labels")))
+    annotations = strings(metadata.get("annotations"))
+    runtime, runtime_version = _runtime(_fact(info.get("containerRuntimeVersion")))
+    os_id, os_version = _system(labels, _fact(info.get("osImage")))
+    owned, owned_annotations = _owned(metadata.get("managedFields"))
+    conditions = _conditions(status.get("conditions"))
+    report = annotations.get(names.ROLES_ANNOTATION)
+    ready = conditions.get("Ready")
+    return Node(
+        name=text(metadata.get("name")),
+        labels=labels,
+        annotations={key: annotations[key] for key in KEPT_ANNOTATIONS[1:] if key in annotations},
+        owned=owned,
+        owned_annotations=owned_annotations,
+        ready=ready is not None and ready.status == "True",
+        unschedulable=spec.get("unschedulable") is True,
+        taints=tuple(dict(taint) for taint in items(spec.get("taints")) if isinstance(taint, dict)),
+        runtime=runtime,
+        runtime_version=_one(runtime_version),
+        os=_one(text(info.get("operatingSystem")) or labels.get(names.OS_LABEL, "linux")),
+        os_id=_one(os_id),
+        os_version=_one(os_version),
+        kernel=labels.get(names.NFD_KERNEL_FULL) or _fact(info.get("kernelVersion")),
+        architecture=_fact(info.get("architecture")) or labels.get("kubernetes.io/arch", "amd64"),
+        kubelet=_fact(info.get("kubeletVersion")),
+        capacity=_counts(status.get("capacity")),
+        allocatable=_counts(status.get("allocatable")),
+        conditions=conditions,
+        report=None if report is None else agent_report.decode(report),
+    )
+
+
+def project(obj: Any) -> Object:
+    """The Node with nothing but what ``read_node`` reads: some kilobytes less each, of thousands of nodes."""
+    metadata, spec, status = (mapping(mapping(obj).get(key)) for key in ("metadata", "spec", "status"))
+    annotations = strings(metadata.get("annotations"))
+    info = mapping(status.get("nodeInfo"))
+    kept: Object = {
+        key: metadata[key] for key in ("name", "uid", "resourceVersion", "creationTimestamp") if key in metadata
+    }
+    kept["labels"] = _shared(strings(metadata.get("labels")))
+    kept["annotations"] = {key: annotations[key] for key in KEPT_ANNOTATIONS if key in annotations}
+    kept["managedFields"] = [entry for entry in items(metadata.get("managedFields")) if _ours(entry)]
+    return {
+        "metadata": kept,
+        "spec": {key: spec[key] for key in ("taints", "unschedulable") if key in spec},
+        "status": {
+            "nodeInfo": {key: _one(value) for key in _INFO if (value := text(info.get(key)))},
+            "conditions": [
+                {key: _one(text(entry.get(key))) for key in ("type", "status", "reason", "message")}
+                for entry in map(mapping, items(status.get("conditions")))
+                if entry.get("type") in KEPT_CONDITIONS
+            ],
+            "capacity": _gpu_resources(status.get("capacity")),
+            "allocatable": _gpu_resources(status.get("allocatable")),
+        },
+    }
+
+
+_INFO: Final = (
+    "containerRuntimeVersion",
+    "osImage",
+    "kernelVersion",
+    "operatingSystem",
+    "architecture",
+    "kubeletVersion",
+)
+
+
+def os_tag(node: Node) -> str:
+    """How driver images name the node's operating system: ``ubuntu24.04``, ``rhel8``; "" when it is not known."""
+    if not node.os_id or not node.os_version:
+        return ""
+    version = node.os_version.partition(".")[0] if node.os_id in MAJOR_ONLY else node.os_version
+    return f"{node.os_id}{version}"
+
+
+def gpu_count(resources: Mapping[str, int]) -> int:
+    """Whole and partitioned NVIDIA devices, of a Node's capacity or allocatable."""
+    return sum(resources.values())
+
+
+def _runtime(version: str) -> tuple[str, str]:
+    name, separator, number = version.partition("://")
+    return (name, number) if separator and name in RUNTIMES else ("", number)
+
+
+def _system(labels: Mapping[str, str], image: str) -> tuple[str, str]:
+    system, version = labels.get(names.NFD_OS_ID, ""), labels.get(names.NFD_OS_VERSION, "")
+    if system and version:
+        return system, version
+    for prefix, known in _SYSTEMS:
+        if image.lower().startswith(prefix.lower()):
+            found = _VERSION.search(image, len(prefix))
+            number = found[0] if found else ""
+            return known, ".".join(number.split(".")[: _POINT_RELEASE.get(known)])
+    return system, version
+
+
+def _conditions(value: Any) -> dict[str, NodeCondition]:
+    found = {}
+    for entry in map(mapping, items(value)):
+        kind = text(entry.get("type"))
+        if kind in KEPT_CONDITIONS:
+            found[kind] = NodeCondition(
+                status=_one(text(entry.get("status"))),
+                reason=_one(text(entry.get("reason"))),
+                message=text(entry.get("message")),
+            )
+    return found
+
+
+def _gpu_resources(value: Any) -> dict[str, Any]:
+    return {
+        _one(name): amount
+        for name, amount in mapping(value).items()
+        if name.startswith((names.GPU_RESOURCE, names.MIG_RESOURCE_PREFIX))
+    }
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {name: _count(amount) for name, amount in _gpu_resources(value).items()}
+
+
+def _count(amount: Any) -> int:
+    try:
+        return max(0, Quantity.parse(amount).value) if isinstance(amount, (str, int)) else 0
+    except QuantityError:
+        return 0
+
+
+def _ours(entry: Any) -> bool:
+    fields = mapping(entry)
+    return fields.get("manager") == names.OPERATOR_FIELD_MANAGER and fields.get("operation") == "Apply"
+
+
+def _owned(value: Any) -> tuple[frozenset[str], frozenset[str]]:
+    labels: set[str] = set()
+    annotations: set[str] = set()
+    for entry in items(value):
+        if _ours(entry):
+            fields = mapping(mapping(mapping(entry.get("fieldsV1")).get("f:metadata")))
+            labels.update(_keys(mapping(fields.get("f:labels"))))
+            annotations.update(_keys(mapping(fields.get("f:annotations"))))
+    return frozenset(labels), frozenset(annotations)
+
+
+def _keys(fields: Mapping[str, Any]) -> Iterable[str]:
+    return (_one(key[2:]) for key in fields if key.startswith("f:"))
+
+
+def _one(value: str) -> str:
+    return sys.intern(value) if type(value) is str else str(value)
+
+
+def _fact(value: Any) -> str:
+    """A fact that the kubelet reports; what is longer than any of them is cut, since messages quote it."""
+    return _one(text(value)[:MAX_FACT])
+
+
+def _shared(labels: dict[str, str]) -> dict[str, str]:
+    return {_one(key): _one(value) for key, value in labels.items()}

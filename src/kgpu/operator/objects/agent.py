@@ -1,0 +1,144 @@
+"""The agent layout: the DaemonSet ``kgpu-agent`` on every Linux node, and the ConfigMap that tells it what to do.
+
+Everything that differs per policy is in the ConfigMap, which the agents follow through the API server; so the pods
+restart only for a new image, other paths on the host, or pod settings of ``spec.daemonsets``. The ServiceAccount and
+its rights are the chart's.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from kgpu.formats import agent_config as agent_format
+from kgpu.formats import names
+from kgpu.operator.model import Object
+from kgpu.operator.objects import shape
+from kgpu.operator.objects.agent_settings import agent_config
+from kgpu.operator.objects.common import CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
+
+STATE: Final = "kgpu-agent"
+CONTAINER: Final = "agent"
+
+# Measured: an agent with all roles on a node with 8 GPUs, and room for the driver's library to grow.
+RESOURCES: Final[Object] = {"requests": {"cpu": "20m", "memory": "80Mi"}, "limits": {"memory": "256Mi"}}
+
+
+def settings(scene: Scene) -> list[Object]:
+    """The ConfigMap: before the pods that look for it, and also when no new pods can be made from the policy."""
+    config = agent_config(scene.policy, scene.settings, scene.observed)
+    return [
+        scene.made(
+            "ConfigMap",
+            names.AGENT_CONFIG_MAP,
+            state=STATE,
+            labels={"app": names.AGENT_DAEMON_SET},
+            data={names.AGENT_CONFIG_KEY: agent_format.encode(config)},
+        )
+    ]
+
+
+def objects(scene: Scene) -> list[Object]:
+    """The DaemonSet. Raises ConfigError for what no pod could be made from."""
+    return [_daemon_set(scene)]
+
+
+def _daemon_set(scene: Scene) -> Object:
+    daemonsets = scene.policy.spec.daemonsets
+    paths = shape.paths(scene.policy)
+    app = {"app": names.AGENT_DAEMON_SET}
+    volumes, mounts = host_access(paths)
+    spec = shape.pod_spec(daemonsets, account=names.AGENT_DAEMON_SET)
+    spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
+    spec |= {
+        "nodeSelector": {names.OS_LABEL: "linux"},
+        "containers": [
+            agent_container(
+                scene,
+                name=CONTAINER,
+                args=["--auto"],
+                env=[],
+                mounts=mounts,
+                readiness="/healthz",
+            )
+        ],
+        "volumes": volumes,
+    }
+    if scene.settings.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in scene.settings.image_pull_secrets]
+    metadata: Object = {"labels": shape.pod_labels(daemonsets, app)}
+    if annotations := shape.pod_annotations(daemonsets):
+        metadata["annotations"] = annotations
+    return scene.made(
+        "DaemonSet",
+        names.AGENT_DAEMON_SET,
+        state=STATE,
+        labels={**shape.object_labels(daemonsets), **app},
+        spec={
+            "selector": {"matchLabels": app},
+            "updateStrategy": shape.update_strategy(daemonsets),
+            "template": {"metadata": metadata, "spec": spec},
+        },
+    )
+
+
+def agent_container(
+    scene: Scene, *, name: str, args: list[str], env: list[Object], mounts: list[Object], readiness: str
+) -> Object:
+    """A container of kgpu's own image that runs ``kgpu agent``."""
+    port = names.AGENT_HEALTH_PORT
+    return {
+        "name": name,
+        "image": scene.settings.image,
+        "imagePullPolicy": scene.settings.image_pull_policy,
+        "args": ["agent", *args, "--health-address", f":{port}"],
+        "env": [
+            field_env("NODE_NAME", "spec.nodeName"),
+            field_env("NAMESPACE", "metadata.namespace"),
+            field_env("POD_NAME", "metadata.name"),
+            {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT},
+            *env,
+        ],
+        "ports": [{"name": "health", "containerPort": port, "protocol": "TCP"}],
+        "livenessProbe": _probe("/healthz", period=20, failures=3),
+        "readinessProbe": _probe(readiness, period=5, failures=3),
+        "resources": RESOURCES,
+        "securityContext": {"privileged": True},
+        "volumeMounts": mounts,
+    }
+
+
+def _probe(path: str, *, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "health"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def host_access(paths: shape.Paths, user: str = "") -> tuple[list[Object], list[Object]]:
+    """Volumes and mounts of what the roles read and write on the host.
+
+    ``user`` sets apart what processes remember where a node has several of them.
+    """
+    kubelet = paths.kubelet_root
+    rows = [
+        ("host-root", paths.root_fs, names.HOST_ROOT, "", HOST_TO_CONTAINER),
+        ("dev", "/dev", "/dev", "", ""),
+        ("run-nvidia", "/run/nvidia", "/run/nvidia", CREATE, HOST_TO_CONTAINER),
+        ("device-plugins", f"{kubelet}/device-plugins", names.KUBELET_DEVICE_PLUGIN_DIR, CREATE, ""),
+        ("pod-resources", f"{kubelet}/pod-resources", f"{names.KUBELET_ROOT}/pod-resources", CREATE, ""),
+        ("cdi", names.CDI_DIR, names.CDI_DIR, CREATE, ""),
+        ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
+    ]
+    if posixpath.commonpath(["/run/nvidia", paths.driver_install_dir]) != "/run/nvidia":
+        # Elsewhere it is seen through run-nvidia already.
+        install_dir = paths.driver_install_dir
+        rows.append(("driver-install-dir", install_dir, install_dir, CREATE, HOST_TO_CONTAINER))
+    volumes = [host_volume(name, source, kind) for name, source, _, kind, _ in rows]
+    mounts = [
+        mount(name, target, read_only=name == "host-root", propagation=propagation)
+        for name, _, target, _, propagation in rows
+    ]
+    return volumes, mounts

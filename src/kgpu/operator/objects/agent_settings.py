@@ -1,0 +1,65 @@
+"""The policy as the agents get it: ``agent_config``."""
+
+from __future__ import annotations
+
+from kgpu.base.errors import ConfigError
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
+from kgpu.kube.port import NODE_FEATURES
+from kgpu.operator.model import Observed, Policy, Settings
+from kgpu.operator.objects import shape
+from kgpu.operator.objects.common import Scene, has_kind
+from kgpu.operator.objects.enabled import is_enabled
+from kgpu.operator.objects.env import role_args, role_env
+from kgpu.operator.tables import OPERANDS
+
+
+def agent_config(policy: Policy, settings: Settings, observed: Observed) -> AgentConfig:
+    """One document for all nodes; never raises: with a path that can't be used, which ``render`` tells, the pods that
+    run keep what they have.
+    """
+    scene = Scene(policy, settings, observed)
+    try:
+        paths = shape.paths(policy)
+    except ConfigError:
+        paths = _live_paths(observed)
+    config = policy.spec.device_plugin.config
+    return AgentConfig(
+        roles={
+            operand.role: RoleConfig(
+                enabled=is_enabled(operand, policy, settings, observed),
+                label=f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}" if operand.deploy else "",
+                env=role_env(operand.role, scene),
+                args=role_args(operand.role, policy),
+            )
+            for operand in OPERANDS
+            if operand.role
+        },
+        device_plugin_config=ConfigRef(name=config.name or "", default=config.default or ""),
+        node_feature_api=uses_node_features(observed),
+        leaving=policy.deleting,
+        driver_install_dir=paths.driver_install_dir,
+        host_root=paths.root_fs,
+        generation=policy.generation,
+    )
+
+
+def uses_node_features(observed: Observed) -> bool:
+    """True when labels go into NodeFeature objects: a discovery is there that makes labels of them."""
+    return observed.foreign_nfd and has_kind(observed, NODE_FEATURES)
+
+
+def _live_paths(observed: Observed) -> shape.Paths:
+    """What the live DaemonSet has mounted; the usual paths without one."""
+    live = mapping(observed.daemon_sets.get(names.AGENT_DAEMON_SET))
+    spec = mapping(mapping(mapping(live.get("spec")).get("template")).get("spec"))
+    found = {
+        text(mapping(volume).get("name")): text(mapping(mapping(volume).get("hostPath")).get("path"))
+        for volume in items(spec.get("volumes"))
+    }
+    usual = shape.Paths()
+    return shape.Paths(
+        root_fs=found.get("host-root") or usual.root_fs,
+        driver_install_dir=found.get("driver-install-dir") or usual.driver_install_dir,
+    )

@@ -1,0 +1,143 @@
+"""What all objects share: metadata with labels and owner, environment lists, and the result of rendering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.decision import Decision
+from kgpu.base.errors import UserError
+from kgpu.formats import names
+from kgpu.formats.crd.common import EnvVar
+from kgpu.kube import kinds
+from kgpu.kube.port import Resource
+from kgpu.operator.model import Driver, Object, Observed, Policy, Settings
+
+Owner = Policy | Driver
+
+KINDS: Final = {row.kind: row for row in (*kinds.MANAGED, kinds.NAMESPACES)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """``objects`` in the order in which they are applied; ``errors`` by the name of the operand, ``agent`` for what
+    all operands share in the agent layout, ``NVIDIADriver/<name>`` for one of those.
+
+    ``keep`` are the states (values of the label ``nvidia.com/gpu-operator.state``) whose objects could not be rendered
+    as the policy asks: those that are live stay as they are, so that a typo takes nothing away. ``decisions`` are what
+    the policy asks for and nothing is done with, to be told once each.
+    """
+
+    objects: tuple[Object, ...] = ()
+    errors: Mapping[str, UserError] = field(default_factory=dict)
+    keep: frozenset[str] = frozenset()
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What everything is rendered from."""
+
+    policy: Policy
+    settings: Settings
+    observed: Observed
+
+    def made(
+        self,
+        kind: str,
+        name: str,
+        *,
+        state: str,
+        owner: Owner | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        **content: Any,
+    ) -> Object:
+        """An object with the labels by which it is found and pruned, owned by the policy or by ``owner``."""
+        operator = self.policy.spec.operator
+        metadata: Object = {"name": name}
+        if KINDS[kind].namespaced:
+            metadata["namespace"] = self.settings.namespace
+        metadata["labels"] = {
+            **operator.labels,
+            **(labels or {}),
+            names.MANAGED_BY_LABEL: names.OPERATOR_FIELD_MANAGER,
+            names.LABEL_OPERATOR_STATE: state,
+        }
+        if told := {**operator.annotations, **(annotations or {})}:
+            metadata["annotations"] = told
+        metadata["ownerReferences"] = [owner_reference(owner or self.policy)]
+        made = {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **content}
+        # Lists and mappings of its own, as the API server would give them back.
+        found: Object = msgspec.json.decode(msgspec.json.encode(made))
+        return found
+
+
+def owner_reference(owner: Owner) -> Object:
+    """The controller reference to a policy or to a driver."""
+    row = kinds.CLUSTER_POLICIES if isinstance(owner, Policy) else kinds.NVIDIA_DRIVERS
+    return {
+        "apiVersion": row.api_version,
+        "kind": row.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def has_kind(observed: Observed, row: Resource) -> bool:
+    """True when the API server has an optional kind."""
+    return f"{row.plural}.{row.group}" in observed.kinds
+
+
+def builtins(value: Any) -> Any:
+    """A struct of the policy as it was in the manifest."""
+    return msgspec.to_builtins(value)
+
+
+def env_list(env: Mapping[str, str]) -> list[Object]:
+    """A container's ``env`` with plain values."""
+    return [{"name": name, "value": value} for name, value in env.items()]
+
+
+def field_env(name: str, path: str) -> Object:
+    """A variable with a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def given_env(rows: Iterable[EnvVar]) -> dict[str, str]:
+    """The user's variables; the last of one name counts, as in a container."""
+    return {row.name: row.value or "" for row in rows}
+
+
+def with_user_env(env: list[Object], rows: Iterable[EnvVar]) -> list[Object]:
+    """The list with the user's variables in place of those of the same name, new ones last (never one name twice)."""
+    given = given_env(rows)
+    kept = [{"name": row["name"], "value": given.pop(row["name"])} if row["name"] in given else row for row in env]
+    return kept + env_list(given)
+
+
+def host_volume(name: str, path: str, kind: str = "") -> Object:
+    """A hostPath volume; ``kind`` such as ``DirectoryOrCreate``, "" for whatever is there."""
+    return {"name": name, "hostPath": {"path": path, **({"type": kind} if kind else {})}}
+
+
+def mount(name: str, path: str, *, read_only: bool = False, propagation: str = "", sub_path: str = "") -> Object:
+    """A container's mount of the volume."""
+    found: Object = {"name": name, "mountPath": path}
+    if read_only:
+        found["readOnly"] = True
+    if propagation:
+        found["mountPropagation"] = propagation
+    if sub_path:
+        found["subPath"] = sub_path
+    return found
+
+
+HOST_TO_CONTAINER: Final = "HostToContainer"
+BIDIRECTIONAL: Final = "Bidirectional"
+CREATE: Final = "DirectoryOrCreate"

@@ -1,0 +1,201 @@
+"""NVIDIA's driver DaemonSets, for nodes without a driver of their own: one per operating system, and per kernel where
+drivers are precompiled, in place of one image for all nodes by what the first of them has.
+
+Pods are replaced one by one by whoever upgrades drivers (``OnDelete``), never by a change here. A DaemonSet keeps its
+name while it is there, whatever pools come and go beside it: another name would mean another driver installation. Nodes
+with a host driver have the label ``gpu.deploy.driver=pre-installed``, which no selector matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.operator.model import Driver, Object
+from kgpu.operator.objects import driver_wish, shape
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.driver_containers import DIGEST, MANAGER, PROBE_FILE, PROBE_MAP
+from kgpu.operator.objects.driver_mounts import files
+from kgpu.operator.objects.driver_pod import COMPONENT, PROBE_SCRIPT, digest, pod_spec
+from kgpu.operator.objects.driver_wish import Wish
+from kgpu.operator.objects.pools import Pool, Pools, hashed, kernel_name, pools, short_name, takes_driver
+from kgpu.operator.objects.rbac import DRIVER_MANAGER_RULES, account
+from kgpu.operator.tables import BY_NAME
+
+OPERAND: Final = BY_NAME["driver"]
+STATE: Final = OPERAND.state
+BASE: Final = OPERAND.daemon_set
+
+
+def policy_pools(scene: Scene) -> Pools:
+    """The pools of ClusterPolicy's driver."""
+    by_kernel = bool(scene.policy.spec.driver.use_precompiled)
+    return pools((node for node in scene.observed.nodes if takes_driver(node)), by_kernel=by_kernel)
+
+
+def driver_pools(scene: Scene, driver: Driver) -> Pools:
+    """The pools of an NVIDIADriver: of the nodes that are labelled as its own."""
+    mine = (
+        node
+        for node in scene.observed.nodes
+        if node.labels.get(names.LABEL_DRIVER_OWNER) == driver.name and takes_driver(node)
+    )
+    return pools(mine, by_kernel=bool(driver.spec.use_precompiled))
+
+
+def of_policy(scene: Scene) -> list[Object]:
+    """The objects of ClusterPolicy's driver. Raises ConfigError."""
+    found = policy_pools(scene).pools
+    if not found:
+        # Every GPU node has a driver of its own, or there is none: nothing to complain about an image that nobody runs.
+        return []
+    wish = driver_wish.of_policy(scene)
+    by_pool = policy_names(found, scene.observed.daemon_sets)
+    result = [probe_map(scene), *account(scene, OPERAND.account, STATE, cluster=DRIVER_MANAGER_RULES)]
+    return result + [
+        daemon_set(scene, wish, pool, by_pool[pool.os_tag, pool.kernel], OPERAND.account) for pool in found
+    ]
+
+
+def of_driver(scene: Scene, driver: Driver) -> list[Object]:
+    """The objects of an NVIDIADriver, without what all of them share (``probe_map``). Raises ConfigError."""
+    wish = driver_wish.of_driver(scene, driver)
+    result: list[Object] = []
+    seen: set[str] = set()
+    for pool in driver_pools(scene, driver).pools:
+        user = short_name(f"nvidia-{wish.driver_type}-driver-{driver.name}-{pool.os_tag}")
+        if user not in seen:
+            seen.add(user)
+            result += account(scene, user, STATE, cluster=DRIVER_MANAGER_RULES, owner=driver)
+        result.append(daemon_set(scene, wish, pool, pool_name(driver, pool), user))
+    return result
+
+
+def pool_name(driver: Driver, pool: Pool) -> str:
+    """The replaced operator's name: type, system, and a hash of the object's uid (and the kernel)."""
+    ending = hashed(f"{driver.uid}-{pool.kernel}" if pool.kernel else driver.uid)
+    prefix = f"nvidia-{driver.spec.driver_type}-driver-{pool.os_tag}"
+    return f"{prefix[: 63 - len(ending) - 1]}-{ending}"
+
+
+def policy_names(found: tuple[Pool, ...], live: Mapping[str, Object]) -> dict[tuple[str, str], str]:
+    """DaemonSet names by (system, kernel): the plain one where there is one pool, else with what sets a pool apart.
+
+    A name that is in use for a pool stays with it.
+    """
+    if any(pool.kernel for pool in found):
+        return {
+            (pool.os_tag, pool.kernel): short_name(f"{BASE}-{kernel_name(pool.kernel)}-{pool.os_tag}") for pool in found
+        }
+    tags = {pool.os_tag for pool in found}
+    plain = _system_of(live[BASE], tags) if BASE in live else ""
+    result = {}
+    for pool in found:
+        own = short_name(f"{BASE}-{pool.os_tag}")
+        takes_plain = plain == pool.os_tag or (len(found) == 1 and own not in live)
+        result[pool.os_tag, pool.kernel] = BASE if takes_plain else own
+    return result
+
+
+def _system_of(live: Object, tags: set[str]) -> str:
+    """The system that a live driver DaemonSet is for: by its label, otherwise by its image's name; "" for none."""
+    template = mapping(mapping(mapping(live).get("spec")).get("template"))
+    labels = mapping(mapping(template.get("metadata")).get("labels"))
+    if told := text(labels.get(names.LABEL_NODE_OS_VERSION)):
+        return told
+    for container in items(mapping(template.get("spec")).get("containers")):
+        image = text(mapping(container).get("image"))
+        for tag in sorted(tags):
+            if image.endswith(f"-{tag}"):
+                return tag
+    return ""
+
+
+def daemon_set(scene: Scene, wish: Wish, pool: Pool, name: str, user: str) -> Object:
+    """The DaemonSet of one pool."""
+    paths = shape.paths(scene.policy)
+    number = digest(wish, pool, paths)
+    own = {
+        "app": name,
+        names.COMPONENT_LABEL: COMPONENT,
+        names.LABEL_NODE_OS_VERSION: pool.os_tag,
+        names.LABEL_PRECOMPILED: "true" if pool.kernel else "false",
+        **({names.LABEL_PRECOMPILED_KERNEL: pool.kernel} if pool.kernel else {}),
+    }
+    annotations = {"kubectl.kubernetes.io/default-container": "nvidia-driver-ctr", **wish.annotations}
+    return scene.made(
+        "DaemonSet",
+        name,
+        state=STATE,
+        owner=wish.owner,
+        labels=own,
+        spec={
+            "selector": {"matchLabels": {"app": name}},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": {
+                "metadata": {"labels": {**wish.labels, **own}, "annotations": annotations},
+                "spec": pod_spec(
+                    wish,
+                    pool,
+                    paths,
+                    account=user,
+                    files=files(wish, pool, scene.observed.config_maps),
+                    manager_image=_manager_image(wish, number, scene.observed.daemon_sets.get(name)),
+                ),
+            },
+        },
+    )
+
+
+def _manager_image(wish: Wish, number: str, live: Object | None) -> str:
+    """The live one while nothing else has changed: a new operator's default is no reason to replace driver pods."""
+    if live is not None and wish.default_manager:
+        spec = mapping(mapping(mapping(mapping(live).get("spec")).get("template")).get("spec"))
+        for container in map(mapping, items(spec.get("initContainers"))):
+            same = any(
+                mapping(row).get("name") == DIGEST and mapping(row).get("value") == number
+                for row in items(container.get("env"))
+            )
+            if container.get("name") == MANAGER and same and text(container.get("image")):
+                return text(container.get("image"))
+    return wish.manager.image
+
+
+def probe_map(scene: Scene) -> Object:
+    """The script that says when a driver is ready; one for all driver pods, so it is always the policy's."""
+    return scene.made(
+        "ConfigMap",
+        PROBE_MAP,
+        state=STATE,
+        labels={"app": BASE, names.COMPONENT_LABEL: COMPONENT},
+        data={PROBE_FILE: PROBE_SCRIPT},
+    )
+
+
+def shared(scene: Scene) -> list[Object]:
+    """What all NVIDIADrivers' pods need."""
+    return [probe_map(scene)]
+
+
+def leftovers(scene: Scene, rendered: list[Object]) -> bool:
+    """True when a live driver DaemonSet that nothing asks for any more still has pods on nodes.
+
+    Its nodes may only have lost their feature labels for a moment; without its pods they would lose their driver.
+    """
+    wanted = {obj["metadata"]["name"] for obj in rendered if obj["kind"] == "DaemonSet"}
+    return any(
+        name not in wanted and _is_driver(live) and _pods(live) > 0 for name, live in scene.observed.daemon_sets.items()
+    )
+
+
+def _is_driver(live: Object) -> bool:
+    labels = mapping(mapping(mapping(live).get("metadata")).get("labels"))
+    return labels.get(names.LABEL_OPERATOR_STATE) == STATE
+
+
+def _pods(live: Object) -> int:
+    status = mapping(mapping(live).get("status"))
+    counts = (status.get("desiredNumberScheduled"), status.get("currentNumberScheduled"))
+    return max((count for count in counts if isinstance(count, int)), default=0)

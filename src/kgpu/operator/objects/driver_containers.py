@@ -1,0 +1,221 @@
+"""The containers of a driver pod: commands, environment, probes and folders, as NVIDIA's images expect them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from kgpu.formats import names
+from kgpu.formats.crd.common import Probe, Resources
+from kgpu.operator.model import Object
+from kgpu.operator.objects.common import (
+    BIDIRECTIONAL,
+    CREATE,
+    HOST_TO_CONTAINER,
+    builtins,
+    env_list,
+    field_env,
+    mount,
+    with_user_env,
+)
+from kgpu.operator.objects.driver_mounts import Files
+from kgpu.operator.objects.driver_wish import Part, Wish
+
+CONTAINER: Final = "nvidia-driver-ctr"
+MANAGER: Final = "k8s-driver-manager"
+PROBE_MAP: Final = "nvidia-driver-startup-probe"
+PROBE_FILE: Final = "startup-probe.sh"
+PROBE_PATH: Final = f"/usr/local/bin/{PROBE_FILE}"
+READY_FILE: Final = f"{names.VALIDATIONS_DIR}/.driver-ctr-ready"
+DIGEST: Final = "DRIVER_CONFIG_DIGEST"
+
+# (volume, path on the host, its kind, path in the driver container, read only, propagation)
+FOLDERS: Final = (
+    ("run-nvidia", "/run/nvidia", CREATE, "/run/nvidia", False, BIDIRECTIONAL),
+    ("run-nvidia-fabricmanager", "/run/nvidia-fabricmanager", CREATE, "/run/nvidia-fabricmanager", False, ""),
+    ("run-nvidia-topologyd", "/run/nvidia-topologyd", CREATE, "/run/nvidia-topologyd", False, ""),
+    ("var-log", "/var/log", "", "/var/log", False, ""),
+    ("dev-log", "/dev/log", "", "/dev/log", False, ""),
+    ("host-os-release", "/etc/os-release", "", "/host-etc/os-release", True, ""),
+    ("run-mellanox-drivers", "/run/mellanox/drivers", CREATE, "/run/mellanox/drivers", False, HOST_TO_CONTAINER),
+    ("mlnx-ofed-usr-src", "/run/mellanox/drivers/usr/src", CREATE, "/run/mellanox/drivers/usr/src", False,
+     HOST_TO_CONTAINER),
+    ("sysfs-devices-system", "/sys/devices/system", "Directory", "/sys/devices/system", False, ""),
+    ("firmware-search-path", "/sys/module/firmware_class/parameters/path", "",
+     "/sys/module/firmware_class/parameters/path", False, ""),
+    ("nv-firmware", "/run/nvidia/driver/lib/firmware", CREATE, "/lib/firmware", False, ""),
+)  # fmt: skip
+
+_PRIVILEGED: Final[Object] = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
+_STARTUP: Final[Object] = {"periodSeconds": 10, "timeoutSeconds": 60, "successThreshold": 1, "failureThreshold": 120}
+_SIDE_STARTUP: Final[Object] = {
+    "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 10, "successThreshold": 1,
+    "failureThreshold": 120,
+}  # fmt: skip
+_WAIT: Final = (
+    "until [ -d /run/nvidia/driver/usr/src ] && [ -e /sys/module/nvidia/refcnt ]; do"
+    " echo waiting for the driver to be installed; sleep 10; done; exec {program} install"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A container beside the driver: the wish's attribute, its name, its image's program, its kernel module."""
+
+    key: str
+    name: str
+    program: str
+    module: str
+
+
+SIDES: Final = (
+    Side("gds", "nvidia-fs-ctr", "nvidia-gds-driver", "nvidia_fs"),
+    Side("gdrcopy", "nvidia-gdrcopy-ctr", "nvidia-gdrcopy-driver", "gdrdrv"),
+)
+
+
+def _switches(wish: Wish) -> dict[str, str]:
+    """What the driver, and who waits for it, has to load besides."""
+    rows = {
+        "GPU_DIRECT_RDMA_ENABLED": wish.rdma,
+        "USE_HOST_MOFED": wish.host_mofed,
+        "GDS_ENABLED": wish.gds is not None,
+        "GDRCOPY_ENABLED": wish.gdrcopy is not None,
+    }
+    return {name: "true" for name, on in rows.items() if on}
+
+
+def driver(wish: Wish, image: str, number: str, files: Files) -> Object:
+    env = [
+        field_env("NODE_NAME", "spec.nodeName"),
+        field_env("NODE_IP", "status.hostIP"),
+        *env_list({names.ENV_VISIBLE_DEVICES: "void", DIGEST: number, "KERNEL_MODULE_TYPE": wish.module_type}),
+        *env_list({"OPEN_KERNEL_MODULES_ENABLED": "true"} if wish.module_type == "open" else {}),
+        *env_list(_switches(wish)),
+    ]
+    container: Object = {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": wish.driver.pull_policy,
+        "command": ["nvidia-driver"],
+        "args": ["init", *wish.driver.args],
+        "env": with_user_env(env, wish.driver.env),
+        "securityContext": _PRIVILEGED,
+        "startupProbe": {
+            "exec": {"command": ["sh", PROBE_PATH]},
+            "initialDelaySeconds": wish.startup_delay,
+            **_STARTUP,
+            **_timing(wish.startup),
+        },
+        "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"rm -f {READY_FILE}"]}}},
+        "volumeMounts": [
+            *(
+                mount(name, target, read_only=read_only, propagation=propagation)
+                for name, _, _, target, read_only, propagation in FOLDERS
+            ),
+            mount("driver-startup-probe-script", PROBE_PATH, read_only=True, sub_path=PROBE_FILE),
+            *files.mounts,
+        ],
+    }
+    checks = (("livenessProbe", wish.liveness, "test -e /sys/module/nvidia/refcnt"),
+              ("readinessProbe", wish.readiness, f"test -e {READY_FILE}"))  # fmt: skip
+    for key, probe, command in checks:
+        if probe is not None:
+            container[key] = {"exec": {"command": ["sh", "-c", command]}, **_timing(probe)}
+    if wish.secret_env:
+        container["envFrom"] = [{"secretRef": {"name": wish.secret_env}}]
+    return _with_resources(container, wish.resources)
+
+
+def manager(wish: Wish, number: str, image: str) -> Object:
+    switches = {name: value for name, value in _switches(wish).items() if name in _MANAGER_SWITCHES}
+    env = [
+        field_env("NODE_NAME", "spec.nodeName"),
+        field_env("OPERATOR_NAMESPACE", "metadata.namespace"),
+        *env_list({**_MANAGER_ENV, DIGEST: number, **switches}),
+    ]
+    return {
+        "name": MANAGER,
+        "image": image,
+        "imagePullPolicy": wish.manager.pull_policy,
+        "command": ["driver-manager"],
+        "args": ["uninstall_driver"],
+        "env": with_user_env(env, wish.manager.env),
+        "securityContext": {"privileged": True},
+        "volumeMounts": [
+            mount("run-nvidia", "/run/nvidia", propagation=BIDIRECTIONAL),
+            mount("host-root", names.HOST_ROOT, read_only=True, propagation=HOST_TO_CONTAINER),
+            mount("host-sys", "/sys"),
+            mount("run-mellanox-drivers", "/run/mellanox/drivers", propagation=HOST_TO_CONTAINER),
+        ],
+    }
+
+
+_MANAGER_SWITCHES: Final = frozenset({"GPU_DIRECT_RDMA_ENABLED", "USE_HOST_MOFED"})
+_MANAGER_ENV: Final = {
+    names.ENV_VISIBLE_DEVICES: "void",
+    "ENABLE_GPU_POD_EVICTION": "true",
+    "ENABLE_AUTO_DRAIN": "false",
+    "DRAIN_USE_FORCE": "false",
+    "DRAIN_POD_SELECTOR_LABEL": "",
+    "DRAIN_TIMEOUT_SECONDS": "0s",
+    "DRAIN_DELETE_EMPTYDIR_DATA": "false",
+}
+
+
+def peermem(wish: Wish, image: str, files: Files) -> Object:
+    check = {"exec": {"command": ["sh", "-c", "nvidia-driver probe_nvidia_peermem"]}}
+    container = {
+        "name": "nvidia-peermem-ctr",
+        "image": image,
+        "imagePullPolicy": wish.driver.pull_policy,
+        "command": ["nvidia-driver"],
+        "args": ["reload_nvidia_peermem"],
+        "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **_switches(wish)}),
+        "securityContext": _PRIVILEGED,
+        "startupProbe": {**check, **_SIDE_STARTUP},
+        "livenessProbe": {
+            **check, "initialDelaySeconds": 30, "periodSeconds": 30, "timeoutSeconds": 10, "failureThreshold": 1,
+        },
+        "volumeMounts": [
+            mount("run-nvidia", "/run/nvidia", propagation=BIDIRECTIONAL),
+            mount("var-log", "/var/log"),
+            mount("dev-log", "/dev/log", read_only=True),
+            mount("run-mellanox-drivers", "/run/mellanox/drivers", propagation=HOST_TO_CONTAINER),
+            *files.mounts,
+        ],
+    }  # fmt: skip
+    return _with_resources(container, wish.resources)
+
+
+def side(row: Side, part: Part, image: str, resources: Resources | None) -> Object:
+    container: Object = {
+        "name": row.name,
+        "image": image,
+        "imagePullPolicy": part.pull_policy,
+        "command": ["bash", "-c"],
+        # What follows the script are its $0, $1 and so on: the policy's arguments go to the program.
+        "args": [_WAIT.format(program=row.program) + ' "$@"', row.name, *part.args],
+        "securityContext": _PRIVILEGED,
+        "startupProbe": {"exec": {"command": ["sh", "-c", f"test -d /sys/module/{row.module}"]}, **_SIDE_STARTUP},
+        "volumeMounts": [
+            mount("run-nvidia", "/run/nvidia", propagation=HOST_TO_CONTAINER),
+            mount("var-log", "/var/log"),
+            mount("dev-log", "/dev/log", read_only=True),
+        ],
+    }
+    if part.env:
+        container["env"] = with_user_env([], part.env)
+    return _with_resources(container, resources)
+
+
+def _with_resources(container: Object, resources: Resources | None) -> Object:
+    return {**container, **({"resources": builtins(resources)} if resources is not None else {})}
+
+
+def _timing(probe: Probe | None) -> Mapping[str, int]:
+    found: dict[str, int] = msgspec.to_builtins(probe) if probe is not None else {}
+    return found

@@ -1,0 +1,124 @@
+"""Files that a driver pod gets besides the host's folders: repositories, certificates, licences, module parameters,
+subscriptions. Where they go depends on the operating system's package manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.operator.model import Object
+from kgpu.operator.objects.common import host_volume, mount
+from kgpu.operator.objects.driver_wish import Wish
+from kgpu.operator.objects.pools import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Volumes of the pod with the driver container's mounts of them."""
+
+    volumes: list[Object]
+    mounts: list[Object]
+
+
+# (operating systems, folder of package repositories, folder of certificates)
+_FOLDERS: Final = (
+    (("centos", "rhcos", "rhel", "rocky", "ol"), "/etc/yum.repos.d", "/etc/pki/ca-trust/extracted/pem"),
+    (("debian", "ubuntu"), "/etc/apt/sources.list.d", "/usr/local/share/ca-certificates"),
+    (("sles", "sl-micro"), "/etc/zypp/repos.d", "/etc/pki/trust/anchors"),
+)
+FOLDERS: Final = {system: (repos, certs) for systems, repos, certs in _FOLDERS for system in systems}
+
+# (operating systems, volume, path on the host, its kind, path in the container) of what entitles to packages.
+_SUSE: Final = ("sles", "sl-micro")
+_SUBSCRIPTIONS: Final = (
+    (("rhel",), "rhel-entitlement", "/etc/pki/entitlement", "Directory", "/run/secrets/etc-pki-entitlement"),
+    (("rhel",), "rhel-repo", "/etc/yum.repos.d/redhat.repo", "File", "/run/secrets/redhat.repo"),
+    (("rhel",), "rhel-rhsm", "/etc/rhsm", "Directory", "/run/secrets/rhsm"),
+    (_SUSE, "suse-credentials", "/etc/zypp/credentials.d", "Directory", "/etc/zypp/credentials.d"),
+    (_SUSE, "suse-connect", "/etc/SUSEConnect", "FileOrCreate", "/etc/SUSEConnect"),
+)
+
+LICENSE_FILE: Final = "gridd.conf"
+LICENSE_TOKEN: Final = "client_configuration_token.tok"  # noqa: S105 - a file's name
+TOPOLOGY_FILE: Final = "nvidia-topologyd.conf"
+
+
+def files(wish: Wish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
+    """All of them. ``config_maps`` are the keys of those in the operator's namespace. Raises ConfigError."""
+    found = Files([], [])
+    if wish.repositories or wish.certificates:
+        _package_files(found, wish, pool, config_maps)
+    if wish.license_secret or wish.license_map:
+        _license(found, wish)
+    if wish.topology:
+        _require(wish.what, wish.topology, config_maps, key=TOPOLOGY_FILE)
+        found.volumes.append(_config_volume("topology-config", wish.topology, [TOPOLOGY_FILE]))
+        found.mounts.append(mount("topology-config", f"/etc/nvidia/{TOPOLOGY_FILE}", sub_path=TOPOLOGY_FILE))
+    if wish.module_config:
+        keys = _require(wish.what, wish.module_config, config_maps)
+        found.volumes.append(_config_volume("kernel-module-params", wish.module_config, keys))
+        found.mounts.extend(
+            mount("kernel-module-params", f"/drivers/{key}", read_only=True, sub_path=key) for key in keys
+        )
+    _host_files(found, wish, pool)
+    return found
+
+
+def _package_files(found: Files, wish: Wish, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> None:
+    if pool.os_id not in FOLDERS:
+        raise ConfigError(
+            f'{wish.what}: package repositories or certificates for the operating system "{pool.os_id}"',
+            f"one of {', '.join(FOLDERS)}",
+            "remove repoConfig and certConfig, or keep the driver off these nodes",
+        )
+    rows = zip(("repo-config", "cert-config"), (wish.repositories, wish.certificates), FOLDERS[pool.os_id], strict=True)
+    for volume, name, folder in rows:
+        if name:
+            # One file each, so that what the image has in the folder stays.
+            keys = _require(wish.what, name, config_maps)
+            found.volumes.append(_config_volume(volume, name, keys))
+            found.mounts.extend(mount(volume, f"{folder}/{key}", read_only=True, sub_path=key) for key in keys)
+
+
+def _license(found: Files, wish: Wish) -> None:
+    keys = [LICENSE_FILE, *([LICENSE_TOKEN] if wish.token else [])]
+    items = [{"key": key, "path": key} for key in keys]
+    if wish.license_secret:
+        volume: Object = {"name": "licensing-config", "secret": {"secretName": wish.license_secret, "items": items}}
+    else:
+        volume = _config_volume("licensing-config", wish.license_map, keys)
+    found.volumes.append(volume)
+    targets = {LICENSE_FILE: f"/drivers/{LICENSE_FILE}", LICENSE_TOKEN: f"/drivers/ClientConfigToken/{LICENSE_TOKEN}"}
+    found.mounts.extend(mount("licensing-config", targets[key], read_only=True, sub_path=key) for key in keys)
+
+
+def _host_files(found: Files, wish: Wish, pool: Pool) -> None:
+    # With repositories of one's own no subscription is needed, and CRI-O gives containers the host's by itself.
+    own = wish.repositories or (pool.os_id == "rhel" and pool.engine_mounts)
+    for systems, name, source, kind, target in _SUBSCRIPTIONS:
+        if pool.os_id in systems and not own:
+            found.volumes.append(host_volume(name, source, kind))
+            found.mounts.append(mount(name, target, read_only=True))
+    if pool.kernel and pool.os_id in _SUSE:
+        found.volumes.append(host_volume("lib-modules", "/lib/modules", "Directory"))
+        found.mounts.append(mount("lib-modules", "/run/host/lib/modules", read_only=True))
+
+
+def _config_volume(volume: str, name: str, keys: list[str]) -> Object:
+    return {"name": volume, "configMap": {"name": name, "items": [{"key": key, "path": key} for key in keys]}}
+
+
+def _require(what: str, name: str, config_maps: Mapping[str, frozenset[str]], *, key: str = "") -> list[str]:
+    """The keys of a ConfigMap that has to be there."""
+    keys = config_maps.get(name)
+    if not keys or (key and key not in keys):
+        state = "does not exist" if keys is None else f'has no key "{key}"' if key else "is empty"
+        raise ConfigError(
+            f'{what}: the ConfigMap "{name}" {state}',
+            "a ConfigMap in the operator's namespace" + (f' with the key "{key}"' if key else " with one key per file"),
+            f"create it, or correct its name in {what}",
+        )
+    return sorted(keys)

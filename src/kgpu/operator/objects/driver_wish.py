@@ -1,0 +1,210 @@
+"""What a driver DaemonSet is to be, whichever resource asks for it: ClusterPolicy's ``driver`` or an NVIDIADriver.
+
+The two name the same things differently; this is the one place that knows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.formats import names
+from kgpu.formats.crd.common import EnvImage, EnvVar, Named, Probe, Rdma, Resources, SideContainer
+from kgpu.operator.model import Driver, Object
+from kgpu.operator.objects import images, shape
+from kgpu.operator.objects.common import Owner, Scene, builtins
+
+MANAGER_ENV: Final = "DRIVER_MANAGER_IMAGE"
+DELAY: Final = 60
+"""Seconds before the first startup probe; a driver that has to be compiled takes longer than that."""
+
+PRECOMPILED_DELAY: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An image in the pod with its container's settings; ``image`` without the operating system."""
+
+    image: str
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """All of it. ``what`` is the path of the section for messages.
+
+    ``default_manager``: the driver manager's image is the operator's default. Names of ConfigMaps and Secrets are ""
+    when not given; ``token``: the licence has a client token.
+    """
+
+    owner: Owner
+    what: str
+    driver_type: str = "gpu"
+    precompiled: bool = False
+    module_type: str = "auto"
+    driver: Part
+    manager: Part
+    default_manager: bool = False
+    gds: Part | None = None
+    gdrcopy: Part | None = None
+    rdma: bool = False
+    host_mofed: bool = False
+    secret_env: str = ""
+    resources: Resources | None = None
+    host_network: bool = False
+    startup_delay: int = DELAY
+    startup: Probe | None = None
+    liveness: Probe | None = None
+    readiness: Probe | None = None
+    repositories: str = ""
+    certificates: str = ""
+    topology: str = ""
+    module_config: str = ""
+    license_secret: str = ""
+    license_map: str = ""
+    token: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Object, ...] = ()
+    priority_class: str = shape.PRIORITY_CLASS
+    security_context: Object | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_affinity: Object | None = None
+
+
+def of_policy(scene: Scene) -> Wish:
+    """ClusterPolicy's ``driver``. Raises ConfigError."""
+    spec, told = scene.policy.spec, scene.settings.images
+    driver, daemonsets = spec.driver, spec.daemonsets
+    manager = driver.manager or EnvImage()
+    license_told = driver.licensing_config
+    wish = Wish(
+        owner=scene.policy,
+        what="driver",
+        precompiled=bool(driver.use_precompiled),
+        module_type=driver.kernel_module_type,
+        driver=_part(images.policy_image("driver", driver, "DRIVER_IMAGE", told), driver, driver.args),
+        manager=_part(images.policy_image("driver.manager", manager, MANAGER_ENV, told), manager),
+        default_manager=not images.names_image(manager),
+        gds=_side("gds", spec.gds, "GDS_IMAGE", told),
+        gdrcopy=_side("gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", told),
+        secret_env=driver.secret_env or "",
+        resources=driver.resources,
+        host_network=bool(driver.host_network),
+        startup=driver.startup_probe,
+        liveness=driver.liveness_probe,
+        readiness=driver.readiness_probe,
+        repositories=(driver.repo_config.config_map_name if driver.repo_config else None) or "",
+        certificates=_named(driver.cert_config),
+        topology=(driver.virtual_topology.config if driver.virtual_topology else None) or "",
+        module_config=_named(driver.kernel_module_config),
+        license_secret=(license_told.secret_name if license_told else None) or "",
+        license_map=(license_told.config_map_name if license_told else None) or "",
+        token=bool(license_told and license_told.nls_enabled),
+        labels=shape.pod_labels(daemonsets, {}),
+        annotations=shape.pod_annotations(daemonsets),
+        tolerations=tuple(shape.tolerations(daemonsets)),
+        priority_class=daemonsets.priority_class_name or shape.PRIORITY_CLASS,
+        security_context=builtins(daemonsets.pod_security_context) if daemonsets.pod_security_context else None,
+        rdma=_on(driver.rdma),
+        host_mofed=_on(driver.rdma) and bool(driver.rdma and driver.rdma.use_host_mofed),
+    )
+    return _agreed(wish)
+
+
+def of_driver(scene: Scene, driver: Driver) -> Wish:
+    """An NVIDIADriver. Raises ConfigError."""
+    spec, told = driver.spec, scene.settings.images
+    what = f"NVIDIADriver {driver.name}"
+    if spec.driver_type == "vgpu-host-manager":
+        raise ConfigError(
+            f"{what} asks for the host driver of virtual GPUs",
+            "driverType gpu or vgpu: kgpu has no vGPU manager",
+            "remove the NVIDIADriver, or let its nodes be run by NVIDIA's operator",
+        )
+    manager = spec.manager or EnvImage()
+    license_told = spec.licensing_config
+    image = images.pool_image(what, repository=spec.repository or "", image=spec.image, version=spec.version or "")
+    return _agreed(
+        Wish(
+            owner=driver,
+            what=what,
+            driver_type=spec.driver_type,
+            precompiled=bool(spec.use_precompiled),
+            module_type=spec.kernel_module_type,
+            driver=Part(
+                image=image,
+                pull_policy=spec.image_pull_policy or "IfNotPresent",
+                pull_secrets=spec.image_pull_secrets,
+                args=spec.args,
+                env=spec.env,
+            ),
+            manager=_part(images.policy_image(f"{what} manager", manager, MANAGER_ENV, told), manager),
+            default_manager=not images.names_image(manager),
+            gds=_side(f"{what} gds", spec.gds, "GDS_IMAGE", told),
+            gdrcopy=_side(f"{what} gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", told),
+            secret_env=spec.secret_env or "",
+            resources=spec.resources,
+            host_network=bool(spec.host_network),
+            startup_delay=PRECOMPILED_DELAY if spec.use_precompiled else DELAY,
+            startup=spec.startup_probe,
+            liveness=spec.liveness_probe,
+            readiness=spec.readiness_probe,
+            repositories=_named(spec.repo_config),
+            certificates=_named(spec.cert_config),
+            topology=_named(spec.virtual_topology_config),
+            module_config=_named(spec.kernel_module_config),
+            license_secret=(license_told.secret_name if license_told else None) or "",
+            license_map=(license_told.name if license_told else None) or "",
+            token=license_told is not None and license_told.nls_enabled is not False,
+            labels=shape.own_labels(spec.labels),
+            annotations=shape.own_labels(spec.annotations),
+            tolerations=(shape.GPU_TOLERATION, *(builtins(one) for one in spec.tolerations)),
+            priority_class=spec.priority_class_name or shape.PRIORITY_CLASS,
+            security_context=builtins(spec.pod_security_context) if spec.pod_security_context else None,
+            node_selector={**spec.node_selector, names.LABEL_DRIVER_OWNER: driver.name},
+            node_affinity=builtins(spec.node_affinity) if spec.node_affinity else None,
+            rdma=_on(spec.rdma),
+            host_mofed=_on(spec.rdma) and bool(spec.rdma and spec.rdma.use_host_mofed),
+        )
+    )
+
+
+def _part(image: str, block: EnvImage, args: tuple[str, ...] = ()) -> Part:
+    return Part(
+        image=image,
+        pull_policy=block.image_pull_policy or "IfNotPresent",
+        pull_secrets=block.image_pull_secrets,
+        args=args,
+        env=block.env,
+    )
+
+
+def _side(what: str, block: SideContainer | None, env_name: str, told: Mapping[str, str]) -> Part | None:
+    if block is None or not block.enabled:
+        return None
+    return _part(images.policy_image(what, block, env_name, told), block, block.args)
+
+
+def _on(block: Rdma | None) -> bool:
+    return bool(block and block.enabled)
+
+
+def _named(block: Named | None) -> str:
+    return (block.name if block else None) or ""
+
+
+def _agreed(wish: Wish) -> Wish:
+    sides = [name for name, part in (("gds", wish.gds), ("gdrcopy", wish.gdrcopy)) if part]
+    if wish.precompiled and sides:
+        raise ConfigError(
+            f"{wish.what}: {' and '.join(sides)} with precompiled drivers",
+            "drivers compiled on the node: the modules are built against their sources",
+            f"set usePrecompiled: false, or disable {' and '.join(sides)}",
+        )
+    return wish

@@ -1,0 +1,22 @@
+"""Which operands a policy wants: one rule for objects, agents and conditions."""
+
+from __future__ import annotations
+
+from kgpu.operator.model import Observed, Policy, Settings
+from kgpu.operator.tables import Operand
+
+
+def is_enabled(operand: Operand, policy: Policy, settings: Settings, observed: Observed) -> bool:
+    """True when the operand is asked for: ``enabled`` of its section, or the row's default where that is not given.
+
+    The validator has no switch. Node features are the operator's own setting, and stand back where another node
+    feature discovery works. The policy's driver is off where NVIDIADriver objects say which drivers there are.
+    """
+    if operand.name == "features":
+        return settings.discovery and not observed.foreign_nfd
+    if operand.name == "validator":
+        return True
+    section = getattr(policy.spec, operand.section)
+    told: bool | None = section.enabled
+    on = operand.on_when_nil if told is None else told
+    return on and not (operand.name == "driver" and policy.spec.driver.use_nvidia_driver_crd)

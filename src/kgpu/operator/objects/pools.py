@@ -1,0 +1,119 @@
+"""Which driver images a fleet needs: nodes grouped by operating system, and by kernel for precompiled drivers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.operator.labels import DRIVER, is_gpu, opted_out
+from kgpu.operator.model import Node
+from kgpu.operator.nodes import MAJOR_ONLY, os_tag
+
+MAX_NAME: Final = 63
+"""Characters of a label's value: DaemonSets are named by what is also a label of their pods."""
+
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Nodes that take the same driver image. ``selector`` are the labels that they have in common and no others do.
+
+    ``kernel`` is "" unless drivers are precompiled. ``engine_mounts``: the container runtimes of all nodes give
+    containers the host's subscription by themselves.
+    """
+
+    os_id: str
+    os_tag: str
+    kernel: str = ""
+    selector: Mapping[str, str]
+    engine_mounts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """Pools in a stable order; ``unlabelled`` are nodes whose system is not known from their labels yet."""
+
+    pools: tuple[Pool, ...] = ()
+    unlabelled: tuple[str, ...] = ()
+
+
+def pools(nodes: Iterable[Node], *, by_kernel: bool) -> Pools:
+    """Groups the nodes. Selectors are labels, so a node without the labels is in no pool."""
+    groups: dict[tuple[str, str, str], list[Node]] = {}
+    unlabelled = []
+    for node in nodes:
+        needed = _os_keys(node.os_id) + ((names.NFD_KERNEL_FULL,) if by_kernel else ())
+        if not os_tag(node) or any(not node.labels.get(key) for key in needed):
+            unlabelled.append(node.name)
+            continue
+        kernel = node.labels[names.NFD_KERNEL_FULL] if by_kernel else ""
+        groups.setdefault((os_tag(node), node.os_id, kernel), []).append(node)
+    return Pools(
+        pools=tuple(_pool(key, groups[key]) for key in sorted(groups)),
+        unlabelled=tuple(sorted(unlabelled)),
+    )
+
+
+def _pool(key: tuple[str, str, str], nodes: list[Node]) -> Pool:
+    tag, os_id, kernel = key
+    first = nodes[0]
+    selector = {label: first.labels[label] for label in _os_keys(os_id)}
+    if kernel:
+        selector[names.NFD_KERNEL_FULL] = kernel
+    return Pool(
+        os_id=os_id,
+        os_tag=tag,
+        kernel=kernel,
+        selector=selector,
+        engine_mounts=all(node.runtime == "cri-o" for node in nodes),
+    )
+
+
+def _os_keys(os_id: str) -> tuple[str, ...]:
+    return (names.NFD_OS_ID, names.NFD_OS_VERSION_MAJOR if os_id in MAJOR_ONLY else names.NFD_OS_VERSION)
+
+
+def takes_driver(node: Node) -> bool:
+    """True for a GPU node whose label lets a driver pod run there, now or after an upgrade's pause."""
+    told = node.labels.get(DRIVER, "")
+    wanted = told in {"", "true"} or told.endswith(names.PAUSED_FOR_DRIVER_UPGRADE)
+    return is_gpu(node) and wanted and not opted_out(node)
+
+
+_KERNEL_NOISE: Final = re.compile(r"\.x86_64|\.aarch64|[_+]64k")
+
+
+def kernel_name(kernel: str) -> str:
+    """The kernel's version as part of an object's name: without architecture and page size, in lower case.
+
+    ``5.14.0-427.37.1.el9_4.aarch64_64k`` becomes ``5.14.0-427.37.1.el9.4``.
+    """
+    text = _KERNEL_NOISE.sub("", kernel).replace("_", ".").lower()
+    return re.sub(r"[^a-z0-9.-]", "-", text).strip(".-")
+
+
+def hashed(text: str) -> str:
+    """The replaced operator's short name of a text: FNV-32a as decimal digits, each put into an alphabet without
+    vowels and without digits that look like letters.
+    """
+    return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(fnv32a(text.encode())))
+
+
+def fnv32a(data: bytes) -> int:
+    """The 32-bit FNV-1a hash."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def short_name(name: str) -> str:
+    """A name that fits a label's value; what is cut off is kept apart by a hash."""
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9].rstrip('.-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

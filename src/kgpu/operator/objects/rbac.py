@@ -1,0 +1,71 @@
+"""ServiceAccounts and what they may do, as rows. The operator can only grant what it may do itself: the chart's rules
+for the operator contain every row that is here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.operator.model import Object
+from kgpu.operator.objects.common import Owner, Scene
+
+RBAC_GROUP: Final = "rbac.authorization.k8s.io"
+
+
+def rule(group: str, resources: str, verbs: str) -> Object:
+    """One rule; resources and verbs separated by blanks."""
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
+
+
+NODES_READ: Final = rule("", "nodes", "get list watch")
+NODES_LABEL: Final = rule("", "nodes", "get list watch patch")
+NODE_STATUS: Final = rule("", "nodes/status", "patch")
+EVENTS: Final = rule("", "events", "get create patch")
+CONFIGS: Final = rule("", "configmaps", "get list watch")
+NODE_FEATURES: Final = rule("nfd.k8s-sigs.io", "nodefeatures", "get create patch delete")
+
+DRIVER_MANAGER_RULES: Final = (
+    rule("", "nodes", "get list watch patch update"),
+    rule("", "pods", "get list watch"),
+    rule("", "pods/eviction", "create"),
+    rule("apps", "daemonsets", "get"),
+)
+
+CLUSTER_RULES: Final = {
+    "features": (NODES_LABEL, EVENTS),
+    "toolkit": (NODES_READ, EVENTS),
+    "validator": (NODES_READ, NODE_STATUS, EVENTS),
+    "deviceplugin": (NODES_READ, EVENTS),
+    "labels": (NODES_LABEL, EVENTS),
+    "node-status": (NODES_READ,),
+}
+"""By role, for all namespaces. Events about Nodes are in the namespace ``default``."""
+
+NAMESPACE_RULES: Final = {
+    "features": (NODE_FEATURES,),
+    "deviceplugin": (CONFIGS,),
+    "labels": (CONFIGS, NODE_FEATURES),
+}
+"""By role, for the operator's namespace."""
+
+
+def account(
+    scene: Scene,
+    name: str,
+    state: str,
+    *,
+    cluster: tuple[Object, ...] = (),
+    namespaced: tuple[Object, ...] = (),
+    owner: Owner | None = None,
+) -> list[Object]:
+    """A ServiceAccount with its roles, in the order in which they are needed."""
+    found = [scene.made("ServiceAccount", name, state=state, owner=owner)]
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": scene.settings.namespace}
+    for kind, rules in (("Role", namespaced), ("ClusterRole", cluster)):
+        if rules:
+            reference = {"apiGroup": RBAC_GROUP, "kind": kind, "name": name}
+            found.append(scene.made(kind, name, state=state, owner=owner, rules=list(rules)))
+            found.append(
+                scene.made(f"{kind}Binding", name, state=state, owner=owner, roleRef=reference, subjects=[subject])
+            )
+    return found

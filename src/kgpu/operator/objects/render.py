@@ -1,0 +1,108 @@
+"""All objects of one policy: which parts there are, in which order, and what an error in one of them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.base.errors import UserError
+from kgpu.formats import names
+from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
+from kgpu.operator.objects import agent, driver, monitoring, operands, runtime_classes
+from kgpu.operator.objects.common import KINDS, Rendered, Scene
+from kgpu.operator.objects.enabled import is_enabled
+from kgpu.operator.tables import BY_NAME, OPERANDS
+
+AGENT: Final = "agent"
+"""The name under which an error of the agent's DaemonSet is told."""
+
+POD_SECURITY: Final = ("enforce", "audit", "warn")
+
+
+def render(policy: Policy, settings: Settings, observed: Observed) -> Rendered:
+    """What there should be in the cluster for this policy; never raises for what policy and cluster contain."""
+    scene = Scene(policy, settings, observed)
+    objects: list[Object] = []
+    errors: dict[str, UserError] = {}
+    keep: set[str] = set()
+    for name, state, part in _parts(scene):
+        try:
+            objects += part()
+        except UserError as error:
+            errors[name] = error
+            keep.add(state)
+    if _drivers_wanted(scene) and driver.leftovers(scene, objects):
+        keep.add(driver.STATE)
+    return Rendered(objects=tuple(objects), errors=errors, keep=frozenset(keep), decisions=tuple(_decisions(scene)))
+
+
+def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]]:
+    """Name for errors, state, and what makes the objects, in the order in which they are applied."""
+    policy, settings, observed = scene.policy, scene.settings, scene.observed
+    yield "namespace", "", partial(namespace, scene)
+    yield "pre-requisites", runtime_classes.STATE, partial(runtime_classes.objects, scene)
+    yield "operator-metrics", monitoring.STATE, partial(monitoring.operator_objects, scene)
+    if settings.layout is Layout.AGENT:
+        yield AGENT, agent.STATE, partial(agent.settings, scene)
+        yield AGENT, agent.STATE, partial(agent.objects, scene)
+    for operand in OPERANDS:
+        if not is_enabled(operand, policy, settings, observed):
+            continue
+        if operand.name == driver.OPERAND.name:
+            yield operand.name, operand.state, partial(driver.of_policy, scene)
+        elif operand.role and settings.layout is Layout.OPERANDS:
+            yield operand.name, operand.state, partial(operands.objects, scene, operand)
+        if operand.name == monitoring.NODE_STATUS.name:
+            yield f"{operand.name}-metrics", operand.state, partial(monitoring.node_status_objects, scene)
+    if _uses_driver_objects(scene):
+        yield driver.OPERAND.name, driver.STATE, partial(driver.shared, scene)
+        for one in observed.drivers:
+            if not one.deleting:
+                yield f"NVIDIADriver/{one.name}", driver.STATE, partial(driver.of_driver, scene, one)
+
+
+def _uses_driver_objects(scene: Scene) -> bool:
+    told = scene.policy.spec.driver
+    return bool(told.use_nvidia_driver_crd) and told.enabled is not False and bool(scene.observed.drivers)
+
+
+def _drivers_wanted(scene: Scene) -> bool:
+    wanted = is_enabled(BY_NAME["driver"], scene.policy, scene.settings, scene.observed)
+    return wanted or _uses_driver_objects(scene)
+
+
+def namespace(scene: Scene) -> list[Object]:
+    """Nothing but the labels that let privileged pods into the operator's own namespace, when the policy wants that.
+
+    It has neither owner nor the operator's state label: it is never deleted, only its labels are taken back.
+    """
+    psa = scene.policy.spec.psa
+    if psa is None or not psa.enabled:
+        return []
+    labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in POD_SECURITY}
+    metadata = {"name": scene.settings.namespace, "labels": labels}
+    return [{"apiVersion": KINDS["Namespace"].api_version, "kind": "Namespace", "metadata": metadata}]
+
+
+def _decisions(scene: Scene) -> Iterator[Decision]:
+    for operand in OPERANDS:
+        if is_enabled(operand, scene.policy, scene.settings, scene.observed):
+            told = operands.ignored_image(scene, operand)
+            if told is not None:
+                yield told
+    if (absent := monitoring.missing(scene)) is not None:
+        yield absent
+    waiting: tuple[str, ...] = ()
+    if is_enabled(driver.OPERAND, scene.policy, scene.settings, scene.observed):
+        waiting = driver.policy_pools(scene).unlabelled
+    for node in waiting:
+        yield Decision(
+            subject=f"Node/{node}",
+            what="no driver is installed on this node yet",
+            why="the labels that say which operating system it has are missing",
+            severity=Severity.INFO,
+            remedy=f"wait for {names.NFD_OS_ID}; with nfd.enabled=false run a discovery that writes it",
+            reason="SystemUnknown",
+        )

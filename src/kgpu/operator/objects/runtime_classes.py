@@ -1,0 +1,25 @@
+"""The RuntimeClasses that users' pods name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.operator.model import Object
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.env import cdi_on, nri_on
+
+STATE: Final = "pre-requisites"
+WITH_CDI: Final = ("nvidia-legacy", "nvidia-cdi")
+
+
+def objects(scene: Scene) -> list[Object]:
+    """``operator.runtimeClass``, and two more while CDI is on; none where an NRI plugin injects devices."""
+    spec = scene.policy.spec
+    if nri_on(spec):
+        return []
+    wanted = dict.fromkeys((spec.operator.runtime_class or "nvidia", *(WITH_CDI if cdi_on(spec) else ())))
+    return [
+        scene.made("RuntimeClass", name, state=STATE, labels={names.COMPONENT_LABEL: "gpu-operator"}, handler=name)
+        for name in wanted
+    ]

@@ -1,0 +1,139 @@
+"""What ``spec.daemonsets`` and ``spec.hostPaths`` mean for every DaemonSet: strategy, priority, tolerations, pod labels
+and annotations, paths.
+
+Pod labels and annotations that carry a chart's or program's version stay off the pod template: every change of them
+would restart all pods, and nothing in the pods depends on them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.formats import names
+from kgpu.formats.crd.clusterpolicy import DaemonSets
+from kgpu.operator.model import Object, Policy
+from kgpu.operator.objects.common import builtins
+
+GPU_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+CONTROL_PLANE_TOLERATION: Final[Object] = {
+    "key": names.TAINT_CONTROL_PLANE,
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
+PRIORITY_CLASS: Final = "system-node-critical"
+
+# Keys that selectors depend on, and keys whose values are versions.
+_FIXED: Final = frozenset({"app", names.PART_OF_LABEL, names.COMPONENT_LABEL})
+_VERSIONS: Final = frozenset({names.CHART_LABEL, names.VERSION_LABEL})
+_AMOUNT: Final = re.compile(r"[0-9]+%?")
+
+
+def update_strategy(daemonsets: DaemonSets) -> Object:
+    """``updateStrategy`` of operands. Raises ConfigError for an amount that Kubernetes would refuse."""
+    if daemonsets.update_strategy == "OnDelete":
+        return {"type": "OnDelete"}
+    rolling = daemonsets.rolling_update
+    amount = (rolling.max_unavailable if rolling else None) or "1"
+    if (
+        not _AMOUNT.fullmatch(amount)
+        or int(amount.rstrip("%")) == 0
+        or (amount.endswith("%") and int(amount[:-1]) > 100)
+    ):
+        raise ConfigError(
+            f'daemonsets.rollingUpdate.maxUnavailable is "{amount}"',
+            'a number of pods such as "1", or a percentage such as "10%", more than 0',
+            "correct it in the ClusterPolicy",
+        )
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": amount if "%" in amount else int(amount)}}
+
+
+def tolerations(daemonsets: DaemonSets, *more: Object) -> list[Object]:
+    """The policy's, or the one for the GPU taint when it has none; ``more`` are added."""
+    told: list[Object] = [builtins(one) for one in daemonsets.tolerations] or [dict(GPU_TOLERATION)]
+    return told + [one for one in more if one not in told]
+
+
+def pod_labels(daemonsets: DaemonSets, own: Mapping[str, str]) -> dict[str, str]:
+    """Labels of the pod template: ``own`` win, and what is in ``_FIXED`` or names a version is not the user's."""
+    return {**own_labels(daemonsets.labels), **own}
+
+
+def object_labels(daemonsets: DaemonSets) -> dict[str, str]:
+    """Those of the user's labels that are kept off pods: the DaemonSet itself has them."""
+    return {key: value for key, value in daemonsets.labels.items() if key in _VERSIONS}
+
+
+def pod_annotations(daemonsets: DaemonSets) -> dict[str, str]:
+    """The user's annotations for the pod template."""
+    return own_labels(daemonsets.annotations)
+
+
+def pod_spec(daemonsets: DaemonSets, *, account: str) -> Object:
+    """The fields of a pod that every operand has."""
+    spec: Object = {
+        "serviceAccountName": account,
+        "priorityClassName": daemonsets.priority_class_name or PRIORITY_CLASS,
+        "tolerations": tolerations(daemonsets),
+    }
+    if daemonsets.pod_security_context is not None:
+        spec["securityContext"] = builtins(daemonsets.pod_security_context)
+    return spec
+
+
+def host_network(spec: Object, *, wanted: bool | None) -> None:
+    """Put the pod on the host's network, with names of the cluster still resolved."""
+    if wanted:
+        spec["hostNetwork"] = True
+        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """The host's folders, as ``spec.hostPaths`` has them."""
+
+    root_fs: str = "/"
+    driver_install_dir: str = names.DRIVER_INSTALL_DIR
+    kubelet_root: str = names.KUBELET_ROOT
+
+
+def paths(policy: Policy) -> Paths:
+    """The policy's paths. Raises ConfigError for one that can't be mounted."""
+    told = policy.spec.host_paths
+    if told is None:
+        return Paths()
+    usual = Paths()
+    return Paths(
+        root_fs=_path("rootFS", told.root_fs or usual.root_fs, usual.root_fs, root_allowed=True),
+        driver_install_dir=_path(
+            "driverInstallDir", told.driver_install_dir or usual.driver_install_dir, usual.driver_install_dir
+        ),
+        kubelet_root=_path("kubeletRootDir", told.kubelet_root_dir or usual.kubelet_root, usual.kubelet_root),
+    )
+
+
+# Mounting a host's folder there would take the container's own programs or files away.
+_TAKEN: Final = frozenset(
+    {"/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr", "/var"}
+)
+
+
+def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> str:
+    clean = re.sub("^//", "/", posixpath.normpath(path))
+    good = path.startswith("/") and ".." not in path.split("/") and not set(path) & set(":\0\n")
+    if not good or (clean in _TAKEN and not root_allowed):
+        raise ConfigError(
+            f'hostPaths.{key} is "{path}"',
+            f'an absolute path on the host without "..", for example {example}',
+            "correct it in the ClusterPolicy",
+        )
+    return clean
+
+
+def own_labels(told: Mapping[str, str]) -> dict[str, str]:
+    """Of a user's labels or annotations, those that go onto pods."""
+    return {key: value for key, value in told.items() if key not in _FIXED | _VERSIONS}

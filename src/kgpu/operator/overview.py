@@ -1,0 +1,331 @@
+"""How a cluster is doing, as data for people and programs: what ``kgpu status`` shows.
+
+It is judged here and now by the operator's own rules, so that it is right also while the operator is down, and names
+what the operator has written where that differs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.operator.active import Active, choose, foreign_message, ignored_message
+from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
+from kgpu.operator.judges import Finding, Verdict
+from kgpu.operator.labels import has_gpu, is_gpu, opted_out
+from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
+from kgpu.operator.survey import Survey, labelled, survey
+from kgpu.operator.verdicts import root_causes
+from kgpu.operator.versions import Finding as Outside
+from kgpu.operator.versions import cuda_of
+
+WORKS: Final = "works"
+FAILS: Final = "fails"
+WAITS: Final = "waits"
+OFF: Final = "off"
+"""What an operand can be on a node; off: it is not meant to run there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is not as it should be. ``nodes`` is empty for what concerns the whole cluster.
+
+    ``passing``: it goes by itself if all goes well. ``warning``: nothing waits for it.
+    """
+
+    what: str
+    remedy: str = ""
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    passing: bool = False
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One extended resource of a node."""
+
+    capacity: int
+    allocatable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One GPU node. ``operands`` has ``works``, ``fails``, ``waits`` or ``off`` by operand name."""
+
+    name: str
+    ready: bool
+    product: str
+    system: str
+    runtime: str
+    driver: str
+    driver_source: str
+    cuda: str
+    resources: dict[str, Resource] = field(default_factory=dict)
+    operands: dict[str, str] = field(default_factory=dict)
+    opted_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandRow:
+    """One operand, as its condition says."""
+
+    name: str
+    title: str
+    status: str
+    reason: str
+    message: str
+    nodes: int
+    working: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverRow:
+    """One NVIDIADriver, as its status says."""
+
+    name: str
+    state: str
+    message: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All of it. ``unread`` is what could not be read, so that nothing is known about it."""
+
+    ready: bool
+    headline: str
+    namespace: str
+    operator: str
+    policy: str = ""
+    layout: str = ""
+    nodes: tuple[NodeRow, ...] = ()
+    other_nodes: int = 0
+    operands: tuple[OperandRow, ...] = ()
+    drivers: tuple[DriverRow, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def overview(
+    observed: Observed, settings: Settings, *, operator: str = "", down: bool = False, unread: tuple[str, ...] = ()
+) -> Overview:
+    """Of this moment. ``operator`` says in words whether one runs; ``down``: there is one, and it does not run."""
+    active = choose(observed)
+    policy = active.policy
+    aside = (*_aside(active), *([_operator_down(operator, settings)] if down else []))
+    if policy is None or policy.problem or active.foreign:
+        problem = _stopper(active, policy)
+        return Overview(
+            ready=False,
+            headline=problem.what,
+            namespace=settings.namespace,
+            operator=operator,
+            policy=policy.name if policy else "",
+            layout=settings.layout.value,
+            nodes=tuple(_row(node, ()) for node in observed.nodes if is_gpu(node)),
+            other_nodes=sum(not is_gpu(node) for node in observed.nodes),
+            drivers=_drivers(observed.drivers, observed.nodes),
+            problems=(problem, *aside),
+            unread=unread,
+        )
+    known = survey(labelled(observed, policy), settings, policy)
+    written = _written(policy)
+    here = known.summary.state == STATE_READY
+    problems = (*_problems(known), *aside, *_outside(known.findings), *_warnings(policy))
+    if here and written != STATE_READY:
+        problems = (_disagreement(policy, written), *problems)
+    return Overview(
+        ready=here and written == STATE_READY,
+        headline=_headline(known, policy, written),
+        namespace=settings.namespace,
+        operator=operator,
+        policy=policy.name,
+        layout=settings.layout.value,
+        nodes=tuple(_row(node, known.verdicts) for node in known.view.gpu_nodes),
+        other_nodes=len(known.view.nodes) - len(known.view.gpu_nodes),
+        operands=tuple(map(_operand, known.verdicts)),
+        drivers=_drivers(observed.drivers, known.view.nodes),
+        problems=problems,
+        unread=unread,
+    )
+
+
+def _operator_down(operator: str, settings: Settings) -> Problem:
+    return Problem(
+        what=f"the operator does not run, so nothing is brought up to date ({operator})",
+        remedy=f"kubectl -n {settings.namespace} describe pods -l app=gpu-operator",
+        reason="OperatorDown",
+        warning=True,
+    )
+
+
+def _stopper(active: Active, policy: Policy | None) -> Problem:
+    if active.foreign:
+        what, _, remedy = foreign_message(active.foreign).partition("; to do: ")
+        return Problem(what=what, remedy=remedy, reason="ForeignOperator")
+    if policy is not None:
+        what = f"ClusterPolicy {policy.name} can't be read: {policy.problem}"
+        return Problem(what=what, remedy="correct it", reason="ReconcileFailed")
+    if active.leaving:
+        return Problem(what=f"ClusterPolicy {active.leaving[0].name} is being deleted", reason="Leaving", passing=True)
+    return Problem(
+        what="There is no ClusterPolicy, so nothing is managed here",
+        remedy="install the chart: helm install gpu-operator charts/kgpu -n gpu-operator --create-namespace",
+        reason="NoClusterPolicy",
+    )
+
+
+def _headline(known: Survey, policy: Policy, written: str) -> str:
+    gpus = known.view.gpu_nodes
+    state = known.summary.state
+    if state == STATE_READY and written == STATE_READY:
+        if not gpus:
+            return f"ClusterPolicy {policy.name} is ready: there is no GPU node, so there is nothing to do"
+        count = len(gpus)
+        return f"ClusterPolicy {policy.name} is ready: {count} GPU {'node' if count == 1 else 'nodes'}, all validated"
+    if state == STATE_READY:
+        return f"Everything works, but ClusterPolicy {policy.name} does not say so yet"
+    late = [verdict for verdict in known.verdicts if verdict.holds_up]
+    failing = [one for one in late if not all(finding.cause.passing for finding in one.findings)]
+    bad = [verdict.operand.title for verdict in failing or late]
+    return f"ClusterPolicy {policy.name} is not ready: {', '.join(bad) or 'it can not be carried out'}"
+
+
+def _written(policy: Policy) -> str:
+    current = [
+        entry.get("observedGeneration") == policy.generation
+        for entry in map(mapping, items(policy.status.get("conditions")))
+    ]
+    return text(policy.status.get("state")) if all(current) else STATE_NOT_READY
+
+
+def _disagreement(policy: Policy, written: str) -> Problem:
+    said = next(
+        (
+            text(entry.get("message"))
+            for entry in map(mapping, items(policy.status.get("conditions")))
+            if entry.get("type") == "Error" and entry.get("status") == "True"
+        ),
+        "",
+    )
+    return Problem(
+        what=f'the operator has last written state "{written or "none"}"{f": {said}" if said else ""}',
+        remedy="see that the operator runs; it writes again as soon as it sees the same",
+        reason="NotWrittenYet",
+        passing=True,
+    )
+
+
+def _problems(known: Survey) -> tuple[Problem, ...]:
+    """Root causes; nodes with the same are one problem."""
+    findings = root_causes(finding for one in known.verdicts if one.holds_up for finding in one.findings)
+    groups: dict[tuple[str, str, str, bool], list[str]] = {}
+    for finding in findings:
+        cause = finding.cause
+        groups.setdefault((cause.reason, cause.text, cause.remedy, cause.passing), []).append(finding.node)
+    found = [
+        Problem(reason=reason, what=what, remedy=remedy, nodes=tuple(sorted(filter(None, nodes))), passing=passing)
+        for (reason, what, remedy, passing), nodes in groups.items()
+    ]
+    told = {one.what for one in found}
+    found += [  # what is refused, and what there is to say where all is ready
+        Problem(what=one.what, remedy=one.remedy, reason=one.reason, warning=known.summary.state == STATE_READY)
+        for one in known.summary.decisions
+        if one.subject.startswith("ClusterPolicy/") and one.what not in told and not findings
+    ]
+    found += [
+        Problem(what=error.what, remedy=error.todo, reason="ReconcileFailed")
+        for error in known.rendered.errors.values()
+        if error.what not in told
+    ]
+    return tuple(sorted(found, key=lambda one: (one.passing, one.warning, -len(one.nodes), one.what)))
+
+
+def _aside(active: Active) -> tuple[Problem, ...]:
+    winner = active.policy
+    if winner is None:
+        return ()
+    found = []
+    for policy in active.ignored:
+        what, _, remedy = ignored_message(policy, winner).partition("; to do: ")
+        found.append(Problem(what=what, remedy=remedy, reason="Ignored", warning=True))
+    return tuple(found)
+
+
+def _outside(findings: Iterable[Outside]) -> Iterable[Problem]:
+    return (
+        Problem(what=one.what, remedy=one.remedy, reason="UnsupportedVersion", nodes=one.nodes, warning=True)
+        for one in findings
+    )
+
+
+def _warnings(policy: Policy) -> Iterable[Problem]:
+    return (
+        Problem(what=f"ClusterPolicy {policy.name}: {warning}", reason="ManifestWarning", warning=True)
+        for warning in policy.warnings
+    )
+
+
+def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:
+    said = node.report
+    driver = (said.driver[:40] if said else "") or _driver_label(node)
+    return NodeRow(
+        name=node.name,
+        ready=node.ready,
+        product=node.labels.get(names.LABEL_GPU_PRODUCT, "") or ("" if has_gpu(node) else "(not looked at)"),
+        system=f"{node.os_id} {node.os_version}".strip(),
+        runtime=f"{node.runtime} {node.runtime_version}".strip(),
+        driver=driver,
+        driver_source=said.driver_source[:40] if said else "",
+        cuda=(said.cuda[:40] if said else "") or cuda_of(driver),
+        resources={
+            name: Resource(capacity=count, allocatable=node.allocatable.get(name, 0))
+            for name, count in sorted(node.capacity.items())
+        },
+        operands={one.operand.name: _cell(node, one) for one in verdicts if one.on},
+        opted_out=opted_out(node),
+    )
+
+
+def _driver_label(node: Node) -> str:
+    return node.labels.get(f"{names.LABEL_CUDA_DRIVER_VERSION}.full", "")
+
+
+def _cell(node: Node, verdict: Verdict) -> str:
+    if node.name not in verdict.on:
+        return OFF
+    mine = [finding.cause.passing for finding in verdict.findings if finding.node in (node.name, "")]
+    return WORKS if not mine else WAITS if all(mine) else FAILS
+
+
+def _operand(verdict: Verdict) -> OperandRow:
+    bad = {finding.node for finding in verdict.findings} if not _everywhere(verdict.findings) else verdict.on
+    return OperandRow(
+        name=verdict.operand.name,
+        title=verdict.operand.title,
+        status=verdict.status,
+        reason=verdict.reason,
+        message=verdict.message,
+        nodes=len(verdict.on),
+        working=len(verdict.on) - len(bad),
+    )
+
+
+def _everywhere(findings: Iterable[Finding]) -> bool:
+    return any(not finding.node for finding in findings)
+
+
+def _drivers(drivers: Iterable[Driver], nodes: Iterable[Node]) -> tuple[DriverRow, ...]:
+    owned = Counter(node.labels.get(names.LABEL_DRIVER_OWNER, "") for node in nodes)
+    found = []
+    for driver in sorted(drivers, key=lambda driver: driver.name):
+        entries = [mapping(entry) for entry in items(driver.status.get("conditions"))]
+        said = next((text(entry.get("message")) for entry in entries if entry.get("type") == "Ready"), "")
+        state = text(driver.status.get("state"))
+        found.append(DriverRow(name=driver.name, state=state, message=said, nodes=owned[driver.name]))
+    return tuple(found)

@@ -1,0 +1,136 @@
+"""What there should be in the cluster, from what is there: the operator's one decision, a pure function.
+
+Start reading here. ``plan`` never raises for what a cluster contains and asks nobody: the same observation gives the
+same plan, whatever the order of nodes, and once a plan has been applied the next one changes nothing. Steps: which
+policy is in force (``active``), what Nodes are to be labelled (``labels``, ``drivers``), the objects for a fleet that
+is labelled like that (``objects``), and what is ready, what is not and why (``judges``, ``verdicts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kgpu.operator import conditions, telling, versions
+from kgpu.operator.active import Active, choose, foreign_message, ignored_message
+from kgpu.operator.driver_status import driver_statuses
+from kgpu.operator.labels import Rules
+from kgpu.operator.model import Object, Observed, Plan, Policy, Settings
+from kgpu.operator.objects import Rendered
+from kgpu.operator.survey import Labelled, daemon_sets, labelled, survey
+
+
+def plan(observed: Observed, settings: Settings) -> Plan:
+    """The whole plan for this moment."""
+    active = choose(observed)
+    if active.foreign:
+        return _hands_off(observed, settings, active)
+    policy = active.policy
+    if policy is None:
+        return _without_policy(labelled(observed, None), settings, active)
+    if policy.problem:
+        return _unreadable(observed, settings, active, policy)
+    return _in_force(labelled(observed, policy), settings, active, policy)
+
+
+def _in_force(found: Labelled, settings: Settings, active: Active, policy: Policy) -> Plan:
+    known = survey(found, settings, policy)
+    summary = known.summary
+    each = (*summary.conditions, versions.condition(known.findings))
+    counts = conditions.counts(len(known.view.nodes), known.view.gpu_nodes)
+    losers = (telling.told_ignored(one, ignored_message(one, policy)) for one in active.ignored)
+    return Plan(
+        objects=known.rendered.objects,
+        keep=known.rendered.keep,
+        orphan=_orphans(found.observed, known.rendered, found.rules),
+        nodes=found.changes,
+        policy_status={
+            policy.name: {**_status(settings, policy, summary.state, each), "nodes": counts},
+            **_ignored(settings, active.ignored, policy),
+        },
+        driver_status=driver_statuses(known.view, found.assignment, found.rules),
+        decisions=(*telling.decisions(known, found.rules), *losers),
+        metrics=telling.metrics(known, found.rules, ready=summary.state == conditions.STATE_READY),
+    )
+
+
+def _hands_off(observed: Observed, settings: Settings, active: Active) -> Plan:
+    """Another GPU operator is at work: say so on every policy, and touch nothing."""
+    message = foreign_message(active.foreign)
+    policies = ([active.policy] if active.policy else []) + list(active.ignored)
+    return Plan(
+        hold=True,
+        policy_status={policy.name: _failed(settings, policy, "ForeignOperator", message) for policy in policies},
+        decisions=tuple(
+            telling.warned(f"ClusterPolicy/{policy.name}", "ForeignOperator", message) for policy in policies
+        ),
+        metrics=telling.plain_metrics(observed, telling.NOT_READY),
+    )
+
+
+def _unreadable(observed: Observed, settings: Settings, active: Active, policy: Policy) -> Plan:
+    """A policy that can't be read: what runs goes on as it was."""
+    message = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {policy.problem}"
+    return Plan(
+        hold=True,
+        policy_status={
+            policy.name: _failed(settings, policy, "ReconcileFailed", message),
+            **_ignored(settings, active.ignored, policy),
+        },
+        decisions=(telling.warned(f"ClusterPolicy/{policy.name}", "ReconcileFailed", message),),
+        metrics=telling.plain_metrics(observed, telling.BROKEN),
+    )
+
+
+def _without_policy(found: Labelled, settings: Settings, active: Active) -> Plan:
+    """No policy is in force: nothing of the operator's stays."""
+    message = "there is no ClusterPolicy; to do: make one, or install the chart with clusterPolicy.deployCR=true"
+    if active.leaving:
+        message = f"ClusterPolicy {active.leaving[0].name} is being deleted"
+    pair = conditions.failure("PrerequisiteNotMet", message)
+    return Plan(
+        nodes=found.changes,
+        driver_status={
+            driver.name: conditions.status(
+                conditions.STATE_NOT_READY,
+                pair,
+                namespace=settings.namespace,
+                generation=driver.generation,
+                before=driver.status,
+            )
+            for driver in found.observed.drivers
+            if not driver.deleting
+        },
+        metrics=telling.plain_metrics(found.observed, telling.NO_POLICY),
+    )
+
+
+def _status(settings: Settings, policy: Policy, state: str, each: Iterable[Object]) -> Object:
+    return conditions.status(
+        state, each, namespace=settings.namespace, generation=policy.generation, before=policy.status
+    )
+
+
+def _failed(settings: Settings, policy: Policy, reason: str, message: str) -> Object:
+    return _status(settings, policy, conditions.STATE_NOT_READY, conditions.failure(reason, message))
+
+
+def _ignored(settings: Settings, ignored: Iterable[Policy], winner: Policy) -> dict[str, Object]:
+    return {
+        policy.name: _status(
+            settings,
+            policy,
+            conditions.STATE_IGNORED,
+            conditions.failure("Ignored", ignored_message(policy, winner)),
+        )
+        for policy in ignored
+    }
+
+
+def _orphans(observed: Observed, rendered: Rendered, rules: Rules) -> frozenset[str]:
+    """Driver DaemonSets of the ClusterPolicy whose running pods NVIDIADrivers take over one by one."""
+    if not rules.driver_crd:
+        return frozenset()
+    wanted = daemon_sets(rendered)
+    return frozenset(
+        name for name in observed.daemon_sets if name.startswith("nvidia-driver-daemonset") and name not in wanted
+    )

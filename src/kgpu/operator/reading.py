@@ -1,0 +1,174 @@
+"""One look at a cluster with the rights to read it: the operator's own feeds, listed once instead of followed.
+
+What can't be read is named, taken as fine, and everything else is still shown; Nodes and ClusterPolicies are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.base.errors import KubeError
+from kgpu.fit.plain import items, mapping, number, text
+from kgpu.formats import names
+from kgpu.kube import kinds
+from kgpu.kube.informer import Key
+from kgpu.kube.port import KubeRefusedError, Object, Selector, Served, name_of, namespace_of
+from kgpu.operator.model import Layout, Observed, Settings
+from kgpu.operator.tables import OPERANDS
+from kgpu.operator.watching import Cluster, Feed, Watching, feeds
+
+_NEEDED: Final = frozenset({"nodes", "policies"})
+_FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "warnings", "nodefeatures")
+_BY_LABEL: Final = ("nfd ", "operator ")
+_OWN: Final = Selector(labels=((names.NAME_LABEL, names.KGPU),))
+_IMAGE_SUFFIX: Final = "_IMAGE"
+_ALL_WELL: Final[Object] = {"status": {"observedGeneration": 0}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """The cluster, the settings that its operator runs with, whether it does, and what could not be read."""
+
+    observed: Observed
+    settings: Settings
+    operator: str
+    down: bool = False
+    """An operator is installed and does not run."""
+
+    unread: tuple[str, ...] = ()
+
+
+class _Listed(Watching):
+    """The operator's eyes over lists that were read once."""
+
+    def __init__(self, api: Cluster, settings: Settings, served: Served, lists: Mapping[str, list[Object]]) -> None:
+        super().__init__(api, settings)
+        self._served = served
+        self._kinds = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
+        self._lists = {name: {(namespace_of(obj), name_of(obj)): obj for obj in found} for name, found in lists.items()}
+
+    def objects(self, name: str) -> Mapping[Key, Object]:
+        return self._lists.get(name, {})
+
+
+async def look(api: Cluster, namespace: str = "") -> Looked:
+    """Read once. ``namespace`` is the operator's, "" to find it. Raises KubeError when Nodes can't be read."""
+    unread: dict[str, str] = {}
+    served = await api.discover()
+    there = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
+    deployments = await _own_deployments(api, namespace)
+    where = namespace or await _namespace(api, deployments, there)
+    own = next((one for one in deployments if namespace_of(one) == where), None)
+    settings = _settings(where, own)
+    wanted = [feed for feed in feeds(where) if _is_wanted(feed, there)]
+    read = await asyncio.gather(*(_list(api, feed, unread) for feed in wanted))
+    lists = {feed.name: found for feed, found in zip(wanted, read, strict=True)}
+    if own is None:
+        agents = any(name_of(one) == names.AGENT_DAEMON_SET for one in lists["daemonsets"])
+        layout = Layout.AGENT if agents or not lists["daemonsets"] else Layout.OPERANDS
+        settings = dataclasses.replace(settings, layout=layout)
+    observed = _assumed(_Listed(api, settings, served, lists).observed({}), unread)
+    return Looked(
+        observed=observed,
+        settings=settings,
+        operator=_runs(own, where),
+        down=own is not None and not _ready(own),
+        unread=tuple(sorted(unread.values())),
+    )
+
+
+def _assumed(observed: Observed, unread: Mapping[str, str]) -> Observed:
+    """With what could not be read as it would be if all were well: nothing is called missing that nobody has seen."""
+    if "configmaps" in unread:
+        labels = (node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL) for node in observed.nodes)
+        configs = [policy.spec.device_plugin.config for policy in observed.policies]
+        keys = frozenset(filter(None, (*labels, *(config.default for config in configs))))
+        maps = {config.name: keys for config in configs if config.name}
+        observed = dataclasses.replace(observed, config_maps=maps)
+    if "daemonsets" in unread:
+        named = (names.AGENT_DAEMON_SET, *(operand.daemon_set for operand in OPERANDS))
+        observed = dataclasses.replace(observed, daemon_sets=dict.fromkeys(named, _ALL_WELL))
+    return observed
+
+
+def _is_wanted(feed: Feed, there: frozenset[str]) -> bool:
+    if feed.name not in _FOR_STATUS and not feed.name.startswith(_BY_LABEL):
+        return False
+    return not feed.optional or kinds.plural_and_group(feed.scope.resource) in there
+
+
+async def _list(api: Cluster, feed: Feed, unread: dict[str, str]) -> list[Object]:
+    scope = feed.scope
+    try:
+        found = await api.list(scope.resource, namespace=scope.namespace, selector=scope.selector, project=feed.project)
+    except KubeRefusedError as error:
+        if feed.name in _NEEDED:
+            raise
+        place = f" in namespace {scope.namespace}" if scope.namespace else ""
+        unread[feed.name] = f"{scope.resource.plural}{place}: {error.what}"
+        return []
+    return list(found.items)
+
+
+async def _own_deployments(api: Cluster, namespace: str) -> list[Object]:
+    """Kgpu's operators; none where that can't be read."""
+    try:
+        found = await api.list(kinds.DEPLOYMENTS, namespace=namespace, selector=_OWN)
+    except KubeRefusedError:
+        return []
+    return [one for one in found.items if text(_labels(one).get(names.COMPONENT_LABEL)) == names.GPU_OPERATOR_NAMESPACE]
+
+
+async def _namespace(api: Cluster, deployments: list[Object], there: frozenset[str]) -> str:
+    """Where the operator is: its Deployment's namespace, else the one that a ClusterPolicy's status names."""
+    if deployments:
+        return namespace_of(deployments[0])
+    if kinds.plural_and_group(kinds.CLUSTER_POLICIES) in there:
+        try:
+            policies = await api.list(kinds.CLUSTER_POLICIES)
+        except KubeError:
+            return names.GPU_OPERATOR_NAMESPACE
+        for policy in policies.items:
+            said = text(mapping(policy.get("status")).get("namespace"))
+            if said:
+                return said
+    return names.GPU_OPERATOR_NAMESPACE
+
+
+def _settings(namespace: str, deployment: Object | None) -> Settings:
+    env = dict(_env(deployment))
+    layout = Layout.OPERANDS if env.get("KGPU_LAYOUT") == Layout.OPERANDS else Layout.AGENT
+    return Settings(
+        namespace=namespace,
+        image=env.get("OPERATOR_IMAGE", ""),
+        layout=layout,
+        discovery=env.get("KGPU_DISCOVERY", "true").lower() not in ("false", "0", "f"),
+        images={name: value for name, value in env.items() if name.endswith(_IMAGE_SUFFIX)},
+        owner=None if deployment is None else {"uid": mapping(deployment.get("metadata")).get("uid", "")},
+    )
+
+
+def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:
+    template = mapping(mapping(mapping(deployment).get("spec")).get("template"))
+    for container in map(mapping, items(mapping(template.get("spec")).get("containers"))):
+        for row in map(mapping, items(container.get("env"))):
+            yield text(row.get("name")), text(row.get("value"))
+
+
+def _runs(deployment: Object | None, namespace: str) -> str:
+    if deployment is None:
+        return f"no operator found in namespace {namespace}"
+    wanted = number(mapping(deployment.get("spec")).get("replicas"), 1)
+    return f"operator {namespace}/{name_of(deployment)}: {_ready(deployment)} of {wanted} ready"
+
+
+def _ready(deployment: Object) -> int:
+    return number(mapping(deployment.get("status")).get("readyReplicas"))
+
+
+def _labels(obj: Object) -> Mapping[str, Any]:
+    return mapping(mapping(obj.get("metadata")).get("labels"))

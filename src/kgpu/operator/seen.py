@@ -1,0 +1,277 @@
+"""What the operator keeps of each object that it watches: pure reductions, so that memory grows with facts, not text.
+
+A reduced object is a dictionary with ``metadata`` (name, namespace, uid, resourceVersion) and what is of interest under
+keys of its own. Nothing here raises for what a cluster contains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.fit.plain import items, mapping, strings, text
+from kgpu.formats import names
+from kgpu.formats.crd import decode
+from kgpu.operator.model import Driver, Object, PodTrouble, Policy
+from kgpu.operator.nodes import read_node
+
+OWNED: Final = "owned"
+"""Key of a digest of the fields that the operator has applied to an object; "" when it has applied none."""
+
+NFD_MASTER: Final = "master"
+_IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
+_KEPT: Final = (*_IDENTITY, "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
+# Why a container waits while nothing is wrong: it has just not been started yet.
+_STARTING: Final = frozenset({"ContainerCreating", "PodInitializing", ""})
+# Both are said by turns; only the message of one has the cause, and that has ports that are others each time.
+_PULLING: Final = ("ImagePullBackOff", "ErrImagePull")
+_CRASHING: Final = "CrashLoopBackOff"
+_BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?(: )?')
+_ENDPOINTS: Final = re.compile(r"(read|write|dial) (udp|tcp) \S+->\S+: ")
+_MESSAGE: Final = 500
+_OUR_MANAGERS: Final = "kgpu"
+
+
+def node(obj: Object) -> Object:
+    """A Node as the value that plans are made from."""
+    return {"metadata": _pick(obj, _IDENTITY), "node": read_node(obj)}
+
+
+def policy(obj: Object) -> Object:
+    """A ClusterPolicy, decoded."""
+    found = decode.clusterpolicy(obj)
+    metadata = mapping(obj.get("metadata"))
+    finalizers = tuple(text(one) for one in items(metadata.get("finalizers")))
+    value = Policy(
+        **_of_custom(obj), spec=found.spec, warnings=found.warnings, problem=found.problem, finalizers=finalizers
+    )
+    return {"metadata": _pick(obj, _IDENTITY), "value": value}
+
+
+def driver(obj: Object) -> Object:
+    """An NVIDIADriver, decoded."""
+    found = decode.nvidiadriver(obj)
+    value = Driver(**_of_custom(obj), spec=found.spec, warnings=found.warnings, problem=found.problem)
+    return {"metadata": _pick(obj, _IDENTITY), "value": value}
+
+
+def _of_custom(obj: Object) -> dict[str, Any]:
+    metadata = mapping(obj.get("metadata"))
+    generation = metadata.get("generation")
+    return {
+        "name": text(metadata.get("name")),
+        "uid": text(metadata.get("uid")),
+        "generation": generation if isinstance(generation, int) else 0,
+        "created": text(metadata.get("creationTimestamp")),
+        "status": dict(mapping(obj.get("status"))),
+        "deleting": bool(metadata.get("deletionTimestamp")),
+    }
+
+
+def daemon_set(obj: Object) -> Object:
+    """A DaemonSet whole, with the digest of what is the operator's in it."""
+    metadata = {key: value for key, value in mapping(obj.get("metadata")).items() if key != "managedFields"}
+    return {**obj, "metadata": metadata, OWNED: owned(obj)}
+
+
+def config_map(obj: Object) -> Object:
+    """A ConfigMap's keys; the text too of the one that agents read."""
+    data = {**mapping(obj.get("data")), **mapping(obj.get("binaryData"))}
+    kept: Object = {"metadata": _pick(obj, _KEPT), OWNED: owned(obj), "keys": frozenset(map(str, data))}
+    if text(mapping(obj.get("metadata")).get("name")) == names.AGENT_CONFIG_MAP:
+        kept["text"] = text(data.get(names.AGENT_CONFIG_KEY))
+    return kept
+
+
+def managed(obj: Object) -> Object:
+    """Any other object of the operator's: that it is there, and whether what was applied is still there."""
+    return {"metadata": _pick(obj, _KEPT), OWNED: owned(obj)}
+
+
+def pod(obj: Object) -> Object:
+    """A pod of the operator's namespace: which DaemonSet it is of, where it runs, and what is wrong with it."""
+    spec, status = mapping(obj.get("spec")), mapping(obj.get("status"))
+    metadata = mapping(obj.get("metadata"))
+    owner = next((one for one in map(mapping, items(metadata.get("ownerReferences"))) if one.get("controller")), {})
+    reason, message = ("", "") if metadata.get("deletionTimestamp") else trouble(status)
+    return {
+        "metadata": _pick(obj, _IDENTITY),
+        "owner": text(owner.get("name")) if owner.get("kind") == "DaemonSet" else "",
+        "node": text(spec.get("nodeName")) or _pinned_to(spec),
+        "reason": reason,
+        "message": message,
+        "ready": _condition(status, "Ready").get("status") == "True",
+    }
+
+
+def trouble(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Reason and message of what keeps a pod from being ready; two empty texts when it is.
+
+    The first that applies: the pod failed, it has no node, a container can't start or ended, one is not ready.
+    """
+    if _condition(status, "Ready").get("status") == "True" or status.get("phase") == "Succeeded":
+        return "", ""
+    if status.get("phase") == "Failed":
+        return text(status.get("reason")) or "Failed", _cut(text(status.get("message")) or "the pod has failed")
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return text(scheduled.get("reason")) or "Unschedulable", _cut(text(scheduled.get("message")))
+    containers = [
+        mapping(one) for key in ("initContainerStatuses", "containerStatuses") for one in items(status.get(key))
+    ]
+    for container in containers:
+        found = _container(container)
+        if found is not None:
+            return found
+    for container in containers:
+        if container.get("ready") is not True and "running" in mapping(container.get("state")):
+            return "NotReady", f"container {text(container.get('name'))} runs but is not ready"
+    name = next((text(one.get("name")) for one in containers if one.get("ready") is not True), "")
+    return "Starting", f"container {name} is being started" if name else "the pod is being started"
+
+
+def _container(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with one container, in words that stay the same from one attempt to the next."""
+    name, state = text(status.get("name")), mapping(status.get("state"))
+    waiting, ended = mapping(state.get("waiting")), mapping(state.get("terminated"))
+    last = mapping(mapping(status.get("lastState")).get("terminated"))
+    reason, said = text(waiting.get("reason")), text(waiting.get("message"))
+    if reason in _PULLING:
+        said = _ENDPOINTS.sub("", _BACK_OFF.sub("", said)) or f"image {text(status.get('image'))} can't be pulled"
+        return _PULLING[0], _cut(f"container {name}: {said}")
+    failed = next((one for one in (ended, last) if one.get("exitCode") not in (0, None)), None)
+    again = reason == _CRASHING or ((status.get("restartCount") or status.get("lastState")) and not status.get("ready"))
+    if failed is not None and (again or failed is ended):
+        return _CRASHING if again else text(failed.get("reason")) or "Error", _cut(
+            f"container {name}: {_ended(failed)}"
+        )
+    if waiting and reason not in _STARTING:
+        return reason, _cut(f"container {name}: {said or 'it waits'}")
+    return None
+
+
+def _ended(state: Mapping[str, Any]) -> str:
+    if not state:
+        return ""
+    said = text(state.get("message"))
+    return f"exit code {state.get('exitCode')}" + (f": {said}" if said else "")
+
+
+def warning(obj: Object) -> Object:
+    """A Warning Event: about what, and what it says."""
+    about = mapping(obj.get("involvedObject"))
+    last = text(obj.get("lastTimestamp")) or text(obj.get("eventTime"))
+    return {
+        "metadata": _pick(obj, _IDENTITY),
+        "kind": text(about.get("kind")),
+        "name": text(about.get("name")),
+        "uid": text(about.get("uid")),
+        "reason": text(obj.get("reason")),
+        "message": _cut(text(obj.get("message"))),
+        "at": last or text(mapping(obj.get("metadata")).get("creationTimestamp")),
+    }
+
+
+def deployment(obj: Object) -> Object:
+    """A Deployment: whether any of it is meant to run."""
+    replicas = mapping(obj.get("spec")).get("replicas")
+    metadata = mapping(obj.get("metadata"))
+    return {
+        "metadata": _pick(obj, _IDENTITY),
+        "labels": strings(metadata.get("labels")),
+        "runs": replicas != 0 and not metadata.get("deletionTimestamp"),
+    }
+
+
+def node_feature(obj: Object) -> Object:
+    """A NodeFeature: whether another node feature discovery has made it."""
+    managers = [text(entry.get("manager")) for entry in map(mapping, items(_managed_fields(obj)))]
+    return {
+        "metadata": _pick(obj, _IDENTITY),
+        "foreign": not any(manager.startswith(_OUR_MANAGERS) for manager in managers),
+    }
+
+
+def owned(obj: Object) -> str:
+    """A digest of which fields of the object are the operator's by server-side apply; "" for none."""
+    for entry in map(mapping, items(_managed_fields(obj))):
+        mine = entry.get("manager") == names.OPERATOR_FIELD_MANAGER and entry.get("operation") == "Apply"
+        if mine and not entry.get("subresource"):
+            return digest(entry.get("fieldsV1"))
+    return ""
+
+
+def digest(value: Any) -> str:
+    """A short digest of JSON data; the order of keys does not matter."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
+
+
+def troubles(pods: Iterable[Object], warnings: Iterable[Object]) -> tuple[PodTrouble, ...]:
+    """The pods of DaemonSets that are not ready. One that is only being started is explained by its last Event."""
+    last: dict[str, Object] = {}
+    for event in sorted((one for one in warnings if one["kind"] == "Pod"), key=lambda one: str(one["at"])):
+        last[event["uid"] or event["name"]] = event
+    found = []
+    for one in pods:
+        if one["owner"] and one["reason"]:
+            metadata = one["metadata"]
+            said = last.get(metadata.get("uid", "")) or last.get(metadata["name"])
+            vague = one["reason"] in ("Starting", "NotReady")
+            reason, message = (one["reason"], one["message"])
+            if vague and said is not None:
+                reason, message = said["reason"], f"{one['message']}: {said['message']}"
+            found.append(
+                PodTrouble(
+                    daemon_set=one["owner"], node=one["node"], pod=metadata["name"], reason=reason, message=message
+                )
+            )
+    return tuple(sorted(found, key=lambda trouble: (trouble.daemon_set, trouble.node, trouble.pod)))
+
+
+def failures(daemon_sets: Mapping[str, Object], warnings: Iterable[Object]) -> dict[str, str]:
+    """Why pods of DaemonSets could not be made, by name; only of those that have fewer pods than they should."""
+    found: dict[str, tuple[str, str]] = {}
+    for event in warnings:
+        live = daemon_sets.get(event["name"]) if event["kind"] == "DaemonSet" else None
+        if live is not None and _misses_pods(live) and event["uid"] in ("", mapping(live["metadata"]).get("uid")):
+            found[event["name"]] = max(found.get(event["name"], ("", "")), (event["at"], event["message"]))
+    return {name: message for name, (_, message) in sorted(found.items())}
+
+
+def _misses_pods(live: Object) -> bool:
+    status = mapping(live.get("status"))
+    desired, current = status.get("desiredNumberScheduled") or 0, status.get("currentNumberScheduled") or 0
+    return not isinstance(desired, int) or not isinstance(current, int) or current < desired
+
+
+def _managed_fields(obj: Object) -> Any:
+    return mapping(obj.get("metadata")).get("managedFields")
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return next((one for one in map(mapping, items(status.get("conditions"))) if one.get("type") == kind), {})
+
+
+def _pinned_to(spec: Mapping[str, Any]) -> str:
+    """The node that a DaemonSet's pod is for, before it is there: its affinity names it."""
+    node_affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
+    required = mapping(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    for term in map(mapping, items(required.get("nodeSelectorTerms"))):
+        for field in map(mapping, items(term.get("matchFields"))):
+            if field.get("key") == "metadata.name":
+                return next((text(value) for value in items(field.get("values"))), "")
+    return ""
+
+
+def _pick(obj: Object, keys: Iterable[str]) -> Object:
+    metadata = mapping(obj.get("metadata"))
+    return {key: metadata[key] for key in keys if key in metadata}
+
+
+def _cut(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= _MESSAGE else line[: _MESSAGE - 1] + "…"

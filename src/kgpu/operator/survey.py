@@ -1,0 +1,112 @@
+"""What is there and what should be, before anything is decided about writing: the part that plans and status share.
+
+``survey`` labels the nodes in thought, renders the objects for such a fleet, and lets every operand be judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.formats.crd.clusterpolicy import Cdi
+from kgpu.operator import versions
+from kgpu.operator.causes import Cause, View
+from kgpu.operator.drivers import Assignment, assign
+from kgpu.operator.judges import Verdict, judge
+from kgpu.operator.labels import Rules, applied, is_gpu, label_plan
+from kgpu.operator.model import NodeLabels, Object, Observed, Policy, Settings
+from kgpu.operator.objects import Rendered, render
+from kgpu.operator.verdicts import Summary, summarize
+
+DAEMON_SET: Final = "DaemonSet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """The cluster as it will be once ``changes`` are written; ``rules`` and ``assignment`` are why."""
+
+    observed: Observed
+    changes: tuple[NodeLabels, ...]
+    rules: Rules
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Everything that is known about a policy in force."""
+
+    view: View
+    rendered: Rendered
+    verdicts: tuple[Verdict, ...]
+    summary: Summary
+    findings: tuple[versions.Finding, ...]
+
+
+def labelled(observed: Observed, policy: Policy | None) -> Labelled:
+    """Which Nodes are to be labelled how, under this policy or without one. Nodes are in the order of their names."""
+    rules = Rules.of(policy)
+    assignment = Assignment()
+    if rules.driver_crd:
+        assignment = assign(observed.drivers, (node for node in observed.nodes if is_gpu(node)))
+    changes, nodes = [], []
+    for node in sorted(observed.nodes, key=lambda node: node.name):
+        change = label_plan(node, rules, assignment.of(node.name))
+        if change is not None:
+            changes.append(change)
+        nodes.append(applied(node, change))
+    after = dataclasses.replace(observed, nodes=tuple(nodes))
+    return Labelled(observed=after, changes=tuple(changes), rules=rules, assignment=assignment)
+
+
+def survey(found: Labelled, settings: Settings, policy: Policy) -> Survey:
+    """How the policy in force is doing."""
+    observed = found.observed
+    rendered = render(policy, settings, observed)
+    view = View(
+        observed=observed,
+        settings=settings,
+        policy=policy,
+        nodes=observed.nodes,
+        gpu_nodes=tuple(node for node in observed.nodes if is_gpu(node)),
+        wanted=daemon_sets(rendered),
+        errors=rendered.errors,
+        lame=_lame(rendered, found.assignment),
+    )
+    verdicts = judge(view, found.rules)
+    return Survey(
+        view=view,
+        rendered=rendered,
+        verdicts=verdicts,
+        summary=summarize(view, verdicts, _prerequisites(policy)),
+        findings=versions.check(observed, policy),
+    )
+
+
+def daemon_sets(rendered: Rendered) -> dict[str, Object]:
+    """The DaemonSets of a rendering by name."""
+    return {str(one["metadata"]["name"]): one for one in rendered.objects if one["kind"] == DAEMON_SET}
+
+
+def _prerequisites(policy: Policy) -> list[Cause]:
+    """Combinations of settings that can't work, checked on every pass."""
+    spec = policy.spec
+    cdi = spec.cdi or Cdi()
+    if not cdi.nri_plugin_enabled:
+        return []
+    wrong = []
+    for off, what, todo in (
+        (not cdi.enabled, "CDI", "cdi.enabled"),
+        (spec.toolkit.enabled is False, "the Container Toolkit", "toolkit.enabled"),
+    ):
+        if off:
+            text = f"the NRI Plugin cannot be enabled when {what} is disabled"
+            remedy = f"set {todo}: true or cdi.nriPluginEnabled: false in ClusterPolicy {policy.name}"
+            wrong.append(Cause(reason="PrerequisiteNotMet", text=text, remedy=remedy, cluster=True))
+    return wrong
+
+
+def _lame(rendered: Rendered, assignment: Assignment) -> dict[str, str]:
+    """Why NVIDIADrivers bring no driver, by name."""
+    errors = {name.partition("/")[2]: error.one_line() for name, error in rendered.errors.items() if "/" in name}
+    return {**errors, **{name: problem.message for name, problem in assignment.problems.items()}}

@@ -1,0 +1,70 @@
+"""The operands as rows: what each is called in every place where users meet it, and which role of the agent does it.
+
+Order is the replaced operator's order of states; conditions and ``kgpu status`` keep it. ``role`` is "" where kgpu has
+nothing that does the job yet: such an operand is reported as not provided and never holds up the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """One operand.
+
+    ``section`` is the attribute of the ClusterPolicy's spec, "" for what has none. ``deploy`` is the suffix of its node
+    label ``nvidia.com/gpu.deploy.<x>``, "" for what runs on every node. ``state`` is the replaced operator's word in
+    status messages. ``on_when_nil`` is what an absent ``enabled`` means. ``sandbox``: only for virtual machine
+    workloads.
+    """
+
+    name: str
+    title: str
+    state: str
+    daemon_set: str
+    account: str
+    condition: str
+    section: str = ""
+    deploy: str = ""
+    role: str = ""
+    on_when_nil: bool = True
+    sandbox: bool = False
+
+
+OPERANDS: Final = (
+    Operand(name="features", title="node features", state="node-features", daemon_set="kgpu-node-features",
+            account="kgpu-node-features", condition="NodeFeaturesReady", role="features"),
+    Operand(name="driver", title="driver", state="state-driver", daemon_set="nvidia-driver-daemonset",
+            account="nvidia-driver", condition="DriverReady", section="driver", deploy="driver"),
+    Operand(name="toolkit", title="container toolkit", state="state-container-toolkit",
+            daemon_set="nvidia-container-toolkit-daemonset", account="nvidia-container-toolkit",
+            condition="ToolkitReady", section="toolkit", deploy="container-toolkit", role="toolkit"),
+    Operand(name="validator", title="validator", state="state-operator-validation",
+            daemon_set="nvidia-operator-validator", account="nvidia-operator-validator", condition="ValidatorReady",
+            section="validator", deploy="operator-validator", role="validator"),
+    Operand(name="device-plugin", title="device plugin", state="state-device-plugin",
+            daemon_set="nvidia-device-plugin-daemonset", account="nvidia-device-plugin",
+            condition="DevicePluginReady", section="device_plugin", deploy="device-plugin", role="deviceplugin"),
+    Operand(name="mps", title="MPS control daemon", state="state-mps-control-daemon",
+            daemon_set="nvidia-device-plugin-mps-control-daemon", account="nvidia-device-plugin",
+            condition="MPSReady", section="device_plugin", deploy="device-plugin"),
+    Operand(name="dcgm", title="DCGM", state="state-dcgm", daemon_set="nvidia-dcgm", account="nvidia-dcgm",
+            condition="DCGMReady", section="dcgm", deploy="dcgm"),
+    Operand(name="dcgm-exporter", title="metrics exporter", state="state-dcgm-exporter",
+            daemon_set="nvidia-dcgm-exporter", account="nvidia-dcgm-exporter", condition="DCGMExporterReady",
+            section="dcgm_exporter", deploy="dcgm-exporter"),
+    Operand(name="gfd", title="GPU feature discovery", state="gpu-feature-discovery",
+            daemon_set="gpu-feature-discovery", account="nvidia-gpu-feature-discovery",
+            condition="FeatureDiscoveryReady", section="gfd", deploy="gpu-feature-discovery", role="labels"),
+    Operand(name="mig-manager", title="MIG manager", state="state-mig-manager", daemon_set="nvidia-mig-manager",
+            account="nvidia-mig-manager", condition="MIGManagerReady", section="mig_manager", deploy="mig-manager"),
+    Operand(name="node-status-exporter", title="node status exporter", state="state-node-status-exporter",
+            daemon_set="nvidia-node-status-exporter", account="nvidia-node-status-exporter",
+            condition="NodeStatusExporterReady", section="node_status_exporter", deploy="node-status-exporter",
+            role="node-status", on_when_nil=False),
+)  # fmt: skip
+
+BY_NAME: Final = {operand.name: operand for operand in OPERANDS}
+BY_ROLE: Final = {operand.role: operand for operand in OPERANDS if operand.role}

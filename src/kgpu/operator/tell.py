@@ -1,0 +1,183 @@
+"""Tells people: statuses of ClusterPolicies and NVIDIADrivers, Events, log lines; each only when it is news.
+
+A status is written when it differs from the one that is there, and not more often than twice a second, so that a fleet
+that comes up does not flood its own policy. A decision becomes a log line and, when a person should see it, an Event;
+one that stays true is not told again, and one that comes back is counted up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock
+from kgpu.base.decision import Decision
+from kgpu.base.errors import KubeError
+from kgpu.base.log import log_decision
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.kube import kinds
+from kgpu.kube.events import ClusterEvents, about_node
+from kgpu.kube.port import KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource, version_of
+from kgpu.operator import conditions, seen
+from kgpu.operator.model import Plan
+from kgpu.operator.watching import Watching
+
+log = logging.getLogger(__name__)
+
+NOT_BEFORE: Final = 0.5  # seconds between two writes of one status
+REPEAT_AFTER: Final = 600.0  # seconds until the same decision may become an Event again
+BURST: Final = 25
+REFILL: Final = 2.0  # seconds per further Event
+QUEUE: Final = 500
+_PAUSE: Final = BackoffPolicy(first=0.2, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
+# feed, kind, the plan's statuses
+_STATUSES: Final[tuple[tuple[str, Resource, Callable[[Plan], Mapping[str, Object]]], ...]] = (
+    ("policies", kinds.CLUSTER_POLICIES, lambda plan: plan.policy_status),
+    ("drivers", kinds.NVIDIA_DRIVERS, lambda plan: plan.driver_status),
+)
+
+
+class Statuses:
+    """Writes whole statuses, server-side, under a field manager of their own."""
+
+    def __init__(
+        self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._api = api
+        self._watching = watching
+        self._clock = clock
+        self._count = count
+        self._now = now
+        self._written: dict[tuple[str, str], tuple[str, str, float]] = {}
+        self.again_at: float | None = None
+        """When to come again, None for never."""
+
+    async def write(self, plan: Plan) -> None:
+        """Write what differs. Raises KubeUnreachableError; a refusal is logged, and tried again with the next news."""
+        self.again_at = None
+        for feed, resource, statuses in _STATUSES:
+            live = self._watching.objects(feed)
+            for name, status in sorted(statuses(plan).items()):
+                known = live.get(("", name))
+                if known is not None:
+                    await self._write(resource, name, status, known)
+
+    async def _write(self, resource: Resource, name: str, status: Object, known: Object) -> None:
+        if same(known["value"].status, status):
+            return
+        key, wanted, now = (resource.kind, name), seen.digest(status), self._clock.monotonic()
+        done, version, at = self._written.get(key, ("", "", now - NOT_BEFORE))
+        if (done, version) == (wanted, version_of(known)):
+            return  # the server has its own idea of this status
+        if now < at + NOT_BEFORE:
+            self.again_at = min(self.again_at or at + NOT_BEFORE, at + NOT_BEFORE)
+            return
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        body: Object = {
+            "metadata": {"name": name, "uid": known["metadata"]["uid"]},
+            "status": conditions.stamp(status, stamp),
+        }
+        self._count(f"{resource.kind}/status")
+        try:
+            made = await self._api.apply(
+                resource, body, manager=names.OPERATOR_STATUS_MANAGER, subresource="status"
+            )  # fmt: skip
+        except KubeRefusedError as refused:
+            if refused.code != 404 and not refused.conflict:
+                log.warning("the status of %s/%s: %s", resource.kind, name, refused.one_line())
+            self._written[key] = (wanted, version_of(known), now)
+            return
+        self._written[key] = (wanted, version_of(made), now)
+        await self._watching.learn(resource, made)
+
+
+def same(live: Mapping[str, Any], wanted: Object) -> bool:
+    """True when the live status says what is wanted; what others have added to it does not count."""
+    there = {text(entry.get("type")): entry for entry in map(mapping, items(live.get("conditions")))}
+    return all(live.get(key) == value for key, value in wanted.items() if key != "conditions") and all(
+        there.get(entry["type"]) == entry for entry in items(wanted.get("conditions"))
+    )
+
+
+class Teller:
+    """Log lines and Events of decisions. ``run`` writes the Events."""
+
+    def __init__(self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None]) -> None:
+        self._events = ClusterEvents(api, component=names.OPERATOR_COMPONENT)
+        self._watching = watching
+        self._clock = clock
+        self._count = count
+        self._true: frozenset[Decision] = frozenset()
+        self._told: dict[Decision, float] = {}
+        self._queue: deque[Decision] = deque(maxlen=QUEUE)
+        self._work = asyncio.Event()
+
+    def take(self, decisions: Iterable[Decision]) -> None:
+        """Everything that is true now; what was not true before is told."""
+        true, now = frozenset(decisions), self._clock.monotonic()
+        for decision in sorted(true - self._true, key=lambda one: (one.subject, one.reason, one.what)):
+            log_decision(log, decision)
+            if decision.severity.notable and now - self._told.get(decision, -REPEAT_AFTER) >= REPEAT_AFTER:
+                self._told[decision] = now
+                self._queue.append(decision)
+                self._work.set()
+        self._true = true
+        self._told = {one: at for one, at in self._told.items() if one in true or now - at < REPEAT_AFTER}
+
+    async def run(self) -> None:
+        """Write Events until cancelled, no more than a burst at once; an API server that is away is waited for."""
+        backoff, tokens, at = Backoff(_PAUSE), float(BURST), self._clock.monotonic()
+        while True:
+            while not self._queue:
+                self._work.clear()
+                await self._work.wait()
+            now = self._clock.monotonic()
+            tokens, at = min(float(BURST), tokens + (now - at) / REFILL), now
+            if tokens < 1:
+                await self._clock.sleep(REFILL)
+                continue
+            decision = self._queue[0]
+            try:
+                await self._publish(decision)
+            except KubeUnreachableError:
+                await self._clock.sleep(backoff.next_delay())
+                continue
+            except KubeError as error:
+                log.warning("an Event was not written: %s", error.one_line())
+            backoff.reset()
+            tokens -= 1
+            if self._queue and self._queue[0] is decision:
+                self._queue.popleft()
+
+    async def _publish(self, decision: Decision) -> None:
+        about = self._about(decision.subject)
+        if about is not None:
+            self._count("Event")
+            await self._events.publish(dataclasses.replace(decision, subject=""), about)
+
+    def _about(self, subject: str) -> Object | None:
+        """``Node/<name>``, ``ClusterPolicy/<name>``, ``NVIDIADriver/<name>``; anything else is about the policy."""
+        kind, _, name = subject.partition("/")
+        if kind == "Node" and name:
+            return about_node(name)
+        for feed, resource, _ in _STATUSES:
+            if resource.kind == kind:
+                known = self._watching.objects(feed).get(("", name))
+                return known and _reference(resource, known)
+        policies = sorted(self._watching.objects("policies").items())
+        return _reference(kinds.CLUSTER_POLICIES, policies[0][1]) if policies else None
+
+
+def _reference(resource: Resource, obj: Object) -> Object:
+    metadata = obj["metadata"]
+    return {
+        "apiVersion": resource.api_version, "kind": resource.kind, "name": metadata["name"], "uid": metadata["uid"],
+    }  # fmt: skip

@@ -1,0 +1,99 @@
+"""What a plan says: decisions, which become Events and log lines, and the operator's metrics.
+
+Texts are stable: the same trouble is told in the same words, so that it is told once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.base.errors import UserError
+from kgpu.formats import names
+from kgpu.operator import versions
+from kgpu.operator.labels import WORKLOADS, Rules, is_gpu
+from kgpu.operator.model import Node, Observed, Policy
+from kgpu.operator.survey import Survey
+from kgpu.operator.verdicts import has_feature_labels
+
+OK, NOT_READY, NO_POLICY, BROKEN = 1.0, 0.0, -1.0, -2.0
+"""Values of ``gpu_operator_reconciliation_status``."""
+
+_UPGRADES: Final = {
+    "gpu_operator_nodes_upgrades_done": "upgrade-done",
+    "gpu_operator_nodes_upgrades_failed": "upgrade-failed",
+    "gpu_operator_nodes_upgrades_pending": "upgrade-required",
+}
+_NOT_UPGRADING: Final = frozenset({"", "unknown", *_UPGRADES.values()})
+
+
+def decisions(found: Survey, rules: Rules) -> tuple[Decision, ...]:
+    """Everything there is to tell about a policy in force, each once."""
+    view = found.view
+    subject = f"ClusterPolicy/{view.policy.name}"
+    made = [warned(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
+    made += [_unrendered(name, error, subject) for name, error in found.rendered.errors.items()]
+    made += [
+        warned(f"NVIDIADriver/{name}", "DriverNotReady", why)
+        for name, why in view.lame.items()
+        if f"NVIDIADriver/{name}" not in view.errors
+    ]
+    made += found.summary.decisions
+    made += found.rendered.decisions
+    made += [warned(one.subject or subject, versions.REASON, one.line()) for one in found.findings]
+    made += [_wrong_workload(node, rules) for node in view.gpu_nodes if _has_wrong_workload(node, rules)]
+    return tuple(dict.fromkeys(made))
+
+
+def warned(subject: str, reason: str, message: str) -> Decision:
+    """A warning; what follows ``; to do: `` is the remedy."""
+    what, _, remedy = message.partition("; to do: ")
+    return Decision(
+        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason
+    )  # fmt: skip
+
+
+def plain_metrics(observed: Observed, status: float) -> dict[str, float]:
+    """What can be said without a policy in force."""
+    return {
+        "gpu_operator_gpu_nodes_total": float(sum(map(is_gpu, observed.nodes))),
+        "gpu_operator_reconciliation_status": status,
+        "gpu_operator_reconciliation_has_nfd_labels": float(has_feature_labels(observed.nodes)),
+    }
+
+
+def metrics(found: Survey, rules: Rules, *, ready: bool) -> dict[str, float]:
+    """All of a policy in force; OpenShift's driver toolkit is -1: not there."""
+    view = found.view
+    broken = bool(view.errors) or found.summary.failed
+    states = [node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "") for node in view.gpu_nodes]
+    counts = {name: float(states.count(state)) for name, state in _UPGRADES.items()}
+    return {
+        **plain_metrics(view.observed, BROKEN if broken else OK if ready else NOT_READY),
+        "gpu_operator_driver_auto_upgrade_enabled": float(rules.auto_upgrade),
+        "gpu_operator_openshift_driver_toolkit_enabled": NO_POLICY,
+        **counts,
+        "gpu_operator_nodes_upgrades_in_progress": float(sum(state not in _NOT_UPGRADING for state in states)),
+        "gpu_operator_nodes_upgrades_available": float(states.count("upgrade-required") if rules.auto_upgrade else 0),
+    }
+
+
+def told_ignored(policy: Policy, message: str) -> Decision:
+    """That a policy is not the one in force."""
+    return warned(f"ClusterPolicy/{policy.name}", "Ignored", message)
+
+
+def _unrendered(name: str, error: UserError, policy: str) -> Decision:
+    subject = name if name.startswith("NVIDIADriver/") else policy
+    return Decision.from_error(error, subject=subject, reason="ReconcileFailed")
+
+
+def _has_wrong_workload(node: Node, rules: Rules) -> bool:
+    return rules.sandbox and node.labels.get(names.LABEL_WORKLOAD_CONFIG, rules.workload) not in WORKLOADS
+
+
+def _wrong_workload(node: Node, rules: Rules) -> Decision:
+    value = node.labels[names.LABEL_WORKLOAD_CONFIG]
+    what = f'node {node.name}: the label {names.LABEL_WORKLOAD_CONFIG} is "{value}", so {rules.workload} is used'
+    todo = f"set it to one of {', '.join(WORKLOADS)}, or remove it"
+    return warned(f"Node/{node.name}", "InvalidWorkloadConfig", f"{what}; to do: {todo}")

@@ -1,0 +1,180 @@
+"""The policy as a whole: its state, its pair of conditions and what to tell, from the operands' verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.formats import names
+from kgpu.operator.causes import Cause, View, not_applied
+from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
+from kgpu.operator.judges import NOT_LOOKED_AT, SHOWN, Finding, Verdict, told
+from kgpu.operator.model import Node, Object, Policy
+from kgpu.operator.tables import BY_NAME, OPERANDS, Operand
+
+RECONCILED: Final = "ClusterPolicy is ready as all resources have been successfully reconciled"
+NO_LABELS: Final = "No NFD labels found"
+NO_GPU_NODE: Final = "No GPU node found, watching for new nodes to join the cluster."
+LOOKED_FOR: Final = "looked for " + ", ".join(names.NFD_PCI_NVIDIA) + " = true"
+NVIDIA_VENDOR: Final = "10de"
+EVERY_NODE: Final = 20
+"""Nodes with the same trouble up to which each gets its own Event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """``conditions`` are the pair and one per operand; ``failed``: some objects can't be made or are refused."""
+
+    state: str
+    conditions: tuple[Object, ...]
+    decisions: tuple[Decision, ...] = ()
+    failed: bool = False
+
+
+def summarize(view: View, verdicts: tuple[Verdict, ...], prerequisites: Iterable[Cause] = ()) -> Summary:
+    """Of a policy that is in force."""
+    unmet = tuple(prerequisites)
+    hard = [*((cause, "pre-requisites") for cause in unmet), *_refused(view)]
+    each = tuple(_of_operand(verdict) for verdict in verdicts)
+    bad = [verdict for verdict in verdicts if verdict.holds_up]
+    findings = root_causes(finding for verdict in bad for finding in verdict.findings)
+    decisions = _decisions(view.policy, findings, [cause for cause, _ in hard])
+    own = {name: error for name, error in view.errors.items() if not name.startswith("NVIDIADriver/")}
+    if hard or own:
+        lines = [f"Failed to reconcile {state}: {cause.line()}" for cause, state in hard]
+        lines += [f"Failed to reconcile {_of(name)}: {error.one_line()}" for name, error in own.items()]
+        reason = "PrerequisiteNotMet" if unmet else "ReconcileFailed"
+        return Summary(
+            state=STATE_NOT_READY,
+            conditions=(*failure(reason, "; ".join(lines)), *each),
+            decisions=decisions,
+            failed=True,
+        )
+    if bad:
+        states = " ".join(verdict.operand.state for verdict in bad)
+        extra = told(findings)
+        message = f"ClusterPolicy is not ready; states not ready: [{states}]" + (f"; {extra}" if extra else "")
+        reason = "DriverNotReady" if any(one.operand.name == "driver" for one in bad) else "OperandNotReady"
+        return Summary(state=STATE_NOT_READY, conditions=(*failure(reason, message), *each), decisions=decisions)
+    absent = None if view.gpu_nodes else _no_gpus(view, verdicts)
+    if absent is not None:
+        pair = success(absent.reason, absent.line())
+        decisions = (*decisions, _decision(f"ClusterPolicy/{view.policy.name}", absent))
+    else:
+        pair = success("Reconciled", RECONCILED)
+    return Summary(state=STATE_READY, conditions=(*pair, *each), decisions=decisions)
+
+
+def _no_gpus(view: View, verdicts: tuple[Verdict, ...]) -> Cause:
+    """Why nothing is to be done; the policy is ready all the same, as with the replaced operator."""
+    looked = [node.name for node in view.nodes]
+    more = f" (+{len(looked) - SHOWN} more)" if len(looked) > SHOWN else ""
+    where = f"on {', '.join(looked[:SHOWN])}{more}" if looked else "on no node at all"
+    aside = [note for verdict in verdicts for note in verdict.notes if note.startswith(NOT_LOOKED_AT)]
+    extra = "; ".join(["", *aside])
+    if not has_feature_labels(view.nodes):
+        return Cause(
+            reason="NFDLabelsMissing",
+            text=f"{NO_LABELS}; {LOOKED_FOR} {where}{extra}",
+            remedy="let a node feature discovery run: set the Helm value nfd.enabled, or see why yours labels nothing",
+        )
+    near = _near_miss(view.nodes)
+    return Cause(
+        reason="NoGPUNodes",
+        text=f"{NO_GPU_NODE} {LOOKED_FOR.capitalize()} {where}{extra}{near}",
+        remedy=(
+            "set deviceLabelFields: [vendor] for the pci source of your node feature discovery"
+            if near
+            else "nothing where there are none; otherwise look on the node with: lspci -d 10de:"
+        ),
+    )
+
+
+def _near_miss(nodes: Iterable[Node]) -> str:
+    """A label of an NVIDIA device in a form that is not looked for, as a discovery with other fields writes it."""
+    for node in nodes:
+        for key in sorted(node.labels):
+            if key.startswith(f"{names.NFD_PREFIX}pci-") and NVIDIA_VENDOR in key:
+                return f"; node {node.name} has {key}, which is not one of them"
+    return ""
+
+
+def has_feature_labels(nodes: Iterable[Node]) -> bool:
+    """True when some node feature discovery has labelled some node."""
+    return any(key.startswith(names.NFD_PREFIX) for node in nodes for key in node.labels)
+
+
+def root_causes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Each once, without what only waits where something on the same node, or on all of them, has failed."""
+    every = tuple(dict.fromkeys(findings))
+    failed = {finding.node for finding in every if not finding.cause.passing}
+    return tuple(
+        finding for finding in every if not finding.cause.passing or (finding.node not in failed and "" not in failed)
+    )
+
+
+def _of_operand(verdict: Verdict) -> Object:
+    return condition(verdict.operand.condition, verdict.status, verdict.reason, verdict.message)
+
+
+def _of(name: str) -> str:
+    """The state of what can't be rendered: an operand's, or the agent's."""
+    operand = BY_NAME.get(name)
+    return operand.state if operand is not None else name
+
+
+def _refused(view: View) -> list[tuple[Cause, str]]:
+    """What the API server refuses, with the state that it belongs to."""
+    return [
+        (not_applied(subject, message), _state_of(subject))
+        for subject, message in sorted(view.observed.apply_errors.items())
+    ]
+
+
+_BY_DAEMON_SET: Final[Mapping[str, Operand]] = {operand.daemon_set: operand for operand in OPERANDS}
+
+
+def _state_of(subject: str) -> str:
+    kind, _, name = subject.partition("/")
+    operand = _BY_DAEMON_SET.get(name) if kind == "DaemonSet" else None
+    if operand is None and name.startswith("nvidia-driver-daemonset"):
+        operand = _BY_DAEMON_SET["nvidia-driver-daemonset"]
+    return operand.state if operand is not None else "pre-requisites"
+
+
+# What can't be rendered or is refused is told as such, once, and not by every operand that it keeps from working.
+_TOLD_ELSEWHERE: Final = frozenset({"ReconcileFailed", "ApplyFailed"})
+
+
+def _decisions(policy: Policy, findings: tuple[Finding, ...], hard: Iterable[Cause]) -> tuple[Decision, ...]:
+    """One per cause and node; of what is wrong on many nodes, one that the policy's conditions enlarge upon."""
+    subject = f"ClusterPolicy/{policy.name}"
+    by_reason: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if not finding.cause.passing and finding.cause.reason not in _TOLD_ELSEWHERE:
+            by_reason.setdefault(finding.cause.reason, []).append(finding)
+    made = [_decision(subject, cause) for cause in hard]
+    for reason, same in by_reason.items():
+        made += [_decision(subject, finding.cause) for finding in same if not finding.node]
+        on_nodes = sorted((finding for finding in same if finding.node), key=lambda finding: finding.node)
+        if len(on_nodes) > EVERY_NODE:
+            cause = on_nodes[0].cause
+            what = f"{reason} on more than {EVERY_NODE} nodes, such as: {cause.text}"
+            made.append(
+                Decision(
+                    subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.remedy, reason=reason
+                )
+            )
+        else:
+            made += [_decision(f"Node/{finding.node}", finding.cause) for finding in on_nodes]
+    return tuple(dict.fromkeys(made))
+
+
+def _decision(subject: str, cause: Cause) -> Decision:
+    kind, _, name = subject.partition("/")
+    what = f"node {name}: {cause.text}" if kind == "Node" else cause.text
+    return Decision(
+        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.remedy, reason=cause.reason
+    )

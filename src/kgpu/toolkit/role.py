@@ -1,0 +1,198 @@
+"""The toolkit on a node, for as long as it runs: the CDI spec of this node's GPUs is there and true.
+
+Written at the start and whenever GPUs, MIG devices or the driver change, whole and only when its content differs. A
+driver that can't be read leaves the last spec where it is: what it names may still be in use, and a spec that vanished
+would stop pods that are being started. It is taken away when the policy wants no toolkit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import HostError, HwError, UserError
+from kgpu.base.files import write_atomic
+from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
+from kgpu.base.threads import beside
+from kgpu.formats.cdi import dump_spec
+from kgpu.formats.names import CDI_DIR, CDI_NVIDIA_KIND
+from kgpu.host.driver_files import driver_edits, find_driver_files
+from kgpu.host.root import DriverRoot
+from kgpu.hw.port import Inventory, Reader
+from kgpu.toolkit.config import DEFAULT_STRATEGIES, GenerateConfig
+from kgpu.toolkit.model import Generated
+from kgpu.toolkit.plan import plan_spec
+
+log = logging.getLogger(__name__)
+
+SPEC_NAME: Final = f"{CDI_NVIDIA_KIND.replace('/', '-')}.json"
+CALM_SECONDS: Final = 30.0
+"""How often the hardware is looked at when nothing tells of a change."""
+TROUBLE_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 0.25
+
+
+def _ignore_state(ready: bool, reason: str) -> None:
+    del ready, reason
+
+
+def _ignore_path(path: Path) -> None:
+    del path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolkitContext:
+    """Everything that the role gets from outside.
+
+    ``on_write`` hears of the file whenever it was written. ``on_state(ready, reason)`` hears whether the spec is there.
+    """
+
+    reader: Reader
+    root: DriverRoot
+    report: DecisionSink
+    cdi_dir: Path = Path(CDI_DIR)
+    clock: Clock = field(default_factory=SystemClock)
+    on_state: Callable[[bool, str], None] = _ignore_state
+    on_write: Callable[[Path], None] = _ignore_path
+
+
+async def run(ctx: ToolkitContext) -> None:
+    """Keep the spec true until cancelled."""
+    await _Toolkit(ctx).run()
+
+
+def remove_spec(cdi_dir: Path) -> None:
+    """Take the spec away. Raises HostError."""
+    try:
+        (cdi_dir / SPEC_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise HostError(
+            f"{cdi_dir / SPEC_NAME} can't be removed: {error.strerror}", "a folder that may be written", "remove it"
+        ) from error
+
+
+def make_spec(inventory: Inventory, root: DriverRoot) -> Generated:
+    """The spec for these GPUs and this driver: names by index, by UUID, and ``all``.
+
+    Raises HostError and ConfigError.
+    """
+    files = find_driver_files(root, version=inventory.driver_version)
+    config = GenerateConfig(kind=CDI_NVIDIA_KIND, strategies=DEFAULT_STRATEGIES)
+    edits = driver_edits(root, files)
+    return plan_spec(inventory, edits, config, node=root.device_node, has_node=root.has_node, notes=files.notes)
+
+
+class _Toolkit:
+    def __init__(self, ctx: ToolkitContext) -> None:
+        self._ctx = ctx
+        self._path = ctx.cdi_dir / SPEC_NAME
+        self._key: Hashable = None
+        self._problem = ""
+        self._notes: tuple[str, ...] = ()
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        async with Inotify() as inotify:
+            followers = [
+                asyncio.create_task(self._follow_events(), name="toolkit-events"),
+                asyncio.create_task(self._follow_folder(inotify), name="toolkit-folder"),
+            ]
+            try:
+                await asyncio.sleep(0)  # listening begins before the first look
+                while True:
+                    self._wake.clear()
+                    well = await self._look()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(CALM_SECONDS if well else TROUBLE_SECONDS):
+                            await self._wake.wait()
+                    await self._ctx.clock.sleep(PAUSE_SECONDS)
+            finally:
+                for task in followers:
+                    task.cancel()
+                await asyncio.gather(*followers, return_exceptions=True)
+
+    async def _look(self) -> bool:
+        try:
+            inventory = await self._ctx.reader.inventory()
+            generated = await beside(self._bring_in_line, inventory)
+        except UserError as problem:
+            if problem.one_line() != self._problem:
+                self._problem = problem.one_line()
+                self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
+            self._ctx.on_state(False, self._problem)
+            return False
+        if self._problem:
+            self._ctx.report(
+                Decision(
+                    subject=str(self._path), what="the CDI spec can be written", why="its trouble is over",
+                    reason="CdiWritten",
+                )
+            )  # fmt: skip
+            self._problem = ""
+        if generated is not None:
+            self._tell(generated)
+        self._ctx.on_state(True, str(self._path))
+        return True
+
+    def _bring_in_line(self, inventory: Inventory) -> Generated | None:
+        """The spec when it was written, None when there was nothing to do."""
+        key = _key(inventory, self._ctx.root)
+        if key == self._key and self._path.is_file():
+            return None
+        generated = make_spec(inventory, self._ctx.root)
+        text = dump_spec(generated.spec, "json")
+        try:
+            if not self._path.is_file() or self._path.read_text(encoding="utf-8", errors="replace") != text:
+                write_atomic(self._path, text)
+        except OSError as error:
+            raise HostError(
+                f"the CDI spec {self._path} can't be written: {error.strerror}",
+                "a folder that may be written and that the container runtime reads",
+                "correct --cdi-dir (CDI_DIR), or mount the folder",
+            ) from error
+        self._key = key
+        self._ctx.on_write(self._path)
+        return generated
+
+    def _tell(self, generated: Generated) -> None:
+        log.info("%s: %d devices", self._path, len(generated.spec.devices))
+        if generated.notes != self._notes:
+            self._notes = generated.notes
+            for note in generated.notes:
+                log.info("CDI: %s", note)
+
+    async def _follow_events(self) -> None:
+        while True:
+            with contextlib.suppress(HwError):
+                events = self._ctx.reader.events()
+                try:
+                    async for _event in events:
+                        self._wake.set()
+                finally:
+                    close = getattr(events, "aclose", None)
+                    if close is not None:
+                        await close()
+            await self._ctx.clock.sleep(1.0)
+
+    async def _follow_folder(self, inotify: Inotify) -> None:
+        """Somebody may empty the folder: it is on a file system that does not last."""
+        while True:
+            inotify.watch({nearest_existing(self._ctx.cdi_dir)}, ENTRIES)
+            if await inotify.wait(CALM_SECONDS):
+                self._wake.set()
+
+
+def _key(inventory: Inventory, root: DriverRoot) -> Hashable:
+    """What the spec depends on, so that the driver's files are looked for only when something changed."""
+    devices = tuple(
+        (gpu.uuid, gpu.index, gpu.usable, gpu.mig_enabled, gpu.partitions, tuple(map(root.has_node, gpu.device_nodes)))
+        for gpu in inventory.accelerators
+    )
+    return inventory.driver_version, root, devices

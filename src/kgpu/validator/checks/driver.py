@@ -1,0 +1,196 @@
+"""The driver check: are the driver's files and nodes here, and does the driver have every GPU of the PCI bus?
+
+Causes are looked for in the order in which they hide each other: what holds the GPU, the module, libraries, nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.errors import HwError
+from kgpu.hw.port import Accelerator, Inventory
+from kgpu.validator.look import DriverFacts
+from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, Trouble, failed, of_devices
+
+CTL: Final = "/dev/nvidiactl"
+UVM: Final = "/dev/nvidia-uvm"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A row: something that keeps the whole driver from working, and how it shows. None: it is not this one."""
+
+    name: str
+    find: Callable[[DriverFacts, Inventory | None, HwError | None], Trouble | None]
+
+
+def judge(facts: DriverFacts, inventory: Inventory | None, error: HwError | None) -> CheckResult:
+    """``inventory`` is None when the driver could not be read, and ``error`` then says why."""
+    evidence = tuple(_evidence(facts, inventory))
+    for cause in CAUSES:
+        trouble = cause.find(facts, inventory, error)
+        if trouble is not None:
+            return failed(Check.DRIVER, trouble, evidence=evidence)
+    assert inventory is not None, "the last cause is that there is none"
+    devices = (*(_device(gpu, facts) for gpu in inventory.accelerators), *_not_enumerated(facts, inventory))
+    return of_devices(Check.DRIVER, devices, evidence=evidence, notes=tuple(_notes(facts, inventory)))
+
+
+def gpu_name(gpu: Accelerator) -> str:
+    """How a GPU is called in results."""
+    return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
+
+
+def _evidence(facts: DriverFacts, inventory: Inventory | None) -> Iterator[str]:
+    yield f"driver root {facts.root}"
+    for name, path in facts.libraries.items():
+        yield f"{name}: {path or 'not found'}"
+    if inventory is not None:
+        cuda = f", CUDA {inventory.cuda_version[0]}.{inventory.cuda_version[1]}" if inventory.cuda_version else ""
+        yield f"driver {inventory.driver_version or 'of unknown version'}{cuda}"
+        on_bus = "" if facts.pci is None else f", {len(facts.pci)} on the PCI bus"
+        yield f"{len(inventory.accelerators)} GPUs enumerated{on_bus}"
+    elif facts.module:
+        yield f"kernel module {facts.module}"
+
+
+def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
+    yield from (found.what for found in inventory.findings)
+    if not facts.smi:
+        yield f"nvidia-smi is in none of {', '.join(facts.smi_searched)}; containers will not have it"
+    for gpu in inventory.accelerators:
+        if gpu.mig_pending != gpu.mig_enabled and gpu.mig_capable:
+            yield f"{gpu_name(gpu)}: MIG is to be {'on' if gpu.mig_pending else 'off'} after the next GPU reset"
+        elif gpu.mig_enabled and not gpu.partitions:
+            yield f"{gpu_name(gpu)} is in MIG mode without slices: it offers nothing. Apply a MIG configuration to it"
+        yield from (f"{gpu_name(gpu)}: {found.what}" for found in gpu.findings if gpu.usable)
+
+
+def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
+    trouble = _broken(gpu) or _without_node(gpu, facts)
+    slices = f"{len(gpu.partitions)} MIG devices" if gpu.mig_enabled else ""
+    return DeviceResult(
+        uuid=gpu.uuid,
+        gpu=gpu.uuid,
+        name=gpu_name(gpu),
+        status=Status.FAILED if trouble else Status.PASSED,
+        evidence=tuple(text for text in (gpu.pci_bus_id, slices) if text),
+        trouble=trouble,
+    )
+
+
+def _broken(gpu: Accelerator) -> Trouble | None:
+    if gpu.usable:
+        return None
+    found = gpu.findings[0]
+    return Trouble(what=found.what, expected=found.expected, todo=found.todo)
+
+
+def _without_node(gpu: Accelerator, facts: DriverFacts) -> Trouble | None:
+    missing = [path for path in gpu.device_nodes if path == f"/dev/nvidia{gpu.minor}" and path not in facts.nodes]
+    if not missing:
+        return None
+    return Trouble(
+        what=f"{', '.join(missing)} is not there",
+        expected="the device node of every GPU",
+        todo="run `nvidia-modprobe -c " + str(gpu.minor) + "` on the node",
+    )
+
+
+def _not_enumerated(facts: DriverFacts, inventory: Inventory) -> Iterator[DeviceResult]:
+    known = {gpu.pci_bus_id for gpu in inventory.accelerators}
+    for one in facts.pci or ():
+        if one.address in known or (one.driver and one.driver != "nvidia" and known):
+            continue  # another driver has it on purpose, e.g. vfio-pci for a virtual machine
+        yield DeviceResult(
+            uuid=f"pci:{one.address}",
+            gpu=f"pci:{one.address}",
+            name=f"GPU at {one.address}",
+            status=Status.FAILED,
+            trouble=Trouble(
+                what="it is on the PCI bus, but the driver does not have it",
+                expected="every NVIDIA GPU of the bus among those that the driver enumerates",
+                todo="look for `NVRM` in the kernel log (`dmesg`): firmware, power or a fault of the GPU; then reboot",
+            ),
+        )
+
+
+def _held_by_another(facts: DriverFacts, inventory: Inventory | None, _error: HwError | None) -> Trouble | None:
+    drivers = {one.driver for one in facts.pci or ()}
+    if inventory is not None and inventory.accelerators:
+        return None
+    if "nouveau" in drivers or "nova_core" in drivers:
+        return Trouble(
+            what="the GPUs are held by the kernel's nouveau driver",
+            expected="GPUs bound to the nvidia driver",
+            todo="blacklist nouveau (`options nouveau modeset=0` and `blacklist nouveau` in /etc/modprobe.d), rebuild "
+            "the initramfs and reboot",
+        )
+    if drivers and all(name in {"vfio-pci", "nvgrace_gpu_vfio_pci"} for name in drivers):
+        return Trouble(
+            what="every GPU is bound to vfio-pci, for virtual machines",
+            expected="GPUs bound to the nvidia driver on a node for containers",
+            todo="label the node nvidia.com/gpu.workload.config=container, or leave it to virtual machines",
+        )
+    return None
+
+
+def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError | None) -> Trouble | None:
+    missing = [name for name, path in facts.libraries.items() if not path]
+    if not missing:
+        return None
+    module = (
+        f"the kernel module {facts.module} is loaded, but its libraries are not where they were looked for: "
+        "point the driver root at the folder where the driver is installed or mounted"
+        if facts.module
+        else "install the NVIDIA driver on the node, or let the operator do it (driver.enabled=true)"
+    )
+    said = f" ({error.what})" if error is not None and not any(facts.libraries.values()) and facts.module else ""
+    return Trouble(
+        what=f"{' and '.join(missing)} not found under {facts.root}{said}",
+        expected=f"in one of {', '.join(facts.searched)}",
+        todo=module,
+    )
+
+
+def _unreadable(facts: DriverFacts, inventory: Inventory | None, error: HwError | None) -> Trouble | None:
+    if inventory is not None:
+        return None
+    if error is not None:
+        return Trouble.of(error)
+    return Trouble(what=f"the driver under {facts.root} can't be read", expected="an answer from NVML")
+
+
+def _no_node(facts: DriverFacts, _inventory: Inventory | None, _error: HwError | None) -> Trouble | None:
+    rows = (
+        (CTL, "the driver's control device, without which nothing works", "run `nvidia-modprobe` on the node"),
+        (UVM, "the device without which CUDA does not start", "run `nvidia-modprobe -u -c=0` on the node"),
+    )
+    for path, expected, todo in rows:
+        if path not in facts.nodes:
+            return Trouble(what=f"{path} is not there", expected=expected, todo=todo)
+    return None
+
+
+def _no_gpu(facts: DriverFacts, inventory: Inventory | None, _error: HwError | None) -> Trouble | None:
+    if inventory is None or inventory.accelerators:
+        return None
+    on_bus = len(facts.pci or ())
+    return Trouble(
+        what="the driver has no GPU" + (f", although {on_bus} are on the PCI bus" if on_bus else ""),
+        expected="at least one GPU",
+        todo="look for `NVRM` in the kernel log (`dmesg`); a GPU can be too old or too new for this driver"
+        if on_bus
+        else "is this a GPU node? See `lspci -d 10de:`",
+    )
+
+
+CAUSES: Final = (
+    Cause("held by another driver", _held_by_another),
+    Cause("no libraries", _no_library),
+    Cause("no driver", _unreadable),
+    Cause("no nodes", _no_node),
+    Cause("no GPU", _no_gpu),
+)

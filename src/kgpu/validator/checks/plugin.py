@@ -1,0 +1,53 @@
+"""The plugin check: does the Node show the resources, so that the scheduler can give them away?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kgpu.formats.names import NVIDIA_DOMAIN
+from kgpu.validator.model import Check, CheckResult, Status, Trouble, failed, waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What the Node object says: extended resources of nvidia.com by name, and the container runtime's version."""
+
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    runtime: str = ""
+
+
+class NodeSource(Protocol):
+    """Reads this node's Node object."""
+
+    async def facts(self) -> NodeFacts:
+        """Raises KubeError."""
+        ...
+
+
+def judge(facts: NodeFacts, *, usable: int) -> CheckResult:
+    """``usable`` is the number of devices that passed CUDA."""
+    shown = {name: count for name, count in facts.capacity.items() if name.startswith(f"{NVIDIA_DOMAIN}/") and count}
+    evidence = tuple(f"{name}: {facts.allocatable.get(name, 0)} of {count}" for name, count in sorted(shown.items()))
+    if not shown:
+        return waiting(
+            Check.PLUGIN,
+            Trouble(
+                what="the Node has no nvidia.com resource yet",
+                expected="the device plugin's resources in the Node's capacity",
+                todo="see how the device plugin is: the Node's annotation kgpu.dev/roles, or its log",
+            ),
+        )
+    if not any(facts.allocatable.get(name, 0) for name in shown):
+        return failed(
+            Check.PLUGIN,
+            Trouble(
+                what=f"the Node has {', '.join(sorted(shown))}, but none of it is allocatable",
+                expected=f"devices for the {usable} that passed CUDA",
+                todo="the plugin calls them unhealthy, or it has gone: see its log and the Node's Events",
+            ),
+            evidence=evidence,
+        )
+    return CheckResult(check=Check.PLUGIN, status=Status.PASSED, evidence=evidence)

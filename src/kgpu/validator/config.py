@@ -1,0 +1,81 @@
+"""What the validator is told, and where the driver is for those who read ``driver-ready``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, VALIDATIONS_DIR
+from kgpu.host.root import DriverRoot
+from kgpu.validator.model import Check, Roots
+
+CUDA_SECONDS: Final = 30.0
+"""A first CUDA program on an idle GPU without persistence can take seconds; nothing well takes half a minute."""
+AT_ONCE: Final = 2
+"""A CUDA process takes 100 MB and more beside its GPU, and counts against the agent's memory."""
+
+INTERIM_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``checks`` are made, in order, but for those in ``skip``, which has the reason of each.
+
+    ``cuda_seconds`` is the deadline of one device, ``at_once`` how many are tried side by side, ``interim_seconds`` how
+    often what is known by then is told while some are still being tried. ``host_root`` is the
+    host's ``/`` as this process sees it.
+    """
+
+    checks: tuple[Check, ...] = tuple(Check)
+    folder: Path = Path(VALIDATIONS_DIR)
+    cdi_dirs: tuple[Path, ...] = (Path(CDI_STATIC_DIR), Path(CDI_DIR))
+    skip: Mapping[Check, str] = field(default_factory=dict)
+    cuda_seconds: float = CUDA_SECONDS
+    at_once: int = AT_ONCE
+    interim_seconds: float = INTERIM_SECONDS
+    host_root: Path = Path("/")
+
+
+def choose_checks(words: Iterable[str]) -> tuple[Check, ...]:
+    """The checks that the words name, in order; all of them for none. Raises ConfigError."""
+    names = [word.strip() for text in words for word in text.split(",") if word.strip()]
+    known = {str(check): check for check in Check}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(
+                f'there is no check "{name}"' + (f"; {hint}" if hint else ""),
+                f"one or more of: {', '.join(known)}",
+                "correct it",
+            )
+    return tuple(check for name, check in known.items() if name in names or not names)
+
+
+def skipped_checks(env: Mapping[str, str], *, toolkit: bool) -> dict[Check, str]:
+    """What this node's validator is told to leave out.
+
+    ``toolkit``: something on this node writes CDI specs. Variables of one check have its name before a dot; the
+    replaced program leaves CUDA out with ``WITH_WORKLOAD=false`` for it.
+    """
+    found: dict[Check, str] = {}
+    if not toolkit:
+        found[Check.TOOLKIT] = "the toolkit is not enabled on this node"
+    if env.get(f"{Check.CUDA}.WITH_WORKLOAD", "").lower() == "false":
+        found[Check.CUDA] = "WITH_WORKLOAD=false leaves it out"
+    return found
+
+
+def roots_of(root: DriverRoot, host_root: Path) -> Roots:
+    """The host's own driver, or one that a container has installed; paths there and here."""
+    host_driver = root.files.host == "/" or root.files.here in {Path("/"), host_root}
+    return Roots(
+        host_driver=host_driver,
+        driver="/" if host_driver else root.files.host,
+        driver_here=str(root.files.here),
+        dev=root.dev.host,
+        dev_here=str(root.dev.here),
+    )

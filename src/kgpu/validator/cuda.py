@@ -1,0 +1,276 @@
+"""Runs ``cuda_child`` for one device, with a deadline: whatever the driver does, an ``Outcome`` comes back in time.
+
+A child that does not end when it is killed is held by the driver in the kernel. It is kept in mind and no second one is
+started for its device: a GPU that swallows processes gets one, not one per minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from kgpu.base.threads import beside
+from kgpu.formats.names import ENV_HW_STATE
+from kgpu.host.driver_files import LIBRARY_DIRS
+from kgpu.host.root import DriverRoot
+
+CUDA_LIBRARY: Final = "libcuda.so.1"
+# What libcuda opens by bare name when it compiles PTX; loaded by path first, so that a driver root's own are found
+# without a library path, which would bring the root's C library along.
+HELPERS: Final = ("libnvidia-gpucomp.so.", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1")
+_BOOT: Final = (
+    "import sys;sys.path[:]=sys.argv[1].split(':');"
+    "from kgpu.validator.cuda_child import main;sys.exit(main(sys.argv[2:]))"
+)
+_REAP_S: Final = 1.0
+_MAX_OUTPUT: Final = 1 << 16
+_MAX_STRAY: Final = 2000
+_STEP_WORDS: Final = {"load": "loading libcuda.so.1", "compare": "comparing the sum"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One run. ``step`` is the driver call that failed or hung (``load``, ``compare``: ours), ``code`` its CUresult.
+
+    ``signal`` names what killed the child, "" when nothing did; ``hung`` and ``held`` say that it did not answer in
+    ``deadline`` seconds, and that it could not even be killed. ``text`` is the driver's own words.
+    """
+
+    passed: bool = False
+    name: str = ""
+    cuda: tuple[int, int] | None = None
+    compute_mode: int = 0
+    elements: int = 0
+    seconds: float = 0.0
+    step: str = ""
+    code: int = 0
+    code_name: str = ""
+    text: str = ""
+    signal: str = ""
+    hung: bool = False
+    held: bool = False
+    deadline: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def step_words(self) -> str:
+        """The step for people."""
+        return _STEP_WORDS.get(self.step, self.step) or "starting"
+
+
+class CudaRunner(Protocol):
+    """Adds vectors on one device."""
+
+    async def run(self, uuid: str, *, deadline: float) -> Outcome:
+        """Never raises for what the driver does, and returns within a little more than ``deadline`` seconds."""
+        ...
+
+
+@dataclass
+class MemoryCuda:
+    """The fake: answers what ``outcomes`` has for a uuid, otherwise that it passed. ``runs`` are those asked for."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
+
+    async def run(self, uuid: str, *, deadline: float) -> Outcome:
+        self.runs.append(uuid)
+        await asyncio.sleep(0)
+        return self.outcomes.get(uuid) or Outcome(passed=True, name="Test GPU", elements=50_000, deadline=deadline)
+
+
+def find_cuda(root: DriverRoot) -> tuple[str, tuple[str, ...]]:
+    """The real path of libcuda.so.1 as this process opens it ("" when it is not there), and of its helpers."""
+    tree = root.files
+    for folder in LIBRARY_DIRS:
+        found = tree.resolve(f"{folder}/{CUDA_LIBRARY}")
+        if found is None or not tree.local(found).is_file():
+            continue
+        helpers = [tree.resolve(f"{folder}/{name}") for stem in HELPERS for name in _named(tree.names(folder), stem)]
+        return str(tree.local(found)), tuple(str(tree.local(one)) for one in helpers if one)
+    return "", ()
+
+
+def _named(names: Sequence[str], stem: str) -> list[str]:
+    return [name for name in names if name == stem or (stem.endswith(".") and name.startswith(stem))]
+
+
+class ChildCuda:
+    """The real one. ``command`` stands in for the child in tests; ``env`` is what the child gets beside the device."""
+
+    def __init__(
+        self,
+        root: DriverRoot,
+        *,
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self._root = root
+        self._env = dict(os.environ if env is None else env)
+        self._command = command
+        self._held: dict[str, subprocess.Popen[bytes]] = {}
+
+    async def run(self, uuid: str, *, deadline: float) -> Outcome:
+        former = self._held.get(uuid)
+        if former is not None and former.poll() is None:
+            return Outcome(hung=True, held=True, deadline=deadline, text=f"process {former.pid} is still held")
+        self._held.pop(uuid, None)
+        begin = time.monotonic()
+        try:
+            process, reader, writer = await self._start(uuid)
+        except OSError as error:
+            return Outcome(step="load", text=f"the check's process can't be started: {error}", deadline=deadline)
+        raw, hung = b"", False
+        try:
+            async with asyncio.timeout(deadline):
+                while len(raw) < _MAX_OUTPUT and (more := await reader.read(_MAX_OUTPUT)):
+                    raw += more
+        except TimeoutError:
+            hung = True
+        except OSError:
+            pass
+        finally:
+            writer.transport.abort()
+            ended = await _end(process, wait=not hung)
+            if not ended:
+                self._held[uuid] = process
+        return read_outcome(
+            raw,
+            hung=hung,
+            held=not ended,
+            returncode=process.returncode,
+            seconds=time.monotonic() - begin,
+            deadline=deadline,
+        )
+
+    async def _start(self, uuid: str) -> tuple[subprocess.Popen[bytes], asyncio.StreamReader, asyncio.StreamWriter]:
+        library, helpers = await beside(find_cuda, self._root)
+        ours, theirs = socket.socketpair()
+        env = {
+            **self._env,
+            "CUDA_VISIBLE_DEVICES": uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_CACHE_DISABLE": "1",  # nothing is written to the home folder
+        }
+        if (state := self._root.state_file) is not None:
+            env[ENV_HW_STATE] = str(self._root.files.local(state))
+        seed = random.randrange(1, 4096)  # so that an earlier run's sum is wrong  # noqa: S311
+        arguments = [str(theirs.fileno()), str(os.getpid()), str(seed), library or CUDA_LIBRARY, *helpers]
+        command = self._command or [sys.executable, "-S", "-E", "-c", _BOOT, ":".join(sys.path)]
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 - returns after the exec
+                [*command, *arguments],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=theirs.fileno(),
+                stderr=theirs.fileno(),
+                pass_fds=(theirs.fileno(),),
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        return process, reader, writer
+
+
+async def _end(process: subprocess.Popen[bytes], *, wait: bool) -> bool:
+    """Let the process end, or kill it; False when the driver holds it even then."""
+    loop = asyncio.get_running_loop()
+    for patience in (_REAP_S if wait else 0.0, _REAP_S):
+        end = loop.time() + patience
+        while process.poll() is None and loop.time() < end:  # noqa: ASYNC110 - a process gives no event
+            await asyncio.sleep(0.005)
+        if process.poll() is None:
+            process.kill()
+    return process.poll() is not None
+
+
+def read_outcome(
+    raw: bytes, *, hung: bool, held: bool, returncode: int | None, seconds: float, deadline: float
+) -> Outcome:
+    """What the child's output means. Lines that are none of its frames (the driver's own messages) are kept as text."""
+    facts: dict[str, Any] = {}
+    passed: dict[str, Any] | None = None
+    error: dict[str, Any] = {}
+    step, notes, stray = "", [], ""
+    for line in raw.decode(errors="replace").splitlines():
+        frame = _frame(line)
+        if frame is None:
+            stray = f"{stray} {line.strip()}".strip()[:_MAX_STRAY]
+            continue
+        step = _text(frame.get("step")) or step
+        if note := _text(frame.get("note")):
+            notes.append(note)
+        facts = _dict(frame.get("facts")) or facts
+        passed = _dict(frame.get("passed")) or passed
+        error = _dict(frame.get("error")) or error
+    cuda = _number(facts.get("cuda"))
+    killed = signal_name(returncode) if not hung else ""
+    return Outcome(
+        passed=bool(passed) and not hung and returncode == 0,
+        name=_text(facts.get("name")),
+        cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,
+        compute_mode=_number(facts.get("compute_mode")),
+        elements=_number((passed or {}).get("elements")),
+        seconds=seconds,
+        step=_text(error.get("step")) or step,
+        code=_number(error.get("code")),
+        code_name=_text(error.get("name")),
+        text=_text(error.get("text")) or stray,
+        signal=killed,
+        hung=hung,
+        held=held,
+        deadline=deadline,
+        notes=tuple(notes),
+    )
+
+
+def signal_name(returncode: int | None) -> str:
+    """``SIGSEGV`` for -11, "" for an exit code."""
+    if returncode is None or returncode >= 0:
+        return ""
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-returncode).name
+    return f"signal {-returncode}"
+
+
+def _frame(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return " ".join(value.split())[:_MAX_STRAY] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else 0
+
+
+def path_of(root: DriverRoot) -> Path | None:
+    """Where libcuda.so.1 of this driver root is, None when it isn't there."""
+    library, _ = find_cuda(root)
+    return Path(library) if library else None

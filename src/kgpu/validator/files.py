@@ -1,0 +1,193 @@
+"""The folder ``/run/nvidia/validations``: files that others wait for, reasons beside them, and the whole report.
+
+Names and ``driver-ready`` (KEY=value, to be sourced by a shell) are the replaced program's; ``<check>-not-ready`` says
+why, ``kgpu-validation.json`` says everything. Promises: a reader sees a whole file or none; nothing that was put into
+the folder (links, pipes, folders, other users' files) makes a write go elsewhere, a read hang, or a claim be believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kgpu.base.errors import HostError
+from kgpu.validator.model import Check, Report, Roots
+
+REPORT: Final = "kgpu-validation.json"
+FORMAT: Final = 1
+MAX_REPORT: Final = 4 << 20
+DRIVER_KEYS: Final = (
+    ("IS_HOST_DRIVER", "host_driver"),
+    ("NVIDIA_DRIVER_ROOT", "driver"),
+    ("DRIVER_ROOT_CTR_PATH", "driver_here"),
+    ("NVIDIA_DEV_ROOT", "dev"),
+    ("DEV_ROOT_CTR_PATH", "dev_here"),
+)
+
+
+class _Document(msgspec.Struct, frozen=True):
+    format: int
+    report: Report
+
+
+_DECODER: Final = msgspec.json.Decoder(_Document)
+
+
+def ready(check: Check) -> str:
+    """The file that says that a check passed."""
+    return f"{check}-ready"
+
+
+def not_ready(check: Check) -> str:
+    """The file that says why it did not."""
+    return f"{check}-not-ready"
+
+
+OURS: Final = (REPORT, *(name(check) for check in Check for name in (ready, not_ready)))
+
+
+def driver_ready_text(roots: Roots) -> str:
+    """What a shell may source: every value is quoted where that is needed."""
+    values = ((key, getattr(roots, name)) for key, name in DRIVER_KEYS)
+    return "".join(f"{key}={_word(value)}\n" for key, value in values)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+
+
+def parse_driver_ready(text: str) -> dict[str, str]:
+    """The keys of such a file; lines that are no KEY=value are left out, as a shell's comment would be."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.strip().partition("=")
+        if not equals or not key.isidentifier():
+            continue
+        with contextlib.suppress(ValueError):
+            found[key] = "".join(shlex.split(value))
+    return found
+
+
+def encode_report(report: Report) -> bytes:
+    """The same report is always the same bytes."""
+    raw = msgspec.json.encode(_Document(format=FORMAT, report=report), order="sorted")
+    return msgspec.json.format(raw, indent=1) + b"\n"
+
+
+def decode_report(raw: bytes) -> Report | None:
+    """None for whatever is no report of this format."""
+    try:
+        document = _DECODER.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return document.report if document.format == FORMAT else None
+
+
+class Folder:
+    """The folder, opened anew for each call: whoever empties ``/run`` or makes it again is followed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str, limit: int = MAX_REPORT) -> bytes | None:
+        """A file's content; None when it isn't there, is no plain file of root's or ours, or is larger."""
+        try:
+            with self._open() as folder:
+                return _read(folder, name, limit)
+        except (OSError, HostError):
+            return None
+
+    def report(self) -> Report | None:
+        """The report that is there, None without one that can be believed."""
+        raw = self.read(REPORT)
+        return None if raw is None else decode_report(raw)
+
+    def exists(self, name: str) -> bool:
+        """Whether a file of that name counts as there."""
+        return self.read(name) is not None
+
+    def apply(self, files: Mapping[str, bytes | None]) -> bool:
+        """Bring the files in line, None for those that have to go. True when something changed. Raises HostError.
+
+        What has to go goes first: nobody may see a ``ready`` beside the news that takes it back.
+        """
+        changed = False
+        try:
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with self._open() as folder:
+                for name, content in sorted(files.items(), key=lambda item: item[1] is not None):
+                    changed |= _remove(folder, name) if content is None else _write(folder, name, content)
+        except OSError as error:
+            raise HostError(
+                f"the results can't be written to {self.path}: {error.strerror or error}",
+                "a folder that may be written, which pods that wait for the driver read",
+                f"look at what is in {self.path} on the node; mount /run/nvidia writable",
+            ) from error
+        return changed
+
+    def clear(self) -> None:
+        """Remove every file of ours. Raises HostError."""
+        if self.path.is_dir():
+            self.apply(dict.fromkeys(OURS))
+
+    @contextlib.contextmanager
+    def _open(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _read(folder: int, name: str, limit: int) -> bytes | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    fd = os.open(name, flags, dir_fd=folder)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in {0, os.geteuid()} or status.st_size > limit:
+            return None
+        data = b""
+        while len(data) <= limit and (more := os.read(fd, limit + 1 - len(data))):
+            data += more
+        return data if len(data) <= limit else None
+    finally:
+        os.close(fd)
+
+
+def _remove(folder: int, name: str) -> bool:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    except IsADirectoryError:
+        os.rmdir(name, dir_fd=folder)
+    return True
+
+
+def _write(folder: int, name: str, content: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        if _read(folder, name, len(content)) == content:
+            return False
+    temporary = f".{name}.{secrets.token_hex(6)}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    try:
+        with os.fdopen(fd, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fchmod(out.fileno(), 0o644)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.rmdir(name, dir_fd=folder)  # an empty folder in a file's place would stop the rename
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    return True

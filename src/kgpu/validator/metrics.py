@@ -1,0 +1,102 @@
+"""The replaced node-status exporter's metrics, from the validator's folder: names, labels and -1 for "unknown" kept.
+
+Whoever scrapes gets what the files say at that moment; there is nothing to poll, and nothing here touches a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.validator.files import Folder, ready
+from kgpu.validator.model import Check, Report, Status
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was read: which files are there, the report (None without one), when the exporter became ready."""
+
+    present: frozenset[str]
+    report: Report | None
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A row: name, help, and the value of what was seen."""
+
+    name: str
+    help: str
+    value: Callable[[Seen], float]
+
+
+def _present(check: Check) -> Callable[[Seen], float]:
+    return lambda seen: float(ready(check) in seen.present)
+
+
+def _passed(check: Check) -> Callable[[Seen], float]:
+    def value(seen: Seen) -> float:
+        result = seen.report.result(check) if seen.report else None
+        return float(result is not None and result.status is Status.PASSED)
+
+    return value
+
+
+def _success(check: Check) -> Callable[[Seen], float]:
+    return lambda seen: dict(seen.report.times).get(str(check), 0.0) if seen.report else 0.0
+
+
+def _devices(seen: Seen) -> float:
+    """Allocatable devices, from what the plugin check saw; -1 while it has not passed."""
+    result = seen.report.result(Check.PLUGIN) if seen.report else None
+    if result is None or result.status is not Status.PASSED:
+        return -1.0
+    counts = [line.rpartition(": ")[2].partition(" ")[0] for line in result.evidence]
+    return float(sum(int(count) for count in counts if count.isdecimal())) if counts else -1.0
+
+
+METRICS: Final = (
+    Metric("gpu_operator_node_metrics_ready_ts_seconds", "When these metrics became available, in seconds since the "
+           "epoch", lambda seen: seen.since),
+    Metric("gpu_operator_node_driver_ready", "1 when the driver check is ready on this node", _present(Check.DRIVER)),
+    Metric("gpu_operator_node_toolkit_ready", "1 when the toolkit check is ready on this node",
+           _present(Check.TOOLKIT)),
+    Metric("gpu_operator_node_cuda_ready", "1 when the CUDA check is ready on this node", _present(Check.CUDA)),
+    Metric("gpu_operator_node_plugin_ready", "1 when the device plugin check is ready on this node",
+           _present(Check.PLUGIN)),
+    Metric("gpu_operator_node_driver_validation", "1 when every GPU passed the last driver check",
+           _passed(Check.DRIVER)),
+    Metric("gpu_operator_node_driver_validation_last_success_ts_seconds", "When the driver check last became good, in "
+           "seconds since the epoch", _success(Check.DRIVER)),
+    Metric("gpu_operator_node_device_plugin_devices_total", "Devices that the Node has allocatable, -1 when unknown",
+           _devices),
+    Metric("gpu_operator_node_device_plugin_validation_last_success_ts_seconds", "When the device plugin check last "
+           "became good, in seconds since the epoch", _success(Check.PLUGIN)),
+    Metric("gpu_operator_nvidia_pci_devices_total", "NVIDIA GPUs on the PCI bus, -1 when unknown",
+           lambda seen: float(seen.report.pci_devices) if seen.report else -1.0),
+)  # fmt: skip
+
+
+def look(folder: Path, *, since: float) -> Seen:
+    """Read the folder."""
+    files = Folder(folder)
+    names = (ready(check) for check in Check)
+    return Seen(present=frozenset(name for name in names if files.exists(name)), report=files.report(), since=since)
+
+
+def render(seen: Seen, node: str) -> str:
+    """Prometheus' text format."""
+    label = f'{{node="{node.translate(_ESCAPES)}"}}'
+    lines: list[str] = []
+    for metric in METRICS:
+        lines += [
+            f"# HELP {metric.name} {metric.help}",
+            f"# TYPE {metric.name} gauge",
+            f"{metric.name}{label} {metric.value(seen):.17g}",
+        ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,200 @@
+"""Decides what follows from results: which files there are, what the Node says, what is told, when to look again. Pure.
+
+Read this first: the checks' own rules are in ``checks/``, what a device's result stands for is ``model``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.hw.port import Inventory
+from kgpu.validator import files
+from kgpu.validator.checks.cuda import Target, targets
+from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, waiting
+
+CALM_SECONDS: Final = 60.0
+"""How often everything but CUDA is looked at when all is well."""
+PATIENCE: Final[Mapping[Check, float]] = {Check.TOOLKIT: 30.0, Check.PLUGIN: 150.0}
+"""Seconds after which something that does not come is called a failure; 150 is the replaced program's."""
+MAX_MESSAGE: Final = 1000
+NEEDS: Final[Mapping[Check, tuple[Check, ...]]] = {
+    Check.DRIVER: (),
+    Check.TOOLKIT: (Check.DRIVER,),
+    Check.CUDA: (Check.DRIVER,),
+    Check.PLUGIN: (Check.DRIVER, Check.TOOLKIT, Check.CUDA),
+}
+"""What a check needs to be ready first; the last row is also what the device plugin waits for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """The Node's condition ``kgpu.dev/Validated``."""
+
+    status: str
+    reason: str
+    message: str
+
+
+def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult | None:
+    """The result of a check that can't be made yet; None when it can."""
+    for need in NEEDS[check]:
+        result = results.get(need)
+        if result is not None and not result.ready:
+            said = result.trouble.what if result.trouble else str(result.status)
+            return waiting(
+                check,
+                Trouble(what=f"the {need} check comes first ({said})", expected=f"{need} ready", todo=f"see {need}"),
+            )
+    return None
+
+
+def impatient(result: CheckResult, waited: float) -> CheckResult:
+    """A check that waits for too long has failed. ``waited`` in seconds."""
+    limit = PATIENCE.get(result.check)
+    if result.status is not Status.WAITING or limit is None or waited < limit:
+        return result
+    devices = tuple(
+        replace(one, status=Status.FAILED) if one.status is Status.WAITING else one for one in result.devices
+    )
+    return replace(result, status=Status.FAILED, devices=devices)
+
+
+def to_run(
+    inventory: Inventory, known: Mapping[str, DeviceResult], due: Mapping[str, float], now: float
+) -> list[Target]:
+    """The devices to run CUDA on: those without a result, and those that did not pass and are due again."""
+    return [
+        one
+        for one in targets(inventory)
+        if one.uuid not in known or (known[one.uuid].status is not Status.PASSED and now >= due.get(one.uuid, now))
+    ]
+
+
+def still_known(inventory: Inventory, known: Mapping[str, DeviceResult]) -> dict[str, DeviceResult]:
+    """Results of devices that are still there and usable: one that was lost meanwhile has to prove itself again."""
+    there = {one.uuid for one in targets(inventory)}
+    return {uuid: result for uuid, result in known.items() if uuid in there}
+
+
+def files_of(report: Report) -> dict[str, bytes | None]:
+    """Every file of ours, None for those that must not be there."""
+    wanted: dict[str, bytes | None] = dict.fromkeys(files.OURS)
+    for result in report.results:
+        if result.ready:
+            text = files.driver_ready_text(report.roots) if result.check is Check.DRIVER else ""
+            wanted[files.ready(result.check)] = text.encode()
+        else:
+            wanted[files.not_ready(result.check)] = f"{result.reason() or result.status}\n".encode()
+    wanted[files.REPORT] = files.encode_report(report)
+    return wanted
+
+
+def condition_of(report: Report) -> Condition:
+    """True: everything passed; False: something failed; Unknown: not known yet."""
+    bad = [one for one in report.results if one.status is Status.FAILED]
+    open_ = [one for one in report.results if one.status is Status.WAITING]
+    for status, found in (("False", bad), ("Unknown", open_)):
+        if found:
+            first = found[0]
+            some = first.ready and first.status is Status.FAILED
+            word = "DevicesFailed" if some else "Failed" if first.status is Status.FAILED else "Pending"
+            return Condition(
+                status=status,
+                reason=f"{str(first.check).capitalize()}{word}",
+                message=_cut("; ".join([f"{first.check}: {first.reason() or 'not known yet'}", *_facts(first)])),
+            )
+    if not report.results:
+        return Condition(status="Unknown", reason="Validating", message="no check has been made yet")
+    said = "; ".join(fact for one in report.results for fact in _facts(one)[-1:])
+    return Condition(status="True", reason="Validated", message=_cut(f"every check passed: {said}"))
+
+
+def _facts(result: CheckResult) -> list[str]:
+    found = [*result.evidence]
+    found += [text for one in result.failed_devices for text in one.evidence]
+    return found
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+
+
+def summary(report: Report) -> tuple[bool, str]:
+    """Whether work can be given to this node, and one line for the role's state."""
+    for result in report.results:
+        if not result.ready:
+            return False, f"{result.check}: {result.reason() or 'not known yet'}"
+    partly = [f"{one.check}: {one.reason()}" for one in report.results if one.status is Status.FAILED]
+    if partly:
+        return True, "; ".join(partly)
+    cuda = report.result(Check.CUDA)
+    return bool(report.results), (cuda.evidence[-1] if cuda and cuda.evidence else "")
+
+
+def decisions(old: Report, new: Report) -> Iterator[Decision]:
+    """What has changed and a person should hear of. A wait is only told once it has become a failure."""
+    for result in new.results:
+        before = old.result(result.check)
+        yield from _check_news(before, result)
+        known = {one.uuid: one for one in before.devices} if before else {}
+        for device in result.devices:
+            yield from _device_news(result.check, known.get(device.uuid), device)
+
+
+def _word(check: Check) -> str:
+    return str(check).capitalize()
+
+
+def _check_news(before: CheckResult | None, now: CheckResult) -> Iterator[Decision]:
+    was = before.trouble if before and before.status is Status.FAILED else None
+    if now.status is Status.FAILED and now.trouble is not None and now.trouble != was:
+        yield Decision(
+            subject=str(now.check), what=f"the {now.check} check failed", why=now.trouble.what, evidence=now.evidence,
+            severity=Severity.ERROR, remedy=now.trouble.todo, reason=f"{_word(now.check)}Failed",
+        )  # fmt: skip
+    if now.status is Status.PASSED and (before is None or before.status is not Status.PASSED):
+        bad = before is not None and before.status is Status.FAILED
+        yield Decision(
+            subject=str(now.check), what=f"the {now.check} check passed", why="everything that it looks at is in order",
+            evidence=(*now.evidence, *now.notes), reason="ValidationPassed" if bad else "CheckPassed",
+        )  # fmt: skip
+
+
+def _device_news(check: Check, before: DeviceResult | None, now: DeviceResult) -> Iterator[Decision]:
+    if now.status is Status.FAILED and now.trouble and (before is None or before.trouble != now.trouble):
+        yield Decision(
+            subject=now.uuid, what=f"{now.name} failed the {check} check", why=now.trouble.what, evidence=now.evidence,
+            severity=Severity.ERROR, remedy=now.trouble.todo, reason=f"{_word(check)}Failed",
+        )  # fmt: skip
+    elif now.status is Status.PASSED and before is not None and before.status is Status.FAILED:
+        yield Decision(
+            subject=now.uuid, what=f"{now.name} passes the {check} check again", why="its trouble is over",
+            evidence=now.evidence, reason="ValidationPassed",
+        )  # fmt: skip
+    elif now.status is Status.SKIPPED and (before is None or before.status is not Status.SKIPPED):
+        yield Decision(
+            subject=now.uuid, what=f"{now.name} was not tried in the {check} check", why="; ".join(now.evidence),
+            reason="CheckSkipped",
+        )  # fmt: skip
+
+
+def restorable(former: Report | None, *, boot: str, driver_version: str) -> dict[str, DeviceResult]:
+    """CUDA results of an earlier run of this program that still hold: same boot, same driver."""
+    if former is None or not boot or (former.boot, former.driver_version) != (boot, driver_version):
+        return {}
+    result = former.result(Check.CUDA)
+    return {one.uuid: one for one in result.devices if one.good} if result else {}
+
+
+def successes(old: Report, results: Iterable[CheckResult], now: float) -> tuple[tuple[str, float], ...]:
+    """When each check last turned from anything else to passed, in whole seconds since the epoch."""
+    times = dict(old.times)
+    for result in results:
+        before = old.result(result.check)
+        if result.status is Status.PASSED and (before is None or before.status is not Status.PASSED):
+            times[str(result.check)] = float(int(now))
+    return tuple(sorted(times.items()))

@@ -1,0 +1,116 @@
+"""The Node as the validator uses it: writes the condition ``kgpu.dev/Validated``, reads resources and runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from kgpu.base.errors import KubeError
+from kgpu.formats.names import NVIDIA_DOMAIN, VALIDATED_CONDITION, VALIDATOR_FIELD_MANAGER
+from kgpu.kube.port import NODES, KubeApi, Object
+from kgpu.validator.checks.plugin import NodeFacts
+from kgpu.validator.plan import Condition
+
+_MAX_COUNT: Final = 1 << 40
+
+
+class ConditionPublisher(Protocol):
+    """Writes this node's condition."""
+
+    async def publish(self, condition: Condition) -> None:
+        """Raises KubeError."""
+        ...
+
+
+@dataclass
+class MemoryNode:
+    """The fake of both ports: keeps what was published, answers ``node``; ``refuse`` makes both fail."""
+
+    node: NodeFacts = field(default_factory=NodeFacts)
+    published: list[Condition] = field(default_factory=list)
+    refuse: KubeError | None = None
+
+    async def publish(self, condition: Condition) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.published.append(condition)
+
+    async def facts(self) -> NodeFacts:
+        if self.refuse is not None:
+            raise self.refuse
+        return self.node
+
+
+class NodeObject:
+    """Both ports over the API server: server-side apply on the Node's status, so that exactly our condition is ours."""
+
+    def __init__(self, api: KubeApi, *, node: str, now: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._node = node
+        self._now = now
+
+    async def publish(self, condition: Condition) -> None:
+        """``lastTransitionTime`` is kept while the status stays the same, whoever wrote it."""
+        known = _condition(await self._object())
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        same = known.get("status") == condition.status and isinstance(known.get("lastTransitionTime"), str)
+        row = {
+            "type": VALIDATED_CONDITION,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastHeartbeatTime": stamp,
+            "lastTransitionTime": known["lastTransitionTime"] if same else stamp,
+        }
+        await self._apply([row])
+
+    async def withdraw(self) -> None:
+        """Remove the condition. Raises KubeError."""
+        await self._apply([])
+
+    async def facts(self) -> NodeFacts:
+        """What the Node shows. Raises KubeError."""
+        status = _dict((await self._object()).get("status"))
+        runtime = _dict(status.get("nodeInfo")).get("containerRuntimeVersion")
+        return NodeFacts(
+            capacity=_counts(status.get("capacity")),
+            allocatable=_counts(status.get("allocatable")),
+            runtime=runtime if isinstance(runtime, str) else "",
+        )
+
+    async def _object(self) -> Object:
+        found = await self._api.get(NODES, self._node)
+        if found is None:
+            raise KubeError(
+                f"the cluster has no Node {self._node}",
+                "this node's Node object",
+                "give the Node's name in --node-name (NODE_NAME)",
+            )
+        return found
+
+    async def _apply(self, conditions: list[Object]) -> None:
+        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
+        if conditions:  # a manager that names nothing at all is forgotten by the API server
+            node["status"] = {"conditions": conditions}
+        await self._api.apply(NODES, node, manager=VALIDATOR_FIELD_MANAGER, subresource="status")
+
+
+def _condition(node: Object) -> Mapping[str, Any]:
+    rows = _dict(node.get("status")).get("conditions")
+    every = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return next((row for row in every if row.get("type") == VALIDATED_CONDITION), {})
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _counts(value: object) -> dict[str, int]:
+    """Extended resources of nvidia.com: whole numbers, as strings."""
+    return {
+        name: min(int(count), _MAX_COUNT)
+        for name, count in _dict(value).items()
+        if name.startswith(f"{NVIDIA_DOMAIN}/") and isinstance(count, str) and count.isdecimal() and count.isascii()
+    }

@@ -1,0 +1,422 @@
+"""The validator's loop over injected ports: look, judge, write files, tell; again when something changes.
+
+Promises: nothing it calls holds up the loop, neither a driver nor a disk nor an API server; a device that hangs or
+crashes the test is a result; results of an earlier run of the same boot and driver hold until there are new ones, so
+that restarting this program takes nothing away; after a reboot or with another driver nothing old is left standing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink
+from kgpu.base.errors import HostError, HwError, KubeError, UserError
+from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.threads import beside
+from kgpu.host.root import DriverRoot
+from kgpu.hw.port import Inventory, Reader
+from kgpu.validator import plan
+from kgpu.validator.checks import cuda, driver, plugin, toolkit
+from kgpu.validator.checks.plugin import NodeFacts, NodeSource
+from kgpu.validator.config import Settings, roots_of
+from kgpu.validator.cuda import CudaRunner
+from kgpu.validator.files import Folder
+from kgpu.validator.look import CdiFacts, DriverFacts, look_at_driver, look_at_specs
+from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, failed, skipped, waiting
+from kgpu.validator.plan import Condition
+from kgpu.validator.publish import ConditionPublisher
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY: Final = BackoffPolicy(first=2.0, cap=60.0, factor=2.0, jitter=0.2)
+LOOK_SECONDS: Final = 20.0
+"""The longest that looking at files may take: a disk that hangs is a finding."""
+NODE_SECONDS: Final = 5.0
+PAUSE_SECONDS: Final = 0.25
+"""The least time between two looks that changes ask for."""
+SETTLE_SECONDS: Final = 0.5
+DRIVER_TRIES: Final = 3
+DRIVER_PAUSE_SECONDS: Final = 1.0
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _ignore_state(ready: bool, reason: str) -> None:
+    del ready, reason
+
+
+def boot_id(path: Path = BOOT_ID) -> str:
+    """The kernel's id of this boot, "" where there is none."""
+    try:
+        return path.read_text(encoding="ascii").strip()[:64]
+    except (OSError, ValueError):
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatorContext:
+    """Everything that the validator gets from outside.
+
+    ``proc`` and ``sys`` are where /proc and /sys of the GPUs' machine are. ``node`` and ``publisher`` are None without
+    an API server. ``on_state(ready, reason)`` hears whether work can be given to this node.
+    """
+
+    reader: Reader
+    root: DriverRoot
+    runner: CudaRunner
+    settings: Settings
+    report: DecisionSink
+    node: NodeSource | None = None
+    publisher: ConditionPublisher | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    proc: str = "/proc"
+    sys: str = "/sys"
+    boot: str = field(default_factory=boot_id)
+    wall: Callable[[], float] = time.time
+    on_state: Callable[[bool, str], None] = _ignore_state
+
+
+async def run(ctx: ValidatorContext) -> None:
+    """Validate until cancelled."""
+    await Validator(ctx).run()
+
+
+async def validate_once(ctx: ValidatorContext, on_progress: Callable[[Report], None] = lambda _: None) -> Report:
+    """One pass without files, conditions or state; for people who ask."""
+    validator = Validator(ctx, keep=on_progress)
+    await validator.look()
+    return validator.report
+
+
+class Validator:
+    """One node's validation. ``keep`` stands in for the files and the Node."""
+
+    def __init__(self, ctx: ValidatorContext, *, keep: Callable[[Report], None] | None = None) -> None:
+        self._ctx = ctx
+        self._folder = Folder(ctx.settings.folder)
+        self._keep = keep
+        self.report = Report()
+        self._known: dict[str, DeviceResult] = {}
+        self._due: dict[str, float] = {}
+        self._tries: dict[str, Backoff] = {}
+        self._retry = Backoff(RETRY)
+        self._since: dict[tuple[Check, str], float] = {}
+        self._facts: DriverFacts | None = None
+        self._driver = ""
+        self._first = True
+        self._fresh: set[str] = set()  # tried by this run, not an earlier one
+        self._runtime = ""
+        self._inotify: Inotify | None = None
+        self._wake = asyncio.Event()
+        self._condition: Condition | None = None
+        self._condition_changed = asyncio.Event()
+        self._files_problem = ""
+
+    async def run(self) -> None:
+        """Look, and look again, until cancelled."""
+        async with Inotify() as inotify:
+            self._inotify = inotify
+            tasks: list[Coroutine[Any, Any, None]] = [self._follow_events(), self._follow_files(), self._tell_node()]
+            running = [asyncio.create_task(task) for task in tasks]
+            try:
+                await asyncio.sleep(0)
+                await self._keep_looking(running)
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+
+    async def _keep_looking(self, beside_it: list[asyncio.Task[None]]) -> None:
+        while True:
+            before = self._outline()
+            self._wake.clear()
+            await self.look()
+            if self._outline() != before:
+                self._retry.reset()
+            calm = self.report.passed
+            seconds = plan.CALM_SECONDS if calm else self._retry.next_delay()
+            waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._ctx.clock.sleep(seconds))]
+            try:
+                await asyncio.wait([*waits, *beside_it], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            for task in beside_it:
+                if task.done():
+                    task.result()  # it ended although it should not: say why
+            await self._ctx.clock.sleep(PAUSE_SECONDS)
+
+    def _outline(self) -> tuple[object, ...]:
+        return tuple(
+            (one.check, one.status, tuple((d.uuid, d.status) for d in one.devices)) for one in self.report.results
+        )
+
+    # --- one pass ---
+
+    async def look(self) -> None:
+        """Make every check that can be made, and tell what came out."""
+        inventory, error = await self._inventory()
+        self._driver_change(inventory)
+        results: dict[Check, CheckResult] = {}
+        steps: dict[Check, Callable[[Inventory | None, HwError | None, dict[Check, CheckResult]], Any]] = {
+            Check.DRIVER: self._look_driver,
+            Check.TOOLKIT: self._look_toolkit,
+            Check.CUDA: self._look_cuda,
+            Check.PLUGIN: self._look_plugin,
+        }
+        for check in self._ctx.settings.checks:
+            if check in self._ctx.settings.skip:
+                results[check] = skipped(check, self._ctx.settings.skip[check])
+                continue
+            first = plan.blocked(check, results)
+            results[check] = first or self._patient(await steps[check](inventory, error, results))
+        self._publish(results, inventory)
+        self._first = False
+
+    async def _inventory(self) -> tuple[Inventory | None, HwError | None]:
+        """A driver that answered before gets a second chance: its library may just be started again."""
+        problem: HwError | None = None
+        for attempt in range(DRIVER_TRIES):
+            try:
+                return await self._ctx.reader.inventory(), None
+            except HwError as error:
+                problem = error
+            if not self._driver or attempt == DRIVER_TRIES - 1:
+                break
+            await self._ctx.clock.sleep(DRIVER_PAUSE_SECONDS)
+        return None, problem
+
+    def _driver_change(self, inventory: Inventory | None) -> None:
+        version = inventory.driver_version if inventory is not None else ""
+        if self._first and self._keep is None:
+            former = self._folder.report()
+            self._known = plan.restorable(former, boot=self._ctx.boot, driver_version=version)
+            if former is not None and not self._known:
+                self._clear()  # of another boot or driver: nothing may rely on it a moment longer
+        elif version != self._driver:
+            self._known.clear()
+            self._fresh.clear()
+            self._due.clear()
+            self._clear()
+        self._driver = version
+        if inventory is not None:
+            self._known = plan.still_known(inventory, self._known)
+            self._fresh &= self._known.keys()
+
+    def _clear(self) -> None:
+        self.report = Report()
+        if self._keep is None:
+            with contextlib.suppress(HostError):  # writing tells of the same trouble
+                self._folder.clear()
+
+    async def _look_driver(
+        self, inventory: Inventory | None, error: HwError | None, _results: dict[Check, CheckResult]
+    ) -> CheckResult:
+        facts = await _in_time(beside(look_at_driver, self._ctx.root, proc=self._ctx.proc, sys=self._ctx.sys))
+        if facts is None:
+            return failed(Check.DRIVER, _hanging(str(self._ctx.root.files.here)))
+        self._facts = facts
+        return driver.judge(facts, inventory, error)
+
+    async def _look_toolkit(
+        self, inventory: Inventory | None, _error: HwError | None, _results: dict[Check, CheckResult]
+    ) -> CheckResult:
+        settings = self._ctx.settings
+        if inventory is None:
+            return waiting(Check.TOOLKIT, Trouble(what="the driver can't be read"))
+        await self._node_facts()
+        facts: CdiFacts | None = await _in_time(
+            beside(look_at_specs, settings.cdi_dirs, self._ctx.root, settings.host_root)
+        )
+        if facts is None:
+            return failed(Check.TOOLKIT, _hanging(", ".join(map(str, settings.cdi_dirs))))
+        return toolkit.judge(facts, inventory, self._runtime)
+
+    async def _look_cuda(
+        self, inventory: Inventory | None, _error: HwError | None, results: dict[Check, CheckResult]
+    ) -> CheckResult:
+        if inventory is None:
+            return waiting(Check.CUDA, Trouble(what="the driver can't be read"))
+        now = self._ctx.clock.monotonic()
+        restored = {uuid: one for uuid, one in self._known.items() if uuid in self._fresh}
+        todo = plan.to_run(inventory, restored, self._due, now)
+        if any(target.uuid not in self._known for target in todo):
+            self._interim(results, inventory)
+        slots = asyncio.Semaphore(self._ctx.settings.at_once)
+        runs = {asyncio.create_task(self._run_cuda(target, slots)) for target in todo}
+        try:
+            while runs:
+                done, runs = await asyncio.wait(runs, timeout=self._ctx.settings.interim_seconds)
+                for run_ in done:
+                    run_.result()
+                if runs:
+                    self._interim(results, inventory)
+        finally:
+            for run_ in runs:
+                run_.cancel()
+        return cuda.judge(inventory, self._known)
+
+    def _interim(self, results: dict[Check, CheckResult], inventory: Inventory) -> None:
+        """Tell what is known by now: it need not wait for a GPU that takes its time."""
+        later = {one.check: one for one in self.report.results if one.check not in results}
+        self._publish({**results, **later, Check.CUDA: cuda.judge(inventory, self._known)}, inventory)
+
+    async def _run_cuda(self, target: cuda.Target, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            outcome = await self._ctx.runner.run(target.uuid, deadline=self._ctx.settings.cuda_seconds)
+        result = cuda.device(target, outcome)
+        log.info("%s: %s", target.name, "; ".join(result.evidence) or (result.trouble.what if result.trouble else ""))
+        self._known[target.uuid] = result
+        self._fresh.add(target.uuid)
+        tries = self._tries.setdefault(target.uuid, Backoff(RETRY))
+        if result.status is Status.PASSED:
+            tries.reset()
+        else:
+            self._due[target.uuid] = self._ctx.clock.monotonic() + tries.next_delay()
+
+    async def _look_plugin(
+        self, _inventory: Inventory | None, _error: HwError | None, results: dict[Check, CheckResult]
+    ) -> CheckResult:
+        if self._ctx.node is None:
+            return skipped(Check.PLUGIN, "no API server is known here: the Node was not asked")
+        facts = await self._node_facts()
+        if isinstance(facts, NodeFacts):
+            tried = results.get(Check.CUDA)
+            return plugin.judge(facts, usable=sum(one.good for one in tried.devices) if tried else 0)
+        before = self.report.result(Check.PLUGIN)
+        return before if before and before.status is Status.PASSED else waiting(Check.PLUGIN, Trouble.of(facts))
+
+    async def _node_facts(self) -> NodeFacts | KubeError:
+        if self._ctx.node is None:
+            return NodeFacts()
+        try:
+            async with asyncio.timeout(NODE_SECONDS):
+                facts = await self._ctx.node.facts()
+        except TimeoutError:
+            return KubeError("the API server does not answer", "the Node object", "check the API server")
+        except KubeError as error:
+            return error
+        self._runtime = facts.runtime
+        return facts
+
+    def _patient(self, result: CheckResult) -> CheckResult:
+        """Patience begins anew when something else is waited for."""
+        key = (result.check, result.trouble.what if result.trouble else "")
+        now = self._ctx.clock.monotonic()
+        begin = self._since.get(key, now)
+        self._since = {other: when for other, when in self._since.items() if other[0] is not result.check}
+        if result.status is not Status.WAITING:
+            return result
+        self._since[key] = begin
+        return plan.impatient(result, now - begin)
+
+    # --- telling ---
+
+    def _publish(self, results: dict[Check, CheckResult], inventory: Inventory | None) -> None:
+        old = self.report
+        facts = self._facts
+        new = Report(
+            results=tuple(results.values()),
+            driver_version=inventory.driver_version if inventory is not None else "",
+            boot=self._ctx.boot,
+            roots=roots_of(self._ctx.root, self._ctx.settings.host_root),
+            pci_devices=-1 if facts is None or facts.pci is None else len(facts.pci),
+            times=plan.successes(old, results.values(), self._ctx.wall()),
+        )
+        self.report = new
+        if self._keep is not None:
+            self._keep(new)
+            return
+        try:
+            self._folder.apply(plan.files_of(new))
+            self._files_problem = ""
+        except HostError as problem:
+            if problem.one_line() != self._files_problem:
+                self._ctx.report(Decision.from_error(problem, reason="ValidationNotWritten"))
+            self._files_problem = problem.one_line()
+        for decision in plan.decisions(old, new):
+            self._ctx.report(decision)
+        self._condition = plan.condition_of(new)
+        self._condition_changed.set()
+        ready, reason = plan.summary(new)
+        self._ctx.on_state(ready and not self._files_problem, self._files_problem or reason)
+
+    async def _tell_node(self) -> None:
+        """Keep the Node's condition in line, for as long as the API server takes."""
+        said: Condition | None = None
+        backoff = Backoff(RETRY)
+        while True:
+            await self._condition_changed.wait()
+            await self._ctx.clock.sleep(SETTLE_SECONDS)  # what is only so for a moment is not worth a write
+            self._condition_changed.clear()
+            wanted = self._condition
+            if wanted is None or wanted == said or self._ctx.publisher is None:
+                continue
+            try:
+                await self._ctx.publisher.publish(wanted)
+            except KubeError as error:
+                log.warning("the Node's condition was not written: %s", error.one_line())
+                await self._ctx.clock.sleep(backoff.next_delay())
+                self._condition_changed.set()
+            else:
+                said = wanted
+                backoff.reset()
+
+    # --- what wakes it ---
+
+    async def _follow_events(self) -> None:
+        while True:
+            with contextlib.suppress(HwError):
+                events = self._ctx.reader.events()
+                try:
+                    async for _event in events:
+                        self._wake.set()
+                finally:
+                    close = getattr(events, "aclose", None)
+                    if close is not None:
+                        await close()
+            await self._ctx.clock.sleep(1.0)
+
+    async def _follow_files(self) -> None:
+        assert self._inotify is not None
+        folders = (*self._ctx.settings.cdi_dirs, self._ctx.settings.folder)
+        while True:
+            self._inotify.watch({nearest_existing(folder) for folder in folders}, CONTENT)
+            if await self._inotify.wait(plan.CALM_SECONDS):
+                self._wake.set()
+
+
+async def _in_time(looking: Coroutine[Any, Any, T]) -> T | None:
+    """What was seen, None when a disk does not answer."""
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await looking
+    except TimeoutError:
+        return None
+
+
+def _hanging(place: str) -> Trouble:
+    return Trouble(
+        what=f"looking at {place} did not come back within {LOOK_SECONDS:g} s",
+        expected="files that can be read",
+        todo="look for a disk or network mount that hangs on the node",
+    )
+
+
+def as_error(report: Report) -> UserError | None:
+    """The first thing that is not in order as an error, None when there is none."""
+    for result in report.results:
+        trouble = result.trouble or next((one.trouble for one in result.failed_devices if one.trouble), None)
+        if result.status in {Status.FAILED, Status.WAITING} and trouble is not None:
+            return HostError(f"{result.check}: {trouble.what}", trouble.expected, trouble.todo)
+    return None

@@ -1,0 +1,122 @@
+"""An agent under an operator that is the test: fake API server, memory reader, roles made for the test or the real."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from kgpu.agent.auto import AutoAgent
+from kgpu.agent.http import Address
+from kgpu.agent.options import AgentOptions
+from kgpu.agent.roles import ROLES
+from kgpu.formats import names
+from kgpu.formats.agent_config import AgentConfig, RoleConfig, encode
+from kgpu.formats.agent_report import AgentReport, decode
+from kgpu.hw.memory import MemoryReader
+from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.port import CONFIG_MAPS, NODES
+
+NODE, NAMESPACE = "node-1", "gpu-operator"
+PLUGIN_LABEL = names.LABEL_DEPLOY_PREFIX + "device-plugin"
+GPU = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="GPU-1", name="H100")
+INVENTORY = Inventory(vendor=Vendor.NVIDIA, driver_version="580.1", cuda_version=(13, 0), accelerators=(GPU,))
+
+
+async def eventually(condition, seconds: float = 20):
+    """The condition's first true answer."""
+    async with asyncio.timeout(seconds):
+        while not (found := condition()):  # noqa: ASYNC110 - the condition is another object's state
+            await asyncio.sleep(0.01)
+        return found
+
+
+class Cluster:
+    """What an operator and a person do to one node."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.api.put(NODES, {"metadata": {"name": NODE, "labels": {}}})
+
+    @property
+    def node(self) -> dict:
+        return self.api._objects[(NODES, "", NODE)].shown()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.node["metadata"].get("labels") or {}
+
+    def label(self, **values: str | None) -> None:
+        """Set or (None) remove labels; ``plugin`` is the device plugin's."""
+        labels = self.labels
+        for word, value in values.items():
+            key = names.LABEL_DEPLOY_PREFIX + {"plugin": "device-plugin"}.get(word, word)
+            labels.pop(key, None)
+            if value is not None:
+                labels[key] = value
+        self.api.put(NODES, {"metadata": {"name": NODE, "labels": labels}})
+
+    def tell(self, config: AgentConfig | str) -> None:
+        text = config if isinstance(config, str) else encode(config)
+        metadata = {"name": names.AGENT_CONFIG_MAP, "namespace": NAMESPACE}
+        self.api.put(CONFIG_MAPS, {"metadata": metadata, "data": {names.AGENT_CONFIG_KEY: text}})
+
+    @property
+    def report(self) -> AgentReport:
+        text = (self.node["metadata"].get("annotations") or {}).get(names.ROLES_ANNOTATION, "{}")
+        found = decode(text)
+        assert found is not None
+        return found
+
+
+class Started:
+    """Roles that run until they are stopped, and a list of what happened to them."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.options: dict[str, AgentOptions] = {}
+
+    def role(self, name: str):
+        async def start(host, handle) -> None:
+            self.log.append(f"+{name}")
+            self.options[name] = host.options
+            handle.running()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.log.append(f"-{name}")
+
+        return start
+
+
+@contextlib.asynccontextmanager
+async def hosted(cluster: Cluster, tmp_path, roles=ROLES, **given):
+    """A running agent."""
+    readers: list[MemoryReader] = []
+
+    async def open_reader(root):
+        readers.append(MemoryReader(INVENTORY))
+        return readers[-1]
+
+    options = {
+        "auto": True, "node_name": NODE, "namespace": NAMESPACE, "kubeconfig": "given", "env": {},
+        "state_dir": tmp_path / "state", "host_root": tmp_path / "host", "health_address": Address("127.0.0.1", 0),
+        "kubelet_socket": tmp_path / "kubelet.sock", "cdi_dir": tmp_path / "cdi", "shutdown_seconds": 2.0,
+    }  # fmt: skip
+    opener = given.pop("open_reader", open_reader)
+    patience = given.pop("patience", 0.2)
+    agent = AutoAgent(
+        AgentOptions(**{**options, **given}), roles, open_reader=opener, api=cluster.api, patience=patience
+    )
+    agent.readers = readers
+    task = asyncio.create_task(agent.run())
+    try:
+        await eventually(lambda: agent.orders is not None or task.done())
+        yield agent
+    finally:
+        agent.stop.set()
+        await asyncio.wait_for(task, 30)
+
+
+def role_config(**given) -> RoleConfig:
+    return RoleConfig(**{"label": PLUGIN_LABEL, **given})

@@ -1,0 +1,512 @@
+"""Under the operator, roles follow the node's labels and the operator's document, each alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+
+import msgspec
+import pytest
+
+from kgpu.agent.roles import Role
+from kgpu.base.errors import HostError
+from kgpu.formats import names
+from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
+from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODE_FEATURES, NODES
+
+from .support_auto import Cluster, Started, eventually, hosted, role_config
+
+LABELS_LABEL = names.LABEL_DEPLOY_PREFIX + "gpu-feature-discovery"
+BOTH = AgentConfig(
+    roles={"one": role_config(), "two": RoleConfig(label=LABELS_LABEL)}, generation=3, driver_install_dir="/nowhere"
+)
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+@pytest.fixture
+def started():
+    return Started()
+
+
+@pytest.fixture
+def roles(started):
+    return tuple(Role(name, started.role(name), hardware=name != "plain") for name in ("one", "two", "plain"))
+
+
+def state(cluster, name):
+    found = cluster.report.roles.get(name)
+    return found and (found.state, found.why)
+
+
+async def test_a_label_starts_a_role_and_another_value_stops_it_and_no_other(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "one") == ("stopped", "NotLabelled"))
+        cluster.label(plugin="true", **{"gpu-feature-discovery": "true"})
+        await eventually(lambda: {"+one", "+two"} <= set(started.log))
+        cluster.label(plugin="paused-for-driver-upgrade")
+        await eventually(lambda: state(cluster, "one") == ("stopped", "Paused"))
+        assert '"paused-for-driver-upgrade", not "true"' in cluster.report.roles["one"].reason
+        cluster.label(plugin="true")
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        assert state(cluster, "two") == ("running", "")
+        assert [entry for entry in started.log if entry.endswith("one")] == ["+one", "-one", "+one"]
+        assert started.log.count("+two") == 1
+
+
+@pytest.mark.parametrize("value", ["True", "1", "", " true", "false", "x_paused-for-driver-upgrade"])
+async def test_only_exactly_true_runs_a_role(cluster, started, roles, tmp_path, value):
+    cluster.tell(BOTH)
+    cluster.label(plugin=value, **{"gpu-feature-discovery": "true"})
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "two") == ("running", ""))
+        assert state(cluster, "one")[0] == "stopped"
+    assert "+one" not in started.log
+
+
+async def test_changed_environment_restarts_only_its_role(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true", **{"gpu-feature-discovery": "true"})
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: {"+one", "+two"} <= set(started.log))
+        roles_now = {**BOTH.roles, "one": role_config(env={"MIG_STRATEGY": "single"})}
+        cluster.tell(msgspec.structs.replace(BOTH, roles=roles_now, generation=4))
+        await eventually(lambda: started.log.count("+one") == 2)
+        assert started.options["one"].env["MIG_STRATEGY"] == "single"
+        assert "MIG_STRATEGY" not in started.options["two"].env
+    assert started.log.count("+two") == 1
+
+
+async def test_the_document_ends_a_role_that_it_no_longer_names(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true", **{"gpu-feature-discovery": "true"})
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: {"+one", "+two"} <= set(started.log))
+        cluster.tell(AgentConfig(roles={"two": BOTH.roles["two"], "one": role_config(enabled=False)}))
+        await eventually(lambda: state(cluster, "one") == ("stopped", "Disabled"))
+        cluster.tell(AgentConfig(roles={"two": BOTH.roles["two"]}))
+        await eventually(lambda: "one" not in cluster.report.roles)
+        assert state(cluster, "two") == ("running", "")
+
+
+async def test_a_role_that_a_later_operator_has_is_named_as_unknown(cluster, roles, tmp_path):
+    cluster.tell(AgentConfig(roles={"plain": RoleConfig(), "ones": RoleConfig()}))
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "ones") == ("stopped", "UnknownRole"))
+        await eventually(lambda: state(cluster, "plain") == ("running", ""))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"roles": 3}', '{"roles": {"one": {"label": 7}}}', "null", "[" * 5000]
+)
+async def test_a_bad_document_leaves_the_last_good_one_and_is_told(cluster, started, roles, tmp_path, text):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, roles) as agent:
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        cluster.tell(text)
+        await eventually(lambda: agent.orders.problem is not None)
+        page = agent._readyz()
+        assert "[-]orders the agent's configuration in ConfigMap gpu-operator/kgpu-agent can't be read" in page.body
+        assert "[+]one running" in page.body
+        events = await eventually(lambda: [k for k in cluster.api._objects if k[0] == EVENTS])
+        event = cluster.api._objects[events[0]].shown()
+        assert event["reason"] == "AgentConfigRefused"
+        cluster.tell(BOTH)
+        await eventually(lambda: agent.orders.problem is None)
+    assert started.log.count("+one") == 1
+
+
+async def test_nothing_runs_before_there_is_a_document(cluster, started, roles, tmp_path):
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, roles) as agent:
+        await eventually(lambda: agent.orders.problem is not None)
+        assert agent._readyz().status == 503
+        cluster.tell(BOTH)
+        await eventually(lambda: started.log == ["+one"])
+
+
+async def test_a_deleted_document_or_node_takes_nothing_away(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, roles) as agent:
+        await eventually(lambda: started.log == ["+one"])
+        await cluster.api.delete(CONFIG_MAPS, names.AGENT_CONFIG_MAP, namespace="gpu-operator")
+        await cluster.api.delete(NODES, "node-1")
+        await eventually(lambda: "does not exist" in agent._readyz().body)
+        assert "[+]one running" in agent._readyz().body
+    assert started.log == ["+one", "-one"]
+
+
+async def test_an_api_server_that_is_away_at_the_start_costs_nothing(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true", **{"gpu-feature-discovery": "false"})
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: (tmp_path / "state/agent.json").exists() and started.log)
+    cluster.api.set_down(True)
+    async with hosted(cluster, tmp_path, roles) as agent:
+        await eventually(lambda: started.log == ["+one", "-one", "+one"])
+        assert "[-]orders no answer from the API server" in agent._readyz().body
+        cluster.api.set_down(False)
+        cluster.label(plugin="false")
+        await eventually(lambda: started.log[-1] == "-one", seconds=40)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"config": 1, "labels": {}}', '{"config": "{}"}', "[" * 100000])
+async def test_a_spoilt_memory_counts_as_none(cluster, roles, started, tmp_path, text):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/agent.json").write_text(text)
+    cluster.api.set_down(True)
+    async with hosted(cluster, tmp_path, roles) as agent:
+        await eventually(lambda: agent.orders.error is not None)
+        cluster.api.set_down(False)
+        cluster.tell(BOTH)
+        cluster.label(plugin="true")
+        await eventually(lambda: started.log == ["+one"], seconds=40)
+
+
+async def test_wrong_arguments_are_told_and_the_role_goes_on_as_before(cluster, started, tmp_path):
+    from kgpu.agent.roles import ROLES
+
+    real = next(role for role in ROLES if role.name == "deviceplugin")
+    role = dataclasses.replace(real, start=started.role("deviceplugin"))
+    cluster.tell(AgentConfig(roles={"deviceplugin": RoleConfig(args=("--mig-strategy=single", "--gds-enabled"))}))
+    async with hosted(cluster, tmp_path, (role,)):
+        await eventually(lambda: started.log == ["+deviceplugin"])
+        overrides = started.options["deviceplugin"].plugin_overrides
+        assert (overrides["mig_strategy"], overrides["gds_enabled"]) == ("single", "true")
+        await eventually(lambda: state(cluster, "deviceplugin") == ("running", ""))
+        cluster.tell(AgentConfig(roles={"deviceplugin": RoleConfig(args=("--mig-stratgy=single",))}))
+        await eventually(lambda: "did you mean" in cluster.report.roles["deviceplugin"].reason)
+        assert cluster.report.roles["deviceplugin"].state == "running"
+    assert started.log == ["+deviceplugin", "-deviceplugin"]
+
+
+# Hardware, driver, configuration, labels
+
+
+def a_driver(root):
+    path = root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+
+
+async def test_no_hardware_is_touched_before_a_role_needs_it_and_it_is_let_go_after(cluster, tmp_path):
+    config = AgentConfig(
+        roles={"features": RoleConfig(), "labels": RoleConfig(label=LABELS_LABEL)}, driver_install_dir="/nowhere"
+    )
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path) as agent:
+        await eventually(lambda: state(cluster, "features") == ("running", ""))
+        assert agent.readers == []
+        cluster.label(**{"gpu-feature-discovery": "true"})
+        await eventually(lambda: cluster.report.gpus == 1)
+        assert cluster.labels[names.LABEL_GPU_PRODUCT] == "H100"
+        assert (cluster.report.driver, cluster.report.cuda) == ("580.1", "13.0")
+        (reader,) = agent.readers
+        cluster.label(**{"gpu-feature-discovery": names.PAUSED_FOR_DRIVER_UPGRADE})
+        await eventually(lambda: reader._closed)
+        assert cluster.labels[names.LABEL_GPU_PRODUCT] == "H100"  # pods that select it stay where they are
+
+
+async def test_a_driver_that_is_installed_later_is_used_from_then_on(cluster, started, roles, tmp_path):
+    install = tmp_path / "install"
+    cluster.tell(msgspec.structs.replace(BOTH, driver_install_dir=str(install)))
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: started.log == ["+one"])
+        assert started.options["one"].root == tmp_path / "host"
+        await eventually(lambda: cluster.report.generation == 3)
+        assert cluster.report.driver_source == ""
+        a_driver(install)
+        await eventually(lambda: started.log == ["+one", "-one", "+one"])
+        assert started.options["one"].root == install
+        assert started.options["one"].plugin_overrides["driver_root"] == str(install)
+        await eventually(lambda: cluster.report.driver_source == "container")
+
+
+async def test_the_device_plugins_configuration_is_followed_without_a_restart(cluster, tmp_path):
+    seen: list[str] = []
+    starts: list[str] = []
+
+    async def following(host, handle) -> None:
+        starts.append("+")
+        handle.running()
+        current = None
+        while True:
+            current = await host.config.next(current)
+            seen.append(current.text)
+
+    def config_map(name, **data):
+        cluster.api.put(CONFIG_MAPS, {"metadata": {"name": name, "namespace": "gpu-operator"}, "data": data})
+
+    def told(**ref):
+        cluster.tell(AgentConfig(roles={"one": RoleConfig()}, device_plugin_config=ConfigRef(**ref)))
+
+    told()
+    config_map("plugins", a="A", b="B")
+    config_map("others", a="OTHER")
+    async with hosted(cluster, tmp_path, (Role("one", following),)):
+        await eventually(lambda: seen == [""])
+        told(name="plugins", default="a")
+        await eventually(lambda: seen == ["", "A"])
+        cluster.api.put(NODES, {"metadata": {"name": "node-1", "labels": {names.DEVICE_PLUGIN_CONFIG_LABEL: "b"}}})
+        await eventually(lambda: seen == ["", "A", "B"])
+        config_map("plugins", a="A", b="B2")
+        await eventually(lambda: seen == ["", "A", "B", "B2"])
+        cluster.api.put(NODES, {"metadata": {"name": "node-1", "labels": {}}})
+        told(name="others", default="a")
+        await eventually(lambda: seen[-1] == "OTHER")
+        told()
+        await eventually(lambda: seen[-1] == "")
+    assert starts == ["+"]
+
+
+async def test_labels_move_between_node_and_node_feature(cluster, tmp_path):
+    config = AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere")
+    feature = (NODE_FEATURES, "gpu-operator", names.NODE_FEATURE_PREFIX + "node-1")
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path):
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
+        cluster.tell(msgspec.structs.replace(config, node_feature_api=True))
+        await eventually(lambda: feature in cluster.api._objects and names.LABEL_GPU_PRODUCT not in cluster.labels)
+        cluster.tell(config)
+        await eventually(lambda: feature not in cluster.api._objects and names.LABEL_GPU_PRODUCT in cluster.labels)
+
+
+async def test_a_role_that_the_policy_switches_off_leaves_nothing_on_the_node(cluster, tmp_path):
+    config = AgentConfig(roles={"features": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    (tmp_path / "host/proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "host/proc/sys/kernel/osrelease").write_text("6.1\n")
+    async with hosted(cluster, tmp_path):
+        await eventually(lambda: cluster.labels.get(names.NFD_KERNEL_FULL) == "6.1")
+        cluster.tell(AgentConfig(roles={"features": RoleConfig(enabled=False)}))
+        await eventually(lambda: names.NFD_KERNEL_FULL not in cluster.labels)
+
+
+# Leaving
+
+
+async def test_leaving_takes_away_what_kgpu_wrote_and_nothing_else(cluster, tmp_path):
+    config = AgentConfig(roles={"features": RoleConfig(), "labels": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    mine, other = tmp_path / "cdi/mine.json", tmp_path / "cdi/other.json"
+    mine.parent.mkdir()
+    mine.write_text("kgpu's")
+    other.write_text("somebody's")
+    cluster.label(team="a")
+    async with hosted(cluster, tmp_path) as agent:
+        agent._files.wrote(mine)
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels and (tmp_path / "state/agent.json").exists())
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+        assert state(cluster, "features") == ("left", "")
+        assert set(cluster.labels) == {names.LABEL_DEPLOY_PREFIX + "team"}
+        assert (mine.exists(), other.exists()) == (False, True)
+        assert list((tmp_path / "state").iterdir()) == []
+        cluster.tell(config)
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
+
+
+async def test_leaving_waits_for_an_api_server_that_refuses(cluster, tmp_path):
+    cluster.tell(AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere"))
+    async with hosted(cluster, tmp_path):
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
+        cluster.api.refuse[("get", "nodes")] = 500
+        cluster.tell(AgentConfig(roles={"labels": RoleConfig()}, leaving=True, generation=9))
+        await eventually(lambda: state(cluster, "labels") == ("waiting", "Leaving"))
+        cluster.api.refuse.clear()
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+        assert names.LABEL_GPU_PRODUCT not in cluster.labels
+
+
+async def test_a_policy_made_anew_while_kgpu_leaves_loses_nothing_of_what_it_starts(cluster, started, tmp_path):
+    removing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def withdraw(_api, _options) -> None:
+        started.log.append("withdraw")
+        removing.set()
+        await go_on.wait()
+        started.log.append("withdrawn")
+
+    config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path, (Role("one", started.role("one"), withdraw=withdraw),)) as agent:
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await asyncio.wait_for(removing.wait(), 20)
+        cluster.tell(config)
+        await eventually(lambda: agent.wanted["one"].run)
+        assert started.log == ["+one", "-one", "withdraw"]
+        go_on.set()
+        await eventually(lambda: started.log[-1] == "+one")
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+    assert started.log == ["+one", "-one", "withdraw", "withdrawn", "+one", "-one"]
+
+
+async def test_a_policy_made_anew_while_roles_end_is_not_left(cluster, started, tmp_path):
+    ending, go_on, removed = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(host, handle) -> None:
+        started.log.append("+one")
+        handle.running()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await go_on.wait()
+
+    async def withdraw(_api, _options) -> None:
+        removed.append("one")
+
+    config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path, (Role("one", slow, withdraw=withdraw),)) as agent:
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await asyncio.wait_for(ending.wait(), 20)
+        cluster.tell(config)
+        await eventually(lambda: agent.wanted["one"].run)
+        go_on.set()
+        await eventually(lambda: started.log == ["+one", "+one"])
+    assert removed == []
+
+
+async def test_leaving_is_not_remembered(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true")
+    memory = tmp_path / "state/agent.json"
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "one") == ("running", "") and memory.exists())
+        cluster.api.refuse[("get", "nodes")] = 500  # the clean-up can't go on
+        before = memory.read_text()
+        blocked = tmp_path / "blocked"
+        memory.rename(blocked)
+        cluster.tell(msgspec.structs.replace(BOTH, leaving=True))
+        await eventually(lambda: "-one" in started.log)
+        cluster.label(plugin="true", note="1")  # any news
+        await eventually(lambda: state(cluster, "one") == ("left", ""))
+    assert not memory.exists()
+    assert before == blocked.read_text()
+
+
+async def test_leaving_keeps_what_somebody_else_put_into_kgpus_folder(cluster, tmp_path):
+    config = AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    folder = tmp_path / "state"
+    (folder / "nvidia-device-plugin").mkdir(parents=True)
+    (folder / "nvidia-device-plugin/devices.json").write_text("{}")
+    (folder / ".devices.json.x1").write_text("half a file")
+    (folder / "notes.txt").write_text("somebody's")
+    (folder / "more").mkdir()
+    (folder / "more/deep").mkdir()
+    (folder / "agent.d").symlink_to(tmp_path)
+    async with hosted(cluster, tmp_path):
+        await eventually(lambda: (folder / "agent.json").exists())
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+    assert sorted(path.name for path in folder.iterdir()) == ["agent.d", "more", "notes.txt"]
+
+
+# A start while the cluster lacks something
+
+
+async def test_a_start_while_the_document_is_gone_goes_on_with_the_last_one(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        await eventually((tmp_path / "state/agent.json").exists)
+    cluster.api.set_down(False)  # the agent closed its client
+    del cluster.api._objects[(CONFIG_MAPS, "gpu-operator", names.AGENT_CONFIG_MAP)]
+    async with hosted(cluster, tmp_path, roles) as agent:
+        await eventually(lambda: started.log.count("+one") == 2)
+        assert "does not exist" in agent.orders.problem.what
+        cluster.label(plugin="false")  # the Node's own labels count, not remembered ones
+        await eventually(lambda: started.log.count("-one") == 2)
+
+
+@pytest.mark.parametrize("text", ["{", '{"roles": 3}'])
+async def test_a_start_with_a_document_that_is_spoilt_goes_on_with_the_last_one(
+    cluster, started, roles, tmp_path, text
+):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        await eventually((tmp_path / "state/agent.json").exists)
+    cluster.api.set_down(False)  # the agent closed its client
+    cluster.tell(text)
+    async with hosted(cluster, tmp_path, roles) as agent:
+        await eventually(lambda: started.log.count("+one") == 2)
+        assert "can't be read" in agent.orders.problem.what
+
+
+async def test_a_start_while_the_node_is_gone_goes_on_with_the_last_labels(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true")
+    memory = tmp_path / "state/agent.json"
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        await eventually(memory.exists)
+    cluster.api.set_down(False)  # the agent closed its client
+    del cluster.api._objects[(NODES, "", "node-1")]
+    before = memory.read_text()
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: started.log.count("+one") == 2)
+        assert memory.read_text() == before
+
+
+# The report
+
+
+async def test_a_report_that_somebody_removes_is_put_back(cluster, roles, tmp_path):
+    cluster.tell(AgentConfig(roles={"plain": RoleConfig()}))
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "plain") == ("running", ""))
+        change = {"metadata": {"annotations": {names.ROLES_ANNOTATION: "{}"}}}
+        await cluster.api.patch(NODES, "node-1", change)
+        await eventually(lambda: state(cluster, "plain") == ("running", ""))
+
+
+async def test_a_failing_role_is_reported_and_the_others_run(cluster, started, tmp_path):
+    async def failing(host, handle) -> None:
+        raise HostError("no folder", "a folder", "make one")
+
+    roles = (Role("bad", failing, hardware=False), Role("good", started.role("good"), hardware=False))
+    cluster.tell(AgentConfig(roles={"bad": RoleConfig(), "good": RoleConfig()}))
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "bad") == ("waiting", "Waiting"))
+        assert cluster.report.roles["bad"].reason == "no folder; expected a folder; to do: make one"
+        await eventually(lambda: state(cluster, "good") == ("running", ""))
+
+
+async def test_a_role_that_does_not_end_is_not_started_twice(cluster, tmp_path):
+    release, lives = asyncio.Event(), []
+
+    async def stubborn(host, handle) -> None:
+        lives.append("+")
+        handle.running()
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+        lives.append("-")
+
+    cluster.tell(AgentConfig(roles={"one": role_config()}))
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, (Role("one", stubborn),), shutdown_seconds=0.1) as agent:
+        await eventually(lambda: lives == ["+"])
+        cluster.label(plugin="false")
+        await eventually(lambda: agent._slots["one"].stuck)
+        assert "it is being stopped" in agent._readyz().body
+        cluster.label(plugin="true")
+        await eventually(lambda: agent.wanted["one"].run)
+        assert lives == ["+"]
+        release.set()
+        await eventually(lambda: lives[:3] == ["+", "-", "+"])

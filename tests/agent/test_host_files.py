@@ -1,0 +1,86 @@
+"""Which files on the host are kgpu's to remove."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kgpu.agent.host_files import LEDGER, HostFiles
+from kgpu.agent.leaving import OURS, empty
+from kgpu.deviceplugin import roster
+
+
+@pytest.fixture
+def files(tmp_path):
+    return HostFiles(tmp_path / "state")
+
+
+@pytest.fixture
+def spec(tmp_path, files):
+    path = tmp_path / "spec.json"
+    path.write_text("one")
+    files.wrote(path)
+    return path
+
+
+def test_a_listed_file_goes(files, spec):
+    files.remove_all()
+    assert not spec.exists()
+
+
+def test_a_file_that_somebody_has_written_since_stays(files, spec):
+    spec.write_text("theirs")
+    files.remove_all()
+    assert spec.read_text() == "theirs"
+
+
+def test_a_file_that_was_never_listed_stays(files, tmp_path):
+    other = tmp_path / "other"
+    other.write_text("x")
+    files.remove(other)
+    assert other.exists()
+
+
+def test_a_file_that_became_a_link_stays(files, spec, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("one")
+    spec.unlink()
+    spec.symlink_to(target)
+    files.remove_all()
+    assert target.exists()
+    assert spec.is_symlink()
+
+
+def test_the_list_survives_a_restart_and_a_file_that_is_gone(tmp_path, spec):
+    spec.unlink()
+    HostFiles(tmp_path / "state").remove_all()
+    assert json.loads((tmp_path / "state" / LEDGER).read_text()) == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"/etc/passwd": 1}', "[" * 100000, '{"/etc/hostname": ""}'])
+def test_a_spoilt_list_removes_nothing(tmp_path, text):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / LEDGER).write_text(text)
+    HostFiles(tmp_path / "state").remove_all()
+
+
+def test_emptying_does_not_follow_links(tmp_path):
+    folder, other = tmp_path / "own", tmp_path / "other"
+    for path in (folder / "deep/er", other):
+        path.mkdir(parents=True)
+    (other / "file").write_text("x")
+    (folder / "link").symlink_to(other)
+    (folder / "deep/er/file").write_text("x")
+    empty(folder)
+    assert list(folder.iterdir()) == []
+    assert (other / "file").exists()
+
+
+def test_a_folder_that_is_not_there_is_empty(tmp_path):
+    empty(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_every_file_that_the_device_plugin_keeps_is_known_to_leaving():
+    assert roster.FILE_NAME in OURS

@@ -1,0 +1,70 @@
+"""The chart's rights: the operator has what it grants to operands, the agent what its roles need, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from charts.conftest import Chart, Made, Object
+
+from kgpu.operator.objects import rbac
+
+Right = tuple[str, str, str]
+
+
+def rights(rules: Iterable[Object]) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def of_role(made: Made, kind: str, name: str) -> set[Right]:
+    return rights(made.one(kind, name)["rules"])
+
+
+def test_the_operator_may_do_what_it_grants(chart: Chart) -> None:
+    made = chart()
+    cluster = of_role(made, "ClusterRole", "kgpu:operator")
+    namespaced = cluster | of_role(made, "Role", "gpu-operator")
+    granted = [*rbac.DRIVER_MANAGER_RULES, *(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules)]
+    assert rights(granted) <= cluster
+    assert rights(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules) <= namespaced
+
+
+def test_the_agent_may_do_what_its_roles_need_and_no_more(chart: Chart) -> None:
+    made = chart()
+    needed = rights(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules)
+    assert of_role(made, "ClusterRole", "kgpu:agent") == needed
+    namespaced = rights(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules)
+    assert of_role(made, "Role", "kgpu-agent") == namespaced | {("", "pods", "get")}
+
+
+def test_nobody_has_all_of_anything(chart: Chart) -> None:
+    for obj in chart().objects:
+        if obj["kind"] in {"Role", "ClusterRole"}:
+            for group, resource, verb in rights(obj["rules"]):
+                assert "*" not in (group, resource, verb)
+                assert resource not in {"secrets", "pods/exec", "serviceaccounts/token", "nodes/proxy"}
+                assert verb not in {"escalate", "bind", "impersonate", "deletecollection"}
+
+
+def test_every_role_is_bound_to_one_account(chart: Chart) -> None:
+    made = chart()
+    bound = {
+        (obj["roleRef"]["kind"], obj["roleRef"]["name"]): [subject["name"] for subject in obj["subjects"]]
+        for obj in made.objects
+        if obj["kind"].endswith("Binding")
+    }
+    assert bound == {
+        ("ClusterRole", "kgpu:operator"): ["gpu-operator"],
+        ("Role", "gpu-operator"): ["gpu-operator"],
+        ("Role", "gpu-operator-cleanup"): ["gpu-operator"],
+        ("ClusterRole", "kgpu:agent"): ["kgpu-agent"],
+        ("Role", "kgpu-agent"): ["kgpu-agent"],
+        ("ClusterRole", "kgpu:crds"): ["kgpu-crds"],
+    }
+    accounts = {obj["metadata"]["name"] for obj in made.objects if obj["kind"] == "ServiceAccount"}
+    assert accounts == {"gpu-operator", "kgpu-agent", "kgpu-crds"}

@@ -1,0 +1,114 @@
+"""The chart with many sets of values: all that it makes are objects that Kubernetes and kgpu's own kinds admit."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+from charts.conftest import CHART, NAMESPACE, Chart, Made, Object
+from charts.value_sets import FILES, SETS
+
+from kgpu.formats.crd import decode
+from kgpu.formats.crd.definitions import crds
+
+KUBERNETES = ("1.28", "1.35")
+OWN = {crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in crds()}
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "ClusterPolicy", "NVIDIADriver"}
+
+
+def check(made: Made) -> None:
+    objects = made.objects
+    seen = [(obj["kind"], obj["metadata"]["name"]) for obj in objects]
+    assert len(set(seen)) == len(seen)
+    for obj in objects:
+        if obj["kind"] in OWN:
+            jsonschema.validate(obj, OWN[obj["kind"]])
+        else:
+            for version in KUBERNETES:
+                kubernetes_validate.validate(obj, version, strict=True)
+        extra = not obj["metadata"].get("labels")
+        assert extra or obj["kind"] in CLUSTER_WIDE or obj["metadata"]["namespace"] == NAMESPACE
+    if made.has("ClusterPolicy"):
+        decoded = decode.clusterpolicy(made.one("ClusterPolicy", "cluster-policy"))
+        assert decoded.problem == ""
+
+
+@pytest.mark.parametrize("sets", SETS.values(), ids=SETS)
+def test_every_set_of_values(chart: Chart, sets: tuple[str, ...]) -> None:
+    check(chart(*sets))
+
+
+@pytest.mark.parametrize("values", FILES.values(), ids=FILES)
+def test_every_values_file(chart: Chart, values: Object) -> None:
+    check(chart(values=values))
+
+
+def test_lint(helm: str) -> None:
+    done = subprocess.run([helm, "lint", str(CHART), "--strict"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_check_finds_what_is_wrong(chart: Chart) -> None:
+    bad = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "dada": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check(chart(values={"extraObjects": [bad]}))
+
+
+def pod_templates(made: Made) -> list[Any]:
+    return [obj["spec"]["template"] for obj in made.objects if "template" in obj.get("spec", {})]
+
+
+def test_no_pod_carries_the_charts_version(chart: Chart) -> None:
+    for template in pod_templates(chart()):
+        assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(template["metadata"]["labels"])
+
+
+def test_pods_may_do_nothing_on_their_node(chart: Chart) -> None:
+    """The chart's own pods fit into a namespace that enforces the restricted level."""
+    templates = pod_templates(chart())
+    assert len(templates) == 4
+    for template in templates:
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in template["spec"]["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_one_image_everywhere(chart: Chart) -> None:
+    made = chart(*SETS["own registry"])
+    images = {container["image"] for pod in pod_templates(made) for container in pod["spec"]["containers"]}
+    assert images == {"registry.local:5000/kgpu:1.2.3"}
+    env = made.one("Deployment", "gpu-operator")["spec"]["template"]["spec"]["containers"][0]["env"]
+    by_name = {entry["name"]: entry.get("value") for entry in env}
+    assert by_name["OPERATOR_IMAGE"] == "registry.local:5000/kgpu:1.2.3"
+    assert by_name["OPERATOR_IMAGE_PULL_SECRETS"] == "pull,other"
+    for pod in pod_templates(made):
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}, {"name": "other"}]
+
+
+def test_a_digest_goes_before_the_tag(chart: Chart) -> None:
+    made = chart(*SETS["by digest"], "image.tag=x")
+    image = made.one("Deployment", "gpu-operator")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == f"kgpu.dev/kgpu@sha256:{'0' * 64}"
+
+
+def test_hooks_run_when_they_should(chart: Chart) -> None:
+    def hooks(made: Made) -> dict[str, str]:
+        jobs = [obj for obj in made.objects if obj["kind"] == "Job"]
+        return {job["metadata"]["name"]: job["metadata"]["annotations"]["helm.sh/hook"] for job in jobs}
+
+    assert hooks(chart()) == {
+        "gpu-operator-upgrade-crd": "pre-upgrade",
+        "gpu-operator-cleanup": "pre-delete",
+        "gpu-operator-cleanup-crd": "post-delete",
+    }
+    assert hooks(chart(*SETS["no hooks"])) == {}
+    # What a hook runs as is there as long as the hook: objects of the release are gone after a deletion.
+    without = chart("operator.cleanupCRD=false")
+    assert without.one("ServiceAccount", "kgpu-crds")["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert not chart(*SETS["no hooks"]).has("ServiceAccount", "kgpu-crds")

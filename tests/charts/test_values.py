@@ -1,0 +1,174 @@
+"""What values become in the ClusterPolicy, and what is refused before anything is installed."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from charts.conftest import CHART, Chart, Object
+from charts.value_sets import FILES, SETS
+
+
+def test_the_documents_defaults(chart: Chart) -> None:
+    policy = chart().policy
+    for section in ("driver", "toolkit", "dcgmExporter", "cdi", "devicePlugin", "gfd", "migManager"):
+        assert policy[section]["enabled"] is True, section
+    assert policy["dcgm"]["enabled"] is False
+    assert policy["mig"] == {"strategy": "none"}
+    assert policy["driver"]["version"]
+
+
+def test_a_json_patch_of_the_documents_finds_its_place(chart: Chart) -> None:
+    """``replace`` fails on a path that is not there: /spec/devicePlugin/config and /spec/migManager/config/name."""
+    policy = chart().policy
+    assert policy["devicePlugin"]["config"] == {}
+    assert policy["migManager"]["config"] == {"name": "", "default": "all-disabled"}
+
+
+def test_names_of_configurations(chart: Chart) -> None:
+    made = chart(values=FILES["ConfigMaps from values"])
+    assert made.policy["devicePlugin"]["config"] == {"name": "plugin-configs", "default": "any"}
+    assert made.policy["migManager"]["config"]["name"] == "mig-configs"
+    assert made.policy["dcgmExporter"]["config"] == {"name": "metrics"}
+    assert list(made.one("ConfigMap", "plugin-configs")["data"]) == ["any"]
+    assert made.has("ConfigMap", "mig-configs")
+    assert made.has("ConfigMap", "metrics")
+    named = chart(*SETS["a ConfigMap that is there"])
+    assert named.policy["devicePlugin"]["config"] == {"name": "time-slicing-config", "default": "any"}
+    assert not named.has("ConfigMap")
+
+
+def test_the_charts_word_for_the_deletion_of_pods(chart: Chart) -> None:
+    policy = chart(*SETS["upgrade policy"]).policy["driver"]["upgradePolicy"]
+    assert policy["podDeletion"]["force"] is True
+    assert "gpuPodDeletion" not in policy
+    assert policy["maxParallelUpgrades"] == 4
+
+
+def test_what_people_write_without_quotes_is_text(chart: Chart) -> None:
+    made = chart("driver.version=550", "daemonsets.rollingUpdate.maxUnavailable=2", *SETS["environment without quotes"])
+    assert made.policy["driver"]["version"] == "550"
+    assert made.policy["daemonsets"]["rollingUpdate"] == {"maxUnavailable": "2"}
+    assert made.policy["toolkit"]["env"] == [{"name": "CONTAINERD_SET_AS_DEFAULT", "value": "true"}]
+
+
+def test_the_default_nvidiadriver(chart: Chart) -> None:
+    made = chart(*SETS["NVIDIADriver"])
+    assert made.policy["driver"]["useNvidiaDriverCRD"] is True
+    spec = made.one("NVIDIADriver", "default")["spec"]
+    assert spec["default"] is True
+    assert (spec["repository"], spec["image"]) == ("nvcr.io/nvidia", "driver")
+    assert "nodeSelector" not in spec
+    assert spec["upgradePolicy"]["podDeletion"]["timeoutSeconds"] == 300
+    selected = chart(*SETS["NVIDIADriver with a selector"]).one("NVIDIADriver", "default")["spec"]
+    assert selected["default"] is False
+    assert selected["nodeSelector"] == {"pool": "a"}
+    assert selected["repoConfig"] == {"name": "repos"}
+    assert selected["virtualTopologyConfig"] == {"name": "topo"}
+    assert not chart(*SETS["NVIDIADriver without its default"]).has("NVIDIADriver")
+    assert not chart().has("NVIDIADriver")
+
+
+def test_extra_objects_are_templates(chart: Chart) -> None:
+    made = chart(values=FILES["more objects"])
+    assert made.has("ConfigMap", "kgpu-more")
+    assert made.one("ConfigMap", "text")["data"] == {"a": "agent"}
+
+
+UNKNOWN = {
+    "drive.enabled=false": "did you mean driver?",
+    "driver.enabl=false": "did you mean driver.enabled?",
+    "dcgm-exporter.enabled=true": "did you mean dcgmExporter?",
+    "deviceplugin.enabled=true": "did you mean devicePlugin?",
+    "driver.upgradePolicy.drain.enabled=true": "did you mean driver.upgradePolicy.drain.enable?",
+    "daemonsets.tolerations[0].kee=x": "did you mean daemonsets.tolerations[0].key?",
+    "mig.stratgy=single": "did you mean mig.strategy?",
+}
+
+
+@pytest.mark.parametrize("one", UNKNOWN)
+def test_an_unknown_name_is_refused_with_the_one_that_was_meant(chart: Chart, one: str) -> None:
+    made = chart(one)
+    assert made.code != 0
+    assert f"the chart has no value {one.partition('=')[0].split('.enabled')[0].split('[')[0]}" in made.error
+    assert UNKNOWN[one] in made.error
+
+
+def test_nothing_is_suggested_for_what_is_like_nothing(chart: Chart) -> None:
+    made = chart("xyzzy=1")
+    assert "the chart has no value xyzzy\n" in made.error
+
+
+REFUSED = {
+    "cdi.nriPluginEnabled=true,cdi.enabled=false": "set cdi.enabled=true",
+    "cdi.nriPluginEnabled=true,toolkit.enabled=false": "set toolkit.enabled=true",
+    "devicePlugin.config.create=true": "give them in devicePlugin.config.data",
+    "devicePlugin.config.create=true,devicePlugin.config.data.a=b": "set devicePlugin.config.name",
+    "devicePlugin.config.create=true,devicePlugin.config.name=x,devicePlugin.config.data.a=b,"
+    "devicePlugin.config.default=c": "expected: one of: a",
+    "migManager.config.create=true": "give them in migManager.config.data",
+    "dcgmExporter.config.create=true,dcgmExporter.config.data.a=b": "set dcgmExporter.config.name",
+    "gpuCluster.deployCR=true": "kgpu has no GPUCluster yet",
+    "layout=both": "'/layout'",
+    "mig.strategy=some": "'/mig/strategy'",
+    "driver.enabled=maybe": "'/driver/enabled'",
+    "daemonsets.updateStrategy=Never": "'/daemonsets/updateStrategy'",
+    "operator.logging.level=loud": "'/operator/logging/level'",
+    "image.repository=": "'/image/repository'",
+}
+
+
+@pytest.mark.parametrize("sets", REFUSED)
+def test_what_cannot_work_is_refused(chart: Chart, sets: str) -> None:
+    made = chart(sets)
+    assert made.code != 0
+    assert REFUSED[sets] in made.error
+
+
+def test_an_old_kubernetes_is_refused(chart: Chart) -> None:
+    made = chart(words=("--kube-version", "v1.27.9"))
+    assert "kubeVersion" in made.error
+
+
+def test_the_notes_say_where_to_look(helm: str) -> None:
+    text = (CHART / "templates" / "NOTES.txt").read_text()
+    for hint in ("kubectl get clusterpolicy", "kgpu status", "helm uninstall"):
+        assert hint in text
+
+
+def defaults() -> Object:
+    return yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+# The names that a values file of NVIDIA's chart may have.
+NAMES = """
+platform.openshift nfd.enabled nfd.nodefeaturerules psa.enabled cdi.enabled cdi.nriPluginEnabled
+sandboxWorkloads.enabled sandboxWorkloads.defaultWorkload sandboxWorkloads.mode hostPaths.rootFS
+hostPaths.driverInstallDir daemonsets.labels daemonsets.annotations daemonsets.priorityClassName daemonsets.tolerations
+daemonsets.updateStrategy daemonsets.rollingUpdate.maxUnavailable validator.plugin.env operator.priorityClassName
+operator.runtimeClass operator.nodeSelector operator.use_ocp_driver_toolkit operator.cleanupCRD operator.upgradeCRD
+operator.tolerations operator.affinity operator.annotations operator.logging.timeEncoding operator.logging.level
+operator.logging.develMode operator.resources mig.strategy driver.enabled driver.nvidiaDriverCRD.enabled
+driver.nvidiaDriverCRD.deployDefaultCR driver.nvidiaDriverCRD.driverType driver.nvidiaDriverCRD.nodeSelector
+driver.kernelModuleType driver.usePrecompiled driver.repository driver.image driver.version driver.startupProbe
+driver.rdma.enabled driver.upgradePolicy.autoUpgrade driver.upgradePolicy.maxParallelUpgrades
+driver.upgradePolicy.maxUnavailable driver.upgradePolicy.waitForCompletion driver.upgradePolicy.gpuPodDeletion
+driver.upgradePolicy.drain driver.manager.version driver.repoConfig.configMapName driver.certConfig.name
+driver.licensingConfig.secretName driver.licensingConfig.nlsEnabled driver.virtualTopology.config
+driver.kernelModuleConfig.name driver.secretEnv driver.hostNetwork toolkit.enabled toolkit.installDir
+devicePlugin.enabled devicePlugin.config.create devicePlugin.config.name devicePlugin.config.default
+devicePlugin.config.data devicePlugin.mps.root dcgm.enabled dcgmExporter.enabled
+dcgmExporter.service.internalTrafficPolicy dcgmExporter.serviceMonitor.enabled gfd.enabled migManager.enabled
+migManager.config.default migManager.config.create migManager.config.name migManager.config.data
+migManager.gpuClientsConfig.name nodeStatusExporter.enabled gds.enabled gdrcopy.enabled vgpuManager.enabled
+vgpuDeviceManager.enabled vfioManager.enabled kataManager.enabled sandboxDevicePlugin.enabled
+kataSandboxDevicePlugin.enabled ccManager.enabled ccManager.defaultMode clusterPolicy.deployCR gpuCluster.deployCR
+draDriver extraObjects node-feature-discovery
+"""
+
+
+@pytest.mark.parametrize("path", NAMES.split())
+def test_a_name_of_the_replaced_chart_is_there(path: str) -> None:
+    value = defaults()
+    for part in path.split("."):
+        assert part in value
+        value = value[part]

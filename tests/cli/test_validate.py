@@ -1,0 +1,112 @@
+"""``kgpu validate`` and ``nvidia-validator``: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from kgpu.cli.main import main
+from kgpu.hw.fake import operate
+
+
+@pytest.fixture
+def root(sim_root):
+    return sim_root("hgx-h100", gpus=2)
+
+
+@pytest.fixture
+def spec(root, tmp_path, capsys):
+    assert main(["kgpu", "cdi", "generate", "--root", str(root), "--output", str(tmp_path / "cdi/a.json")]) == 0
+    capsys.readouterr()
+    return tmp_path / "cdi"
+
+
+def test_a_whole_node_passes(root, spec, capsys) -> None:
+    assert main(["kgpu", "validate", "--root", str(root), "--cdi-dir", str(spec)]) == 0
+    out = capsys.readouterr().out
+    assert "[Vector addition of 50000 elements]; Test PASSED on 2 of 2 devices" in out
+    assert out.splitlines()[-1] == "Test PASSED"
+
+
+def test_what_is_wrong_is_said_in_three_parts(root, spec, capsys) -> None:
+    operate.set_values(root, {"compute-mode": "prohibited"}, gpu=1)
+    assert main(["kgpu", "validate", "--root", str(root), "--cdi-dir", str(spec)]) == 3
+    out = capsys.readouterr().out
+    assert "GPU 1 (NVIDIA H100 80GB HBM3): failed" in out
+    assert "to do: run `nvidia-smi -c 0`" in out
+    assert out.splitlines()[-1] == "not passed: cuda"
+
+
+def test_json_has_every_device(root, spec, capsys) -> None:
+    assert main(["kgpu", "validate", "--only", "driver,cuda", "--root", str(root), "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["passed"] is True
+    assert [(one["check"], len(one["devices"])) for one in data["results"]] == [("driver", 2), ("cuda", 2)]
+
+
+def test_no_driver_is_a_result_not_an_error(tmp_path, capsys) -> None:
+    assert main(["kgpu", "validate", "--root", str(tmp_path)]) == 3
+    assert "libcuda.so.1 not found under" in capsys.readouterr().out
+
+
+def test_a_typo_is_bad_input(capsys) -> None:
+    assert main(["kgpu", "validate", "--only", "cudda"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
+def test_the_replaced_programs_component_writes_its_file(root, tmp_path) -> None:
+    words = [
+        "--output-dir",
+        str(tmp_path / "v"),
+        "--driver-install-dir-ctr-path",
+        str(root),
+        "--driver-install-dir",
+        "/d",
+    ]
+    assert main(["/usr/bin/nvidia-validator", "-c", "driver", *words]) == 0
+    text = (tmp_path / "v/driver-ready").read_text()
+    assert text.startswith(f"IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/d\nDRIVER_ROOT_CTR_PATH={root}\n")
+    assert main(["nvidia-validator", "-c", "cuda", *words]) == 0
+    assert sorted(os.listdir(tmp_path / "v")) == ["cuda-ready", "driver-ready"]
+
+
+def test_the_replaced_programs_failure_has_a_reason_and_no_ready_file(tmp_path) -> None:
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v/driver-ready").write_text("")
+    words = [
+        "--output-dir",
+        str(tmp_path / "v"),
+        "--driver-install-dir-ctr-path",
+        str(tmp_path),
+        "--host-root",
+        str(tmp_path),
+    ]
+    assert main(["nvidia-validator", "--component=driver", "--with-wait=false", *words]) == 3
+    assert os.listdir(tmp_path / "v") == ["driver-not-ready"]
+
+
+def test_its_environment_counts(root, tmp_path, monkeypatch) -> None:
+    for name, value in (
+        ("COMPONENT", "driver"), ("OUTPUT_DIR", str(tmp_path / "v")), ("DRIVER_INSTALL_DIR_CTR_PATH", str(root)),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    assert main(["nvidia-validator"]) == 0
+    assert (tmp_path / "v/driver-ready").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-c", "mofed"], "does not validate mofed"),
+        (["-c", "drver"], "did you mean"),
+        ([], "no component"),
+        (["-c", "driver", "-w", "maybe"], "neither true nor false"),
+        (["-c", "metrics"], "no port"),
+    ],
+)
+def test_what_it_refuses(words, said, tmp_path, capsys) -> None:
+    assert main(["nvidia-validator", *words, "--output-dir", str(tmp_path), "--driver-install-dir-ctr-path", str(tmp_path),
+                 "--host-root", str(tmp_path)]) == 2  # fmt: skip
+    assert said in capsys.readouterr().err

@@ -1,0 +1,120 @@
+"""The loop: published at once, again when devices change, standing back for another discovery, failures tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from kgpu.base.clock import VirtualClock
+from kgpu.base.errors import KubeError
+from kgpu.discovery.features.model import HostFacts, PciDevice
+from kgpu.discovery.features.publish import MemoryFeatures, Seen
+from kgpu.discovery.features.run import INTERVAL, LOOK, FeaturesContext, run
+from kgpu.formats import names
+
+NVIDIA = names.NFD_PCI_NVIDIA[0]
+KERNEL = names.NFD_KERNEL_FULL
+
+
+class Node:
+    """A node whose hardware the test changes, and the loop on it."""
+
+    def __init__(self, **given) -> None:
+        self.facts = HostFacts(kernel="6.1")
+        self.devices = frozenset({"a"})
+        self.publisher = MemoryFeatures()
+        self.clock = VirtualClock()
+        self.states: list[tuple[bool, str]] = []
+        self.told: list[str] = []
+        self.reads = 0
+        self.ctx = FeaturesContext(
+            publisher=self.publisher, roots=(), report=lambda one: self.told.append(one.reason), clock=self.clock,
+            on_state=lambda ready, reason: self.states.append((ready, reason)), facts=self.read,
+            devices=lambda _roots: self.devices, uniform=lambda: 0.5, **given,
+        )  # fmt: skip
+
+    def read(self, _roots):
+        self.reads += 1
+        return self.facts
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        task = asyncio.create_task(run(self.ctx))
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def until(self, condition):
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 - the condition is the loop's work
+                await asyncio.sleep(0.001)
+
+    async def asleep(self):
+        await self.until(lambda: self.clock.deadlines)
+
+    async def pass_time(self, seconds):
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            await self.asleep()
+            await self.clock.advance(min(LOOK, end - self.clock.monotonic()))
+
+
+async def test_published_at_once_and_not_written_again_without_a_change():
+    async with Node().running() as node:
+        await node.until(lambda: node.states)
+        assert node.publisher.history[0][KERNEL] == "6.1"
+        await node.pass_time(INTERVAL)
+        await node.until(lambda: node.reads == 2)
+        await node.asleep()
+        assert len(node.publisher.history) == 1
+
+
+async def test_a_gpu_that_comes_is_labelled_within_seconds():
+    async with Node().running() as node:
+        await node.asleep()
+        node.facts = HostFacts(kernel="6.1", pci=(PciDevice(pci_class="0302", vendor="10de"),))
+        node.devices |= {"b"}
+        await node.pass_time(LOOK)
+        await node.until(lambda: len(node.publisher.history) == 2)
+        assert node.publisher.history[-1][NVIDIA] == "true"
+
+
+@pytest.mark.parametrize(
+    ("seen", "foreign"),
+    [(Seen(mine={KERNEL: "6.1"}, discovery="nfd-master"), False), (Seen(mine={KERNEL: "6.1"}), True)],
+)
+async def test_it_stands_back_for_another_discovery_and_takes_its_own_labels_away(seen, foreign):
+    node = Node(foreign=foreign)
+    node.publisher.seen = seen
+    async with node.running():
+        await node.until(lambda: node.states)
+        assert node.publisher.history == [{}]
+        assert node.states[-1][0]
+        assert node.states[-1][1].startswith("stands back: ")
+    assert node.reads == 0
+
+
+async def test_a_key_of_somebody_else_is_left_to_them():
+    node = Node()
+    node.facts = HostFacts(kernel="6.1", pci=(PciDevice(pci_class="0302", vendor="10de"),))
+    node.publisher.seen = Seen(others=frozenset({NVIDIA}))
+    async with node.running():
+        await node.until(lambda: node.publisher.history)
+        assert NVIDIA not in node.publisher.history[0]
+        assert names.NFD_PCI_NVIDIA[1] in node.publisher.history[0]
+
+
+async def test_a_refusal_is_told_once_and_tried_again():
+    node = Node()
+    node.publisher.refuse = KubeError("no answer", "an answer", "wait")
+    async with node.running():
+        await node.pass_time(10)
+        assert node.told == ["PublishFailed"]
+        assert node.states[-1] == (False, "no answer; expected an answer; to do: wait")
+        node.publisher.refuse = None
+        await node.pass_time(60)
+        assert node.states[-1][0]

@@ -1,0 +1,228 @@
+"""kgpu's own operator in the embedded lab: it runs the agents of three nodes as pods, and what a person does to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.played import Played, wrong
+
+from kgpu.base.errors import LabError
+from kgpu.formats.crd.definitions import crds
+from kgpu.formats.names import (
+    AGENT_DAEMON_SET,
+    GPU_OPERATOR_NAMESPACE,
+    GPU_RESOURCE,
+    LABEL_DEPLOY_PREFIX,
+    NVIDIA_DOMAIN,
+    ROLES_ANNOTATION,
+    VALIDATED_CONDITION,
+)
+from kgpu.lab import operator
+from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.embedded.model import FirstNode
+from kgpu.lab.nodes import manage
+from kgpu.lab.port import kubectl as run_kubectl
+from kgpu.lab.progress import QuietProgress
+from kgpu.lab.real import build
+
+pytestmark = pytest.mark.timeout(300)
+WAIT_S = 90.0
+GPUS = {"gpu-node-1": "8", "l4-1": "2"}
+CPU = "cpu-1"
+POLICY = ("clusterpolicy", "cluster-policy")
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def fleet(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLab]:
+    """A lab with the operator, two kinds of GPU nodes and one without."""
+    del kubectl
+    folder = tmp_path_factory.mktemp("operated") / "lab"
+    lab = EmbeddedLab("operated", folder, QuietProgress(), first=FirstNode(), operator=True)
+    try:
+        lab.up()
+        manage.add_to_running(folder, "l4", gpus=2)
+        manage.add_to_running(folder, "cpu")
+        yield lab
+    finally:
+        lab.down()
+
+
+def get(lab: EmbeddedLab, *words: str) -> Object:
+    found: Object = json.loads(run_kubectl(lab, "get", *words, "-o", "json"))
+    return found
+
+
+def until(lab: EmbeddedLab, condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            shown = lab.kubectl_run("get", "nodes,pods,clusterpolicies", "-A", "-o", "wide").stdout
+            pytest.fail(f"not within {WAIT_S:g} s: {what}; {offered(lab)}\n{shown}")
+        time.sleep(0.2)
+
+
+def offered(lab: EmbeddedLab) -> dict[str, str]:
+    """GPUs that can be had, by node; nodes that offer none are left out."""
+    counts = {
+        one["metadata"]["name"]: one["status"]["allocatable"].get(GPU_RESOURCE, "0")
+        for one in get(lab, "nodes")["items"]
+    }
+    return {name: count for name, count in counts.items() if count != "0"}
+
+
+def state(lab: EmbeddedLab) -> str:
+    return str((get(lab, *POLICY).get("status") or {}).get("state"))
+
+
+def settled(lab: EmbeddedLab) -> None:
+    """As the lab was made."""
+    until(lab, lambda: offered(lab) == GPUS and state(lab) == "ready", "every GPU is offered and the policy is ready")
+
+
+def own_labels(node: Object) -> set[str]:
+    return {key for key in node["metadata"]["labels"] if key.split("/")[0] == NVIDIA_DOMAIN}
+
+
+def test_every_node_has_an_agent_and_only_those_with_gpus_offer_some(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    pods = get(fleet, "pods", "--namespace", GPU_OPERATOR_NAMESPACE, "-l", f"app={AGENT_DAEMON_SET}")["items"]
+    assert {pod["spec"]["nodeName"] for pod in pods} == {*GPUS, CPU}
+    nodes = {node["metadata"]["name"]: node for node in get(fleet, "nodes")["items"]}
+    validated = {
+        name
+        for name, node in nodes.items()
+        for one in node["status"]["conditions"]
+        if one["type"] == VALIDATED_CONDITION and one["status"] == "True"
+    }
+    assert validated == GPUS.keys()
+    assert own_labels(nodes[CPU]) == set()
+    assert {json.loads(nodes[name]["metadata"]["annotations"][ROLES_ANNOTATION])["gpus"] for name in GPUS} == {8, 2}
+
+
+def test_no_agent_is_the_labs_own(fleet: EmbeddedLab) -> None:
+    assert {one.agent for one in manage.listing(fleet.folder).values()} == {False}
+    assert not [*fleet.nodes.glob("*/agent.pid")]
+
+
+@pytest.mark.parametrize("story", ["first-gpu-pod", "unhealthy-gpu", "mig-mixed"])
+def test_stories_are_played_as_on_other_labs(fleet: EmbeddedLab, story: str) -> None:
+    settled(fleet)
+    assert not wrong(Played().on(fleet, story))
+
+
+def test_a_label_takes_the_gpus_of_one_node_away(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    label = f"{LABEL_DEPLOY_PREFIX}device-plugin"
+    run_kubectl(fleet, "label", "node", "l4-1", f"{label}=false", "--overwrite")
+    until(fleet, lambda: offered(fleet) == {"gpu-node-1": "8"}, "l4-1 offers nothing")
+    run_kubectl(fleet, "label", "node", "l4-1", f"{label}=true", "--overwrite")
+    settled(fleet)
+
+
+def test_the_daemon_set_comes_back(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    name = ("daemonset", AGENT_DAEMON_SET, "--namespace", GPU_OPERATOR_NAMESPACE)
+    before = get(fleet, *name)["metadata"]["uid"]
+    run_kubectl(fleet, "delete", *name)
+    until(
+        fleet,
+        lambda: fleet.kubectl_run("get", *name, "-o", "jsonpath={.metadata.uid}").stdout not in {"", before},
+        "another DaemonSet",
+    )
+    settled(fleet)
+
+
+def test_time_slicing_by_a_config_map_that_the_policy_names(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    config = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 10\n"
+    place = ("--namespace", GPU_OPERATOR_NAMESPACE)
+    run_kubectl(fleet, "create", "configmap", "time-slicing-config", *place, f"--from-literal=any={config}")
+    former = get(fleet, *POLICY)["spec"]["devicePlugin"]["config"]
+    told = {"name": "time-slicing-config", "default": "any"}
+    try:
+        for wanted, counts in ((told, {"gpu-node-1": "80", "l4-1": "20"}), (former, GPUS)):
+            change = json.dumps({"spec": {"devicePlugin": {"config": wanted}}})
+            run_kubectl(fleet, "patch", *POLICY, "--type", "merge", "-p", change)
+            until(fleet, lambda counts=counts: offered(fleet) == counts, f"{counts} with {wanted}")
+    finally:
+        run_kubectl(fleet, "delete", "configmap", "time-slicing-config", *place)
+    settled(fleet)
+
+
+def test_an_agent_that_is_killed_is_started_again(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+
+    def pod() -> Object:
+        words = ("--namespace", GPU_OPERATOR_NAMESPACE, "-l", f"app={AGENT_DAEMON_SET}")
+        pods = get(fleet, "pods", *words, "--field-selector", "spec.nodeName=l4-1")["items"]
+        found: Object = pods[0]
+        return found
+
+    container = pod()["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    pid = json.loads((fleet.nodes / "l4-1" / "c" / container[:16] / "state.json").read_text())["pid"]
+    subprocess.run(["kill", "-9", str(pid)], check=True)
+    until(fleet, lambda: pod()["status"]["containerStatuses"][0]["restartCount"] == 1, "the agent runs again")
+    settled(fleet)
+
+
+def test_what_an_agent_may_is_what_the_chart_grants(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    account = f"--as=system:serviceaccount:{GPU_OPERATOR_NAMESPACE}:{AGENT_DAEMON_SET}"
+    said = [
+        fleet.kubectl_run("auth", "can-i", verb, what, account).stdout.strip()
+        for verb, what in (("patch", "nodes"), ("delete", "nodes"))
+    ]
+    assert said == ["yes", "no"]
+
+
+def test_without_the_policy_nothing_of_it_stays_on_the_nodes(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    run_kubectl(fleet, "delete", *POLICY, "--timeout=60s")
+
+    def bare() -> bool:
+        return not offered(fleet) and not any(own_labels(node) for node in get(fleet, "nodes")["items"])
+
+    until(fleet, bare, "no GPUs and no labels")
+    assert not [*fleet.nodes.glob("*/cdi/*.json")]
+    operator.install(fleet.kubeconfig)
+    settled(fleet)
+
+
+def test_a_lab_without_the_operator_does_not_get_it_later(embedded: EmbeddedLab) -> None:
+    other = EmbeddedLab(embedded.name, embedded.folder, QuietProgress(), operator=True)
+    with pytest.raises(LabError, match="without the operator"):
+        other.up()
+    assert not operator.runs_in(embedded.folder)
+
+
+def test_up_again_keeps_what_somebody_has_changed(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    run_kubectl(fleet, "annotate", *POLICY, "example.com/mine=yes", "--overwrite")
+    EmbeddedLab("operated", fleet.folder, QuietProgress()).up()
+    assert get(fleet, *POLICY)["metadata"]["annotations"]["example.com/mine"] == "yes"
+    assert "--operator" in fleet.about.up_words
+
+
+def test_the_objects_are_what_the_chart_makes() -> None:
+    try:
+        build.ensure_helm(QuietProgress())
+    except LabError as error:
+        pytest.skip(f"no Helm here: {error.one_line()}")
+    tool = Path(__file__).parents[2] / "tools" / "lab_operator.py"
+    done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_object_is_of_a_kind_that_is_served_or_defined() -> None:
+    defined = {one["spec"]["names"]["kind"] for one in crds()}
+    made = {one["kind"] for one in operator.objects()}
+    assert {"Deployment", "ServiceAccount", "ClusterRole"} < made
+    assert made & defined == {"ClusterPolicy"}

@@ -1,0 +1,241 @@
+"""What an error costs, what restarts pods and what does not, and what the agents are told."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgpu.base.errors import ConfigError
+from kgpu.formats import agent_config as agent_format
+from kgpu.formats import names, yaml
+from kgpu.operator.model import Layout, Object, Observed
+from kgpu.operator.objects import agent_config, shape
+from kgpu.operator.objects.operands import PODS
+from kgpu.operator.tables import OPERANDS
+from tests.operator.objects.scenes import CASES, FULL, HOST_DRIVER, MONITORING, SETTINGS, UBUNTU, Case, node, policy
+from tests.operator.objects.scenes import OPERANDS as AS_OPERANDS
+
+DAEMON_SET = ("DaemonSet", "kgpu-agent")
+
+
+def by_key(case: Case) -> dict[tuple[str, str], Object]:
+    return {(one["kind"], one["metadata"]["name"]): one for one in case.rendered().objects}
+
+
+def config(spec: str, **observed: Any) -> agent_format.AgentConfig:
+    return agent_config(policy(spec), SETTINGS, Observed(**observed))
+
+
+def test_the_config_map_has_what_agent_config_says() -> None:
+    case = CASES["agent-full"]
+    text = by_key(case)["ConfigMap", names.AGENT_CONFIG_MAP]["data"][names.AGENT_CONFIG_KEY]
+    assert agent_format.decode(text, source="test") == agent_config(case.policy, case.settings, case.observed)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["mig: {strategy: mixed}", "devicePlugin: {config: {name: a, default: b}}", "devicePlugin: {enabled: false}",
+     "toolkit: {enabled: false}", "nodeStatusExporter: {enabled: true}", "cdi: {enabled: false}",
+     "devicePlugin: {version: v9, image: x, repository: z.io}", "gfd: {env: [{name: A, value: b}]}",
+     "validator: {version: v2}", "daemonsets: {labels: {helm.sh/chart: kgpu-9, app.kubernetes.io/version: '9'}}",
+     "daemonsets: {annotations: {helm.sh/chart: kgpu-9}}", "operator: {labels: {a: b}}"],
+)  # fmt: skip
+def test_what_agents_are_told_does_not_restart_them(spec: str) -> None:
+    plain = by_key(Case(policy=policy()))[DAEMON_SET]["spec"]
+    assert by_key(Case(policy=policy(spec)))[DAEMON_SET]["spec"] == plain
+
+
+def test_every_role_of_an_operand_is_told_with_its_label() -> None:
+    roles = config(HOST_DRIVER).roles
+    assert set(roles) == {operand.role for operand in OPERANDS if operand.role} == set(PODS)
+    assert roles["features"].label == ""
+    assert roles["deviceplugin"].label == "nvidia.com/gpu.deploy.device-plugin"
+
+
+@pytest.mark.parametrize(
+    ("spec", "on"),
+    [("{}", {"features", "toolkit", "validator", "deviceplugin", "labels"}),
+     ("devicePlugin: {enabled: false}\ngfd: {enabled: false}", {"features", "toolkit", "validator"}),
+     ("toolkit: {enabled: false}\nnodeStatusExporter: {enabled: true}",
+      {"features", "validator", "deviceplugin", "labels", "node-status"})],
+)  # fmt: skip
+def test_which_roles_are_on(spec: str, on: set[str]) -> None:
+    assert {name for name, role in config(spec).roles.items() if role.enabled} == on
+
+
+def test_another_discovery_is_left_to_its_work() -> None:
+    told = config("{}", foreign_nfd=True, kinds=frozenset({"nodefeatures.nfd.k8s-sigs.io"}))
+    assert not told.roles["features"].enabled
+    assert told.node_feature_api
+    assert not config("{}", foreign_nfd=True).node_feature_api
+    off = dataclasses.replace(SETTINGS, discovery=False)
+    assert not agent_config(policy(), off, Observed()).roles["features"].enabled
+
+
+def test_the_user_s_environment_wins_and_is_last() -> None:
+    env = (
+        config("devicePlugin: {env: [{name: PASS_DEVICE_SPECS, value: 'false'}, {name: X, value: '1'}]}")
+        .roles["deviceplugin"]
+        .env
+    )
+    assert list(env)[-2:] == ["PASS_DEVICE_SPECS", "X"]
+    assert env["PASS_DEVICE_SPECS"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("spec", "strategy"),
+    [("{}", "cdi-annotations,cdi-cri"), ("cdi: {enabled: false}", "envvar"),
+     ("devicePlugin: {env: [{name: DEVICE_LIST_STRATEGY, value: volume-mounts}]}", "volume-mounts")],
+)  # fmt: skip
+def test_how_containers_learn_of_devices(spec: str, strategy: str) -> None:
+    assert config(spec).roles["deviceplugin"].env["DEVICE_LIST_STRATEGY"] == strategy
+
+
+def test_mig_strategy_reaches_the_plugin_and_the_labels() -> None:
+    roles = config("mig: {strategy: single}").roles
+    assert {name for name, role in roles.items() if role.env.get("MIG_STRATEGY") == "single"} == {
+        "deviceplugin", "labels", "validator",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("amount", ["x", "0", "0%", "-1", "1.5", "101%", "10 %"])
+def test_a_bad_amount_is_said_and_what_runs_stays(amount: str) -> None:
+    spec = f"daemonsets: {{rollingUpdate: {{maxUnavailable: '{amount}'}}}}\n{HOST_DRIVER}"
+    found = Case(policy=policy(spec)).rendered()
+    assert amount in found.errors["agent"].what
+    assert found.keep == {"kgpu-agent"}
+    # The agents that run go on being told what to do.
+    assert {one["kind"] for one in found.objects} == {"RuntimeClass", "Service", "ConfigMap"}
+
+
+@pytest.mark.parametrize(("amount", "wanted"), [("1", 1), ("25%", "25%"), ("100%", "100%")])
+def test_a_good_amount(amount: str, wanted: int | str) -> None:
+    told = policy(f"daemonsets: {{rollingUpdate: {{maxUnavailable: '{amount}'}}}}").spec.daemonsets
+    assert shape.update_strategy(told)["rollingUpdate"] == {"maxUnavailable": wanted}
+
+
+def test_on_delete() -> None:
+    told = policy("daemonsets: {updateStrategy: OnDelete, rollingUpdate: {maxUnavailable: 'x'}}").spec.daemonsets
+    assert shape.update_strategy(told) == {"type": "OnDelete"}
+
+
+@pytest.mark.parametrize("path", ["relative", "/", "/usr", "/usr/", "/a/../etc", "/a:b", "//", "/var"])
+def test_paths_that_would_break_the_pod_are_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="driverInstallDir"):
+        shape.paths(policy(f"hostPaths: {{driverInstallDir: '{path}'}}"))
+    told = config(f"hostPaths: {{driverInstallDir: '{path}'}}")
+    assert told.driver_install_dir == "/run/nvidia/driver"
+
+
+def test_a_typo_in_a_path_leaves_running_agents_what_they_have() -> None:
+    live = by_key(CASES["agent-full"])[DAEMON_SET]
+    broken = policy("hostPaths: {driverInstallDir: relative}")
+    told = agent_config(broken, SETTINGS, Observed(daemon_sets={"kgpu-agent": live}))
+    assert (told.host_root, told.driver_install_dir) == ("/host-system", "/opt/nvidia/driver")
+
+
+def test_one_operand_s_error_is_its_own() -> None:
+    spec = f"{HOST_DRIVER}\ndevicePlugin: {{repository: 'bad?', image: kgpu, version: '1'}}"
+    found = Case(policy=policy(spec), settings=AS_OPERANDS).rendered()
+    assert set(found.errors) == {"device-plugin"}
+    assert found.keep == {"state-device-plugin"}
+    sets = {one["metadata"]["name"] for one in found.objects if one["kind"] == "DaemonSet"}
+    assert sets == {"kgpu-node-features", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator",
+                    "gpu-feature-discovery"}  # fmt: skip
+
+
+def test_images_of_the_replaced_programs_are_not_run() -> None:
+    for settings in (SETTINGS, AS_OPERANDS):
+        found = Case(policy=policy(FULL), settings=settings, observed=UBUNTU).rendered()
+        told = [one for one in found.decisions if one.reason == "ImageIgnored"]
+        assert [one.evidence for one in told] == [("nvcr.io/nvidia", "k8s-device-plugin", "v0.20.0")]
+        used = {
+            container["image"]
+            for one in found.objects
+            if one["kind"] == "DaemonSet"
+            for container in one["spec"]["template"]["spec"]["containers"]
+        }
+        assert used == {"kgpu.dev/kgpu:1.2.3"}
+
+
+def test_another_build_of_kgpu_for_one_operand() -> None:
+    spec = f"{HOST_DRIVER}\ndevicePlugin: {{repository: example.org, image: kgpu, version: '2', imagePullSecrets: [s]}}"
+    found = by_key(Case(policy=policy(spec), settings=AS_OPERANDS))["DaemonSet", "nvidia-device-plugin-daemonset"]
+    pod = found["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "example.org/kgpu:2"
+    assert pod["imagePullSecrets"] == [{"name": "s"}]
+
+
+def test_a_monitor_without_its_kind_is_said() -> None:
+    spec = "operator: {metrics: {serviceMonitor: {enabled: true}}}"
+    assert "ServiceMonitorUnavailable" in {one.reason for one in Case(policy=policy(spec)).rendered().decisions}
+    with_kinds = Case(policy=policy(spec), observed=Observed(kinds=MONITORING)).rendered()
+    assert not with_kinds.decisions
+    assert {"ServiceMonitor", "PrometheusRule"} <= {one["kind"] for one in with_kinds.objects}
+
+
+def test_runtimes_may_be_mixed() -> None:
+    nodes = (node("a"), node("b", runtime="cri-o"))
+    for settings in (SETTINGS, AS_OPERANDS):
+        one = Case(policy=policy(HOST_DRIVER), settings=settings, observed=Observed(nodes=nodes[:1])).rendered()
+        both = Case(policy=policy(HOST_DRIVER), settings=settings, observed=Observed(nodes=nodes)).rendered()
+        assert one == both
+
+
+def test_a_node_without_its_system_is_told() -> None:
+    bare = node("bare", "", "")
+    (told,) = Case(observed=Observed(nodes=(bare,))).rendered().decisions
+    assert (told.subject, told.reason) == ("Node/bare", "SystemUnknown")
+
+
+def test_what_is_rendered_is_never_shared() -> None:
+    case = CASES["operands-full"]
+    first = case.rendered().objects
+    before = [yaml.dump(one) for one in first]
+    for one in first:
+        spoil(one)
+    assert [yaml.dump(one) for one in case.rendered().objects] == before
+
+
+def spoil(value: Any) -> None:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for child in list(children):
+        spoil(child)
+    if isinstance(value, (dict, list)):
+        value.clear()
+
+
+words = st.text(max_size=12)
+SECTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "daemonsets": st.fixed_dictionaries({"rollingUpdate": st.fixed_dictionaries({"maxUnavailable": words})}),
+        "hostPaths": st.fixed_dictionaries(
+            {}, optional={"rootFS": words, "driverInstallDir": words, "kubeletRootDir": words}
+        ),
+        "driver": st.fixed_dictionaries(
+            {}, optional={"repository": words, "image": words, "version": words, "usePrecompiled": st.booleans()}
+        ),
+        "devicePlugin": st.fixed_dictionaries(
+            {}, optional={"repository": words, "image": words, "version": words, "args": st.lists(words)}
+        ),
+        "cdi": st.fixed_dictionaries({"enabled": st.booleans(), "nriPluginEnabled": st.booleans()}),
+    },
+)
+
+
+@given(SECTIONS, st.sampled_from(Layout))
+def test_no_policy_makes_it_fail(spec: dict[str, Any], layout: Layout) -> None:
+    from kgpu.formats.crd import decode
+    from kgpu.operator.model import Policy
+
+    decoded = decode.clusterpolicy({"metadata": {"name": "p"}, "spec": spec})
+    given = Policy(name="p", uid="u", generation=1, created="", spec=decoded.spec)
+    settings = dataclasses.replace(SETTINGS, layout=layout)
+    found = Case(policy=given, settings=settings, observed=UBUNTU).rendered()
+    assert all((error.what, error.expected, error.todo) for error in found.errors.values())
+    assert bool(found.errors) == bool(found.keep)

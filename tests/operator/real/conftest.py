@@ -1,0 +1,183 @@
+"""A real cluster without kgpu in it, kgpu's image loaded, and Helm: what a user of the chart begins with.
+
+One lab for the module; where the machine can't carry it the tests are skipped, with KGPU_REQUIRE_REAL=1 they fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import pytest
+
+from kgpu.base.errors import LabError
+from kgpu.cli.main import PROGRAMS
+from kgpu.lab.progress import PlainProgress
+from kgpu.lab.real import bootstrap, build, hosttools, own_image
+from kgpu.lab.real.cluster import RealLab
+from kgpu.lab.real.model import NODE_NAME, LabSpec
+
+T = TypeVar("T")
+CHART = Path(__file__).resolve().parents[3] / "charts" / "kgpu"
+NAMESPACE = "gpu-operator"
+RELEASE = "kgpu"
+TIMEOUT_S = 3000
+
+Object = dict[str, Any]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.real)
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+def unavailable(reason: str) -> NoReturn:
+    if os.environ.get("KGPU_REQUIRE_REAL") == "1":
+        pytest.fail(f"KGPU_REQUIRE_REAL=1, and the real cluster can't be had: {reason}")
+    pytest.skip(f"no real cluster here: {reason}")
+
+
+@dataclass
+class Site:
+    """A cluster, and Helm to change it with."""
+
+    lab: RealLab
+    helm_program: str
+    home: Path
+
+    def helm(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "HELM_CACHE_HOME": str(self.home), "HELM_CONFIG_HOME": str(self.home)}
+        command = [self.helm_program, "--kubeconfig", str(self.lab.kubeconfig), "--namespace", NAMESPACE, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=600)
+        if check and done.returncode != 0:
+            print(self.evidence())
+            pytest.fail(f"helm {' '.join(words)}: {done.stderr}")
+        return done
+
+    def install(self, *sets: str, verb: str = "install", words: tuple[str, ...] = ("--create-namespace",)) -> None:
+        values = ["driver.enabled=false", f"hostPaths.driverInstallDir={self.lab.hw_root}", *sets]
+        given = [word for value in values for word in ("--set", value)]
+        self.helm(verb, RELEASE, str(CHART), *words, *given)
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", RELEASE)
+
+    def installed(self) -> bool:
+        return RELEASE in self.helm("list", "--all", "--short").stdout.split()
+
+    def get(self, *words: str) -> Any:
+        done = self.lab.kubectl_run("get", *words, "-o", "json")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def policy_status(self) -> Object:
+        return (self.get("clusterpolicy", "cluster-policy") or {}).get("status", {})
+
+    def allocatable(self) -> str:
+        return self.lab.node()["status"]["allocatable"].get("nvidia.com/gpu", "")
+
+    def conditions(self) -> dict[str, Object]:
+        return {one["type"]: one for one in self.policy_status().get("conditions", [])}
+
+    def until(self, condition: Callable[[], T], what: str, deadline_s: float = 60) -> T:
+        """The first true value of ``condition``; the deadline only ends a wait that would never end."""
+        end = time.monotonic() + deadline_s
+        while not (found := condition()):
+            if time.monotonic() > end:
+                print(self.evidence())
+                pytest.fail(f"waited {deadline_s:.0f} s for {what}")
+            time.sleep(0.2)
+        return found
+
+    def ready(self, gpus: str = "8") -> None:
+        self.until(lambda: self.policy_status().get("state") == "ready", "the ClusterPolicy to be ready")
+        self.until(lambda: self.allocatable() == gpus, f"{gpus} GPUs to be allocatable")
+
+    def evidence(self) -> str:
+        """What there is to see of an installation that went wrong."""
+        parts = []
+        for words in (
+            ("get", "all,clusterpolicies", "-A"),
+            ("get", "clusterpolicy", "-o", "yaml"),
+            ("-n", NAMESPACE, "get", "events"),
+            ("-n", NAMESPACE, "logs", "deploy/gpu-operator", "--tail=40"),
+            ("-n", NAMESPACE, "logs", "ds/kgpu-agent", "--tail=40"),
+            ("-n", NAMESPACE, "logs", "-l", "app in (gpu-operator-cleanup, gpu-operator-cleanup-crd)", "--tail=20"),
+        ):
+            done = self.lab.kubectl_run(*words)
+            parts.append(f"--- kubectl {' '.join(words)}\n{done.stdout}{done.stderr}")
+        return "\n".join(parts)
+
+    def run_pod(self, name: str, *, gpus: int) -> str:
+        """What the vector addition sample prints with that many GPUs."""
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "containers": [
+                    {
+                        "name": "cuda",
+                        "image": "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
+                        "resources": {"limits": {"nvidia.com/gpu": gpus}},
+                    }
+                ],
+            },
+        }
+        self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+        try:
+            done = {"Succeeded", "Failed"}
+            self.until(lambda: self.get("pod", name)["status"].get("phase") in done, f"pod {name} to end")
+            return self.lab.kubectl("logs", name)
+        finally:
+            self.lab.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+
+    def shell(self, script: str) -> str:
+        """What a shell prints that runs in the node's namespaces, beside its kubelet."""
+        command = self.lab.in_node(["sh", "-c", script])
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def node_labels(self) -> dict[str, str]:
+        labels: dict[str, str] = self.lab.node()["metadata"]["labels"]
+        return labels
+
+    @property
+    def node(self) -> str:
+        return NODE_NAME
+
+
+@pytest.fixture(scope="package")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The cluster: one node with eight simulated GPUs, no agent, kgpu's image."""
+    progress = PlainProgress()
+    try:
+        hosttools.require_platform()
+        hosttools.ensure_host_tools(progress)
+        helm = build.ensure_helm(progress)
+    except LabError as error:
+        unavailable(error.one_line())
+    folder = tmp_path_factory.mktemp("operator")
+    lab = RealLab(LabSpec(name="operator-tests", agent=False, audit=True), folder=folder / "lab", progress=progress)
+    try:
+        lab.up()
+        bootstrap.import_archive(lab, own_image.ensure_image(progress, programs=PROGRAMS))
+        yield Site(lab, helm, folder)
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def clean(site: Site) -> Iterator[Site]:
+    """The cluster without kgpu, before and after."""
+    yield site
+    if site.installed() and site.helm("uninstall", RELEASE, check=False).returncode != 0:
+        site.helm("uninstall", RELEASE, "--no-hooks", check=False)

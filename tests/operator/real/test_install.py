@@ -1,0 +1,134 @@
+"""The chart on a real cluster: from ``helm install`` to GPUs, and away again without a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kgpu.formats import names
+from tests.operator.real.conftest import Site
+from tests.operator.real.picture import difference, take
+
+# Empty folders that the kubelet made for mounts stay, and so does what it writes down itself.
+HOST_FILES = (
+    "find /run/nvidia /var/run/cdi /etc/cdi /var/lib/kgpu /var/lib/kubelet/device-plugins "
+    "! -type d ! -name kubelet_internal_checkpoint 2>/dev/null"
+)
+
+
+@dataclass
+class Story:
+    """One installation, from before to after; ``seconds`` from ``helm install`` to 8 GPUs."""
+
+    site: Site
+    before: dict
+    host_before: set[str]
+    seconds: float
+
+
+def host_files(site: Site) -> set[str]:
+    return set(site.shell(f"{HOST_FILES} || true").splitlines())
+
+
+@pytest.fixture(scope="module")
+def story(site: Site) -> Iterator[Story]:
+    before, host = take(site.lab), host_files(site)
+    begun = time.monotonic()
+    site.install()
+    site.until(lambda: site.allocatable() == "8", "8 GPUs to be allocatable")
+    seconds = time.monotonic() - begun
+    print(f"from helm install to nvidia.com/gpu: 8 allocatable: {seconds:.1f} s")
+    yield Story(site, before, host, seconds)
+    if site.installed():
+        site.uninstall()
+
+
+def test_the_node_offers_its_gpus_and_the_policy_is_ready(story: Story) -> None:
+    story.site.ready()
+    conditions = story.site.conditions()
+    assert conditions["Ready"]["status"] == "True"
+    assert conditions["Ready"]["message"] == (
+        "ClusterPolicy is ready as all resources have been successfully reconciled"
+    )
+    assert conditions["Error"]["status"] == "False"
+
+
+def test_every_gpu_has_passed_before_the_policy_is_ready(story: Story) -> None:
+    story.site.ready()
+    node = story.site.lab.node()
+    validated = next(one for one in node["status"]["conditions"] if one["type"] == names.VALIDATED_CONDITION)
+    assert validated["status"] == "True"
+    assert "8 of 8" in validated["message"]
+
+
+def test_pods_run_and_none_restarted(story: Story) -> None:
+    story.site.ready()
+    pods = story.site.get("pods", "-n", "gpu-operator")["items"]
+    found = {pod["metadata"]["labels"]["app"]: pod for pod in pods}
+    assert set(found) == {"gpu-operator", "kgpu-agent"}
+    for pod in pods:
+        assert pod["status"]["phase"] == "Running"
+        assert [one["restartCount"] for one in pod["status"]["containerStatuses"]] == [0]
+    # What a document tells its readers to wait with.
+    story.site.lab.kubectl("-n", "gpu-operator", "wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s")
+
+
+def test_a_pod_with_two_gpus(story: Story) -> None:
+    story.site.ready()
+    text = story.site.run_pod("two", gpus=2)
+    assert "Test PASSED" in text
+    assert text.count("compute capability") == 2
+
+
+def test_the_documents_patch_works_on_a_fresh_install(story: Story) -> None:
+    site = story.site
+    site.ready()
+    config = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}\n"
+    site.lab.kubectl("-n", "gpu-operator", "create", "configmap", "time-slicing-config", f"--from-literal=any={config}")
+    patch = '[{"op":"replace","path":"/spec/devicePlugin/config","value":%s}]'
+    try:
+        chosen = '{"name":"time-slicing-config","default":"any"}'
+        site.lab.kubectl("patch", "clusterpolicy", "cluster-policy", "--type=json", "-p", patch % chosen)
+        site.until(lambda: site.allocatable() == "80", "80 shared GPUs")
+        site.ready("80")
+    finally:
+        site.lab.kubectl("patch", "clusterpolicy", "cluster-policy", "--type=json", "-p", patch % "{}")
+        site.lab.kubectl("-n", "gpu-operator", "delete", "configmap", "time-slicing-config")
+    site.ready("8")
+
+
+def test_an_upgrade_of_nothing_restarts_nothing(story: Story) -> None:
+    site = story.site
+    site.ready()
+
+    def pods() -> set[str]:
+        return {pod["metadata"]["uid"] for pod in site.get("pods", "-n", "gpu-operator")["items"]}
+
+    before = pods()
+    site.install(verb="upgrade", words=("--wait",))
+    site.ready()
+    assert pods() == before
+
+
+def test_a_workload_survives_the_operator_and_the_agent(story: Story) -> None:
+    site = story.site
+    site.ready()
+    site.lab.kubectl("-n", "gpu-operator", "delete", "pod", "-l", "app in (gpu-operator, kgpu-agent)", "--wait=true")
+    site.until(lambda: len(site.get("pods", "-n", "gpu-operator")["items"]) == 2, "both pods to be there again")
+    site.ready()
+    assert "Test PASSED" in site.run_pod("after", gpus=8)
+
+
+def test_uninstalling_leaves_the_cluster_as_it_was(story: Story) -> None:
+    """Last: object by object, label by label, file by file."""
+    site = story.site
+    site.ready()
+    site.uninstall()
+    site.until(lambda: not site.get("pods", "-n", "gpu-operator")["items"], "the last pods to go")
+    assert difference(story.before, take(site.lab)) == []
+    assert host_files(site) == story.host_before
+    # The kubelet itself remembers the resource, with nothing of it, until it is started anew.
+    assert site.allocatable() in {"", "0"}

@@ -1,0 +1,96 @@
+"""The chart's rights against what its programs really ask for: nothing is refused, and nothing is granted for nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from kgpu.operator.objects import rbac
+from tests.operator.real.conftest import NAMESPACE, Object, Site
+
+Right = tuple[str, str, str]  # group, resource, verb
+
+ACCOUNTS: Final = {"gpu-operator": ("kgpu:operator", "gpu-operator"), "kgpu-agent": ("kgpu:agent", "kgpu-agent")}
+
+
+def of_rules(rules: Iterable[Object]) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+# What the operator gives to accounts of operands it has to have itself.
+PASSED_ON: Final = of_rules(
+    [
+        *rbac.DRIVER_MANAGER_RULES,
+        *(rule for table in (rbac.CLUSTER_RULES, rbac.NAMESPACE_RULES) for rules in table.values() for rule in rules),
+    ]
+)
+# Kinds of other projects, which this cluster does not have.
+OTHERS: Final = {
+    *(
+        ("monitoring.coreos.com", kind, verb)
+        for kind in ("servicemonitors", "prometheusrules")
+        for verb in ("list", "watch", "create", "patch", "delete")
+    ),
+    *(("nfd.k8s-sigs.io", "nodefeatures", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")),
+}
+# The second time that the same thing happens, and what goes with NodeFeatures: its pod is their owner.
+SOMETIMES: Final = {("", "events", "get"), ("", "events", "patch"), ("", "pods", "get")}
+EXCUSED: Final = {"gpu-operator": PASSED_ON | OTHERS, "kgpu-agent": OTHERS | SOMETIMES}
+
+
+def asked(site: Site) -> tuple[dict[str, set[Right]], list[str]]:
+    """What each of the chart's accounts has asked for, and what was refused."""
+    used: dict[str, set[Right]] = defaultdict(set)
+    refused = []
+    for line in site.lab.paths.audit_log.read_text().splitlines():
+        entry = json.loads(line)
+        place = f"system:serviceaccount:{NAMESPACE}:"
+        if not entry["user"]["username"].startswith(place) or "objectRef" not in entry:
+            continue
+        account, ref, code = entry["user"]["username"].removeprefix(place), entry["objectRef"], 0
+        code = entry.get("responseStatus", {}).get("code", 0)
+        resource = "/".join(filter(None, (ref["resource"], ref.get("subresource"))))
+        used[account].add((ref.get("apiGroup", ""), resource, entry["verb"]))
+        if entry["verb"] == "patch" and code == 201:  # an apply that made the object needs both
+            used[account].add((ref.get("apiGroup", ""), resource, "create"))
+        if code == 403:
+            refused.append(f"{account}: {entry['verb']} {entry['requestURI']}")
+    return used, refused
+
+
+def granted(site: Site, account: str) -> set[Right]:
+    cluster, namespaced = ACCOUNTS[account]
+    rules = [*site.get("clusterrole", cluster)["rules"], *site.get("role", namespaced, "-n", NAMESPACE)["rules"]]
+    return of_rules(rules)
+
+
+def test_every_right_is_used_and_none_is_missing(clean: Site) -> None:
+    site = clean
+    rights = {}
+    # Both layouts, a change, drift, and an end; the clean-up's requests are the operator's account's too.
+    site.install("layout=operands", "psa.enabled=true")
+    site.ready()
+    site.install("psa.enabled=true", verb="upgrade", words=("--wait",))
+    site.until(lambda: site.get("daemonset", "kgpu-agent", "-n", NAMESPACE), "the agents to come")
+    site.ready()
+    for words in (("daemonset", "kgpu-agent", "-n", NAMESPACE), ("runtimeclass", "nvidia")):
+        site.lab.kubectl("delete", *words)
+        site.until(lambda words=words: site.get(*words), f"{words} to be there again")
+    site.ready()
+    for account in ACCOUNTS:
+        rights[account] = granted(site, account)
+    site.uninstall()
+    used, refused = asked(site)
+    assert refused == []
+    unused = []
+    for account, has in rights.items():
+        unused += [f"{account}: {right}" for right in sorted(has - used[account] - EXCUSED[account])]
+    assert "\n".join(unused) == ""

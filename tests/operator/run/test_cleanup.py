@@ -1,0 +1,259 @@
+"""The clean-up takes everything of kgpu's away, in order, whether the operator runs or not, and nothing of the users'."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kgpu.base.clock import VirtualClock
+from kgpu.base.errors import KubeError
+from kgpu.formats import agent_config, agent_report, names
+from kgpu.kube import kinds
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object
+from kgpu.operator.cleanup import Limits, clean_up
+from kgpu.operator.leaving import has_left, outliving
+from kgpu.operator.model import Plan
+from tests.operator.run.support import Meddled, Wish, cluster, config_map, daemon_set, running, silence
+from tests.operator.run.test_killed import kept
+from tests.operator.world import NAMESPACE
+
+
+def agent_pod(node: str, *, ready: bool = True) -> Object:
+    owner = {"kind": "DaemonSet", "name": names.AGENT_DAEMON_SET, "controller": True}
+    metadata = {
+        "name": f"agent-{node}", "namespace": NAMESPACE, "ownerReferences": [owner],
+    }  # fmt: skip
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"conditions": [condition], "phase": "Running"}}
+
+
+async def say(api: FakeApi, node: str, state: str) -> None:
+    """What the agent of a node reports."""
+    told = agent_report.encode(agent_report.AgentReport(roles={"toolkit": agent_report.role(state)}))
+    body = {"metadata": {"name": node, "annotations": {names.ROLES_ANNOTATION: told}}}
+    await api.apply(NODES, body, manager=names.FIELD_MANAGER)
+
+
+def agents_leave(api: FakeApi, *nodes: str) -> Any:
+    """Agents on these nodes, that do what the configuration says."""
+
+    async def live() -> None:
+        while True:
+            found = await api.get(CONFIG_MAPS, names.AGENT_CONFIG_MAP, namespace=NAMESPACE)
+            if found and agent_config.decode(found["data"][names.AGENT_CONFIG_KEY], source="").leaving:
+                break
+        for node in nodes:
+            await say(api, node, "left")
+
+    return asyncio.create_task(live())
+
+
+def ending_pods(api: FakeApi, *nodes: str) -> tuple[Meddled, list[Any]]:
+    """The agents' pods on these nodes end when their DaemonSet goes."""
+    ends: list[Any] = []
+    meddled = Meddled(api)
+
+    def end(verb: str, plural: str, name: str) -> None:
+        if (verb, plural, name) == ("delete", "daemonsets", names.AGENT_DAEMON_SET):
+            gone = [api.delete(PODS, f"agent-{node}", namespace=NAMESPACE, grace=0) for node in nodes]
+            ends.extend(map(asyncio.ensure_future, gone))
+
+    meddled.after = end
+    return meddled, ends
+
+
+def agent_objects() -> tuple[Object, Object]:
+    text = agent_config.encode(agent_config.AgentConfig(generation=3))
+    return config_map(names.AGENT_CONFIG_MAP, **{names.AGENT_CONFIG_KEY: text}), daemon_set(names.AGENT_DAEMON_SET)
+
+
+async def installed(nodes: int = 2) -> tuple[FakeApi, dict[Any, Any]]:
+    """A cluster after an install with agents, and what was there before."""
+    api = cluster(nodes, policy=True)
+    clean = kept(api)
+    async with running(api):
+        pass
+    for number in range(nodes):
+        await say(api, f"n{number}", "running")
+        label = {"metadata": {"name": f"n{number}", "labels": {"nvidia.com/gpu.count": "8"}}}
+        await api.apply(NODES, label, manager=names.LABELS_FIELD_MANAGER)
+        condition = {"type": names.VALIDATED_CONDITION, "status": "True"}
+        status = {"metadata": {"name": f"n{number}"}, "status": {"conditions": [condition]}}
+        await api.apply(NODES, status, manager=names.VALIDATOR_FIELD_MANAGER, subresource="status")
+    api.put(LEASES, {"metadata": {"name": names.OPERATOR_LEASE, "namespace": NAMESPACE}})
+    return api, clean
+
+
+async def clean(api: Any, seconds: float = 120.0, *, leave: float = 20.0) -> tuple[list[str], float]:
+    """Run it; what it said, and how long it took."""
+    clock, said = VirtualClock(), list[str]()
+    task = asyncio.create_task(
+        clean_up(api, NAMESPACE, Limits(whole=seconds, leave=leave), say=said.append, clock=clock)
+    )
+    while not task.done():
+        await clock.advance(0.1)
+    await task
+    return said, clock.monotonic()
+
+
+async def test_everything_goes_and_doing_it_again_does_no_harm() -> None:
+    api, before = await installed()
+    api.put(CONFIG_MAPS, {"metadata": {"name": "users", "namespace": NAMESPACE}})
+    said, _ = await clean(api)
+    assert kept(api) == before
+    for number in range(2):
+        node = await api.get(NODES, f"n{number}")
+        assert node is not None
+        assert names.ROLES_ANNOTATION not in node["metadata"].get("annotations", {})
+        assert [one["type"] for one in node["status"]["conditions"]] == ["Ready"]
+        assert "managedFields" not in node["metadata"]
+    assert await api.get(LEASES, names.OPERATOR_LEASE, namespace=NAMESPACE) is None
+    assert await api.get(CONFIG_MAPS, "users", namespace=NAMESPACE) is not None
+    assert await api.get(kinds.CLUSTER_POLICIES, "cluster-policy") is not None
+    assert said[-1] == "done"
+    assert (await clean(api))[0] == ["agents clean up their hosts", "done"]
+
+
+async def test_the_operator_is_stopped_first() -> None:
+    api, before = await installed()
+    labels = {"app": "gpu-operator"}
+    api.put(
+        kinds.DEPLOYMENTS,
+        {"metadata": {"name": "op", "namespace": NAMESPACE, "labels": labels}, "spec": {"replicas": 1}},
+    )
+    owner = {"kind": "ReplicaSet", "name": "op-1", "controller": True}
+    api.put(
+        PODS, {"metadata": {"name": "op-1-x", "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}}
+    )
+    first = len(api.calls)
+
+    def stop(verb: str, plural: str, _name: str) -> None:
+        if (verb, plural) == ("patch", "deployments"):
+            task = api.delete(PODS, "op-1-x", namespace=NAMESPACE)
+            tasks.append(asyncio.ensure_future(task))
+
+    tasks: list[Any] = []
+    meddled = Meddled(api)
+    meddled.after = stop
+    await clean(meddled)
+    verbs = [call for call in api.calls[first:] if call[0] in ("patch", "delete", "apply")]
+    assert verbs[0] == ("patch", "deployments", "op")
+    assert kept(api) == before
+
+
+async def test_agents_are_told_and_waited_for_before_anything_goes() -> None:
+    api, before = await installed()
+    for node in ("n0", "n1"):
+        api.put(PODS, agent_pod(node))
+    leaving = agents_leave(api, "n0", "n1")
+    meddled, ends = ending_pods(api, "n0", "n1")
+    _, took = await clean(meddled)
+    await asyncio.gather(leaving, *ends)
+    assert took < 20
+    assert kept(api) == before
+
+
+async def test_an_agent_that_says_nothing_is_waited_for_no_longer_than_told() -> None:
+    api, before = await installed()
+    api.put(PODS, agent_pod("n1"))
+
+    meddled, _ = ending_pods(api, "n1")
+    said, took = await clean(meddled, leave=7)
+    assert 7 <= took < 20
+    assert any("n1" in line and "files may remain" in line for line in said)
+    assert kept(api) == before
+
+
+async def test_too_long_is_an_error_that_names_the_step() -> None:
+    api, _ = await installed()
+    api.put(PODS, agent_pod("n1"))
+    with pytest.raises(KubeError, match="waiting for 1 pods to end"):
+        await clean(api, seconds=30, leave=5)
+
+
+async def test_answers_that_do_not_come_are_waited_for() -> None:
+    api, before = await installed()
+    meddled, number = Meddled(api), 0
+
+    def fail(_verb: str, _plural: str, _name: str) -> None:
+        nonlocal number
+        number += 1
+        if number % 4 == 0 and number < 200:
+            raise silence()
+
+    meddled.before = fail
+    await clean(meddled)
+    assert kept(api) == before
+
+
+async def test_only_our_node_features_go() -> None:
+    api, _ = await installed()
+    name = f"{names.NODE_FEATURE_PREFIX}n0"
+    body = {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"labels": {"a": "b"}}}
+    await api.apply(NODE_FEATURES, body, manager=names.LABELS_FIELD_MANAGER)
+    api.put(NODE_FEATURES, {"metadata": {"name": "n0", "namespace": "nfd"}, "spec": {}})
+    api.put(NODE_FEATURES, {"metadata": {"name": f"{names.NODE_FEATURE_PREFIX}n1", "namespace": "nfd"}, "spec": {}})
+    await clean(api)
+    left = [one["metadata"]["name"] for one in (await api.list(NODE_FEATURES)).items]
+    assert left == ["n0", f"{names.NODE_FEATURE_PREFIX}n1"]
+
+
+async def test_the_operator_lets_agents_leave_when_its_policy_goes() -> None:
+    api, wish = cluster(2), Wish(*agent_objects())
+    async with running(api, planner=wish) as run:
+        for node in ("n0", "n1"):
+            api.put(PODS, agent_pod(node))
+            await say(api, node, "running")
+        await run.settled()
+        wish.want(run, Plan())
+        await run.clock.advance(5)
+        found = await api.get(CONFIG_MAPS, names.AGENT_CONFIG_MAP, namespace=NAMESPACE)
+        assert found is not None
+        config = agent_config.decode(found["data"][names.AGENT_CONFIG_KEY], source="")
+        assert (config.leaving, config.generation) == (True, 3)
+        await say(api, "n0", "left")
+        await run.clock.advance(2)
+        assert await api.get(kinds.DAEMON_SETS, names.AGENT_DAEMON_SET, namespace=NAMESPACE) is not None
+        await say(api, "n1", "left")
+        await run.until(lambda: ("delete", "daemonsets", names.AGENT_DAEMON_SET) in api.calls, seconds=3)
+
+
+async def test_a_policy_that_comes_back_while_agents_leave_is_carried_out() -> None:
+    api, wish = cluster(1), Wish(*agent_objects())
+    plan = wish.plan
+    async with running(api, planner=wish) as run:
+        api.put(PODS, agent_pod("n0"))
+        await run.settled()
+        wish.want(run, Plan())
+        await run.clock.advance(3)
+        wish.want(run, plan)
+        await run.settled()
+        found = await api.get(CONFIG_MAPS, names.AGENT_CONFIG_MAP, namespace=NAMESPACE)
+        assert found is not None
+        assert not agent_config.decode(found["data"][names.AGENT_CONFIG_KEY], source="").leaving
+        await run.clock.advance(60)
+        assert await api.get(kinds.DAEMON_SETS, names.AGENT_DAEMON_SET, namespace=NAMESPACE) is not None
+
+
+def test_only_what_agents_need_to_leave_outlives_the_policy() -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "op", "uid": "u"}
+    mine = {"kind": "ClusterPolicy", "name": "p"}
+    needed, other = daemon_set(names.AGENT_DAEMON_SET), daemon_set("other")
+    for obj in (needed, other):
+        obj["metadata"]["ownerReferences"] = [mine]
+    assert outliving(other, owner) == other
+    assert outliving(needed, owner)["metadata"]["ownerReferences"][0]["name"] == "op"
+    assert "ownerReferences" not in outliving(needed, None)["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("states", "left"),
+    [(("left", "stopped"), True), (("left",), True), (("stopped",), False), (("left", "running"), False), ((), False)],
+)
+def test_who_has_left(states: tuple[str, ...], left: bool) -> None:
+    roles = {f"r{number}": agent_report.role(state) for number, state in enumerate(states)}
+    assert has_left(agent_report.AgentReport(roles=roles)) is left
+    assert not has_left(None)

@@ -1,0 +1,160 @@
+"""The operator on the embedded API, with its validation, defaults and garbage collection, in process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.embedded.support import Whole, whole
+
+from kgpu.formats import names
+from kgpu.formats.crd.definitions import crds
+from kgpu.kube import kinds
+from kgpu.kube.port import CONFIG_MAPS, NODES, PODS, Object, Resource, name_of
+from kgpu.operator.cleanup import clean_up
+from kgpu.operator.model import Layout, Settings
+from kgpu.operator.run import Operator, Options
+from tests.operator.world import FEATURES, NAMESPACE, PCI
+
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+SPEC: Object = {
+    "operator": {}, "daemonsets": {}, "driver": {"enabled": False}, "toolkit": {}, "devicePlugin": {},
+    "dcgm": {"enabled": False}, "dcgmExporter": {"enabled": False}, "gfd": {}, "nodeStatusExporter": {},
+}  # fmt: skip
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Whole]:
+    async with whole(tmp_path, "controllers") as found:
+        for crd in crds():
+            await found.api.create(CRDS, crd)
+        await found.create(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        for name in ("n1", "n2"):
+            await found.node(name, **FEATURES, **{PCI: "true", "kubernetes.io/os": "linux"})
+        account = {"metadata": {"name": "kgpu-agent", "namespace": NAMESPACE}}
+        await found.api.create(kinds.SERVICE_ACCOUNTS, account)
+        await found.until(lambda: found.core.kinds.stored("nvidia.com", "clusterpolicies"), "the CRD")
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def operator(found: Whole, **settings: Any) -> AsyncIterator[Operator]:
+    told = Settings(namespace=NAMESPACE, image="kgpu:test", **settings)
+    one = Operator(found.api, told, Options(identity="test", leave_seconds=1.0))
+    task = asyncio.create_task(one.run())
+    try:
+        yield one
+    finally:
+        one.stop.set()
+        await task
+
+
+async def policy(found: Whole, **changes: Any) -> None:
+    await found.api.create(
+        kinds.CLUSTER_POLICIES, {"metadata": {"name": "cluster-policy"}, "spec": {**SPEC, **changes}}
+    )
+
+
+async def labels(found: Whole, name: str) -> dict[str, str]:
+    node = await found.api.get(NODES, name)
+    assert node is not None
+    return dict(node["metadata"]["labels"])
+
+
+async def operators(found: Whole) -> set[tuple[str, str]]:
+    """What carries the operator's label, in all kinds."""
+    listings = {resource: await found.api.list(resource) for resource in kinds.MANAGED if served(found, resource)}
+    return {
+        (resource.kind, name_of(obj))
+        for resource, listing in listings.items()
+        for obj in listing.items
+        if names.LABEL_OPERATOR_STATE in (obj["metadata"].get("labels") or {})
+    }
+
+
+def served(found: Whole, resource: Resource) -> bool:
+    return found.core.kinds.stored(resource.group, resource.plural) is not None
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+async def test_install_drift_and_deletion(embedded: Whole, layout: Layout) -> None:
+    before = {name: await labels(embedded, name) for name in ("n1", "n2")}
+    async with operator(embedded, layout=layout) as one:
+        await policy(embedded)
+        operand = names.AGENT_DAEMON_SET if layout is Layout.AGENT else "nvidia-device-plugin-daemonset"
+        await embedded.until(lambda: embedded.get(kinds.DAEMON_SETS, operand, NAMESPACE), operand)
+        await embedded.until(one.settled.is_set, "rest")
+        assert one.last is not None
+        assert await operators(embedded) == {(obj["kind"], obj["metadata"]["name"]) for obj in one.last.objects}
+        for name in before:
+            assert (await labels(embedded, name))[names.LABEL_GPU_PRESENT] == "true"
+        status = embedded.get(kinds.CLUSTER_POLICIES, "cluster-policy")
+        assert status is not None
+        assert status["status"]["namespace"] == NAMESPACE
+
+        change = {"spec": {"template": {"spec": {"priorityClassName": "none"}}}}
+        await embedded.api.patch(kinds.DAEMON_SETS, operand, change, namespace=NAMESPACE)
+
+        def put_back() -> bool:
+            live = embedded.get(kinds.DAEMON_SETS, operand, NAMESPACE)
+            return live is not None and live["spec"]["template"]["spec"]["priorityClassName"] != "none"
+
+        await embedded.until(put_back, "the drift to be put back")
+        await embedded.until(one.settled.is_set, "rest")
+        wrote = one.figures.writes
+        one.watching.news.set()
+        await asyncio.sleep(0.3)
+        assert one.figures.writes == wrote, "another look at the same cluster writes nothing"
+
+        await embedded.api.delete(kinds.CLUSTER_POLICIES, "cluster-policy")
+
+        async def clean() -> bool:
+            return await operators(embedded) == set() and {n: await labels(embedded, n) for n in before} == before
+
+        await embedded.until(clean, "everything to go")
+
+
+async def test_cleanup_while_nobody_else_works(embedded: Whole) -> None:
+    before = {name: await labels(embedded, name) for name in ("n1", "n2")}
+    async with operator(embedded) as one:
+        await policy(embedded)
+        await embedded.until(lambda: embedded.get(kinds.DAEMON_SETS, names.AGENT_DAEMON_SET, NAMESPACE), "the agents")
+        await embedded.until(one.settled.is_set, "rest")
+    for pod in await embedded.all(PODS):  # nobody runs them, and nobody ends them
+        await embedded.api.delete(PODS, name_of(pod), namespace=NAMESPACE, grace=0)
+    cleaning = asyncio.create_task(clean_up(embedded.api, NAMESPACE, say=lambda _line: None))
+
+    async def end_pods() -> bool:
+        for pod in await embedded.all(PODS):
+            await embedded.api.delete(PODS, name_of(pod), namespace=NAMESPACE, grace=0)
+        return cleaning.done()
+
+    await embedded.until(end_pods, "the clean-up")
+    await cleaning
+    assert await operators(embedded) == set()
+    assert {name: await labels(embedded, name) for name in before} == before
+    listing = await embedded.api.list(CONFIG_MAPS, namespace=NAMESPACE)
+    assert [name_of(obj) for obj in listing.items] == ["kube-root-ca.crt"]
+
+
+async def test_a_users_value_and_a_stolen_label(embedded: Whole) -> None:
+    key = f"{names.LABEL_DEPLOY_PREFIX}device-plugin"
+    async with operator(embedded) as one:
+        await policy(embedded)
+        await embedded.until(lambda: _label(embedded, "n1", key) == "true", "the label")
+        await embedded.api.patch(NODES, "n1", {"metadata": {"labels": {key: "false"}}})
+        await embedded.api.patch(NODES, "n2", {"metadata": {"labels": {key: None}}})
+        await embedded.until(lambda: _label(embedded, "n2", key) == "true", "the label again")
+        await embedded.until(one.settled.is_set, "rest")
+        assert _label(embedded, "n1", key) == "false"
+
+
+def _label(found: Whole, node: str, key: str) -> str | None:
+    obj = found.get(NODES, node)
+    assert obj is not None
+    value: str | None = obj["metadata"]["labels"].get(key)
+    return value

@@ -1,0 +1,193 @@
+"""What is kept of objects: what is wrong with a pod, who owns an object, which other programs work in the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kgpu.formats import names
+from kgpu.kube import kinds
+from kgpu.kube.port import CONFIG_MAPS, NODE_FEATURES, PODS, Object
+from kgpu.operator import seen
+from tests.operator.run.support import Wish, cluster, config_map, running
+from tests.operator.world import NAMESPACE
+
+
+def status(*containers: Object, phase: str = "Pending", init: tuple[Object, ...] = (), **more: Any) -> Object:
+    return {"phase": phase, "containerStatuses": list(containers), "initContainerStatuses": list(init), **more}
+
+
+def waiting(reason: str, message: str = "", **more: Any) -> Object:
+    return {"name": "c", "ready": False, "state": {"waiting": {"reason": reason, "message": message}}, **more}
+
+
+READY = {"type": "Ready", "status": "True"}
+DONE = {"name": "i", "ready": True, "state": {"terminated": {"exitCode": 0}}}
+CRASHED = {"lastState": {"terminated": {"exitCode": 3, "message": "no driver"}}}
+CASES: tuple[tuple[str, Object, tuple[str, str]], ...] = (
+    ("ready", status(conditions=[READY], phase="Running"), ("", "")),
+    ("ended well", status(phase="Succeeded"), ("", "")),
+    ("evicted", status(phase="Failed", reason="Evicted", message="low on memory"), ("Evicted", "low on memory")),
+    (
+        "no node",
+        status(conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "taint"}]),
+        ("Unschedulable", "taint"),
+    ),
+    ("image", status(waiting("ImagePullBackOff", "no such image")), ("ImagePullBackOff", "container c: no such image")),
+    (
+        "crash",
+        status(waiting("CrashLoopBackOff", "back-off 10s", **CRASHED)),
+        ("CrashLoopBackOff", "container c: exit code 3: no driver"),
+    ),
+    (
+        "init first",
+        status(waiting("PodInitializing"), init=(DONE, waiting("ErrImagePull", "x"))),
+        ("ImagePullBackOff", "container c: x"),
+    ),
+    (
+        "ended badly",
+        status({"name": "c", "ready": False, "state": {"terminated": {"exitCode": 1, "reason": "OOMKilled"}}}),
+        ("OOMKilled", "container c: exit code 1"),
+    ),
+    (
+        "runs, not ready",
+        status({"name": "c", "ready": False, "state": {"running": {}}}, phase="Running"),
+        ("NotReady", "container c runs but is not ready"),
+    ),
+    ("starting", status(waiting("ContainerCreating")), ("Starting", "container c is being started")),
+    ("just made", {"phase": "Pending"}, ("Starting", "the pod is being started")),
+)
+
+
+@pytest.mark.parametrize(("pod", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_is_wrong_with_a_pod(pod: Object, said: tuple[str, str]) -> None:
+    assert seen.trouble(pod) == said
+
+
+def test_trouble_that_goes_on_is_said_in_the_same_words() -> None:
+    pull = "failed to do request: dial tcp: lookup r on 10.0.0.1:53: read udp 10.0.0.9:{}->10.0.0.1:53: i/o timeout"
+    pulls = [
+        waiting("ErrImagePull", pull.format(40001)),
+        waiting("ImagePullBackOff", 'Back-off pulling image "r/x": ErrImagePull: ' + pull.format(40002)),
+    ]
+    crashed: Object = {"terminated": {"exitCode": 3, "message": "no driver"}}
+    crashes = [
+        waiting("CrashLoopBackOff", "back-off 10s restarting", lastState=crashed, restartCount=2),
+        waiting("CrashLoopBackOff", "back-off 20s restarting", lastState=crashed, restartCount=3),
+        {"name": "c", "ready": False, "state": crashed, "lastState": crashed, "restartCount": 3},
+        {"name": "c", "ready": False, "state": {"running": {}}, "lastState": crashed, "restartCount": 4},
+    ]
+    for states in (pulls, crashes):
+        assert len({seen.trouble(status(state)) for state in states}) == 1
+
+
+def test_a_pod_that_is_only_starting_is_explained_by_its_last_event() -> None:
+    owner = {"kind": "DaemonSet", "name": "operand", "controller": True}
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "values": ["n1"]}]}]
+            }
+        }
+    }
+    pod = seen.pod(
+        {
+            "metadata": {"name": "p", "uid": "u", "ownerReferences": [owner]},
+            "spec": {"affinity": affinity},
+            "status": status(waiting("ContainerCreating")),
+        }
+    )
+    events = [
+        seen.warning({"involvedObject": {"kind": "Pod", "name": "p", "uid": "u"}, "reason": reason, "message": said, "lastTimestamp": at})
+        for reason, said, at in (("FailedMount", "no Secret x", "2026-01-02"), ("Old", "old", "2026-01-01"))
+    ]  # fmt: skip
+    (found,) = seen.troubles([pod], events)
+    assert (found.node, found.daemon_set, found.reason) == ("n1", "operand", "FailedMount")
+    assert found.message == "container c is being started: no Secret x"
+
+
+def test_failures_are_of_daemon_sets_that_miss_pods() -> None:
+    events = [
+        seen.warning({"involvedObject": {"kind": "DaemonSet", "name": name}, "message": "quota", "lastTimestamp": "1"})
+        for name in ("short", "full", "gone")
+    ]
+    sets = {
+        "short": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 1}},
+        "full": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 2}},
+    }
+    assert seen.failures(sets, events) == {"short": "quota"}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["metadata", "spec", "status", "state", "waiting", "conditions", "ownerReferences", "kind"]), inner
+    ),
+    max_leaves=12,
+)  # fmt: skip
+REDUCERS = (
+    seen.node, seen.policy, seen.driver, seen.daemon_set, seen.config_map, seen.managed, seen.pod, seen.warning,
+    seen.deployment, seen.node_feature,
+)  # fmt: skip
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(JSON)
+def test_no_object_can_break_the_watch(value: Any) -> None:
+    obj = {"metadata": {"name": "x", "resourceVersion": "1"}, "spec": value, "status": value, "data": value}
+    for reduce in REDUCERS:
+        assert (
+            reduce({**obj, "metadata": {**obj["metadata"], "managedFields": value, "ownerReferences": value}})[
+                "metadata"
+            ]["name"]
+            == "x"
+        )  # type: ignore[dict-item]
+
+
+async def test_other_programs_are_noticed_while_they_run() -> None:
+    api, wish = cluster(), Wish()
+    async with running(api, planner=wish) as run:
+
+        async def now(feed: str, name: str, replicas: int, **labels: str) -> tuple[bool, str]:
+            key = {"name": name, "namespace": feed, "labels": {k.replace("__", "/"): v for k, v in labels.items()}}
+            api.put(kinds.DEPLOYMENTS, {"metadata": key, "spec": {"replicas": replicas}})
+            await run.settled()
+            return wish.seen[-1].foreign_nfd, wish.seen[-1].foreign_operator
+
+        assert await now("nfd", "nfd-worker", 1, **{names.NAME_LABEL: "node-feature-discovery"}) == (False, "")
+        assert await now("nfd", "nfd-master", 1, **{names.NAME_LABEL: "node-feature-discovery"}) == (True, "")
+        assert await now("nfd", "nfd-master", 0, **{names.NAME_LABEL: "node-feature-discovery"}) == (False, "")
+        assert await now("old", "gpu-operator", 1, app="gpu-operator") == (False, "old/gpu-operator")
+        assert await now("old", "gpu-operator", 0, app="gpu-operator") == (False, "")
+        mine = {"app": "gpu-operator", names.NAME_LABEL: names.KGPU}
+        assert await now(NAMESPACE, "kgpu", 1, **mine) == (False, "")
+
+
+async def test_node_features_of_others_mean_another_discovery() -> None:
+    api, wish = cluster(), Wish()
+    body = {"metadata": {"name": "nvidia-features-for-n0", "namespace": "x"}, "spec": {}}
+    await api.apply(NODE_FEATURES, body, manager=names.LABELS_FIELD_MANAGER)
+    async with running(api, planner=wish) as run:
+        assert not wish.seen[-1].foreign_nfd
+        api.put(NODE_FEATURES, {"metadata": {"name": "n0", "namespace": "nfd"}, "spec": {}})
+        await run.settled()
+        assert wish.seen[-1].foreign_nfd
+
+
+async def test_config_maps_are_known_by_their_keys_and_pods_by_their_trouble() -> None:
+    api, wish = cluster(), Wish()
+    users = config_map("plugin", default="version: v1", a100="version: v1")
+    users["metadata"]["labels"] = {}
+    api.put(CONFIG_MAPS, users)
+    owner = {"kind": "DaemonSet", "name": "operand", "controller": True}
+    metadata = {"name": "p", "namespace": NAMESPACE, "ownerReferences": [owner]}
+    api.put(PODS, {"metadata": metadata, "spec": {"nodeName": "n0"}, "status": status(waiting("ErrImagePull", "gone"))})
+    async with running(api, planner=wish):
+        observed = wish.seen[-1]
+        assert observed.config_maps["plugin"] == {"default", "a100"}
+        (trouble,) = observed.troubles
+        assert (trouble.node, trouble.reason) == ("n0", "ImagePullBackOff")
+        assert observed.kube_version == (1, 35)

@@ -1,0 +1,397 @@
+"""Break a cluster in each of the ways that users do: conditions and Events name the node, the cause and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kgpu.formats import agent_report, names
+from kgpu.operator.model import Observed, Settings
+from kgpu.operator.plan import plan
+from tests.operator.world import (
+    HOST_DRIVER,
+    SETTINGS,
+    condition_of,
+    healthy_node,
+    node_object,
+    policy,
+    report,
+    status_of,
+    trouble,
+    world,
+)
+
+NO_DISCOVERY = dataclasses.replace(SETTINGS, discovery=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """``observed`` is broken; what the operand's condition and the Event have to say."""
+
+    observed: Observed
+    condition: str
+    reason: str
+    words: tuple[str, ...]
+    subject: str = "Node/n1"
+
+
+def library_missing() -> Case:
+    words = "driver: libnvidia-ml.so.1 is not on this node; to do: install the driver"
+    waits = agent_report.role("waiting", "waits for the validator")
+    node = healthy_node(validated=("False", "DriverMissing", words), report=report(deviceplugin=waits))
+    return Case(
+        observed=world(node, healthy_node("n2")),
+        condition="ValidatorReady",
+        reason="DriverMissing",
+        words=("n1", "libnvidia-ml.so.1", "install the driver"),
+    )
+
+
+def gpu_lost() -> Case:
+    words = "cuda: GPU 3 (GPU-aaaa) has fallen off the bus (Xid 79); to do: reset or replace it"
+    node = healthy_node(validated=("False", "CudaFailed", words), allocatable={names.GPU_RESOURCE: "7"})
+    return Case(
+        observed=world(node, healthy_node("n2")),
+        condition="ValidatorReady",
+        reason="CudaFailed",
+        words=("n1", "GPU 3", "Xid 79", "reset or replace it"),
+    )
+
+
+def gpu_not_offered() -> Case:
+    node = healthy_node(allocatable={names.GPU_RESOURCE: "7"})
+    return Case(
+        observed=world(node, healthy_node("n2")),
+        condition="DevicePluginReady",
+        reason="DevicesUnhealthy",
+        words=("n1", "nvidia.com/gpu: 7 of 8 allocatable", "kubectl describe node n1"),
+    )
+
+
+def toolkit_off() -> Case:
+    why = agent_report.role("failed", "can't write /var/run/cdi: read-only file system; to do: mount it", "CannotWrite")
+    return Case(
+        observed=world(healthy_node(report=report(toolkit=why)), healthy_node("n2")),
+        condition="ToolkitReady",
+        reason="CannotWrite",
+        words=("n1", "/var/run/cdi", "read-only"),
+    )
+
+
+def no_config_map() -> Case:
+    spec = {**HOST_DRIVER, "devicePlugin": {"config": {"name": "plugin-config", "default": "any"}}}
+    maps = {"plugin-configs": frozenset({"any"})}
+    return Case(
+        observed=world(healthy_node(), policies=(policy(spec=spec),), config_maps=maps),
+        condition="DevicePluginReady",
+        reason="ConfigMapMissing",
+        words=("gpu-operator/plugin-config", 'did you mean "plugin-configs"?', "create configmap plugin-config"),
+        subject="ClusterPolicy/cluster-policy",
+    )
+
+
+def no_config_key() -> Case:
+    spec = {**HOST_DRIVER, "devicePlugin": {"config": {"name": "configs", "default": "any"}}}
+    node = healthy_node(labels={names.DEVICE_PLUGIN_CONFIG_LABEL: "tesla-t5"})
+    maps = {"configs": frozenset({"any", "tesla-t4"})}
+    return Case(
+        observed=world(node, healthy_node("n2"), policies=(policy(spec=spec),), config_maps=maps),
+        condition="DevicePluginReady",
+        reason="ConfigKeyMissing",
+        words=("n1", '"tesla-t5"', "any, tesla-t4", 'did you mean "tesla-t4"?'),
+    )
+
+
+def config_refused() -> Case:
+    why = agent_report.role("running", 'replicas: "many" is not a whole number; to do: correct it', "ConfigRefused")
+    return Case(
+        observed=world(healthy_node(report=report(deviceplugin=why)), healthy_node("n2")),
+        condition="DevicePluginReady",
+        reason="ConfigRefused",
+        words=("n1", '"many" is not a whole number', "correct it"),
+    )
+
+
+def wrong_image() -> Case:
+    said = trouble("n1", "ImagePullBackOff", 'Back-off pulling image "example.org/kgpu:typo": not found')
+    return Case(
+        observed=world(healthy_node(report=None), healthy_node("n2"), troubles=(said,)),
+        condition="ValidatorReady",
+        reason="ImagePullBackOff",
+        words=("n1", "example.org/kgpu:typo", "correct the image"),
+    )
+
+
+def taint() -> Case:
+    taints = [{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]
+    node = node_object(taints=taints)
+    return Case(
+        observed=world(node, healthy_node("n2")),
+        condition="NodeFeaturesReady",
+        reason="TaintNotTolerated",
+        words=(
+            "n1",
+            "dedicated=ml:NoSchedule",
+            "daemonsets.tolerations",
+            "{key: dedicated, operator: Exists, effect: NoSchedule}",
+            "kubectl taint node n1 dedicated:NoSchedule-",
+        ),
+    )
+
+
+def taint_that_evicts() -> Case:
+    taints = [{"key": "maintenance", "effect": "NoExecute"}]
+    return Case(
+        observed=world(healthy_node(taints=taints), healthy_node("n2")),
+        condition="DevicePluginReady",
+        reason="TaintNotTolerated",
+        words=("n1", "maintenance:NoExecute", "{key: maintenance, operator: Exists, effect: NoExecute}"),
+    )
+
+
+def taint_on_the_only_node() -> Case:
+    taints = [{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]
+    return Case(
+        observed=world(node_object(taints=taints, features=False)),
+        condition="NodeFeaturesReady",
+        reason="TaintNotTolerated",
+        words=("n1", "dedicated=ml:NoSchedule", "spec.daemonsets.tolerations of ClusterPolicy cluster-policy"),
+    )
+
+
+def quota() -> Case:
+    message = (
+        'Error creating: pods "kgpu-agent-" is forbidden: exceeded quota: few-pods, requested: pods=1, '
+        "used: pods=2, limited: pods=2"
+    )
+    return Case(
+        observed=world(healthy_node(report=None), healthy_node("n2"), failures={names.AGENT_DAEMON_SET: message}),
+        condition="ToolkitReady",
+        reason="PodsNotCreated",
+        words=("n1", "exceeded quota: few-pods", "kubectl -n gpu-operator edit resourcequota few-pods"),
+    )
+
+
+def pod_security() -> Case:
+    message = 'Error creating: pods "kgpu-agent-x" is forbidden: violates PodSecurity "baseline:latest": privileged'
+    return Case(
+        observed=world(healthy_node(report=None), failures={names.AGENT_DAEMON_SET: message}),
+        condition="ToolkitReady",
+        reason="PodsNotCreated",
+        words=("n1", "kubectl label --overwrite namespace gpu-operator", "enforce=privileged"),
+    )
+
+
+def node_down() -> Case:
+    return Case(
+        observed=world(healthy_node(ready=False), healthy_node("n2")),
+        condition="ValidatorReady",
+        reason="NodeNotReady",
+        words=("n1", "not Ready", "kubectl describe node n1"),
+    )
+
+
+def refused_object() -> Case:
+    subject = f"DaemonSet/{names.AGENT_DAEMON_SET}"
+    return Case(
+        observed=world(healthy_node(), apply_errors={subject: 'admission webhook "deny" denied the request: no'}),
+        condition="ToolkitReady",
+        reason="ApplyFailed",
+        words=(subject, "denied the request"),
+        subject="ClusterPolicy/cluster-policy",
+    )
+
+
+CASES = (
+    library_missing,
+    gpu_lost,
+    gpu_not_offered,
+    toolkit_off,
+    no_config_map,
+    no_config_key,
+    config_refused,
+    wrong_image,
+    taint,
+    taint_that_evicts,
+    taint_on_the_only_node,
+    quota,
+    pod_security,
+    node_down,
+    refused_object,
+)
+each_case = pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+
+
+@each_case
+def test_the_operand_is_not_ready_for_the_reason(make: Any) -> None:
+    case = make()
+    found = condition_of(plan(case.observed, SETTINGS), case.condition)
+    assert (found["status"], found["reason"]) == ("False", case.reason)
+
+
+@each_case
+def test_the_operands_condition_names_node_cause_and_remedy(make: Any) -> None:
+    case = make()
+    message = condition_of(plan(case.observed, SETTINGS), case.condition)["message"]
+    assert [words for words in case.words if words not in message] == []
+
+
+@each_case
+def test_ready_names_node_cause_and_remedy(make: Any) -> None:
+    case = make()
+    made = plan(case.observed, SETTINGS)
+    message = condition_of(made, "Ready")["message"]
+    assert [words for words in case.words if words not in message] == []
+
+
+@each_case
+def test_the_policy_is_not_ready(make: Any) -> None:
+    made = plan(make().observed, SETTINGS)
+    assert (status_of(made)["state"], condition_of(made, "Ready")["status"]) == ("notReady", "False")
+
+
+@each_case
+def test_an_event_names_node_cause_and_remedy(make: Any) -> None:
+    case = make()
+    told = [one for one in plan(case.observed, SETTINGS).decisions if one.subject == case.subject]
+    lines = [one.one_line() for one in told if one.severity.notable]
+    assert any(all(words in line for words in case.words) for line in lines), lines
+
+
+@each_case
+def test_one_cause_is_told_once_and_its_consequences_never(make: Any) -> None:
+    case = make()
+    made = plan(case.observed, SETTINGS)
+    assert len([one for one in made.decisions if one.reason == case.reason]) == 1
+
+
+def test_the_same_cluster_again_tells_the_same_words() -> None:
+    observed = taint().observed
+    backwards = dataclasses.replace(observed, nodes=tuple(reversed(observed.nodes)))
+    assert plan(observed, SETTINGS).decisions == plan(backwards, SETTINGS).decisions
+
+
+def test_a_second_policy_is_ignored_and_told_which_one_wins() -> None:
+    second = policy("a-later-one", created="2026-02-01T00:00:00Z")
+    made = plan(world(healthy_node(), policies=(second, policy())), SETTINGS)
+    ready = condition_of(made, "Ready", "a-later-one")
+    assert (status_of(made, "a-later-one")["state"], "ClusterPolicy cluster-policy" in ready["message"]) == (
+        "ignored",
+        True,
+    )
+
+
+def test_a_second_policy_does_not_change_what_the_first_one_is() -> None:
+    second = policy("a-later-one", created="2026-02-01T00:00:00Z")
+    made = plan(world(healthy_node(), policies=(second, policy())), SETTINGS)
+    assert status_of(made)["state"] == "ready"
+
+
+def test_without_feature_labels_ready_says_what_was_looked_for() -> None:
+    made = plan(world(node_object(gpus=0, features=False), settings=NO_DISCOVERY), NO_DISCOVERY)
+    ready = condition_of(made, "Ready")
+    assert (ready["reason"], ready["message"].startswith("No NFD labels found; looked for feature.node.")) == (
+        "NFDLabelsMissing",
+        True,
+    )
+
+
+def test_without_feature_labels_the_policy_is_ready_as_the_replaced_operators_is() -> None:
+    made = plan(world(node_object(gpus=0, features=False), settings=NO_DISCOVERY), NO_DISCOVERY)
+    assert status_of(made)["state"] == "ready"
+
+
+QUIET = (
+    (world(healthy_node("cpu", gpus=0)), SETTINGS, "NoGPUNodes", ("cpu", "lspci")),
+    (
+        world(node_object("cpu", gpus=0, features=False), settings=NO_DISCOVERY),
+        NO_DISCOVERY,
+        "NFDLabelsMissing",
+        ("cpu", "nfd.enabled"),
+    ),
+    (
+        world(healthy_node(), policies=(policy("late", created="2026-02-01T00:00:00Z"), policy())),
+        SETTINGS,
+        "Ignored",
+        ("late", "ClusterPolicy cluster-policy", "delete one of the two"),
+    ),
+)
+
+
+@pytest.mark.parametrize(("observed", "settings", "reason", "words"), QUIET, ids=[row[2] for row in QUIET])
+def test_what_leaves_the_policy_ready_is_an_event_too(
+    observed: Observed, settings: Settings, reason: str, words: tuple[str, ...]
+) -> None:
+    told = [one for one in plan(observed, settings).decisions if one.reason == reason]
+    assert [[word for word in words if word not in one.one_line()] for one in told] == [[]]
+
+
+def test_without_gpu_nodes_ready_says_what_was_looked_for() -> None:
+    made = plan(world(healthy_node("cpu", gpus=0)), SETTINGS)
+    looked_for = (
+        "No GPU node found, watching for new nodes to join the cluster. Looked for "
+        "feature.node.kubernetes.io/pci-10de.present, feature.node.kubernetes.io/pci-0302_10de.present, "
+        "feature.node.kubernetes.io/pci-0300_10de.present = true on cpu; to do: nothing where there are none; "
+        "otherwise look on the node with: lspci -d 10de:"
+    )
+    ready = condition_of(made, "Ready")
+    assert (ready["status"], ready["reason"], ready["message"]) == ("True", "NoGPUNodes", looked_for)
+
+
+def test_a_label_of_another_form_is_pointed_at() -> None:
+    key = "feature.node.kubernetes.io/pci-0302_10de_2330.present"
+    made = plan(world(healthy_node("n7", gpus=0, labels={key: "true"})), SETTINGS)
+    message = condition_of(made, "Ready")["message"]
+    assert [words for words in (f"node n7 has {key}", "deviceLabelFields: [vendor]") if words not in message] == []
+
+
+def tainted_while_running(misscheduled: int) -> str:
+    taints = [{"key": "dedicated", "effect": "NoSchedule"}]
+    observed = world(healthy_node(taints=taints))
+    agents = observed.daemon_sets[names.AGENT_DAEMON_SET]
+    agents = {**agents, "status": {**agents["status"], "numberMisscheduled": misscheduled}}
+    changed = dataclasses.replace(observed, daemon_sets={names.AGENT_DAEMON_SET: agents})
+    return str(condition_of(plan(changed, SETTINGS), "ToolkitReady")["reason"])
+
+
+@pytest.mark.parametrize(("misscheduled", "reason"), [(1, "Ready"), (0, "TaintNotTolerated")])
+def test_a_taint_that_came_later_counts_only_once_the_pod_is_gone(misscheduled: int, reason: str) -> None:
+    assert tainted_while_running(misscheduled) == reason
+
+
+def test_a_node_that_nobody_has_looked_at_yet_is_waited_for() -> None:
+    made = plan(world(node_object("new", features=False)), SETTINGS)
+    assert condition_of(made, "Ready")["message"] == (
+        "ClusterPolicy is not ready; states not ready: [node-features]; node new: its agent has not reported yet"
+    )
+
+
+def test_a_node_whose_taint_keeps_discovery_away_is_told() -> None:
+    taints = [{"key": "infra", "effect": "NoSchedule"}]
+    made = plan(world(healthy_node(), node_object("n9", features=False, taints=taints)), SETTINGS)
+    assert (
+        "not looked at: n9 (taint infra:NoSchedule is not tolerated)"
+        in condition_of(made, "NodeFeaturesReady")["message"]
+    )
+
+
+def test_another_gpu_operator_makes_kgpu_keep_its_hands_off() -> None:
+    observed = dataclasses.replace(world(node_object()), foreign_operator="gpu-operator/gpu-operator")
+    made = plan(observed, SETTINGS)
+    assert (made.hold, made.objects, made.nodes, status_of(made)["state"]) == (True, (), (), "notReady")
+
+
+def test_another_gpu_operator_is_named_with_the_steps_to_take_over() -> None:
+    observed = dataclasses.replace(world(node_object()), foreign_operator="gpu-operator/gpu-operator")
+    made = plan(observed, SETTINGS)
+    found = condition_of(made, "Error")
+    assert (
+        found["reason"],
+        "kubectl -n gpu-operator scale deployment gpu-operator --replicas=0" in found["message"],
+    ) == (
+        "ForeignOperator",
+        True,
+    )

@@ -1,0 +1,211 @@
+"""The status of a cluster as data: what works where, and what is said of the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from kgpu.formats import agent_report, names
+from kgpu.kube import kinds
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.port import NODES, KubeRefusedError, Object
+from kgpu.operator.model import Layout, Observed
+from kgpu.operator.overview import Overview, overview
+from kgpu.operator.plan import plan
+from kgpu.operator.reading import look
+from tests.operator.test_breakages import CASES
+from tests.operator.world import HOST_DRIVER, NAMESPACE, SETTINGS, healthy_node, node_object, policy, report, world
+
+
+def written(observed: Observed) -> Observed:
+    """The same with the status that the operator writes."""
+    made = plan(observed, SETTINGS).policy_status
+    policies = tuple(dataclasses.replace(one, status=made.get(one.name, {})) for one in observed.policies)
+    return dataclasses.replace(observed, policies=policies)
+
+
+def seen(observed: Observed) -> Overview:
+    return overview(written(observed), SETTINGS)
+
+
+def test_all_well_is_ready() -> None:
+    found = seen(world(healthy_node(), healthy_node("cpu", gpus=0)))
+    assert (found.ready, found.problems, [row.name for row in found.nodes], found.other_nodes) == (True, (), ["n1"], 1)
+
+
+def test_a_well_nodes_operands_work() -> None:
+    (row,) = seen(world(healthy_node())).nodes
+    assert row.operands == dict.fromkeys(("features", "toolkit", "validator", "device-plugin", "gfd"), "works")
+
+
+def test_a_nodes_facts() -> None:
+    (row,) = seen(world(healthy_node(labels={names.LABEL_GPU_PRODUCT: "NVIDIA-H100"}))).nodes
+    assert (row.product, row.driver, row.driver_source, row.cuda, row.system, row.runtime) == (
+        *("NVIDIA-H100", "580.65.06", "host", "13.0"),
+        *("ubuntu 24.04", "containerd 2.1.4"),
+    )
+
+
+def test_what_only_waits_is_told_from_what_fails() -> None:
+    waits = agent_report.role("waiting", "waits for the validator")
+    node = healthy_node(validated=("False", "CudaFailed", "GPU 3 is gone"), report=report(deviceplugin=waits))
+    (row,) = seen(world(node)).nodes
+    assert (row.operands["validator"], row.operands["device-plugin"]) == ("fails", "waits")
+
+
+def test_what_a_label_switches_off_is_off() -> None:
+    node = healthy_node(labels={names.LABEL_DEPLOY_PREFIX + "gpu-feature-discovery": "false"})
+    rows = seen(world(node, healthy_node("n2"))).nodes
+    assert [row.operands["gfd"] for row in rows] == ["off", "works"]
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_every_breakage_is_a_problem_with_node_cause_and_remedy(make: Any) -> None:
+    case = make()
+    lines = [
+        f"{' '.join(one.nodes)} {one.what}; to do: {one.remedy}"
+        for one in seen(case.observed).problems
+        if not one.passing
+    ]
+    assert any(all(words in line for words in case.words) for line in lines), lines
+
+
+def test_a_status_that_is_not_written_yet_is_not_ready() -> None:
+    found = overview(world(healthy_node()), SETTINGS)
+    assert (found.ready, [one.reason for one in found.problems]) == (False, ["NotWrittenYet"])
+
+
+def test_a_status_of_an_older_generation_does_not_count() -> None:
+    observed = written(world(healthy_node(report=report(2))))
+    newer = tuple(dataclasses.replace(one, generation=2) for one in observed.policies)
+    assert overview(dataclasses.replace(observed, policies=newer), SETTINGS).ready is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"policies": ()}, "There is no ClusterPolicy"),
+        ({"policies": (policy(deleting=True),)}, "is being deleted"),
+        ({"policies": (policy(spec={"driver": 5}),)}, "can't be read"),
+        ({"foreign_operator": "gpu-operator/gpu-operator"}, "another GPU operator works"),
+    ],
+)
+def test_what_stops_everything_is_the_headline(changes: dict[str, Any], words: str) -> None:
+    found = overview(dataclasses.replace(world(healthy_node()), **changes), SETTINGS)
+    assert (found.ready, words in found.headline) == (False, True)
+
+
+def test_what_is_outside_of_the_support_matrix_is_a_warning() -> None:
+    found = seen(world(healthy_node(runtime="containerd://1.6.1")))
+    assert (found.ready, [(one.reason, one.warning) for one in found.problems]) == (
+        True,
+        [("UnsupportedVersion", True)],
+    )
+
+
+def test_an_operator_that_is_down_is_told() -> None:
+    found = overview(written(world(healthy_node())), SETTINGS, operator="0 of 1 ready", down=True)
+    assert [one.reason for one in found.problems] == ["OperatorDown"]
+
+
+# Reading a cluster
+
+
+def manifest(**fields: Any) -> Object:
+    return {
+        "apiVersion": "nvidia.com/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "cluster-policy", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": HOST_DRIVER,
+        **fields,
+    }
+
+
+def deployment(**env: str) -> Object:
+    labels = {names.NAME_LABEL: names.KGPU, names.COMPONENT_LABEL: "gpu-operator", "app": "gpu-operator"}
+    container = {"name": "gpu-operator", "env": [{"name": name, "value": value} for name, value in env.items()]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "gpu-operator", "namespace": "elsewhere", "labels": labels},
+        "spec": {"replicas": 1, "template": {"spec": {"containers": [container]}}},
+        "status": {"readyReplicas": 1},
+    }
+
+
+def cluster(*more: tuple[Any, Object]) -> FakeApi:
+    api = FakeApi()
+    api.put(NODES, node_object())
+    api.put(kinds.CLUSTER_POLICIES, manifest())
+    for resource, obj in more:
+        api.put(resource, obj)
+    return api
+
+
+async def test_nodes_and_policies_are_read() -> None:
+    looked = await look(cluster())
+    assert ([one.name for one in looked.observed.nodes], [one.name for one in looked.observed.policies]) == (
+        ["n1"],
+        ["cluster-policy"],
+    )
+
+
+async def test_the_operator_is_found_with_its_settings() -> None:
+    own = deployment(KGPU_LAYOUT="operands", KGPU_DISCOVERY="false", DRIVER_IMAGE="example.org/driver:1")
+    looked = await look(cluster((kinds.DEPLOYMENTS, own)))
+    told = looked.settings
+    assert (told.namespace, told.layout, told.discovery, dict(told.images), looked.operator) == (
+        *("elsewhere", Layout.OPERANDS, False),
+        *({"DRIVER_IMAGE": "example.org/driver:1"}, "operator elsewhere/gpu-operator: 1 of 1 ready"),
+    )
+
+
+async def test_an_operator_without_a_ready_pod_is_down() -> None:
+    own = {**deployment(), "status": {}}
+    assert (await look(cluster((kinds.DEPLOYMENTS, own)))).down is True
+
+
+async def test_kgpus_own_operator_is_no_foreign_one() -> None:
+    looked = await look(cluster((kinds.DEPLOYMENTS, deployment())))
+    assert looked.observed.foreign_operator == ""
+
+
+async def test_without_a_deployment_the_status_says_where_the_operator_is() -> None:
+    api = cluster()
+    api.put(kinds.CLUSTER_POLICIES, manifest(status={"namespace": "from-status", "state": "ready"}))
+    assert (await look(api)).settings.namespace == "from-status"
+
+
+async def test_what_may_not_be_read_is_named_and_the_rest_is_shown() -> None:
+    api = cluster()
+    api.refuse[("list", "pods")] = 403
+    looked = await look(api)
+    assert (len(looked.observed.nodes), [line.partition(":")[0] for line in looked.unread]) == (
+        1,
+        [f"pods in namespace {NAMESPACE}"],
+    )
+
+
+async def test_what_may_not_be_read_is_not_called_missing() -> None:
+    spec = {**HOST_DRIVER, "devicePlugin": {"config": {"name": "configs", "default": "any"}}}
+    api = cluster((kinds.CLUSTER_POLICIES, manifest(spec=spec)))
+    api.refuse |= {("list", "configmaps"): 403, ("list", "daemonsets"): 403}
+    looked = await look(api)
+    reasons = {one.reason for one in overview(looked.observed, looked.settings).problems}
+    assert reasons & {"ConfigMapMissing", "ConfigKeyMissing", "NotCreatedYet"} == set()
+
+
+@pytest.mark.parametrize("plural", ["nodes", "clusterpolicies"])
+async def test_without_nodes_and_policies_there_is_nothing_to_show(plural: str) -> None:
+    api = cluster()
+    api.refuse[("list", plural)] = 403
+    with pytest.raises(KubeRefusedError):
+        await look(api)
+
+
+async def test_looking_writes_nothing() -> None:
+    api = cluster()
+    await look(api)
+    assert {verb for verb, _, _ in api.calls} <= {"list", "get", "discover"}

@@ -1,0 +1,104 @@
+"""The role: the spec follows the hardware, and stays when the driver can't be read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from kgpu.base.decision import Decision
+from kgpu.base.errors import HwError
+from kgpu.formats.cdi import parse_spec
+from kgpu.host.root import DriverRoot
+from kgpu.hw.fake import operate
+from kgpu.hw.memory import MemoryReader, sample_inventory
+from kgpu.hw.open import open_reader
+from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, remove_spec, run
+
+SECONDS = 20.0
+
+
+class Running:
+    """The role over a simulated root."""
+
+    def __init__(self, reader, root: Path, cdi: Path) -> None:
+        self.spec = cdi / SPEC_NAME
+        self.told: list[Decision] = []
+        self.states: list[tuple[bool, str]] = []
+        self.context = ToolkitContext(
+            reader=reader,
+            root=DriverRoot.at(root),
+            report=self.told.append,
+            cdi_dir=cdi,
+            on_state=lambda ready, reason: self.states.append((ready, reason)),
+        )
+
+    @contextlib.asynccontextmanager
+    async def on(self):
+        task = asyncio.create_task(run(self.context))
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def names(self) -> set[str]:
+        return {device.name for device in parse_spec(self.spec.read_bytes()).devices} if self.spec.exists() else set()
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not condition():  # noqa: ASYNC110 - a file gives no event here
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def node(sim_root, tmp_path):
+    root = sim_root("hgx-h100", gpus=2)
+    reader = open_reader(driver_root=root)
+    yield root, Running(reader, root, tmp_path / "cdi")
+    await reader.close()
+
+
+async def test_the_spec_names_every_gpu_and_follows_what_is_lost(node) -> None:
+    root, toolkit = node
+    uuids = [gpu["uuid"] for gpu in operate.snapshot(root)["gpus"]]
+    async with toolkit.on():
+        await toolkit.until(lambda: toolkit.names() == {"0", "1", *uuids, "all"})
+        before = toolkit.spec.read_bytes()
+        operate.inject(root, "lost", gpu=1)
+        await toolkit.until(lambda: toolkit.spec.read_bytes() != before)
+        toolkit.spec.unlink()
+        await toolkit.until(lambda: toolkit.names())
+    assert toolkit.states[-1] == (True, str(toolkit.spec))
+
+
+async def test_a_driver_that_goes_leaves_the_spec(sim_root, tmp_path) -> None:
+    root = sim_root("hgx-h100", gpus=1)
+    version = operate.snapshot(root)["driver_version"]
+    reader = MemoryReader(sample_inventory(1, driver_version=version))
+    toolkit = Running(reader, root, tmp_path / "cdi")
+    async with toolkit.on():
+        await toolkit.until(lambda: toolkit.states and toolkit.states[-1][0])
+        reader.set_down(HwError("no driver", "a driver", "load it"))
+        await toolkit.until(lambda: not toolkit.states[-1][0])
+    assert toolkit.names()
+    assert [one.reason for one in toolkit.told] == ["CdiNotWritten"]
+
+
+async def test_a_folder_that_can_not_be_written_is_told(sim_root, tmp_path) -> None:
+    root = sim_root("hgx-h100", gpus=1)
+    version = operate.snapshot(root)["driver_version"]
+    (tmp_path / "cdi").write_text("a file")
+    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    async with toolkit.on():
+        await toolkit.until(lambda: toolkit.told)
+    assert "can't be written" in toolkit.told[0].what
+
+
+def test_the_spec_is_taken_away(tmp_path) -> None:
+    (tmp_path / SPEC_NAME).write_text("{}")
+    remove_spec(tmp_path)
+    remove_spec(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,33 @@
+"""Which checks were asked for, and where the driver is said to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgpu.base.errors import ConfigError
+from kgpu.host.root import DriverRoot
+from kgpu.validator.config import choose_checks, roots_of
+from kgpu.validator.model import Check, Roots
+
+
+def test_checks_are_chosen_in_their_own_order() -> None:
+    assert choose_checks(["cuda, driver", "cuda"]) == (Check.DRIVER, Check.CUDA)
+    assert choose_checks([]) == tuple(Check)
+
+
+def test_a_typo_is_corrected() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean.*toolkit"):
+        choose_checks(["tolkit"])
+
+
+def test_the_hosts_driver_is_told_from_a_containers(tmp_path) -> None:
+    host = DriverRoot.at(tmp_path / "host", driver_host="/", dev=tmp_path / "host", dev_host="/")
+    assert roots_of(host, tmp_path / "host") == Roots(
+        host_driver=True, driver="/", driver_here=f"{tmp_path}/host", dev="/", dev_here=f"{tmp_path}/host"
+    )
+    installed = DriverRoot.at("/run/nvidia/driver", dev="/", dev_host="/")
+    assert roots_of(installed, Path("/host")) == Roots(
+        host_driver=False, driver="/run/nvidia/driver", driver_here="/run/nvidia/driver", dev="/", dev_here="/"
+    )

@@ -1,0 +1,172 @@
+"""Writes the parts of charts/kgpu that come from the code: ``crds/``, ``values.schema.json`` and ``values.names.json``.
+
+``python tools/chart.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. The schema of a
+section of values is the one of the ClusterPolicy's section of that name, with the values that only the chart knows.
+The names alone are for the templates, which can't read the schema.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from kgpu.formats import yaml
+from kgpu.formats.crd.definitions import crds
+
+CHART = Path(__file__).parent.parent / "charts" / "kgpu"
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": ["string", "null"]}
+TEXTS: Schema = {"type": ["array", "null"], "items": {"type": "string"}}
+SWITCH: Schema = {"type": "boolean"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+ANY: Schema = {}
+MAP: Schema = {"type": ["object", "null"]}
+LIST: Schema = {"type": ["array", "null"]}
+LABELS: Schema = {"type": ["object", "null"], "additionalProperties": {"type": "string"}}
+SCALAR: Schema = {"type": ["string", "number", "boolean", "null"]}
+
+
+def struct(**properties: Schema) -> Schema:
+    return {"type": ["object", "null"], "properties": properties}
+
+
+def choice(*values: str) -> Schema:
+    return {"enum": list(values)}
+
+
+CONFIG_MAP = {"create": SWITCH, "data": LABELS}
+POD_DELETION = struct(force=SWITCH, timeoutSeconds=COUNT, deleteEmptyDir=SWITCH)
+# What the chart has beyond the ClusterPolicy's own sections; "a.b" is inside a section.
+ADDED: dict[str, Schema] = {
+    "image": struct(
+        repository={"type": "string", "minLength": 1}, tag=SCALAR, digest=TEXT,
+        pullPolicy=choice("Always", "IfNotPresent", "Never"),
+    ),
+    "imagePullSecrets": TEXTS,
+    "layout": choice("agent", "operands"),
+    "platform": struct(openshift=SWITCH),
+    "nfd": struct(enabled=SWITCH, nodefeaturerules=SWITCH),
+    "operator.replicas": COUNT,
+    "operator.repository": TEXT,
+    "operator.image": TEXT,
+    "operator.version": SCALAR,
+    "operator.imagePullPolicy": TEXT,
+    "operator.imagePullSecrets": TEXTS,
+    "operator.priorityClassName": TEXT,
+    "operator.defaultGPUMode": TEXT,
+    "operator.cleanupCRD": SWITCH,
+    "operator.upgradeCRD": SWITCH,
+    "operator.cleanup": SWITCH,
+    "operator.nodeSelector": LABELS,
+    "operator.tolerations": LIST,
+    "operator.affinity": MAP,
+    "operator.env": {"type": ["array", "null"], "items": struct(name={"type": "string"}, value=SCALAR, valueFrom=MAP)},
+    "operator.logging": struct(
+        level={"enum": ["debug", "info", "warn", "warning", "error", "dpanic", "panic", "fatal"]},
+        format=choice("text", "json"), timeEncoding=TEXT, develMode=SWITCH,
+    ),
+    "operator.resources": MAP,
+    "driver.nvidiaDriverCRD": struct(
+        enabled=SWITCH, deployDefaultCR=SWITCH, driverType=choice("gpu", "vgpu", "vgpu-host-manager"),
+        nodeSelector=LABELS,
+    ),
+    "driver.upgradePolicy.gpuPodDeletion": POD_DELETION,
+    "driver.rollingUpdate": MAP,
+    "devicePlugin.config.create": SWITCH,
+    "devicePlugin.config.data": LABELS,
+    "migManager.config.create": SWITCH,
+    "migManager.config.data": LABELS,
+    "dcgmExporter.config.create": SWITCH,
+    "dcgmExporter.config.data": LABELS,
+    "clusterPolicy": struct(deployCR=SWITCH),
+    "gpuCluster": struct(deployCR=SWITCH),
+    "draDriver": MAP,
+    "extraObjects": {"type": ["array", "null"], "items": {"type": ["object", "string"]}},
+    "node-feature-discovery": MAP,
+    "global": MAP,
+}  # fmt: skip
+NOTE = (
+    "Made by tools/chart.py. Unknown names are refused by templates/unknown.yaml, which says what was meant; so "
+    "there is no additionalProperties here."
+)
+
+
+def of_values(schema: Schema, name: str = "") -> Schema:
+    """A ClusterPolicy's schema as one of values: empty is allowed, numbers are where people leave out quotes."""
+    kind = schema.get("type")
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string", "null"]}
+    if kind == "object":
+        found: Schema = {"type": ["object", "null"]}
+        if "properties" in schema:
+            found["properties"] = {key: of_values(value, key) for key, value in schema["properties"].items()}
+        elif isinstance(schema.get("additionalProperties"), dict):
+            found["additionalProperties"] = of_values(schema["additionalProperties"])
+    elif kind == "array":
+        found = {"type": ["array", "null"], "items": of_values(schema["items"])}
+    elif name in {"version", "value", "maxUnavailable"}:
+        found = dict(SCALAR)
+    elif "enum" in schema:
+        found = {"enum": [*schema["enum"], *([] if "" in schema["enum"] else [""])]}
+    else:
+        found = {"type": [kind, "null"]} if kind else {}
+        found |= {key: schema[key] for key in ("minimum", "maximum") if key in schema}
+    if text := schema.get("description"):
+        found["description"] = text
+    return found
+
+
+def values_schema() -> Schema:
+    policy = crds()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    sections = of_values(policy)["properties"]
+    for path, added in ADDED.items():
+        *outer, name = path.split(".")
+        place = sections
+        for part in outer:
+            place = place.setdefault(part, struct()).setdefault("properties", {})
+        place[name] = copy.deepcopy(added)
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$comment": NOTE,
+        "title": "Values of the chart kgpu",
+        "type": "object",
+        "properties": dict(sorted(sections.items())),
+    }
+
+
+def names(schema: Schema) -> Schema:
+    """The names that there may be at each place; an empty map stands for any, that of a list is for its items."""
+    inner = schema.get("items", schema)
+    return {name: names(value) for name, value in sorted(inner.get("properties", {}).items())}
+
+
+def files() -> dict[Path, str]:
+    """What each file has to say."""
+    schema = values_schema()
+    found = {
+        CHART / "values.schema.json": json.dumps(schema, indent=1) + "\n",
+        CHART / "values.names.json": json.dumps(names(schema), indent=1) + "\n",
+    }
+    for crd in crds():
+        found[CHART / "crds" / f"{crd['metadata']['name']}.yaml"] = yaml.dump(crd)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    stale = [path for path, text in files().items() if not path.exists() or path.read_text() != text]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path} is not current; run: python tools/chart.py", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(files()[path])
+        print(f"wrote {path.relative_to(CHART.parent.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""Writes ``src/kgpu/lab/operator_objects.yaml``, what Helm makes of charts/kgpu for a lab. ``--check``: 1 if stale.
+
+Needs Helm, which ``kgpu lab build --helm`` makes. Hooks are left out: a lab is taken down as a whole.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kgpu.formats.names import GPU_OPERATOR_NAMESPACE
+from kgpu.lab import operator
+from kgpu.lab.real import build
+
+CHART = Path(__file__).parent.parent / "charts" / "kgpu"
+HEAD = "# Made by tools/lab_operator.py from charts/kgpu and operator_values.yaml.\n"
+
+
+def made(helm: str) -> str:
+    """The objects as text."""
+    command = [helm, "template", "kgpu", str(CHART), "--namespace", GPU_OPERATOR_NAMESPACE, "--no-hooks"]
+    command += ["--values", str(operator.VALUES)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines = (line.rstrip() for line in text.splitlines())
+    return HEAD + "\n".join(line for line in lines if line and not line.startswith("# Source:")) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    text = made(build.ensure_helm())
+    if operator.OBJECTS.exists() and operator.OBJECTS.read_text() == text:
+        return 0
+    if "--check" in arguments:
+        print(f"{operator.OBJECTS} is not current; run: python tools/lab_operator.py", file=sys.stderr)
+        return 1
+    operator.OBJECTS.write_text(text)
+    print(f"wrote {operator.OBJECTS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
