@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
+
+import msgspec
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import (
@@ -32,9 +33,11 @@ from kgpu.kube.port import (
     Served,
     WatchEvent,
 )
+from kgpu.kube.wire import Answer, Wire, WireError
 
 if TYPE_CHECKING:
     import httpx2
+    from lightkube.config.kubeconfig import SingleConfig
 
 DEADLINE: Final = 10.0  # seconds for one request
 WATCH_SECONDS: Final = 290  # after which the server is asked to end a watch, so that a dead connection is noticed
@@ -56,10 +59,12 @@ _TODO_BY_CODE: Final = {
 
 
 class Client:
-    """A ``KubeApi`` over one connection pool."""
+    """A ``KubeApi`` over one connection pool of the library, and ``wire`` for writes where it can be had."""
 
-    def __init__(self, http: httpx2.AsyncClient) -> None:
+    def __init__(self, http: httpx2.AsyncClient, wire: Wire | None = None) -> None:
         self._http = http
+        self._wire = wire
+        self._credentials: dict[str, str] | None = None
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Object | None:
         try:
@@ -79,7 +84,7 @@ class Client:
         # Items of a list come without the fields that say what they are, or say that they are metadata.
         what = {"apiVersion": resource.api_version, "kind": resource.kind}
         while True:
-            page = await self._call("GET", _path(resource, namespace), query, accept=accept)
+            page = await self._call("GET", _path(resource, namespace), query, accept=accept, small=False)
             metadata = page.get("metadata") or {}
             found = ({**item, **what} for item in page.get("items") or ())
             items.extend(map(project, found) if project else found)
@@ -159,7 +164,7 @@ class Client:
         version = await self._call("GET", "/version")
         found: tuple[Resource, ...] = ()
         for path in ("/api", "/apis"):
-            answer = await self._call("GET", path, accept=_AGGREGATED)
+            answer = await self._call("GET", path, accept=_AGGREGATED, small=False)
             found += aggregated(answer) if "items" in answer else await self._discover_each(path, answer)
         return Served(version_numbers(str(version.get("gitVersion"))), found)
 
@@ -178,30 +183,72 @@ class Client:
 
     async def close(self) -> None:
         await self._http.aclose()
+        if self._wire is not None:
+            await self._wire.close()
 
     async def _call(
         self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, content_type: str = "",
-        *, accept: str = "application/json",
+        *, accept: str = "application/json", small: bool = True,
     ) -> Object:  # fmt: skip
+        """``small``: the answer is an object or less, which needs no compression."""
         import httpx2
 
-        content = None if body is None else json.dumps(body).encode()
+        content = None if body is None else msgspec.json.encode(body)
         headers = {"Accept": accept} | ({"Content-Type": content_type} if content is not None else {})
         try:
             # The library's own timeouts are per read: a server that drips bytes would never end the call.
             async with asyncio.timeout(DEADLINE):
-                answer = await self._http.request(method, path, params=query or {}, content=content, headers=headers)
-        except (httpx2.HTTPError, TimeoutError) as error:
+                answer = await self._send(method, path, query or {}, content, headers, small=small)
+        except (httpx2.HTTPError, WireError, TimeoutError) as error:
             raise _unreachable(method, path, self._http, error) from error
         if answer.status_code >= 400:
             raise _refusal(method, path, answer)
         try:
-            found = answer.json()
-        except ValueError as error:
+            found = msgspec.json.decode(answer.content)
+        except (msgspec.DecodeError, RecursionError) as error:
             raise _nonsense(method, path, answer.text) from error
         if not isinstance(found, dict):
             raise _nonsense(method, path, answer.text)
         return found
+
+    async def _send(
+        self, method: str, path: str, query: dict[str, str], content: bytes | None, headers: dict[str, str], *,
+        small: bool,
+    ) -> Answer | httpx2.Response:  # fmt: skip
+        if self._wire is not None and small:
+            if self._credentials is None:
+                self._credentials = await _credentials(self._http)
+            target = f"{path}?{urlencode(query)}" if query else path
+            answer = await self._wire.request(method, target, {**headers, **self._credentials}, content or b"")
+            if answer.status_code != 401 and not 300 <= answer.status_code < 400:
+                return answer
+            self._credentials = None  # the library renews them, and follows where it is sent
+        return await self._http.request(method, path, params=query, content=content, headers=headers)
+
+
+async def _credentials(http: httpx2.AsyncClient) -> dict[str, str]:
+    """The headers that the library's way of authentication puts on a request."""
+    auth = http.auth
+    if auth is None:
+        return {}
+    request = http.build_request("GET", "/")
+    before = set(request.headers)
+    flow = auth.async_auth_flow(request)
+    try:
+        signed = await anext(flow)
+    finally:
+        await flow.aclose()
+    return {name: value for name, value in signed.headers.items() if name not in before}
+
+
+def _wire(config: SingleConfig) -> Wire | None:
+    """None behind a proxy, which only the library knows to use."""
+    from lightkube.config.client_adapter import verify_cluster
+
+    proxies = {name.lower() for name, value in os.environ.items() if value} & {"http_proxy", "https_proxy", "all_proxy"}
+    if proxies or config.user is None or getattr(config.cluster, "proxy_url", None):
+        return None
+    return Wire(config.cluster.server, verify_cluster(config.cluster, config.user, config.abs_file))
 
 
 def connect(kubeconfig: str = "", *, context: str = "") -> Client:
@@ -224,7 +271,7 @@ def connect(kubeconfig: str = "", *, context: str = "") -> Client:
             raise ValueError("it has no current context")
         if single.user is None:
             raise ValueError(f'its context "{single.context_name}" names no user')
-        return Client(AsyncClient(single, ConnectionParams()))
+        return Client(AsyncClient(single, ConnectionParams()), _wire(single))
     # The library reports a bad file as whatever it stumbled over: OSError, KeyError, yaml and msgspec errors.
     except Exception as error:
         where = kubeconfig or os.environ.get("KUBECONFIG") or "the pod's service account or ~/.kube/config"
@@ -273,16 +320,16 @@ def version_numbers(git_version: str) -> tuple[int, int]:
 
 def _watch_event(path: str, line: str) -> WatchEvent:
     try:
-        event = json.loads(line)
+        event = msgspec.json.decode(line)
         kind, obj = event["type"], event["object"]
         if kind == "ERROR":
             raise _status_error("GET", path, int(obj.get("code") or 500), obj)
         return WatchEvent(Change(kind), obj)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _nonsense("GET", path, line) from error
 
 
-def _refusal(method: str, path: str, answer: httpx2.Response) -> KubeRefusedError:
+def _refusal(method: str, path: str, answer: Answer | httpx2.Response) -> KubeRefusedError:
     try:
         status = answer.json()
     except ValueError:

@@ -29,8 +29,11 @@ CLUSTER_POLICIES: Final = Resource(NVIDIA_DOMAIN, "v1", "clusterpolicies", "Clus
 NVIDIA_DRIVERS: Final = Resource(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False)
 
 # In the order in which their objects have to be there: what a DaemonSet needs comes before it.
+ACCOUNTS: Final = (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS)
+"""Who a pod is, and what it may do."""
+
 MANAGED: Final = (
-    SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, CONFIG_MAPS, RUNTIME_CLASSES,
+    *ACCOUNTS, CONFIG_MAPS, RUNTIME_CLASSES,
     SERVICES, SERVICE_MONITORS, PROMETHEUS_RULES, DAEMON_SETS,
 )  # fmt: skip
 
