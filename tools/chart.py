@@ -48,6 +48,7 @@ ADDED: dict[str, Schema] = {
     ),
     "imagePullSecrets": TEXTS,
     "layout": choice("agent", "operands"),
+    "admissionPolicy": struct(enabled=SWITCH),
     "platform": struct(openshift=SWITCH),
     "nfd": struct(enabled=SWITCH, nodefeaturerules=SWITCH),
     "operator.replicas": COUNT,

@@ -90,7 +90,7 @@ class Started:
 
 
 @contextlib.asynccontextmanager
-async def hosted(cluster: Cluster, tmp_path, roles=ROLES, **given):
+async def hosted(cluster: Cluster, tmp_path, roles=ROLES, only=(), **given):
     """A running agent."""
     readers: list[MemoryReader] = []
 
@@ -99,7 +99,7 @@ async def hosted(cluster: Cluster, tmp_path, roles=ROLES, **given):
         return readers[-1]
 
     options = {
-        "auto": True, "node_name": NODE, "namespace": NAMESPACE, "kubeconfig": "given", "env": {},
+        "auto": True, "roles": only, "node_name": NODE, "namespace": NAMESPACE, "kubeconfig": "given", "env": {},
         "state_dir": tmp_path / "state", "host_root": tmp_path / "host", "health_address": Address("127.0.0.1", 0),
         "kubelet_socket": tmp_path / "kubelet.sock", "cdi_dir": tmp_path / "cdi", "shutdown_seconds": 2.0,
     }  # fmt: skip
@@ -120,3 +120,14 @@ async def hosted(cluster: Cluster, tmp_path, roles=ROLES, **given):
 
 def role_config(**given) -> RoleConfig:
     return RoleConfig(**{"label": PLUGIN_LABEL, **given})
+
+
+LABELS_LABEL = names.LABEL_DEPLOY_PREFIX + "gpu-feature-discovery"
+BOTH = AgentConfig(
+    roles={"one": role_config(), "two": RoleConfig(label=LABELS_LABEL)}, generation=3, driver_install_dir="/nowhere"
+)
+
+
+def state(cluster, name):
+    found = cluster.report.roles.get(name)
+    return found and (found.state, found.why)

@@ -40,6 +40,7 @@ def verdict(found: Report | None, **changes: object) -> Verdict:
     [
         (None, {}, "no result is in /v"),
         (report(device(A)), {"boot": "later"}, "earlier boot"),
+        (report(device(A), boot=""), {"boot": ""}, "the kernel tells no boot id"),
         (report(device(A)), {"driver_version": "999"}, "the driver is 999 now"),
         (report(device(A)), {"ready": False}, "cuda-ready is not in /v"),
         (report(device(A), results=()), {}, "the driver check has not been made"),
@@ -89,6 +90,17 @@ def test_of_slices_only_the_good_ones_are_offered() -> None:
     assert (left.usable, left.partitions) == (True, parts[:1])
     (none,) = gated(sliced, verdict(report(device(B), device(parts[1].uuid, Status.FAILED)))).accelerators
     assert not none.usable
+
+
+def test_what_keeps_the_validator_from_running_is_named(tmp_path) -> None:
+    why = ['the node label x is "false", not "true"']
+    gate = Gate(tmp_path, boot="boot", stopped=lambda: why[0])
+    assert gate.verdict(VERSION).reason == f"it does not run on this node: {why[0]}"
+    Folder(tmp_path).apply(plan.files_of(report(device(A))))
+    assert gate.verdict(VERSION).open  # what it has found before it was stopped holds
+    Folder(tmp_path).clear()
+    why[0] = ""
+    assert "no result is in" in gate.verdict(VERSION).reason
 
 
 async def test_it_opens_when_the_files_come_and_tells_of_later_changes(tmp_path) -> None:

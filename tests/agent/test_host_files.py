@@ -65,16 +65,18 @@ def test_a_spoilt_list_removes_nothing(tmp_path, text):
     HostFiles(tmp_path / "state").remove_all()
 
 
-def test_emptying_does_not_follow_links(tmp_path):
+def test_emptying_takes_kgpus_files_and_does_not_follow_links(tmp_path):
     folder, other = tmp_path / "own", tmp_path / "other"
-    for path in (folder / "deep/er", other):
+    for path in (folder / "pod", folder / "deep/er", other):
         path.mkdir(parents=True)
-    (other / "file").write_text("x")
+    for path in (other / "agent.json", folder / "pod/devices.json", folder / "deep/er/agent.json", folder / "mine"):
+        path.write_text("x")
     (folder / "link").symlink_to(other)
-    (folder / "deep/er/file").write_text("x")
+    (folder / "agent.json").symlink_to(other / "agent.json")
     empty(folder)
-    assert list(folder.iterdir()) == []
-    assert (other / "file").exists()
+    assert sorted(path.name for path in folder.iterdir()) == ["deep", "link", "mine"]
+    assert (other / "agent.json").exists()
+    assert (folder / "deep/er/agent.json").exists()
 
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path):

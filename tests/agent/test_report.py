@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_left():
 @dataclass
 class Own:
     uid: str = ""
-    annotation: str | None = None
+    reports: dict[str, str] = field(default_factory=dict)
 
 
 class Written:

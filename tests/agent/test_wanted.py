@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.agent.wanted import DISABLED, LEAVING, labels_that_count, string_map, wanted_roles
+from kgpu.agent.wanted import DISABLED, LEAVING, labels_that_count, string_map, wanted_roles, why_stopped
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 
 KNOWN = ("features", "labels", "deviceplugin")
@@ -56,3 +56,10 @@ def test_maps_of_texts_from_anything(value):
     found = string_map(value)
     assert all(isinstance(text, str) for text in found.values())
     assert not isinstance(value, dict) or set(found) <= set(value)
+
+
+def test_why_a_role_that_another_process_does_is_stopped():
+    config = AgentConfig(roles={"validator": RoleConfig(label="a")})
+    assert why_stopped(config, {"a": "true"}, "validator") == ""
+    assert why_stopped(config, {"a": "false"}, "validator") == 'the node label a is "false", not "true"'
+    assert why_stopped(config, {}, "validator") == "the node label a is not set"

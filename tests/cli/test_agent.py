@@ -225,3 +225,21 @@ def build(*words: str):
     context = command.agent.make_context("agent", list(words))
     given = {name: value for name, value in context.params.items() if name not in {"log_level", "log_format"}}
     return command.build_options(given, {})
+
+
+@pytest.mark.parametrize(("words", "roles"), [((), ()), (("--roles", "toolkit, labels"), ("toolkit", "labels"))])
+def test_auto_takes_roles_that_are_given_and_all_of_them_without(monkeypatch, words, roles):
+    arguments = ["--auto", "--node-name", "n", "--namespace", "gpu", *words]
+    given = dict(command.agent.make_context("agent", arguments).params)
+    assert command.build_options(given, {}).roles == roles
+
+
+def test_without_auto_device_plugin_and_labels_are_run():
+    assert command.build_options(dict(command.agent.make_context("agent", []).params), {}).roles == (
+        "deviceplugin",
+        "labels",
+    )
+
+
+def test_a_wrong_role_is_refused_with_auto_too(capsys):
+    assert 'did you mean "labels"' in refused(capsys, "--auto", "--roles", "labelss", "--node-name", "n")

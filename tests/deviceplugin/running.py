@@ -33,7 +33,12 @@ class Node:
         self.config = MemoryConfigSource()
         self.decisions: list[Decision] = []
         self.states: list[tuple[bool, str]] = []
+        self.why = ""
         self.task: asyncio.Task[None] | None = None
+
+    def _tell(self, ready: bool, reason: str, why: str) -> None:
+        self.states.append((ready, reason))
+        self.why = why
 
     def start(self, **options: Any) -> None:
         context = DevicePluginContext(
@@ -42,7 +47,7 @@ class Node:
             report=self.decisions.append,
             state_dir=self.folder / "state",
             kubelet_socket=self.kubelet.socket,
-            on_state=lambda ready, reason: self.states.append((ready, reason)),
+            on_state=self._tell,
             **{"env": {}, "host_facts": lambda _settings: HostFacts(), "clock": SystemClock(), **options},
         )
         self.task = asyncio.create_task(run.run(context))

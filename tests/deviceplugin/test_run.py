@@ -183,11 +183,23 @@ async def test_a_bad_configuration_is_refused_and_the_last_good_one_stays(node: 
     await node.offers(gpu=32)
 
 
+async def test_a_refused_configuration_is_complained_of_until_it_is_a_good_one(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    await node.until(lambda: (node.states[-1], node.why) == ((True, ""), ""))
+    node.config.set("sharingg: {}")
+    await node.until(lambda: node.why == "ConfigRefused")
+    ready, reason = node.states[-1]
+    assert (ready, "sharingg" in reason, "to do:" in reason) == (True, True, True)
+    node.config.set("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}")
+    await node.until(lambda: (node.states[-1], node.why) == ((True, ""), ""))
+
+
 async def test_without_any_good_configuration_it_waits_and_says_why(node: Node) -> None:
     node.config.set("sharingg: {}")
     node.start()
     await node.until(lambda: bool(node.states))
-    assert node.states[-1][0] is False
+    assert (node.states[-1][0], node.why) == (False, "ConfigRefused")
     assert "sharingg" in node.states[-1][1]
     assert node.kubelet.registrations == []
     node.config.set("")

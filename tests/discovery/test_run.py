@@ -59,7 +59,12 @@ class Role:
         self.clock = VirtualClock()
         self.decisions: list[Decision] = []
         self.states: list[tuple[bool, str]] = []
+        self.why = ""
         self.seconds = 1000.0
+
+    def _tell(self, ready: bool, reason: str, why: str) -> None:
+        self.states.append((ready, reason))
+        self.why = why
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Role]:
@@ -71,7 +76,7 @@ class Role:
             facts=lambda _settings: NodeFacts(machine="m", vgpu_present=False),
             clock=self.clock,
             env={},
-            on_state=lambda ready, reason: self.states.append((ready, reason)),
+            on_state=self._tell,
             now=lambda: self.seconds,
             beside=at_once,
         )
@@ -149,8 +154,10 @@ async def test_a_bad_configuration_is_told_and_changes_nothing(bad: ConfigText) 
         await role.until(lambda: any(decision.reason == "ConfigRefused" for decision in role.decisions))
         await role.calm(120)
         assert role.labels == before
+        assert (role.states[-1][0], role.why) == (True, "ConfigRefused")
         role.config.put(ConfigText(name="good", text="flags: {migStrategy: mixed}"))
         await role.until(lambda: role.labels["nvidia.com/mig.strategy"] == "mixed", moving=False)
+        await role.until(lambda: (role.states[-1], role.why) == ((True, ""), ""), moving=False)
 
 
 async def test_without_a_good_configuration_nothing_is_written() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgpu.formats import agent_report, names
-from kgpu.operator.model import Observed, Settings
+from kgpu.operator.model import Object, Observed, Settings
 from kgpu.operator.plan import plan
 from tests.operator.world import (
     HOST_DRIVER,
@@ -78,6 +78,17 @@ def toolkit_off() -> Case:
         condition="ToolkitReady",
         reason="CannotWrite",
         words=("n1", "/var/run/cdi", "read-only"),
+    )
+
+
+def toolkit_switched_off() -> Case:
+    said = ("False", "ToolkitFailed", "toolkit: no CDI spec for NVIDIA GPUs is in /etc/cdi or /var/run/cdi")
+    node = healthy_node(validated=said, labels={"nvidia.com/gpu.deploy.container-toolkit": "false"})
+    return Case(
+        observed=world(node, healthy_node("n2")),
+        condition="ValidatorReady",
+        reason="ToolkitSwitchedOff",
+        words=("n1", 'is "false"', "kubectl label node n1 nvidia.com/gpu.deploy.container-toolkit-"),
     )
 
 
@@ -210,6 +221,7 @@ CASES = (
     gpu_lost,
     gpu_not_offered,
     toolkit_off,
+    toolkit_switched_off,
     no_config_map,
     no_config_key,
     config_refused,
@@ -348,18 +360,45 @@ def test_a_label_of_another_form_is_pointed_at() -> None:
     assert [words for words in (f"node n7 has {key}", "deviceLabelFields: [vendor]") if words not in message] == []
 
 
-def tainted_while_running(misscheduled: int) -> str:
-    taints = [{"key": "dedicated", "effect": "NoSchedule"}]
-    observed = world(healthy_node(taints=taints))
-    agents = observed.daemon_sets[names.AGENT_DAEMON_SET]
-    agents = {**agents, "status": {**agents["status"], "numberMisscheduled": misscheduled}}
-    changed = dataclasses.replace(observed, daemon_sets={names.AGENT_DAEMON_SET: agents})
-    return str(condition_of(plan(changed, SETTINGS), "ToolkitReady")["reason"])
+def with_pods_on(*places: str, **fields: Any) -> Object:
+    """The toolkit's condition where a healthy node has taints or failures, and agents' pods are on these nodes."""
+    observed = world(healthy_node(**fields.pop("node", {})), **fields)
+    changed = dataclasses.replace(observed, pods={names.AGENT_DAEMON_SET: frozenset(places)})
+    return condition_of(plan(changed, SETTINGS), "ToolkitReady")
 
 
-@pytest.mark.parametrize(("misscheduled", "reason"), [(1, "Ready"), (0, "TaintNotTolerated")])
-def test_a_taint_that_came_later_counts_only_once_the_pod_is_gone(misscheduled: int, reason: str) -> None:
-    assert tainted_while_running(misscheduled) == reason
+@pytest.mark.parametrize(("places", "reason"), [(("n1",), "Ready"), ((), "TaintNotTolerated")])
+def test_a_taint_that_came_later_counts_only_once_the_pod_is_gone(places: tuple[str, ...], reason: str) -> None:
+    node = {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}
+    assert with_pods_on(*places, node=node)["reason"] == reason
+
+
+@pytest.mark.parametrize(("places", "reason"), [(("n1",), "Ready"), ((), "PodsNotCreated")])
+def test_what_a_pod_has_said_does_not_count_when_it_is_gone_and_refused(places: tuple[str, ...], reason: str) -> None:
+    failures = {names.AGENT_DAEMON_SET: "exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0"}
+    assert with_pods_on(*places, failures=failures)["reason"] == reason
+
+
+def test_a_pod_that_is_only_gone_is_waited_for() -> None:
+    found = with_pods_on()
+    assert (found["reason"], found["message"]) == (
+        "PodMissing",
+        "0 of 1 nodes; node n1: DaemonSet kgpu-agent has no pod on it yet",
+    )
+
+
+def test_a_refused_configuration_is_one_cause_for_every_role_that_reads_it() -> None:
+    refused = agent_report.role(
+        "running", "ConfigMap x, any, line 2: unknown field; to do: correct it", "ConfigRefused"
+    )
+    made = plan(world(healthy_node(report=report(deviceplugin=refused, labels=refused))), SETTINGS)
+    assert condition_of(made, "Ready")["message"].count("its configuration is refused") == 1
+
+
+def test_a_role_that_waits_for_a_person_is_told() -> None:
+    waits = agent_report.role("waiting", "no usable configuration: x; to do: correct it", "ConfigRefused")
+    made = plan(world(healthy_node(report=report(deviceplugin=waits))), SETTINGS)
+    assert [one.reason for one in made.decisions] == ["ConfigRefused"]
 
 
 def test_a_node_that_nobody_has_looked_at_yet_is_waited_for() -> None:

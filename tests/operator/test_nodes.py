@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgpu.formats import agent_report, names
 from kgpu.operator.model import Node
-from kgpu.operator.nodes import os_tag, project, read_node
+from kgpu.operator.nodes import MAX_REPORTS, os_tag, project, read_node
 from tests.operator.world import healthy_node, node_object, report
 
 OWNED = {
@@ -156,3 +156,34 @@ def test_any_object_is_a_node(obj: Any) -> None:
 @given(HOSTILE)
 def test_projecting_changes_nothing_that_is_read(obj: Any) -> None:
     assert read_node(project(obj)) == read_node(obj)
+
+
+def apart(**texts: str) -> dict[str, Any]:
+    annotations = {f"{names.ROLES_ANNOTATION_PREFIX}{role}": text for role, text in texts.items()}
+    return {"metadata": {"name": "n", "annotations": annotations}}
+
+
+def test_processes_of_single_roles_are_one_report_and_each_its_own() -> None:
+    toolkit = '{"generation":2,"roles":{"toolkit":{"state":"running"}},"driver":"580.1","gpus":8}'
+    node = read_node(project(apart(toolkit=toolkit, features='{"roles":{"features":{"state":"running"}}}')))
+    assert node.report is not None
+    assert (set(node.report.roles), node.report.gpus) == ({"toolkit", "features"}, 8)
+    assert {name: one.generation for name, one in node.reports.items()} == {"toolkit": 2, "features": 0}
+
+
+def test_a_role_s_own_annotation_speaks_for_it() -> None:
+    node = read_node(apart(a='{"roles":{"b":{"state":"failed"}}}', b='{"roles":{"b":{"state":"running"}}}'))
+    assert node.reports["b"].roles["b"].state == "running"
+
+
+@pytest.mark.parametrize("text", ["", "[1", "null", "7", '{"roles": 3}', "[" * 10000])
+def test_a_process_that_says_nonsense_is_as_if_it_said_nothing(text: str) -> None:
+    node = read_node(project(apart(toolkit=text, labels='{"roles":{"labels":{"state":"running"}}}')))
+    assert set(node.reports) == {"labels"}
+    assert read_node(apart(toolkit=text)).report is None
+
+
+def test_no_more_processes_are_listened_to_than_there_can_be() -> None:
+    texts = {f"r{number}": f'{{"roles":{{"r{number}":{{"state":"running"}}}}}}' for number in range(100)}
+    assert len(read_node(apart(**texts)).reports) == MAX_REPORTS
+    assert len(project(apart(**texts))["metadata"]["annotations"]) == MAX_REPORTS

@@ -11,7 +11,7 @@ from lab.embedded.support import Whole, whole
 from kgpu.formats import agent_report, names
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube import kinds
-from kgpu.kube.port import NODES, Object, Resource
+from kgpu.kube.port import NODES, PODS, Object, Resource, name_of
 from kgpu.operator import conditions
 from kgpu.operator.overview import Overview, overview
 from kgpu.operator.plan import plan
@@ -53,6 +53,8 @@ async def carry_out(found: Whole) -> None:
     """What the operator and its agents would do, with everything well."""
     looked = await look(found.api)
     made = plan(looked.observed, SETTINGS)
+    account = {"metadata": {"name": names.AGENT_DAEMON_SET, "namespace": NAMESPACE}}
+    await found.api.apply(kinds.SERVICE_ACCOUNTS, account, manager="chart")
     for one in made.objects:
         resource = kinds.resource_of(one)
         assert resource is not None
@@ -60,6 +62,13 @@ async def carry_out(found: Whole) -> None:
     for change in made.nodes:
         metadata = {"name": change.name, "labels": dict(change.labels)}
         await found.api.apply(NODES, {"metadata": metadata}, manager=names.OPERATOR_FIELD_MANAGER)
+
+    async def pods() -> list[Object]:
+        return list((await found.api.list(PODS, namespace=NAMESPACE)).items)
+
+    for pod in await found.until(pods, "the agent's pod"):
+        well = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+        await found.api.patch(PODS, name_of(pod), well, namespace=NAMESPACE, subresource="status")
     said = {names.ROLES_ANNOTATION: agent_report.encode(report(1, gpus=2))}
     await found.api.patch(NODES, "n1", {"metadata": {"annotations": said}})
     node = await found.api.get(NODES, "n1")

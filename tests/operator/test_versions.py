@@ -10,8 +10,10 @@ from kgpu.formats import agent_report, names
 from kgpu.operator import versions
 from kgpu.operator.model import Observed
 from kgpu.operator.nodes import read_node
+from kgpu.operator.overview import overview
+from kgpu.operator.plan import plan
 from kgpu.operator.versions import Finding, Range, check, cuda_of, parse
-from tests.operator.world import node_object, policy
+from tests.operator.world import SETTINGS, healthy_node, node_object, policy, world
 
 
 def findings(*, kube: tuple[int, int] = (1, 35), spec: Any = None, **node: Any) -> tuple[Finding, ...]:
@@ -118,9 +120,22 @@ def test_drivers(driver: str, strategy: str, within: bool) -> None:
 
 def test_nodes_with_the_same_trouble_are_one_finding() -> None:
     nodes = tuple(read_node(node_object(f"n{index}", runtime="containerd://1.6.1")) for index in range(7))
-    assert [one.what for one in check(Observed(nodes=nodes), policy())] == [
-        "containerd 1.6.1 is not supported: supported is 1.7 to 2.2, on n0, n1, n2, n3, n4 (+2 more)"
-    ]
+    (found,) = check(Observed(nodes=nodes), policy())
+    assert found.what == "containerd 1.6.1 is not supported: supported is 1.7 to 2.2"
+    assert found.line().startswith(f"{found.what}, on n0, n1, n2, n3, n4 (+2 more); to do: ")
+
+
+def test_a_node_is_named_once() -> None:
+    observed = world(healthy_node("worker-7", runtime="containerd://1.6.1"))
+    (told,) = (one for one in plan(observed, SETTINGS).decisions if one.reason == "UnsupportedVersion")
+    assert told.subject == "Node/worker-7"
+    assert "worker-7" not in told.what
+    (shown,) = (one for one in overview(observed, SETTINGS).problems if one.reason == "UnsupportedVersion")
+    assert shown.nodes == ("worker-7",)
+    assert "worker-7" not in shown.what
+    status = plan(observed, SETTINGS).policy_status["cluster-policy"]
+    (condition,) = (one for one in status["conditions"] if one["type"] == "SupportedVersions")
+    assert condition["message"].count("worker-7") == 1
 
 
 def test_nodes_without_gpus_do_not_matter() -> None:

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from kgpu.formats import agent_report, names
 from kgpu.formats.crd import decode
 from kgpu.operator.model import Driver, Layout, NodeLabels, Object, Observed, Plan, PodTrouble, Policy, Settings
@@ -41,7 +43,7 @@ def node_object(
     ready: bool = True,
     **changes: Any,
 ) -> Object:
-    """A Node; ``validated`` is status, reason and message of its condition."""
+    """A Node; ``validated`` is status, reason and message of its condition; ``apart``: a process per role reports."""
     conditions = [{"type": "Ready", "status": "True" if ready else "False", "reason": "Kubelet", "message": ""}]
     if validated is not None:
         status, reason, message = validated
@@ -53,6 +55,8 @@ def node_object(
         **({PCI: "true"} if gpus and features else {}),
     }
     annotations = {names.ROLES_ANNOTATION: agent_report.encode(report)} if report is not None else {}
+    if report is not None and changes.get("apart"):
+        annotations = reports_apart(report)
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -85,6 +89,14 @@ def report(generation: int = 1, *, gpus: int = 8, **roles: agent_report.RoleRepo
         cuda="13.0" if gpus else "",
         gpus=gpus,
     )
+
+
+def reports_apart(whole: agent_report.AgentReport) -> dict[str, str]:
+    """The same said by a process per role, as annotations."""
+    return {
+        agent_report.annotation(name): agent_report.encode(msgspec.structs.replace(whole, roles={name: role}))
+        for name, role in whole.roles.items()
+    }
 
 
 def healthy_node(name: str = "n1", *, gpus: int = 8, **changes: Any) -> Object:

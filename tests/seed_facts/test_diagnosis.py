@@ -1,7 +1,8 @@
 """What goes wrong with an operator, by the ids of the list of diagnoses: cause and remedy are in a condition or an Event.
 
-OPR-01, 05, 08 and 09 are about options of the chart, and are in ``test_chart``; OPR-14 is in ``test_kubectl``, OPR-06
-in ``test_nodes``. What the operator has no way to know is listed in ``docs/reference/seed-facts.md``'s table, not here.
+OPR-01, 05, 08 and 09 are about options of the chart, and are in ``test_chart``; OPR-06 is in ``test_nodes``, OPR-14 in
+``test_kubectl``, OPR-22 in ``test_lab``, OPR-25 also in ``test_takeover``. The operator does not know yet: a cloud's own
+plugin (OPR-20), OpenShift's driver toolkit (OPR-11), network policies (OPR-18), releases that went out of support (OPR-27).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from seed_facts.support import bare_node, lacks, planned, told, why
 from kgpu.agent.gate import gated, judge
 from kgpu.formats import agent_report, names
 from kgpu.hw.memory import sample_inventory
-from kgpu.operator.model import Plan
+from kgpu.operator.model import Layout, Plan
 from kgpu.operator.plan import plan
 from tests.operator.world import (
     HOST_DRIVER,
@@ -76,8 +77,8 @@ CASES = {
     "OPR-02: the namespace is not privileged": Case(
         plan=refused_pods('pods "kgpu-agent-x" is forbidden: violates PodSecurity "baseline:latest": privileged'),
         reason="PodsNotCreated",
-        words=("n1", "violates PodSecurity", "kubectl label --overwrite namespace gpu-operator "
-               "pod-security.kubernetes.io/enforce=privileged"),
+        words=("n1", "violates PodSecurity", ("kubectl label --overwrite namespace gpu-operator "
+               "pod-security.kubernetes.io/enforce=privileged")),
     ),
     "OPR-03: a second ClusterPolicy": Case(
         plan=second_policy(),
@@ -261,3 +262,24 @@ def test_opr25_a_second_release_is_one_policy_too_many_and_named_so() -> None:
     """``--generate-name`` twice: Helm refuses the objects of the first; a policy of another name is told it is ignored."""
     status = second_policy().policy_status
     assert {name: one["state"] for name, one in status.items()} == {"another": "ignored", "cluster-policy": "ready"}
+
+
+def driver_image(spec: dict[str, Any]) -> str:
+    made = planned({"driver": spec}, bare_node())
+    (found,) = (one for one in made.objects if one["metadata"]["name"] == "nvidia-driver-daemonset")
+    image: str = found["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image
+
+
+def test_opr10_the_operators_environment_counts_only_where_the_policy_names_no_image() -> None:
+    named = {"repository": "mirror.local", "image": "driver", "version": "570.1"}
+    assert driver_image({}) == f"{SETTINGS.images['DRIVER_IMAGE']}-ubuntu24.04"
+    assert driver_image(named) == "mirror.local/driver:570.1-ubuntu24.04"
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_opr16_validating_takes_no_gpu_from_anybody(layout: Layout) -> None:
+    """The replaced operator's validator pods ask for a GPU and wait for ever where all are busy."""
+    made = planned({}, bare_node(), layout=layout)
+    assert not [one for one in made.objects if one["kind"] == "Pod"]
+    assert "'nvidia.com/gpu': " not in str([one["spec"] for one in made.objects if one["kind"] == "DaemonSet"])

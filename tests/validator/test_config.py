@@ -8,7 +8,7 @@ import pytest
 
 from kgpu.base.errors import ConfigError
 from kgpu.host.root import DriverRoot
-from kgpu.validator.config import choose_checks, roots_of
+from kgpu.validator.config import RECHECK_SECONDS, choose_checks, recheck_seconds, roots_of
 from kgpu.validator.model import Check, Roots
 
 
@@ -31,3 +31,14 @@ def test_the_hosts_driver_is_told_from_a_containers(tmp_path) -> None:
     assert roots_of(installed, Path("/host")) == Roots(
         host_driver=False, driver="/run/nvidia/driver", driver_here="/run/nvidia/driver", dev="/", dev_here="/"
     )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", RECHECK_SECONDS), ("0", 0.0), ("90", 90.0)])
+def test_how_often_idle_gpus_are_tried_again(text, seconds) -> None:
+    assert recheck_seconds({"cuda.RECHECK_SECONDS": text}) == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "10m", "1e3", "²", "59", "9" * 10])
+def test_what_is_no_pace_is_refused(text) -> None:
+    with pytest.raises(ConfigError, match=r"cuda\.RECHECK_SECONDS"):
+        recheck_seconds({"cuda.RECHECK_SECONDS": text})

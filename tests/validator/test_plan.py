@@ -90,11 +90,16 @@ def test_results_of_devices_that_went_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("boot", "driver", "kept"), [("b", "570", ["a"]), ("other", "570", []), ("b", "580", []), ("", "570", [])]
+    ("was", "boot", "driver", "held"),
+    [("b", "b", "570", True), ("b", "other", "570", False), ("b", "b", "", False), ("", "", "570", False)],
 )
-def test_earlier_results_hold_for_the_same_boot_and_driver(boot, driver, kept) -> None:
-    former = Report(results=(cuda(device("a"), device("b", Status.FAILED)),), boot="b", driver_version="570")
-    assert list(plan.restorable(former, boot=boot, driver_version=driver)) == kept
+def test_earlier_results_hold_for_the_same_boot(was, boot, driver, held) -> None:
+    assert plan.holds(Report(boot=was, driver_version=driver), boot=boot) == held
+
+
+def test_only_good_results_are_gone_on_with() -> None:
+    former = Report(results=(cuda(device("a"), device("b", Status.FAILED), device("c", Status.SKIPPED)),))
+    assert list(plan.restorable(former)) == ["a", "c"]
 
 
 def test_a_failure_is_told_once_and_its_end_too() -> None:

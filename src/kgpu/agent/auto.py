@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,11 +27,11 @@ from kgpu.agent.process import POLICY, Process
 from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import ReportWriter, agent_report, role_report
 from kgpu.agent.role_options import role_options
-from kgpu.agent.roles import ROLES, Host, Role, choose_roles, withdraw_sink
+from kgpu.agent.roles import ROLES, Host, Role, withdraw_sink
 from kgpu.agent.shared import SharedReader
 from kgpu.agent.slot import Hardware, Slot
 from kgpu.agent.switched import SwitchedConfig
-from kgpu.agent.wanted import DISABLED, Wanted, wanted_roles
+from kgpu.agent.wanted import DISABLED, Wanted, wanted_roles, why_stopped
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
@@ -65,7 +64,7 @@ class AutoAgent(Process):
         super().__init__(options, api=api)
         self._rows = {role.name: role for role in roles}
         # A process beside others that do the other roles: it says nothing of those.
-        self._part = "-".join(self._rows) if options.roles else ""
+        self._part = "-".join(self._rows) if options.roles and roles != ROLES else ""
         self._writer: ReportWriter | None = None
         self._open_reader = open_reader or _open_reader
         self._patience = patience
@@ -230,6 +229,8 @@ class AutoAgent(Process):
                 api=self.api,
                 files=self._files,
                 pages=self.pages,
+                offered=self.offered,
+                stopped=self._why_stopped,
             )
 
     def _reader(self, options: AgentOptions) -> SharedReader:
@@ -333,6 +334,18 @@ class AutoAgent(Process):
 
     # What is said
 
+    def _why_stopped(self, name: str) -> str:
+        """Why a role does not run on this node, whichever process would do it."""
+        orders, problem, slot = self.orders, self._problems.get(name), self._slots.get(name)
+        if orders is None or orders.config is None:
+            return ""
+        if said := why_stopped(orders.config, orders.labels, name):
+            return said
+        if problem is not None:
+            return problem.one_line()
+        found = slot.status if slot is not None else None
+        return found.reason if found is not None and found.state is RoleState.FAILED else ""
+
     def _role_report(self, name: str, wanted: Wanted) -> RoleReport:
         slot, problem = self._slots.get(name), self._problems.get(name)
         return role_report(
@@ -428,11 +441,8 @@ async def _open_reader(root: Path | None) -> Reader:
     return open_reader(driver_root=root)
 
 
-async def serve_auto(options: AgentOptions) -> tuple[str, ...]:
+async def serve_auto(options: AgentOptions, roles: tuple[Role, ...] = ROLES) -> tuple[str, ...]:
     """Run until SIGTERM or SIGINT. Returns what did not end in time."""
-    chosen = choose_roles(options.roles) if options.roles else ROLES
-    if chosen == ROLES:
-        options = dataclasses.replace(options, roles=())
-    agent = AutoAgent(options, chosen)
+    agent = AutoAgent(options, roles)
     with stop_on_signals(agent.stop, signal.SIGTERM, signal.SIGINT):
         return await agent.run()

@@ -45,6 +45,8 @@ def judge(report: Report | None, *, boot: str, driver_version: str, folder: str,
     """``driver_version`` is the present one; ``ready``: the files that say so are there beside the report. Pure."""
     if report is None:
         return Verdict(open=False, reason=f"no result is in {folder}; does the validator run on this node?")
+    if not boot:
+        return Verdict(open=False, reason="the kernel tells no boot id, so nobody knows of which boot its results are")
     if report.boot != boot:
         return Verdict(open=False, reason="its results are of an earlier boot")
     if report.driver_version != driver_version:
@@ -96,9 +98,17 @@ def _with(gpu: Accelerator, what: str, todo: str) -> Accelerator:
 
 
 class Gate:
-    """Follows one folder. ``verdict`` is what is so now; ``changed`` waits until it may be another."""
+    """Follows one folder; ``verdict`` is what is so now. ``stopped()``: why no validator runs here, "" if one does."""
 
-    def __init__(self, folder: Path, *, boot: str, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        boot: str,
+        look_seconds: float = LOOK_SECONDS,
+        stopped: Callable[[], str] = str,
+    ) -> None:
+        self._stopped = stopped
         self._folder = files.Folder(folder)
         self._boot = boot
         self._look_seconds = look_seconds
@@ -110,13 +120,16 @@ class Gate:
     def verdict(self, driver_version: str) -> Verdict:
         """From the files as they are at this moment."""
         self._read()
-        return judge(
+        found = judge(
             self._report,
             boot=self._boot,
             driver_version=driver_version,
             folder=str(self._folder.path),
             ready=self._raw[1],
         )
+        if not found.open and (why := self._stopped()):
+            return Verdict(open=False, reason=f"it does not run on this node: {why}")
+        return found
 
     def _read(self) -> bool:
         """True when the files differ from what they were."""

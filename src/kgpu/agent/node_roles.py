@@ -52,7 +52,7 @@ def _has_toolkit(options: AgentOptions) -> bool:
 
 async def validator(host: Host, handle: RoleHandle) -> None:
     """The role ``validator``."""
-    from kgpu.validator.config import Settings, skipped_checks
+    from kgpu.validator.config import Settings, recheck_seconds, skipped_checks
     from kgpu.validator.cuda import ChildCuda
     from kgpu.validator.publish import NodeObject
     from kgpu.validator.run import ValidatorContext, run
@@ -74,10 +74,12 @@ async def validator(host: Host, handle: RoleHandle) -> None:
                     cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
                     skip=skipped_checks(options.env, toolkit=_has_toolkit(options)),
                     host_root=options.host_root,
+                    recheck_seconds=recheck_seconds(options.env),
                 ),
                 report=host.decide,
                 node=node,
                 publisher=node,
+                offered=lambda: host.offered,
                 proc=roots.proc_root(seen),
                 sys=roots.sys_root(seen),
                 on_state=partial(_on_state, handle),
@@ -167,7 +169,7 @@ async def behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIt
     from kgpu.agent.gate import Gate, GatedReader
     from kgpu.validator.run import boot_id
 
-    gate = Gate(folder, boot=boot_id())
+    gate = Gate(folder, boot=boot_id(), stopped=partial(host.stopped, "validator"))
     async with gate.following():
         await gate.opened(reader, handle.waiting)
         through = GatedReader(reader, gate)

@@ -41,6 +41,7 @@ class Process:
         self._events = EventQueue()
         self._api = api
         self.pages: dict[str, Callable[[], Response]] = {}  # of roles, beside those that every agent has
+        self.offered: dict[str, int] = {}  # by the device plugin: healthy devices by resource
 
     def decide(self, decision: Decision) -> None:
         """Where every decision of every role goes: log, status page, Events."""

@@ -1,7 +1,7 @@
 """What the agent says of itself on its Node: the annotation ``kgpu.dev/roles``, made here and kept true.
 
-An agent that is there for one role alone has ``kgpu.dev/roles.<role>``, so that several processes of a node do not write
-over each other. The whole agent has no such neighbours and takes away what they have left behind.
+An agent that is there for one role alone has ``kgpu.dev/roles.<role>``, so that several processes of a node do not
+write over each other. The whole agent has no such neighbours and takes away what they have left behind.
 Written when something changes, half a second later, so that what changes together is told together; a reason that
 changes all the time costs one write in ten seconds. What somebody else removes or overwrites is put back.
 """
@@ -51,7 +51,7 @@ def role_report(wanted: Wanted, status: RoleStatus | None, problem: str = "", *,
         state = RoleState.WAITING if problem else RoleState.STARTING
         return role(state, problem, "BadArguments" if problem else _WHY[state])
     reason = f"{problem}; it goes on as it was told before" if problem else status.reason
-    return role(status.state, reason, "BadArguments" if problem else _WHY.get(status.state, ""))
+    return role(status.state, reason, "BadArguments" if problem else status.why or _WHY.get(status.state, ""))
 
 
 def agent_report(

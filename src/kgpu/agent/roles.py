@@ -6,7 +6,7 @@ A component's modules are imported when its role starts, so that an agent pays o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -35,7 +35,9 @@ class Host:
     """What the agent shares among its roles. ``api`` connects on first use and raises KubeError when it can't.
 
     ``files`` takes down what a role writes on the host outside ``state_dir``, for the day kgpu leaves. ``pages`` are
-    served beside the status pages, by path.
+    served beside the status pages, by path. ``offered`` is what the device plugin offers, healthy devices by resource,
+    empty while it does not. ``stopped(role)`` is why a role does not run on this node, "" when it does or nothing is
+    known of it.
     """
 
     options: AgentOptions
@@ -45,6 +47,8 @@ class Host:
     api: Callable[[], KubeApi]
     files: HostFiles | None = None
     pages: dict[str, Callable[[], Response]] = field(default_factory=dict)
+    offered: dict[str, int] = field(default_factory=dict)
+    stopped: Callable[[str], str] = lambda _: ""
 
 
 RoleStart: TypeAlias = Callable[[Host, RoleHandle], Awaitable[None]]
@@ -69,12 +73,12 @@ class Role:
     withdraw: Withdraw | None = None
 
 
-def _on_state(handle: RoleHandle) -> Callable[[bool, str], None]:
-    def tell(ready: bool, reason: str) -> None:
+def _on_state(handle: RoleHandle) -> Callable[..., None]:
+    def tell(ready: bool, reason: str, why: str = "") -> None:
         if ready:
-            handle.running(reason)
+            handle.running(reason, why)
         else:
-            handle.waiting(reason)
+            handle.waiting(reason, why)
 
     return tell
 
@@ -108,7 +112,15 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
     options = host.options
     await _configured(host, handle)
     view = host.reader.view()
-    async with _closing(view), node_roles.behind_gate(host, handle, view) as reader:
+
+    def offer(healthy: Mapping[str, int]) -> None:
+        host.offered.clear()
+        host.offered.update(healthy)
+
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(_closing(view))
+        reader = await stack.enter_async_context(node_roles.behind_gate(host, handle, view))
+        stack.callback(host.offered.clear)
         await run(
             DevicePluginContext(
                 reader=reader,
@@ -121,6 +133,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 env=options.env,
                 cdi_writer=_spec_writer(options, host.files),
                 on_state=_on_state(handle),
+                on_offer=offer,
             )
         )
 

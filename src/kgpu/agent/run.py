@@ -74,6 +74,7 @@ class Agent(Process):
             decide=self.decide,
             api=self.api,
             pages=self.pages,
+            offered=self.offered,
         )
         for role in self._chosen:
             self.roles.start(role.name, _bind(role, host))

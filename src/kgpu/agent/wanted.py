@@ -40,6 +40,11 @@ def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collecti
     }
 
 
+def why_stopped(config: AgentConfig, labels: Mapping[str, str], name: str) -> str:
+    """Why the document or the Node's labels keep the role from running on this node; "" when they do not."""
+    return _wanted(name, config.roles.get(name), config, labels, (name,)).reason
+
+
 def labels_that_count(config: AgentConfig, labels: Mapping[str, str]) -> dict[str, str]:
     """The labels on which some role depends."""
     keys = {role.label for role in config.roles.values() if role.label}

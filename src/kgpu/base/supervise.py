@@ -38,13 +38,18 @@ class RoleState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleStatus:
-    """One role as it is now. ``since`` is the clock's monotonic second of the last change of state or reason."""
+    """One role as it is now. ``since`` is the clock's monotonic second of the last change of state or reason.
+
+    ``why`` is a CamelCase word where a person has to do something: of a role that runs, that it goes on, but not as it
+    was told.
+    """
 
     name: str
     state: RoleState
     reason: str
     since: float
     restarts: int
+    why: str = ""
 
     @property
     def ready(self) -> bool:
@@ -61,21 +66,21 @@ class RoleHandle:
         self._healthy_since: float | None = None
         self.status = RoleStatus(name=name, state=RoleState.STARTING, reason="", since=clock.monotonic(), restarts=0)
 
-    def running(self, reason: str = "") -> None:
-        """The role does its job."""
+    def running(self, reason: str = "", why: str = "") -> None:
+        """The role does its job; with ``why``, not in every respect as it was told."""
         if self._healthy_since is None:
             self._healthy_since = self._clock.monotonic()
-        self.become(RoleState.RUNNING, reason)
+        self.become(RoleState.RUNNING, reason, why)
 
-    def waiting(self, reason: str) -> None:
-        """The role is alive but lacks something that only time or a person brings."""
+    def waiting(self, reason: str, why: str = "") -> None:
+        """The role is alive but lacks something that only time or, with ``why``, a person brings."""
         self._healthy_since = None
-        self.become(RoleState.WAITING, reason)
+        self.become(RoleState.WAITING, reason, why)
 
-    def become(self, state: RoleState, reason: str, *, restarted: bool = False) -> bool:
+    def become(self, state: RoleState, reason: str, why: str = "", *, restarted: bool = False) -> bool:
         """Set the state; True when something changed."""
         old = self.status
-        changed = (old.state, old.reason) != (state, reason)
+        changed = (old.state, old.reason, old.why) != (state, reason, why)
         if changed or restarted:
             self.status = RoleStatus(
                 name=self.name,
@@ -83,6 +88,7 @@ class RoleHandle:
                 reason=reason,
                 since=self._clock.monotonic() if changed else old.since,
                 restarts=old.restarts + restarted,
+                why=why,
             )
         if changed:
             log.debug("role %s: %s%s", self.name, state, f" ({reason})" if reason else "")

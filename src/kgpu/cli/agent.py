@@ -29,6 +29,7 @@ from kgpu.formats.names import (
     CDI_DIR,
     DRIVER_INSTALL_DIR,
     ENV_HOST_ROOT,
+    ENV_WAIT_FOR_VALIDATION,
     KUBELET_SOCKET,
     NFD_FEATURE_FILE,
     STATE_DIR,
@@ -70,7 +71,7 @@ TEXT_OPTIONS: Final = (
     ("--host-root", (ENV_HOST_ROOT,), "host_root", "/", "DIR", "The host's / as this process sees it."),
     ("--driver-install-dir", ("DRIVER_INSTALL_DIR",), "driver_install_dir", DRIVER_INSTALL_DIR, "DIR",
      "Where a driver container puts the driver; the operator's word counts with --auto."),
-    ("--wait-for-validation", ("WAIT_FOR_VALIDATION",), "validations_dir", "", "DIR",
+    ("--wait-for-validation", (ENV_WAIT_FOR_VALIDATION,), "validations_dir", "", "DIR",
      "Offer devices only after the validator's files are in this folder."),
     ("--state-dir", ("STATE_DIR",), "state_dir", STATE_DIR, "DIR", "What the agent remembers over restarts."),
 )  # fmt: skip
@@ -187,11 +188,12 @@ def agent(*, log_level: str, log_format: str, **given: Any) -> None:
 
 def _serve(options: AgentOptions) -> Coroutine[Any, Any, tuple[str, ...]]:
     """The agent to run, its options settled. Raises ConfigError."""
+    from kgpu.agent.roles import ROLES, choose_roles
+
     if options.auto:
         from kgpu.agent.auto import serve_auto
 
-        return serve_auto(options)
-    from kgpu.agent.roles import choose_roles
+        return serve_auto(options, choose_roles(options.roles) if options.roles else ROLES)
     from kgpu.agent.run import serve
 
     settled = settle(options)

@@ -22,7 +22,7 @@ from kgpu.deviceplugin.plan import plan
 from kgpu.deviceplugin.prefer import Choice, prefer
 from kgpu.deviceplugin.roster import Memory
 from kgpu.deviceplugin.topology import Topology
-from kgpu.formats.config_choice import ConfigText
+from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import Accelerator, Event, Finding, Inventory, Link, Problem
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest
@@ -191,6 +191,6 @@ def _without_imex(made: Plan, missing: Sequence[int], *, required: bool) -> Plan
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Decision:
     """The record of a configuration that can't be used."""
-    decision = Decision.from_error(problem, subject=config.name, reason="ConfigRefused", severity=Severity.ERROR)
+    decision = Decision.from_error(problem, subject=config.name, reason=REFUSED, severity=Severity.ERROR)
     tail = "the last good configuration stays in force" if kept else "nothing is offered until it is corrected"
     return replace(decision, evidence=(tail,))

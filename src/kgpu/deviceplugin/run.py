@@ -29,7 +29,7 @@ from kgpu.deviceplugin.host_facts import read_host_facts
 from kgpu.deviceplugin.model import HostFacts, Resource
 from kgpu.deviceplugin.offer import LOOK_SECONDS, Offer
 from kgpu.deviceplugin.source import ConfigSource
-from kgpu.formats.config_choice import ConfigText
+from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
 from kgpu.hw.port import EventKind, Inventory, Reader
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
@@ -62,8 +62,12 @@ def folder_changes(socket: Path) -> AsyncIterator[SocketIdentity | None]:
 CdiWriter: TypeAlias = Callable[[Inventory, Settings], None]
 
 
-def _ignore_state(ready: bool, reason: str) -> None:
-    del ready, reason
+def _ignore_state(ready: bool, reason: str, why: str) -> None:
+    del ready, reason, why
+
+
+def _ignore_offer(healthy: Mapping[str, int]) -> None:
+    del healthy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,9 @@ class DevicePluginContext:
     once; None leaves spec files to others. ``kubelet_changes(socket)`` yields who listens at the kubelet's socket, now
     and whenever that may be another one. ``reread_seconds`` and ``look_seconds``: how often the inventory and the
     sockets are looked at when nothing tells of a change. With ``wait=False`` what is missing at the start (a driver, a
-    usable configuration) is raised instead of waited for. ``on_state(ready, reason)`` hears whether the
-    plugin does its job, and if not, what it waits for.
+    usable configuration) is raised instead of waited for. ``on_state(ready, reason, why)`` hears whether the
+    plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its configuration can't be used,
+    "" otherwise. ``on_offer(healthy)`` hears how many healthy devices each resource has in what the kubelet is told.
     """
 
     reader: Reader
@@ -96,7 +101,8 @@ class DevicePluginContext:
     reread_seconds: float = REREAD_SECONDS
     look_seconds: float = LOOK_SECONDS
     wait: bool = True
-    on_state: Callable[[bool, str], None] = _ignore_state
+    on_state: Callable[[bool, str, str], None] = _ignore_state
+    on_offer: Callable[[Mapping[str, int]], None] = _ignore_offer
 
 
 async def run(ctx: DevicePluginContext) -> None:
@@ -132,7 +138,7 @@ class _Plugin:
         self._cdi_names: set[str] = set()
         self._cdi_problem = ""
         self._told_socket = False
-        self._state: tuple[bool, str] | None = None
+        self._state: tuple[bool, str, str] | None = None
         self._writing: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -162,7 +168,7 @@ class _Plugin:
                 raise
             kept = self._core.settings is not None or self._core.configure_from_memory()
             self._ctx.report(refused(config, problem, kept=kept))
-            self._config_problem = "" if kept else problem.one_line()
+            self._config_problem = problem.one_line()
         else:
             self._config_problem = ""
             assert self._core.settings is not None
@@ -322,9 +328,11 @@ class _Plugin:
             if name not in self._offers:
                 self._start(name, group)
         self._former = set()
+        states = {name: self._core.states(resource) for name, resource in wanted.items()}
+        self._ctx.on_offer({name: sum(one.healthy for one in found) for name, found in states.items()})
         for name, (offer, task) in list(self._offers.items()):
             resource = wanted.get(name)
-            offer.set(self._core.states(resource) if resource is not None else ())
+            offer.set(states.get(name, ()))
             if resource is None and offer.withdrawn:
                 task.cancel()  # closes its socket on the way out
                 del self._offers[name]
@@ -398,21 +406,25 @@ class _Plugin:
             self._state = state
             self._ctx.on_state(*state)
 
-    def _present_state(self) -> tuple[bool, str]:
-        if self._config_problem:
-            return False, f"no usable configuration: {self._config_problem}"
+    def _present_state(self) -> tuple[bool, str, str]:
+        if self._config_problem and self._core.settings is None:
+            return False, f"no usable configuration: {self._config_problem}", REFUSED
+        waits_for = self._waits_for()
+        if waits_for:
+            return False, waits_for, ""
+        return True, self._config_problem, REFUSED if self._config_problem else ""
+
+    def _waits_for(self) -> str:
         if self._driver_problem is not None:
-            return False, f"the driver can't be read: {self._driver_problem.what}"
+            return f"the driver can't be read: {self._driver_problem.what}"
         if not self._core.plan.resources:
-            return False, "No devices found"
+            return "No devices found"
         if self._cdi_problem:
-            return False, self._cdi_problem
+            return self._cdi_problem
         if self._identity is None:
-            return False, f"no kubelet socket at {self._ctx.kubelet_socket}"
+            return f"no kubelet socket at {self._ctx.kubelet_socket}"
         behind = [offer.name for offer, _ in self._offers.values() if not offer.registered]
-        if behind:
-            return False, f"not registered yet: {', '.join(sorted(behind))}"
-        return True, ""
+        return f"not registered yet: {', '.join(sorted(behind))}" if behind else ""
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:

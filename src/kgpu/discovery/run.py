@@ -23,6 +23,7 @@ from kgpu.discovery.config import resolve
 from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.plan import plan
 from kgpu.discovery.publish import Publisher
+from kgpu.formats.config_choice import REFUSED
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import EventKind, Inventory, Reader
 
@@ -69,7 +70,7 @@ class LabelsContext:
     clock: Clock = field(default_factory=SystemClock)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    on_state: Callable[[bool, str], None] = lambda _ready, _reason: None
+    on_state: Callable[[bool, str, str], None] = lambda _ready, _reason, _why: None
     now: Callable[[], float] = time.time
     outcome: str = "%d labels published"
     beside: Callable[[Callable[[LabelSettings], NodeFacts], LabelSettings], Awaitable[NodeFacts]] = beside
@@ -90,6 +91,7 @@ class Labeller:
     def __init__(self, ctx: LabelsContext) -> None:
         self._ctx = ctx
         self._settings: LabelSettings | None = None
+        self._refused = ""  # why the newest configuration is not in force
         self._timestamp: int | None = None
         self._published: dict[str, str] | None = None
         self._told: set[str] = set()
@@ -107,12 +109,14 @@ class Labeller:
                 settings = resolve(config, overrides=self._ctx.overrides, env=self._ctx.env).labels()
             except UserError as error:
                 self._ctx.report(
-                    Decision.from_error(error, subject=current.name, reason="ConfigRefused", severity=Severity.ERROR)
+                    Decision.from_error(error, subject=current.name, reason=REFUSED, severity=Severity.ERROR)
                 )
+                self._refused = error.one_line()
                 if self._settings is None:
-                    self._ctx.on_state(False, error.one_line())
+                    self._ctx.on_state(False, self._refused, REFUSED)
+                self._wake.set()
                 continue
-            self._settings = settings
+            self._settings, self._refused = settings, ""
             # One stamp per configuration, not per reading: else every reading would be a change.
             self._timestamp = int(self._ctx.now()) if settings.timestamp else None
             self._wake.set()
@@ -142,10 +146,10 @@ class Labeller:
             problem = await self._attempt(settings)
             if problem is None:
                 backoff.reset()
-                self._ctx.on_state(True, "")
+                self._ctx.on_state(True, self._refused, REFUSED if self._refused else "")
                 await self._pause(settings.interval)
             else:
-                self._ctx.on_state(False, problem.one_line())
+                self._ctx.on_state(False, problem.one_line(), "")
                 await self._pause(backoff.next_delay())
 
     async def _attempt(self, settings: LabelSettings) -> UserError | None:

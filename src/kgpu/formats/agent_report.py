@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from kgpu.base.printable import one_line, printable
 from kgpu.formats import names
 
 MAX_REASON: Final = 400
@@ -57,17 +58,26 @@ def encode(report: AgentReport) -> str:
 
 
 def decode(text: str) -> AgentReport | None:
-    """None for what is no report: a node's annotation may hold anything."""
+    """None for what is no report: a node's annotation may hold anything. All text in a report is printable."""
     try:
-        return _DECODER.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+        found = _DECODER.decode(text)
+        return found if text.isprintable() and "\\" not in text else _printable(found)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
+
+
+def _printable(report: AgentReport) -> AgentReport:
+    texts = {name: one_line(getattr(report, name)) for name in ("version", "driver", "driver_source", "cuda")}
+    roles = {
+        printable(name): RoleReport(state=one_line(role.state), reason=one_line(role.reason), why=one_line(role.why))
+        for name, role in report.roles.items()
+    }
+    return msgspec.structs.replace(report, roles=roles, **texts)
 
 
 def role(state: str, reason: str = "", why: str = "") -> RoleReport:
     """A report whose reason is one line and fits."""
-    line = " ".join(reason.split())
-    return RoleReport(state=state, reason=line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…", why=why)
+    return RoleReport(state=state, reason=one_line(reason, MAX_REASON), why=why)
 
 
 def annotation(part: str) -> str:

@@ -16,6 +16,8 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 
 NAMED_FALLBACK: Final = "default"
+REFUSED: Final = "ConfigRefused"
+"""The reason of Events, and the word for roles, where a configuration can't be used."""
 
 
 class Fallback(enum.StrEnum):

@@ -193,3 +193,8 @@ ENV_KGPU_TOOLKIT: Final = "KGPU_TOOLKIT"
 # Where a node has a process per role: each has an annotation and a field manager of its own, ending in the role's name
 ROLES_ANNOTATION_PREFIX: Final = "kgpu.dev/roles."
 ROLE_FIELD_MANAGER_PREFIX: Final = "kgpu-agent-"
+
+# For the device plugin: the folder whose files say that this node's GPUs may be offered
+ENV_WAIT_FOR_VALIDATION: Final = "WAIT_FOR_VALIDATION"
+RETRIED_ANNOTATION: Final = "kgpu.dev/retried-at"
+"""On a DaemonSet whose pods were refused: when the operator asked for another attempt."""

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from kgpu.base.errors import KubeError
+from kgpu.kube import guard
 from kgpu.kube.port import (
     EVERYTHING,
     Change,
@@ -85,6 +86,8 @@ class Client:
         what = {"apiVersion": resource.api_version, "kind": resource.kind}
         while True:
             page = await self._call("GET", _path(resource, namespace), query, accept=accept, small=False)
+            if "items" not in page:  # it must not be taken for an empty list
+                raise _nonsense("GET", _path(resource, namespace), str(page))
             metadata = page.get("metadata") or {}
             found = ({**item, **what} for item in page.get("items") or ())
             items.extend(map(project, found) if project else found)
@@ -223,6 +226,8 @@ class Client:
             if answer.status_code != 401 and not 300 <= answer.status_code < 400:
                 return answer
             self._credentials = None  # the library renews them, and follows where it is sent
+        if method != "GET":
+            guard.check()
         return await self._http.request(method, path, params=query, content=content, headers=headers)
 
 

@@ -55,5 +55,6 @@ def foreign_message(foreign: str) -> str:
         f"kgpu does nothing here because another GPU operator works in this cluster (Deployment {foreign}) and two "
         "would fight over nodes and drivers; to do: to take over without touching workloads, stop the other one "
         f"(kubectl{where} scale deployment {name} --replicas=0), and kgpu goes on with the same ClusterPolicy and "
-        "node labels; otherwise uninstall kgpu"
+        "node labels; if it was installed in another namespace, uninstall its release there, as kgpu does not look "
+        "after that one's DaemonSets; otherwise uninstall kgpu"
     )

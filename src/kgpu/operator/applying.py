@@ -9,9 +9,11 @@ answer ends the pass with its error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
@@ -31,6 +33,7 @@ from kgpu.kube.port import (
 from kgpu.operator import seen
 from kgpu.operator.leaving import outliving
 from kgpu.operator.model import Plan, Settings
+from kgpu.operator.tables import OPERANDS
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ Id = tuple[Resource, str, str]
 """Kind, namespace ("" for none) and name."""
 
 CONCURRENCY: Final = 8
+RETRY: Final = 15.0  # seconds; the controller of DaemonSets by itself waits up to 17 minutes
 LOOK_AGAIN: Final = 60.0  # seconds until an object that is a stranger's is looked at again
 _REFUSED: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 _FOUGHT_OVER: Final = BackoffPolicy(first=0.2, cap=30.0, factor=2.0, jitter=0.3, healthy_after=60.0)
@@ -86,6 +90,7 @@ class Applier:
         self._records: dict[Id, Record] = {}
         self._troubles: dict[Id, Trouble] = {}
         self._fights: dict[Id, Trouble] = {}
+        self._retried: dict[str, float] = {}
         self.errors: dict[str, str] = {}
         """What the API server refused last, by ``Kind/name``."""
         self.again_at: float | None = None
@@ -100,6 +105,7 @@ class Applier:
         await self._each(pair for pair in wanted.items() if pair[0][0] not in _LAST)
         await self._each(late)
         await self._prune(frozenset(wanted), plan)
+        await self._retry(plan.retry)
 
     async def _each(self, pairs: Iterable[tuple[Id, Object]]) -> None:
         due = [(one, obj) for one, obj in pairs if self._needs(one, obj)]
@@ -209,6 +215,27 @@ class Applier:
         trouble.until = self._clock.monotonic() + trouble.backoff.next_delay()
         self._come_at(trouble.until)
 
+    async def _retry(self, refused: frozenset[str]) -> None:
+        """Touch DaemonSets whose pods are refused: only news makes their controller try again soon."""
+        self._retried = {name: at for name, at in self._retried.items() if name in refused}
+        now = self._clock.monotonic()
+        for name in sorted(refused):
+            live = self._watching.live(kinds.DAEMON_SETS, self._namespace, name)
+            due = self._retried.setdefault(name, now) + RETRY
+            if live is not None and now >= due:
+                change: Object = {
+                    "metadata": {
+                        "uid": live["metadata"].get("uid"),
+                        "annotations": {names.RETRIED_ANNOTATION: datetime.now(UTC).isoformat(timespec="seconds")},
+                    }
+                }
+                self._count("DaemonSet")
+                with contextlib.suppress(KubeRefusedError):  # it is another one by now, or gone
+                    await self._api.patch(kinds.DAEMON_SETS, name, change, namespace=self._namespace)
+                self._retried[name] = now
+                due = now + RETRY
+            self._come_at(due)
+
     async def _prune(self, wanted: frozenset[Id], plan: Plan) -> None:
         """Delete what carries the operator's mark and is not wanted, users of a thing before the thing."""
         for resource, live in reversed(list(self._watching.managed())):
@@ -217,12 +244,22 @@ class Applier:
             state = strings(metadata.get("labels")).get(names.LABEL_OPERATOR_STATE)
             if one in wanted or metadata.get("deletionTimestamp") or not is_operators(live) or state in plan.keep:
                 continue
+            if self._is_used(one):
+                continue
             await self._delete(one, metadata, orphan=name_of(live) in plan.orphan)
         await self._take_back_labels(wanted)
         for one in self._records.keys() - wanted:
             del self._records[one]
             self._troubles.pop(one, None)
             self._fights.pop(one, None)
+
+    def _is_used(self, one: Id) -> bool:
+        """True while pods of an operand that goes still run: they take back what they have published."""
+        resource, _, name = one
+        users = [row.daemon_set for row in OPERANDS if row.role and row.account == name]
+        if resource not in kinds.ACCOUNTS or not users:
+            return False
+        return any(pod["owner"] in users for pod in self._watching.objects("pods").values())
 
     async def _take_back_labels(self, wanted: frozenset[Id]) -> None:
         """The operator's own Namespace stays when it is not wanted any more; what was applied to it goes."""

@@ -15,10 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.errors import UserError
-from kgpu.fit.plain import items, mapping, number, text
+from kgpu.base.printable import one_line
+from kgpu.fit.plain import items, mapping, text
 from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names
+from kgpu.formats.agent_report import MAX_REASON
+from kgpu.formats.config_choice import REFUSED
 from kgpu.operator.model import Node, Object, Observed, PodTrouble, Policy, Settings
+from kgpu.operator.selecting import BySelector, is_driver, node_selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +30,7 @@ class Cause:
     """What is wrong, as the CamelCase ``reason`` of conditions and Events, a sentence, and what to do about it.
 
     ``passing``: part of a rollout or of waiting for something else; it is in conditions and no Event.
-    ``cluster``: it is about the policy and not about one node.
+    ``cluster``: it is about the policy and not about one node. What others have said is made printable here.
     """
 
     reason: str
@@ -34,6 +38,12 @@ class Cause:
     remedy: str = ""
     passing: bool = False
     cluster: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("text", "remedy"):
+            said = getattr(self, name)
+            if not said.isprintable():
+                object.__setattr__(self, name, one_line(said))
 
     def line(self) -> str:
         """Cause and remedy as one line."""
@@ -63,6 +73,13 @@ def pod_remedy(reason: str, message: str, namespace: str, pod: str) -> tuple[str
             return remedy.format(namespace=namespace, pod=pod, message=message), not remedy
     return f"kubectl -n {namespace} describe pod {pod}", False
 
+
+UNHEALTHY: Final = "Unhealthy"
+"""The kubelet's word for a probe that fails."""
+
+# Words of waiting roles for which time alone is not enough.
+_FOR_PEOPLE: Final = frozenset({REFUSED, "BadArguments"})
+_NOT_LISTENING: Final = "connection refused"  # what a probe says of a process that has not got so far yet
 
 _STARTING: Final = frozenset(
     {"", "Starting", "NotReady", "ContainerCreating", "PodInitializing", "Pending", "ContainersNotReady"}
@@ -138,7 +155,21 @@ class View:
         return found
 
     @cached_property
-    def _tainted(self) -> dict[str, Mapping[str, tuple[Taint, ...]]]:
+    def in_trouble(self) -> frozenset[str]:
+        """The DaemonSets with a pod that is not ready."""
+        return frozenset(name for name, _ in self.troubles)
+
+    @cached_property
+    def drivers(self) -> BySelector:
+        """The wanted DaemonSets of drivers by node."""
+        return BySelector({name: node_selector(one) for name, one in self.wanted.items() if is_driver(one)})
+
+    @cached_property
+    def _tainted(self) -> dict[tuple[Toleration, ...], Mapping[str, tuple[Taint, ...]]]:
+        return {}
+
+    @cached_property
+    def _bearing(self) -> dict[str, tuple[Toleration, ...]]:
         return {}
 
     @cached_property
@@ -147,13 +178,14 @@ class View:
 
     def tainted(self, daemon_set: str) -> Mapping[str, tuple[Taint, ...]]:
         """The nodes with taints that a DaemonSet does not tolerate, with these taints."""
-        known = self._tainted
-        if daemon_set not in known:
-            bearing = self._tolerations(daemon_set)
-            known[daemon_set] = {
+        if daemon_set not in self._bearing:
+            self._bearing[daemon_set] = self._tolerations(daemon_set)
+        bearing, known = self._bearing[daemon_set], self._tainted
+        if bearing not in known:  # most DaemonSets tolerate the same
+            known[bearing] = {
                 node.name: found for node in self.nodes if node.taints and (found := untolerated(node, bearing))
             }
-        return known[daemon_set]
+        return known[bearing]
 
     def _tolerations(self, daemon_set: str) -> tuple[Toleration, ...]:
         wanted = self.wanted.get(daemon_set) or self.observed.daemon_sets.get(daemon_set)
@@ -194,26 +226,33 @@ class View:
         live = self.observed.daemon_sets.get(daemon_set)
         if live is None:
             return Cause(reason="NotCreatedYet", text=f"DaemonSet {daemon_set} is not there yet", passing=True)
+        missing = self._missing(node, daemon_set, running=running)
         taints = self.tainted(daemon_set).get(node.name, ())
-        if taints and (not running or self._evicted(taints, daemon_set)):
+        if taints and (missing or any(taint.effect == "NoExecute" for taint in taints)):
             return _not_tolerated(node, taints, self.policy.name)
         trouble = self.troubles.get((daemon_set, node.name))
         if trouble is not None:
             return self._in_trouble(trouble)
+        if not missing:
+            return None
         failure = self.observed.failures.get(daemon_set)
-        return not_created(failure, self.settings.namespace) if failure and not running else None
+        if failure:
+            return not_created(failure, self.settings.namespace)
+        if running:  # what it has said is of a pod that is gone
+            return Cause(reason="PodMissing", text=f"DaemonSet {daemon_set} has no pod on it yet", passing=True)
+        return None
 
-    def _evicted(self, taints: tuple[Taint, ...], daemon_set: str) -> bool:
-        """Whether a pod that once ran on a tainted node is gone: evicted, or deleted and not made again."""
-        if any(taint.effect == "NoExecute" for taint in taints):
-            return True
-        live = self.observed.daemon_sets.get(daemon_set, {})
-        return number(mapping(live.get("status")).get("numberMisscheduled")) < len(self.tainted(daemon_set))
+    def _missing(self, node: Node, daemon_set: str, *, running: bool) -> bool:
+        """Whether the DaemonSet has no pod there; where that can't be known, what the node has said is believed."""
+        if self.observed.pods is None:
+            return not running
+        return node.name not in self.observed.pods.get(daemon_set, frozenset())
 
     def _in_trouble(self, trouble: PodTrouble) -> Cause:
         remedy, passing = pod_remedy(trouble.reason, trouble.message, self.settings.namespace, trouble.pod)
         what = f"pod {trouble.pod} is not ready: {_cut(trouble.reason, 60) or 'starting'}"
         said = f" ({_cut(trouble.message)})" if trouble.message else ""
+        passing = passing or (trouble.reason == UNHEALTHY and _NOT_LISTENING in trouble.message)
         return Cause(reason=word(trouble.reason, "PodNotReady"), text=what + said, remedy=remedy, passing=passing)
 
     def role(self, node: Node, role: str) -> Cause | None:
@@ -228,11 +267,14 @@ class View:
         said = node.report.roles.get(role) if node.report else None
         if said is None:
             return Cause(reason="RoleStarting", text=f"its agent does not run the role {role} yet", passing=True)
-        complaint = said.state == "running" and said.why  # it goes on, but not as it was told
+        # It goes on, but not as it was told; or waits for a person.
+        complaint = (said.state == "running" and said.why) or (said.state == "waiting" and said.why in _FOR_PEOPLE)
         if said.state == "running" and not complaint:
             return None
-        words = f": {_cut(said.reason)}" if said.reason else ""
+        words = f": {_cut(said.reason, MAX_REASON)}" if said.reason else ""
         what = f"the role {role} complains" if complaint else f"the role {role} is {said.state[:20]}"
+        if said.why == REFUSED:  # the same for every role that reads it
+            what = "its configuration is refused"
         return Cause(
             reason=word(said.why, word(said.state.capitalize(), "NotRunning")),
             text=what + words,
@@ -287,8 +329,7 @@ def _node_down(node: Node) -> Cause:
 
 
 def _cut(message: str, limit: int = 300) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return one_line(message, limit)
 
 
 _REASON: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]{0,200}[A-Za-z0-9_])?", re.ASCII)

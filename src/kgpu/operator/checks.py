@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from kgpu.base.suggest import did_you_mean
-from kgpu.fit.plain import mapping, number, strings
+from kgpu.fit.plain import mapping, number
 from kgpu.formats import names
-from kgpu.operator.causes import Cause, View, word
-from kgpu.operator.labels import deploy
+from kgpu.formats.agent_report import has_ended
+from kgpu.operator.causes import UNHEALTHY, Cause, View, word
+from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import Layout, Node
-from kgpu.operator.tables import Operand
+from kgpu.operator.tables import BY_NAME, Operand
 
 
 def paused(operand: Operand, node: Node) -> Cause | None:
@@ -45,11 +47,28 @@ def _own_pod(view: View, operand: Operand, node: Node) -> Cause | None:
     settled = rolled_out(live)
     found = view.pod(node, operand.daemon_set, running=settled)
     if found is not None:
+        # A pod that is there and not ready says itself what it waits for.
+        if (found.passing or found.reason == UNHEALTHY) and _is_current(view, operand, node):
+            return view.role_alone(node, operand.role) or dataclasses.replace(found, passing=True, remedy="")
         return found
-    if not settled and not any(key[0] == operand.daemon_set for key in view.troubles):
+    if not settled and operand.daemon_set not in view.in_trouble:
         return Cause(reason="RollingOut", text=f"DaemonSet {operand.daemon_set} is being rolled out", passing=True)
-    # A report that is on the Node is of an agent that was there before: pods of single operands write none.
-    return None
+    report = node.reports.get(operand.role)
+    if report is None:
+        return Cause(reason="RoleStarting", text=f"its {operand.title} has not reported yet", passing=True)
+    if report.generation < view.policy.generation:
+        return Cause(
+            reason="OldConfiguration",
+            text=f"its {operand.title} still acts on generation {report.generation} of the policy",
+            passing=True,
+        )
+    return view.role_alone(node, operand.role)
+
+
+def _is_current(view: View, operand: Operand, node: Node) -> bool:
+    """Whether a role's own process lives and acts on this policy, so that what it says counts."""
+    report = node.reports.get(operand.role)
+    return report is not None and not has_ended(report) and report.generation >= view.policy.generation
 
 
 def rolled_out(live: Mapping[str, Any]) -> bool:
@@ -72,16 +91,32 @@ def _validator(view: View, operand: Operand, node: Node) -> Cause | None:
     if said is not None and said.status == "True":
         return None
     if said is not None and said.status == "False":
-        return Cause(reason=word(said.reason, "ValidationFailed"), text=" ".join(said.message.split())[:600])
+        found = Cause(reason=word(said.reason, "ValidationFailed"), text=" ".join(said.message.split())[:600])
+        return _toolkit_off(node, found) or found
     waiting = role(view, operand, node)
     return waiting or Cause(reason="NotValidatedYet", text="its GPUs have not been validated yet", passing=True)
 
 
+def _toolkit_off(node: Node, found: Cause) -> Cause | None:
+    """The cause behind a toolkit check that fails where somebody has switched the toolkit off."""
+    key = deploy(BY_NAME["toolkit"].deploy)
+    value = node.labels.get(key, TRUE)
+    if value == TRUE or not found.reason.startswith("Toolkit"):
+        return None
+    return Cause(
+        reason="ToolkitSwitchedOff",
+        text=f'the node label {key} is "{value}", so that nothing writes CDI specs there; {found.text}',
+        remedy=f"kubectl label node {node.name} {key}-",
+    )
+
+
+def _labels(view: View, operand: Operand, node: Node) -> Cause | None:
+    """Its configuration is the device plugin's, and so is what is wrong with that."""
+    return _config_key(view, node) or role(view, operand, node)
+
+
 def _device_plugin(view: View, operand: Operand, node: Node) -> Cause | None:
-    chosen = _config_key(view, node)
-    if chosen is not None:
-        return chosen
-    found = role(view, operand, node)
+    found = _config_key(view, node) or role(view, operand, node)
     if found is not None:
         return found
     short = [
@@ -152,7 +187,7 @@ def _driver(view: View, operand: Operand, node: Node) -> Cause | None:
     owner = node.labels.get(names.LABEL_DRIVER_OWNER, "")
     if view.policy.spec.driver.use_nvidia_driver_crd and owner in view.lame:
         return Cause(reason="DriverNotReady", text=f"its NVIDIADriver {owner} brings no driver: {view.lame[owner]}")
-    fitting = [name for name, one in view.wanted.items() if is_driver(one) and _selects(one, node)]
+    fitting = view.drivers.of(node.labels)
     if not fitting:
         system = f"{node.os_id} {node.os_version}".strip() or "unknown"
         return Cause(
@@ -165,7 +200,7 @@ def _driver(view: View, operand: Operand, node: Node) -> Cause | None:
             ),
         )
     there = report is not None and bool(report.driver)
-    for name in sorted(fitting):
+    for name in fitting:
         cause = view.pod(node, name, running=there)
         if cause is not None:
             return cause
@@ -176,25 +211,10 @@ def _driver(view: View, operand: Operand, node: Node) -> Cause | None:
     return None
 
 
-def is_driver(daemon_set: Mapping[str, Any]) -> bool:
-    """True for a DaemonSet of drivers."""
-    template = mapping(mapping(mapping(daemon_set.get("spec")).get("template")).get("metadata"))
-    return strings(template.get("labels")).get(names.COMPONENT_LABEL) == "nvidia-driver"
-
-
-def node_selector(daemon_set: Mapping[str, Any]) -> dict[str, str]:
-    """The node labels that a DaemonSet's pods need."""
-    template = mapping(mapping(daemon_set.get("spec")).get("template"))
-    return strings(mapping(template.get("spec")).get("nodeSelector"))
-
-
-def _selects(daemon_set: Mapping[str, Any], node: Node) -> bool:
-    return all(node.labels.get(key) == value for key, value in node_selector(daemon_set).items())
-
-
 Check: TypeAlias = Callable[[View, Operand, Node], "Cause | None"]
 CHECKS: Final[Mapping[str, Check]] = {
     "validator": _validator,
     "device-plugin": _device_plugin,
     "driver": _driver,
+    "gfd": _labels,
 }

@@ -242,10 +242,15 @@ def _managers_only(node: Object) -> Object:
     found = {
         (text(entry.get("manager")), text(entry.get("subresource")))
         for entry in map(mapping, items(metadata.get("managedFields")))
-        if entry.get("manager") in MANAGERS and entry.get("operation") == "Apply"
+        if _is_manager(text(entry.get("manager"))) and entry.get("operation") == "Apply"
     }
     kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata}
     return {"metadata": kept, "managers": sorted(found)}
+
+
+def _is_manager(name: str) -> bool:
+    """True for one of kgpu's, those of roles in processes of their own among them."""
+    return name in MANAGERS or name.startswith(names.ROLE_FIELD_MANAGER_PREFIX)
 
 
 def _ours(obj: Object) -> bool:

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
+from kgpu.base.printable import printable
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.operator.model import Node, Object
@@ -26,8 +27,9 @@ MAX_MESSAGE: Final = 32_000
 
 
 def condition(kind: str, status: str, reason: str, message: str) -> Object:
-    """One condition, without a time."""
-    cut = message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
+    """One condition, without a time. What quotes other people's text is printable all the same."""
+    shown = printable(message)
+    cut = shown if len(shown) <= MAX_MESSAGE else shown[: MAX_MESSAGE - 1] + "…"
     return {"type": kind, "status": status, "reason": reason, "message": cut}
 
 

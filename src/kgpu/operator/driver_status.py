@@ -7,11 +7,12 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.operator import conditions
 from kgpu.operator.causes import View, not_applied
-from kgpu.operator.checks import node_selector, rolled_out
+from kgpu.operator.checks import rolled_out
 from kgpu.operator.drivers import Assignment
 from kgpu.operator.judges import Finding, told
 from kgpu.operator.labels import Rules
-from kgpu.operator.model import Driver, Object
+from kgpu.operator.model import Driver, Node, Object
+from kgpu.operator.selecting import node_selector
 
 READY: Final = "NVIDIADriver is ready as all resources have been successfully reconciled"
 
@@ -19,18 +20,27 @@ READY: Final = "NVIDIADriver is ready as all resources have been successfully re
 def driver_statuses(view: View, assignment: Assignment, rules: Rules) -> dict[str, Object]:
     """By name; of those that are being deleted, none."""
     found = {}
+    sets: dict[str, list[str]] = {}
+    for name, one in view.wanted.items():
+        sets.setdefault(node_selector(one).get(names.LABEL_DRIVER_OWNER, ""), []).append(name)
+    nodes: dict[str, list[Node]] = {}
+    for node in view.gpu_nodes:
+        nodes.setdefault(node.labels.get(names.LABEL_DRIVER_OWNER, ""), []).append(node)
     for driver in view.observed.drivers:
         if not driver.deleting:
-            state, pair = _state(view, driver, assignment, rules)
+            owned = nodes.get(driver.name, [])
+            state, pair = _state(view, driver, assignment, rules, mine=sorted(sets.get(driver.name, [])), owned=owned)
             whole = conditions.status(
                 state, pair, namespace=view.settings.namespace, generation=driver.generation, before=driver.status
             )
-            owned = [node for node in view.gpu_nodes if node.labels.get(names.LABEL_DRIVER_OWNER) == driver.name]
             found[driver.name] = {**whole, "nodes": conditions.counts(len(view.nodes), owned)}
     return found
 
 
-def _state(view: View, driver: Driver, assignment: Assignment, rules: Rules) -> tuple[str, list[Object]]:
+def _state(
+    view: View, driver: Driver, assignment: Assignment, rules: Rules, *, mine: list[str], owned: list[Node]
+) -> tuple[str, list[Object]]:
+    """``mine`` are its DaemonSets, ``owned`` its nodes."""
     if not rules.driver_crd:
         message = (
             f"NVIDIADriver {driver.name} is not used: ClusterPolicy {view.policy.name} does not have "
@@ -43,26 +53,22 @@ def _state(view: View, driver: Driver, assignment: Assignment, rules: Rules) -> 
     error = view.errors.get(f"NVIDIADriver/{driver.name}")
     if error is not None:
         return conditions.STATE_NOT_READY, conditions.failure("ReconcileFailed", error.one_line())
-    mine = {
-        name: node_selector(one)
-        for name, one in view.wanted.items()
-        if node_selector(one).get(names.LABEL_DRIVER_OWNER) == driver.name
-    }
     refused = view.observed.apply_errors
     wrong = [
         not_applied(f"DaemonSet/{name}", refused[f"DaemonSet/{name}"])
-        for name in sorted(mine)
+        for name in mine
         if f"DaemonSet/{name}" in refused
     ]
     if wrong:
         return conditions.STATE_NOT_READY, conditions.failure("ReconcileFailed", wrong[0].line())
-    waiting = [name for name in sorted(mine) if not rolled_out(view.observed.daemon_sets.get(name, {}))]
+    waiting = [name for name in mine if not rolled_out(view.observed.daemon_sets.get(name, {}))]
     if not waiting:
         return conditions.STATE_READY, conditions.success("Reconciled", READY)
     findings = []
-    for node in view.gpu_nodes:
-        for name in waiting:
-            if all(node.labels.get(key) == value for key, value in mine[name].items()):
+    late = frozenset(waiting)
+    for node in owned:
+        for name in view.drivers.of(node.labels):
+            if name in late:
                 cause = view.pod(node, name, running=False)
                 findings += [Finding(node.name, cause)] if cause is not None else []
     extra = f"; {told(findings)}" if findings else ""

@@ -203,12 +203,12 @@ def _expected(operand: Operand, nodes: list[Node]) -> tuple[list[Node], list[str
 def _general(view: View, operand: Operand) -> Iterable[Cause]:
     """What is wrong with an operand on no node in particular."""
     refused = view.observed.apply_errors
-    if view.settings.layout is Layout.AGENT:
-        subject = f"ConfigMap/{names.AGENT_CONFIG_MAP}"
-    else:
-        subject = f"ServiceAccount/{operand.account}"
-    if subject in refused and operand.role:
-        yield not_applied(subject, refused[subject])
+    subjects = [f"ConfigMap/{names.AGENT_CONFIG_MAP}"]
+    if view.settings.layout is Layout.OPERANDS:
+        subjects.append(f"ServiceAccount/{operand.account}")
+    for subject in subjects:
+        if subject in refused and operand.role:
+            yield not_applied(subject, refused[subject])
     if operand.name == "device-plugin":
         missing = config_map(view)
         if missing is not None:

@@ -19,6 +19,7 @@ from kgpu.base.errors import KubeError
 from kgpu.fit.plain import mapping, strings, text
 from kgpu.formats import names
 from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object, version_of
+from kgpu.operator.lead import LostLeadError
 from kgpu.operator.model import NodeLabels
 from kgpu.operator.watching import Watching
 
@@ -111,7 +112,8 @@ class Labeller:
     def _failed(self, name: str, error: KubeError) -> None:
         pause = self._pauses.setdefault(name, Backoff(_PAUSE))
         if self.errors.get(name) != error.what:
-            log.log(logging.DEBUG if len(self.errors) > 3 else logging.WARNING, "Node %s: %s", name, error.one_line())
+            quiet = len(self.errors) > 3 or isinstance(error, LostLeadError)  # that is told once, and not per Node
+            log.log(logging.DEBUG if quiet else logging.WARNING, "Node %s: %s", name, error.one_line())
         self.errors[name] = error.what
         self._later[name] = asyncio.create_task(self._again(name, pause.next_delay()))
 

@@ -1,8 +1,9 @@
 """Leader election by Lease: of several operators one writes, the others stand by.
 
 The rules are those of Kubernetes' own components: a Lease that has not been renewed for its duration, by this process's
-own clock, may be taken; the leader that could not renew within the deadline stops at once. Who stops in order gives the
-Lease back, so that the next one need not wait.
+own clock, may be taken; the leader that could not renew within the deadline stops at once, counted from before the
+renewal was sent. ``guard`` is asked before every write, since a process that was stopped does not know that time has
+passed. Who stops in order gives the Lease back, so that the next one need not wait.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Lead:
         self._now = now
         self._seen = ""  # the Lease's version when it last changed, and when that was, by our clock
         self._seen_at = 0.0
+        self._renewed = 0.0  # when the last renewal that succeeded was begun, by our clock
         self.leads = False
         self.holder = ""
         """Who has the Lease, as last seen."""
@@ -106,26 +108,40 @@ class Lead:
             # Jitter keeps candidates that started together from trying together for ever.
             await self._clock.sleep(self._times.retry * (1 + 0.2 * random.random()))  # noqa: S311
 
+    @property
+    def in_time(self) -> bool:
+        """True while nobody else may have taken the Lease."""
+        return self.leads and self._left() > 0
+
+    def guard(self) -> None:
+        """Raises LostLeadError unless this one leads at this moment, for certain."""
+        if not self.in_time:
+            raise self._lost()
+
+    def _left(self) -> float:
+        return self._times.deadline - (self._clock.monotonic() - self._renewed)
+
     async def _renew(self) -> None:
-        renewed = self._clock.monotonic()
         while True:
             await self._clock.sleep(self._times.retry)
-            left = self._times.deadline - (self._clock.monotonic() - renewed)
+            left = self._left()
             try:
                 if left > 0 and await self._within(left):
-                    renewed = self._clock.monotonic()
                     continue
             except KubeError as error:
                 log.warning("the Lease was not renewed: %s", error.one_line())
-                if self._clock.monotonic() - renewed < self._times.deadline:
+                if self._left() > 0:
                     continue
             self.leads = False
-            other = self.holder != self._identity
-            raise LostLeadError(
-                f"this operator does not lead any more: {f'{self.holder} does' if other else 'no renewal in time'}",
-                f"a renewal of Lease {self._namespace}/{self._name} every {self._times.deadline:g} s",
-                "nothing: it stands by and leads again when it can",
-            )
+            raise self._lost()
+
+    def _lost(self) -> LostLeadError:
+        other = self.holder != self._identity
+        return LostLeadError(
+            f"this operator does not lead any more: {f'{self.holder} does' if other else 'no renewal in time'}",
+            f"a renewal of Lease {self._namespace}/{self._name} every {self._times.deadline:g} s",
+            "nothing: it stands by and leads again when it can",
+        )
 
     async def _within(self, seconds: float) -> bool:
         """One try that takes no longer than the time that is left; False when another has the Lease."""
@@ -141,8 +157,8 @@ class Lead:
 
     async def _try(self) -> bool:
         """Take or renew the Lease; False when another has it."""
+        began, stamp = self._clock.monotonic(), self._stamp()
         lease = await self._get()
-        stamp = self._stamp()
         if lease is None:
             first = {**self._claim(stamp), "acquireTime": stamp, "leaseTransitions": 0}
             metadata = {"name": self._name, "namespace": self._namespace}
@@ -153,6 +169,7 @@ class Lead:
                     return False
                 raise
             self._saw(made)
+            self._renewed = began
             return True
         if version_of(lease) != self._seen:
             self._saw(lease)
@@ -171,6 +188,7 @@ class Lead:
                 self._saw(await self._get() or lease)
                 return False
             raise
+        self._renewed = began
         return True
 
     def _claim(self, stamp: str) -> Object:

@@ -18,15 +18,26 @@ from kgpu.formats import agent_config, names
 from kgpu.formats.agent_report import AgentReport
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
-from kgpu.operator.model import Plan
+from kgpu.operator.model import Node, Plan
+from kgpu.operator.tables import OPERANDS
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 20.0
 LOOK_AGAIN: Final = 1.0
+ROLE_OF: Final = {names.AGENT_DAEMON_SET: ""} | {one.daemon_set: one.role for one in OPERANDS if one.role}
+"""The DaemonSets whose pods clean up, with the role that they are there for; "" for all of them."""
+
 _NEEDED_TO_LEAVE: Final = frozenset(
-    {(kinds.DAEMON_SETS.kind, names.AGENT_DAEMON_SET), (CONFIG_MAPS.kind, names.AGENT_CONFIG_MAP)}
+    {(kinds.DAEMON_SETS.kind, name) for name in ROLE_OF}
+    | {(CONFIG_MAPS.kind, names.AGENT_CONFIG_MAP)}
+    | {
+        (row.kind, one.account)  # what they may do, with which they take back what they have published
+        for one in OPERANDS
+        if one.role
+        for row in kinds.ACCOUNTS
+    }
 )
 _DONE: Final = frozenset({"left", "stopped"})
 
@@ -48,9 +59,9 @@ class Leaving:
     async def holds(self, plan: Plan) -> bool:
         """True while agents are still leaving, so that nothing of theirs may be removed yet. Raises KubeError."""
         live = self._watching.live(CONFIG_MAPS, self._namespace, names.AGENT_CONFIG_MAP)
-        agents = self._watching.live(kinds.DAEMON_SETS, self._namespace, names.AGENT_DAEMON_SET)
+        agents = any(self._watching.live(kinds.DAEMON_SETS, self._namespace, name) is not None for name in ROLE_OF)
         wanted = bool(plan.keep) or any(obj.get("kind") == kinds.DAEMON_SETS.kind for obj in plan.objects)
-        if plan.hold or wanted or live is None or agents is None:
+        if plan.hold or wanted or live is None or not agents:
             self._since, self._told = None, False
             return False
         now = self._clock.monotonic()
@@ -72,13 +83,18 @@ class Leaving:
 
     def staying(self) -> tuple[str, ...]:
         """The nodes with an agent that runs and has not left."""
-        running = {
-            pod["node"]
-            for pod in self._watching.objects("pods").values()
-            if pod["owner"] == names.AGENT_DAEMON_SET and pod["ready"]
-        }
+        running: dict[str, set[str]] = {}
+        for pod in self._watching.objects("pods").values():
+            if pod["owner"] in ROLE_OF and pod["ready"]:
+                running.setdefault(pod["node"], set()).add(ROLE_OF[pod["owner"]])
         nodes = (obj["node"] for obj in self._watching.objects("nodes").values())
-        return tuple(sorted(node.name for node in nodes if node.name in running and not has_left(node.report)))
+        return tuple(
+            sorted(
+                node.name
+                for node in nodes
+                if not all(has_left(_said(node, role)) for role in running.get(node.name, ()))
+            )
+        )
 
     async def _tell(self, text: str) -> bool:
         """Tell the agents, unless they have been told; False when there is no configuration to tell it with."""
@@ -110,9 +126,13 @@ def outliving(obj: Object, owner: Object | None) -> Object:
     if (obj.get("kind"), metadata.get("name")) not in _NEEDED_TO_LEAVE:
         return obj
     kept = {key: value for key, value in metadata.items() if key != "ownerReferences"}
-    if owner is not None:
+    if owner is not None and metadata.get("namespace"):  # what is in no namespace can't have an owner in one
         kept["ownerReferences"] = [{**owner, "controller": True, "blockOwnerDeletion": False}]
     return {**obj, "metadata": kept}
+
+
+def _said(node: Node, role: str) -> AgentReport | None:
+    return node.reports.get(role) if role else node.report
 
 
 def has_left(report: AgentReport | None) -> bool:

@@ -50,10 +50,15 @@ class Figures:
         self.failed = 0
         self.last_success = 0.0
         self.plan_seconds = 0.0
+        self.events_dropped = 0
 
     def wrote(self, kind: str) -> None:
         """One write to the API server, of an object of that kind; leader election's are not counted."""
         self._writes[kind] += 1
+
+    def dropped(self, events: int) -> None:
+        """So many Events were not written, because there were too many."""
+        self.events_dropped += events
 
     @property
     def writes(self) -> Mapping[str, int]:
@@ -99,6 +104,9 @@ class Figures:
         full = "kgpu_operator_writes_total"
         lines += [f"# HELP {full} Writes to the API server by kind.", f"# TYPE {full} counter"]
         lines += [f'{full}{{kind="{kind}"}} {count}' for kind, count in sorted(self._writes.items())]
+        full = "kgpu_operator_events_dropped_total"
+        lines += [f"# HELP {full} Events that were not written because there were too many."]
+        lines += [f"# TYPE {full} counter", f"{full} {self.events_dropped}"]
         full = "kgpu_operator_plan_seconds"
         lines += [f"# HELP {full} How long the last plan took to make.", f"# TYPE {full} gauge"]
         lines += [f"{full} {self.plan_seconds:.6f}", ""]

@@ -59,7 +59,8 @@ class Node:
 
     ``runtime`` is ``containerd``, ``docker``, ``cri-o`` or "" when the kubelet has not said. ``os_id``, ``os_version``
     and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``gpus`` and ``allocatable`` count
-    NVIDIA's extended resources by name. ``report`` is what the node's agent says, None without one.
+    NVIDIA's extended resources by name. ``report`` is what the node's agent says, None without one; ``reports`` what
+    each role's own process says where there is one per role, which is in ``report`` too.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Node:
     allocatable: Mapping[str, int] = field(default_factory=dict)
     conditions: Mapping[str, NodeCondition] = field(default_factory=dict)
     report: AgentReport | None = None
+    reports: Mapping[str, AgentReport] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +137,9 @@ class Observed:
     ``kinds`` are optional kinds that the API server has, as ``plural.group`` (``nodefeatures.nfd.k8s-sigs.io``).
     ``daemon_sets`` are the live ones in the operator's namespace by name, ``config_maps`` the keys of those there.
     ``foreign_nfd``: another node feature discovery works in this cluster. ``foreign_operator`` names a running GPU
-    operator that is not kgpu, as ``namespace/deployment``. ``failures`` are Warning events about DaemonSets there, by
-    name: why pods could not be made (quota, admission).
+    operator that is not kgpu, as ``namespace/deployment``. ``pods`` are the nodes on which a DaemonSet there has a pod,
+    by its name, None where nobody can know. ``failures`` are Warning events about DaemonSets there, by name: why pods
+    could not be made (quota, admission).
     """
 
     kube_version: tuple[int, int] = (1, 35)
@@ -148,6 +151,7 @@ class Observed:
     nodes: tuple[Node, ...] = ()
     daemon_sets: Mapping[str, Object] = field(default_factory=dict)
     config_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    pods: Mapping[str, frozenset[str]] | None = None
     troubles: tuple[PodTrouble, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     apply_errors: Mapping[str, str] = field(default_factory=dict)
@@ -175,7 +179,9 @@ class Plan:
     operator works here, or the policy can't be read). Otherwise ``objects`` are applied in this order, and whatever
     else carries the operator's label is deleted, but for what is of a state in ``keep`` (values of the label
     ``nvidia.com/gpu-operator.state``: an operand that can't be rendered now stays as it is). ``orphan``: names of
-    DaemonSets whose pods have to survive their deletion. ``nodes`` has only Nodes that differ from what is wanted.
+    DaemonSets whose pods have to survive their deletion. ``retry``: names of DaemonSets whose pods are refused, and
+    whose controller is to be asked for another attempt now and then. ``nodes`` has only Nodes that differ from what is
+    wanted.
     ``policy_status`` and ``driver_status`` are whole status objects by name; a condition without lastTransitionTime
     has just changed: whoever writes the status stamps it (``conditions.stamp``). ``decisions`` are told once each:
     their subject is ``Node/<name>``, ``ClusterPolicy/<name>`` or ``NVIDIADriver/<name>``.
@@ -185,6 +191,7 @@ class Plan:
     keep: frozenset[str] = frozenset()
     objects: tuple[Object, ...] = ()
     orphan: frozenset[str] = frozenset()
+    retry: frozenset[str] = frozenset()
     nodes: tuple[NodeLabels, ...] = ()
     policy_status: Mapping[str, Object] = field(default_factory=dict)
     driver_status: Mapping[str, Object] = field(default_factory=dict)

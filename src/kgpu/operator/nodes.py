@@ -13,12 +13,16 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from kgpu.base.printable import one_line, printable
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.fit.plain import items, mapping, strings, text
 from kgpu.formats import agent_report, names
+from kgpu.formats.agent_report import AgentReport
 from kgpu.operator.model import Node, NodeCondition, Object
 
 KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED)
+MAX_REPORTS: Final = 16
+"""Processes of a node that are listened to; there are no more roles than that."""
 KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION)
 RUNTIMES: Final = ("containerd", "docker", "cri-o")
 """Container runtimes that are known; the words before ``://`` in ``containerRuntimeVersion``."""
@@ -63,7 +67,7 @@ def read_node(obj: Any) -> Node:
     os_id, os_version = _system(labels, _fact(info.get("osImage")))
     owned, owned_annotations = _owned(metadata.get("managedFields"))
     conditions = _conditions(status.get("conditions"))
-    report = annotations.get(names.ROLES_ANNOTATION)
+    report, reports = _reports(annotations)
     ready = conditions.get("Ready")
     return Node(
         name=text(metadata.get("name")),
@@ -85,7 +89,8 @@ def read_node(obj: Any) -> Node:
         capacity=_counts(status.get("capacity")),
         allocatable=_counts(status.get("allocatable")),
         conditions=conditions,
-        report=None if report is None else agent_report.decode(report),
+        report=report,
+        reports=reports,
     )
 
 
@@ -98,7 +103,8 @@ def project(obj: Any) -> Object:
         key: metadata[key] for key in ("name", "uid", "resourceVersion", "creationTimestamp") if key in metadata
     }
     kept["labels"] = _shared(strings(metadata.get("labels")))
-    kept["annotations"] = {key: annotations[key] for key in KEPT_ANNOTATIONS if key in annotations}
+    told = (*KEPT_ANNOTATIONS, *_own_reports(annotations))
+    kept["annotations"] = {key: annotations[key] for key in told if key in annotations}
     kept["managedFields"] = [entry for entry in items(metadata.get("managedFields")) if _ours(entry)]
     return {
         "metadata": kept,
@@ -139,6 +145,28 @@ def gpu_count(resources: Mapping[str, int]) -> int:
     return sum(resources.values())
 
 
+def _own_reports(annotations: Mapping[str, str]) -> list[str]:
+    """The annotations of processes that are there for one role."""
+    return sorted(key for key in annotations if key.startswith(names.ROLES_ANNOTATION_PREFIX))[:MAX_REPORTS]
+
+
+def _reports(annotations: Mapping[str, str]) -> tuple[AgentReport | None, dict[str, AgentReport]]:
+    whole = annotations.get(names.ROLES_ANNOTATION)
+    report = None if whole is None else agent_report.decode(whole)
+    parts = {
+        key.removeprefix(names.ROLES_ANNOTATION_PREFIX): part
+        for key in _own_reports(annotations)
+        if (part := agent_report.decode(annotations[key])) is not None
+    }
+    if not parts:
+        return report, {}
+    # A role's own annotation speaks for it, whatever another one says of that role.
+    by_role = {role: part for part in parts.values() for role in part.roles} | {
+        name: part for name, part in parts.items() if name in part.roles
+    }
+    return agent_report.merged(report, parts), by_role
+
+
 def _runtime(version: str) -> tuple[str, str]:
     name, separator, number = version.partition("://")
     return (name, number) if separator and name in RUNTIMES else ("", number)
@@ -163,8 +191,8 @@ def _conditions(value: Any) -> dict[str, NodeCondition]:
         if kind in KEPT_CONDITIONS:
             found[kind] = NodeCondition(
                 status=_one(text(entry.get("status"))),
-                reason=_one(text(entry.get("reason"))),
-                message=text(entry.get("message")),
+                reason=_one(printable(text(entry.get("reason")))),
+                message=one_line(text(entry.get("message"))),
             )
     return found
 
@@ -214,7 +242,7 @@ def _one(value: str) -> str:
 
 def _fact(value: Any) -> str:
     """A fact that the kubelet reports; what is longer than any of them is cut, since messages quote it."""
-    return _one(text(value)[:MAX_FACT])
+    return _one(printable(text(value)[:MAX_FACT]))
 
 
 def _shared(labels: dict[str, str]) -> dict[str, str]:

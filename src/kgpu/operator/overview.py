@@ -19,6 +19,7 @@ from kgpu.operator.judges import Finding, Verdict
 from kgpu.operator.labels import has_gpu, is_gpu, opted_out
 from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
 from kgpu.operator.survey import Survey, labelled, survey
+from kgpu.operator.telling import readable
 from kgpu.operator.verdicts import root_causes
 from kgpu.operator.versions import Finding as Outside
 from kgpu.operator.versions import cuda_of
@@ -240,7 +241,7 @@ def _problems(known: Survey) -> tuple[Problem, ...]:
     ]
     found += [
         Problem(what=error.what, remedy=error.todo, reason="ReconcileFailed")
-        for error in known.rendered.errors.values()
+        for error in map(readable, known.rendered.errors.values())
         if error.what not in told
     ]
     return tuple(sorted(found, key=lambda one: (one.passing, one.warning, -len(one.nodes), one.what)))

@@ -42,6 +42,7 @@ def _in_force(found: Labelled, settings: Settings, active: Active, policy: Polic
         objects=known.rendered.objects,
         keep=known.rendered.keep,
         orphan=_orphans(found.observed, known.rendered, found.rules),
+        retry=frozenset(known.view.wanted.keys() & found.observed.failures.keys()),
         nodes=found.changes,
         policy_status={
             policy.name: {**_status(settings, policy, summary.state, each), "nodes": counts},

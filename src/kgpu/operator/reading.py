@@ -89,6 +89,8 @@ def _assumed(observed: Observed, unread: Mapping[str, str]) -> Observed:
         keys = frozenset(filter(None, (*labels, *(config.default for config in configs))))
         maps = {config.name: keys for config in configs if config.name}
         observed = dataclasses.replace(observed, config_maps=maps)
+    if "pods" in unread:
+        observed = dataclasses.replace(observed, pods=None)
     if "daemonsets" in unread:
         named = (names.AGENT_DAEMON_SET, *(operand.daemon_set for operand in OPERANDS))
         observed = dataclasses.replace(observed, daemon_sets=dict.fromkeys(named, _ALL_WELL))

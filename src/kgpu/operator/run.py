@@ -28,6 +28,8 @@ from kgpu.fit.plain import items, mapping, text
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
 from kgpu.operator.applying import Applier
+from kgpu.operator.certain import Certain
+from kgpu.operator.fence import Fenced
 from kgpu.operator.labelling import Labeller
 from kgpu.operator.lead import Lead, LeaseTimes, LostLeadError
 from kgpu.operator.leaving import Leaving
@@ -93,6 +95,8 @@ class Operator:
             times=self.options.lease_times,
             clock=self.clock,
         )
+        self.guard = self._lead.guard
+        """Raises LostLeadError when nothing may be written any more."""
 
     async def run(self) -> None:
         """Watch and lead until ``stop``. Raises HostError for an address that can't be listened on."""
@@ -182,7 +186,7 @@ class Operator:
             "version": __version__,
             "namespace": self.settings.namespace,
             "layout": str(self.settings.layout),
-            "leads": self._lead.leads or not self.options.elect,
+            "leads": self._lead.in_time or not self.options.elect,
             "leader": self._lead.holder,
             "unread": list(self.watching.missing()),
             "stale": list(self.watching.stale()),
@@ -203,12 +207,16 @@ class _Term:
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
-        api, watching, clock = operator.api, operator.watching, operator.clock
+        api: KubeApi = operator.api
+        watching, clock = operator.watching, operator.clock
         count, namespace = operator.figures.wrote, operator.settings.namespace
+        if operator.options.elect:
+            api = Fenced(api, operator.guard)
+        self.certain = Certain(api, watching, clock=clock)
         self.applier = Applier(api, watching, operator.settings, clock=clock, count=count)
         self.labeller = Labeller(api, watching, clock=clock, count=count)
         self.statuses = Statuses(api, watching, clock=clock, count=count)
-        self.teller = Teller(api, watching, clock=clock, count=count)
+        self.teller = Teller(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
         self.leaving = Leaving(api, watching, namespace=namespace, clock=clock, seconds=operator.options.leave_seconds)
 
     async def loop(self) -> None:
@@ -244,6 +252,13 @@ class _Term:
         operator, clock = self._operator, self._operator.clock
         begin = time.perf_counter()
         observed = operator.watching.observed(self.applier.errors)
+        spent = time.perf_counter() - begin
+        try:
+            await self.certain.check(observed)
+        except KubeError:
+            self.labeller.want(())
+            raise
+        begin = time.perf_counter() - spent
         if operator.figures.plan_seconds < IN_THREAD:
             plan = operator._planner(observed, operator.settings)
         else:  # beside the loop, so that probes are answered and the Lease is renewed meanwhile
@@ -258,7 +273,7 @@ class _Term:
         finally:
             self.labeller.want(() if holds else plan.nodes)
         await self.statuses.write(plan)
-        self.teller.take(plan.decisions)
+        self.teller.take((*plan.decisions, *operator.watching.decisions()))
         operator.figures.passed(plan.metrics)
         now = clock.monotonic()
         times = [

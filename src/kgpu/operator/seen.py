@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.printable import one_line
 from kgpu.fit.plain import items, mapping, strings, text
 from kgpu.formats import names
 from kgpu.formats.crd import decode
@@ -32,6 +33,7 @@ _PULLING: Final = ("ImagePullBackOff", "ErrImagePull")
 _CRASHING: Final = "CrashLoopBackOff"
 _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?(: )?')
 _ENDPOINTS: Final = re.compile(r"(read|write|dial) (udp|tcp) \S+->\S+: ")
+_FORBIDDEN: Final = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
 _MESSAGE: Final = 500
 _OUR_MANAGERS: Final = "kgpu"
 
@@ -47,15 +49,17 @@ def policy(obj: Object) -> Object:
     metadata = mapping(obj.get("metadata"))
     finalizers = tuple(text(one) for one in items(metadata.get("finalizers")))
     value = Policy(
-        **_of_custom(obj), spec=found.spec, warnings=found.warnings, problem=found.problem, finalizers=finalizers
-    )
+        **_of_custom(obj), spec=found.spec, warnings=tuple(map(one_line, found.warnings)),
+        problem=one_line(found.problem), finalizers=finalizers,
+    )  # fmt: skip
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
 
 def driver(obj: Object) -> Object:
     """An NVIDIADriver, decoded."""
     found = decode.nvidiadriver(obj)
-    value = Driver(**_of_custom(obj), spec=found.spec, warnings=found.warnings, problem=found.problem)
+    warnings, problem = tuple(map(one_line, found.warnings)), one_line(found.problem)
+    value = Driver(**_of_custom(obj), spec=found.spec, warnings=warnings, problem=problem)
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
 
@@ -100,6 +104,7 @@ def pod(obj: Object) -> Object:
     reason, message = ("", "") if metadata.get("deletionTimestamp") else trouble(status)
     return {
         "metadata": _pick(obj, _IDENTITY),
+        "made": text(metadata.get("creationTimestamp")),
         "owner": text(owner.get("name")) if owner.get("kind") == "DaemonSet" else "",
         "node": text(spec.get("nodeName")) or _pinned_to(spec),
         "reason": reason,
@@ -232,14 +237,38 @@ def troubles(pods: Iterable[Object], warnings: Iterable[Object]) -> tuple[PodTro
     return tuple(sorted(found, key=lambda trouble: (trouble.daemon_set, trouble.node, trouble.pod)))
 
 
-def failures(daemon_sets: Mapping[str, Object], warnings: Iterable[Object]) -> dict[str, str]:
-    """Why pods of DaemonSets could not be made, by name; only of those that have fewer pods than they should."""
+def places(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
+    """The nodes on which DaemonSets have pods, by their names."""
+    found: dict[str, set[str]] = {}
+    for one in pods:
+        if one["owner"]:
+            found.setdefault(one["owner"], set()).add(one["node"])
+    return {name: frozenset(nodes) for name, nodes in found.items()}
+
+
+def newest(pods: Iterable[Object]) -> dict[str, str]:
+    """When the newest pod of each DaemonSet was made, by its name."""
+    found: dict[str, str] = {}
+    for one in pods:
+        if one["owner"]:
+            found[one["owner"]] = max(one["made"], found.get(one["owner"], ""))
+    return found
+
+
+def failures(daemon_sets: Mapping[str, Object], warnings: Iterable[Object], since: Mapping[str, str]) -> dict[str, str]:
+    """Why pods of DaemonSets could not be made, by name; only of those that have fewer pods than they should.
+
+    ``since`` is when pods were made last: what had been in their way before is over.
+    """
     found: dict[str, tuple[str, str]] = {}
     for event in warnings:
         live = daemon_sets.get(event["name"]) if event["kind"] == "DaemonSet" else None
-        if live is not None and _misses_pods(live) and event["uid"] in ("", mapping(live["metadata"]).get("uid")):
+        old = event["at"] < since.get(event["name"], "")
+        known = live is not None and event["uid"] in ("", mapping(live["metadata"]).get("uid"))
+        if live is not None and known and not old and _misses_pods(live):
             found[event["name"]] = max(found.get(event["name"], ("", "")), (event["at"], event["message"]))
-    return {name: message for name, (_, message) in sorted(found.items())}
+    # The pod's name is another one each time.
+    return {name: _FORBIDDEN.sub("", message) for name, (_, message) in sorted(found.items())}
 
 
 def _misses_pods(live: Object) -> bool:
@@ -273,5 +302,4 @@ def _pick(obj: Object, keys: Iterable[str]) -> Object:
 
 
 def _cut(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= _MESSAGE else line[: _MESSAGE - 1] + "…"
+    return one_line(message, _MESSAGE)

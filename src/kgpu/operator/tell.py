@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from kgpu.kube import kinds
 from kgpu.kube.events import ClusterEvents, about_node
 from kgpu.kube.port import KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource, version_of
 from kgpu.operator import conditions, seen
+from kgpu.operator.budget import Budget
 from kgpu.operator.model import Plan
 from kgpu.operator.watching import Watching
 
@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 
 NOT_BEFORE: Final = 0.5  # seconds between two writes of one status
 REPEAT_AFTER: Final = 600.0  # seconds until the same decision may become an Event again
-BURST: Final = 25
-REFILL: Final = 2.0  # seconds per further Event
-QUEUE: Final = 500
 _PAUSE: Final = BackoffPolicy(first=0.2, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 # feed, kind, the plan's statuses
 _STATUSES: Final[tuple[tuple[str, Resource, Callable[[Plan], Mapping[str, Object]]], ...]] = (
@@ -110,52 +107,69 @@ def same(live: Mapping[str, Any], wanted: Object) -> bool:
 class Teller:
     """Log lines and Events of decisions. ``run`` writes the Events."""
 
-    def __init__(self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None]) -> None:
+    def __init__(
+        self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None],
+        dropped: Callable[[int], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """``dropped`` is told how many more decisions never became Events because there were too many."""
         self._events = ClusterEvents(api, component=names.OPERATOR_COMPONENT)
         self._watching = watching
         self._clock = clock
         self._count = count
         self._true: frozenset[Decision] = frozenset()
         self._told: dict[Decision, float] = {}
-        self._queue: deque[Decision] = deque(maxlen=QUEUE)
+        self._budget = Budget(clock)
+        self._dropped = dropped
         self._work = asyncio.Event()
 
     def take(self, decisions: Iterable[Decision]) -> None:
         """Everything that is true now; what was not true before is told."""
-        true, now = frozenset(decisions), self._clock.monotonic()
+        true, now, before = frozenset(decisions), self._clock.monotonic(), self._budget.dropped
         for decision in sorted(true - self._true, key=lambda one: (one.subject, one.reason, one.what)):
             log_decision(log, decision)
             if decision.severity.notable and now - self._told.get(decision, -REPEAT_AFTER) >= REPEAT_AFTER:
                 self._told[decision] = now
-                self._queue.append(decision)
+                self._budget.add(decision)
                 self._work.set()
         self._true = true
+        if self._budget.dropped > before:
+            self._dropped(self._budget.dropped - before)
+            log.warning("%d Events are not written: too many at once", self._budget.dropped - before)
         self._told = {one: at for one, at in self._told.items() if one in true or now - at < REPEAT_AFTER}
 
     async def run(self) -> None:
-        """Write Events until cancelled, no more than a burst at once; an API server that is away is waited for."""
-        backoff, tokens, at = Backoff(_PAUSE), float(BURST), self._clock.monotonic()
+        """Write Events until cancelled, as many as the budget allows; an API server that is away is waited for."""
+        backoff = Backoff(_PAUSE)
         while True:
-            while not self._queue:
+            while not len(self._budget):
                 self._work.clear()
                 await self._work.wait()
-            now = self._clock.monotonic()
-            tokens, at = min(float(BURST), tokens + (now - at) / REFILL), now
-            if tokens < 1:
-                await self._clock.sleep(REFILL)
+            decision, wait = self._budget.next()
+            if decision is None:
+                await self._sleep(wait)
                 continue
-            decision = self._queue[0]
-            try:
-                await self._publish(decision)
-            except KubeUnreachableError:
-                await self._clock.sleep(backoff.next_delay())
-                continue
-            except KubeError as error:
-                log.warning("an Event was not written: %s", error.one_line())
+            while True:
+                try:
+                    await self._publish(decision)
+                    break
+                except KubeUnreachableError:
+                    await self._clock.sleep(backoff.next_delay())
+                except KubeError as error:
+                    log.warning("an Event was not written: %s", error.one_line())
+                    break
             backoff.reset()
-            tokens -= 1
-            if self._queue and self._queue[0] is decision:
-                self._queue.popleft()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until there is budget, or something of another subject."""
+        self._work.clear()
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        more = asyncio.ensure_future(self._work.wait())
+        try:
+            await asyncio.wait([alarm, more], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (alarm, more):
+                task.cancel()
+            await asyncio.gather(alarm, more, return_exceptions=True)
 
     async def _publish(self, decision: Decision) -> None:
         about = self._about(decision.subject)

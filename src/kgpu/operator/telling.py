@@ -5,10 +5,12 @@ Texts are stable: the same trouble is told in the same words, so that it is told
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import UserError
+from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.operator import versions
 from kgpu.operator.labels import WORKLOADS, Rules, is_gpu
@@ -39,15 +41,15 @@ def decisions(found: Survey, rules: Rules) -> tuple[Decision, ...]:
         if f"NVIDIADriver/{name}" not in view.errors
     ]
     made += found.summary.decisions
-    made += found.rendered.decisions
-    made += [warned(one.subject or subject, versions.REASON, one.line()) for one in found.findings]
+    made += map(_shown, found.rendered.decisions)
+    made += [_outside(one, subject) for one in found.findings]
     made += [_wrong_workload(node, rules) for node in view.gpu_nodes if _has_wrong_workload(node, rules)]
     return tuple(dict.fromkeys(made))
 
 
 def warned(subject: str, reason: str, message: str) -> Decision:
     """A warning; what follows ``; to do: `` is the remedy."""
-    what, _, remedy = message.partition("; to do: ")
+    what, _, remedy = one_line(message).partition("; to do: ")
     return Decision(
         subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason
     )  # fmt: skip
@@ -85,7 +87,29 @@ def told_ignored(policy: Policy, message: str) -> Decision:
 
 def _unrendered(name: str, error: UserError, policy: str) -> Decision:
     subject = name if name.startswith("NVIDIADriver/") else policy
-    return Decision.from_error(error, subject=subject, reason="ReconcileFailed")
+    return Decision.from_error(readable(error), subject=subject, reason="ReconcileFailed")
+
+
+def _outside(one: versions.Finding, policy: str) -> Decision:
+    """Of one node, what is said of it need not name it."""
+    said = f"{one.what}; to do: {one.remedy}" if one.subject else one.line()
+    return warned(one.subject or policy, versions.REASON, said)
+
+
+def readable(error: UserError) -> UserError:
+    """The error with what it quotes of a manifest made printable."""
+    return UserError(one_line(error.what), one_line(error.expected), one_line(error.todo))
+
+
+def _shown(decision: Decision) -> Decision:
+    """The same of a decision that quotes manifests."""
+    return dataclasses.replace(
+        decision,
+        what=one_line(decision.what),
+        why=one_line(decision.why),
+        remedy=one_line(decision.remedy),
+        evidence=tuple(map(one_line, decision.evidence)),
+    )
 
 
 def _has_wrong_workload(node: Node, rules: Rules) -> bool:

@@ -131,7 +131,9 @@ OLDEST_BRANCH: Final = 535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something outside of the matrix; ``subject`` is ``Node/<name>`` where one node has it, "" otherwise."""
+    """Something outside of the matrix; ``subject`` is ``Node/<name>`` where one node has it, "" otherwise. ``what``
+    does not name the nodes.
+    """
 
     what: str
     remedy: str
@@ -139,7 +141,10 @@ class Finding:
     nodes: tuple[str, ...] = ()
 
     def line(self) -> str:
-        return f"{self.what}; to do: {self.remedy}"
+        """All of it, with up to five nodes."""
+        more = f" (+{len(self.nodes) - SHOWN} more)" if len(self.nodes) > SHOWN else ""
+        where = f", on {', '.join(self.nodes[:SHOWN])}{more}" if self.nodes else ""
+        return f"{self.what}{where}; to do: {self.remedy}"
 
 
 def check(observed: Observed, policy: Policy | None) -> tuple[Finding, ...]:
@@ -160,10 +165,9 @@ def check(observed: Observed, policy: Policy | None) -> tuple[Finding, ...]:
             groups.setdefault(line, []).append(node.name)
     for (what, remedy), nodes in sorted(groups.items()):
         named = sorted(nodes)
-        more = f" (+{len(named) - SHOWN} more)" if len(named) > SHOWN else ""
         found.append(
             Finding(
-                what=f"{what}, on {', '.join(named[:SHOWN])}{more}",
+                what=what,
                 remedy=remedy,
                 subject=f"Node/{named[0]}" if len(named) == 1 else "",
                 nodes=tuple(named),

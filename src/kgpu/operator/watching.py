@@ -1,8 +1,9 @@
 """Follows the cluster and says what it is like at this moment: informers in, ``Observed`` out.
 
 Promises: nothing is observed before every kind that matters has been read once; a kind that is not installed is no
-error, and one that is installed later is followed from then on; an API server that is away leaves the last known state
-in place. What the operator itself has written is known at once (``learn``), so that it never acts on its own past.
+error, and one that is installed later is followed from then on; an API server that is away, or that has just started
+and does not list all of its kinds yet, leaves the last known state in place. What the operator itself has written is
+known at once (``learn``), so that it never acts on its own past.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import KubeError
 from kgpu.formats import names
 from kgpu.kube import kinds
@@ -28,6 +30,7 @@ from kgpu.kube.port import (
     PODS,
     KubeApi,
     KubeDiscovery,
+    KubeRefusedError,
     Object,
     Resource,
     Selector,
@@ -42,10 +45,20 @@ log = logging.getLogger(__name__)
 
 DISCOVER_EVERY: Final = 30.0
 DISCOVER_SOON: Final = 2.0  # while the kind that everything is about is not there yet
+DISCOVER_AGAIN: Final = 10.0  # while kinds are missing that were there
+# A kind that was there counts as removed when it has been missing so often and for so many seconds; while objects of it
+# are known, which were not seen to go, so many seconds. ClusterPolicies that are known are never forgotten that way.
+GONE_AFTER: Final = 60.0
+GONE_TIMES: Final = 3
+FORGET_AFTER: Final = 600.0
+POLICIES: Final = "policies"
+MISSING_RIGHT: Final = "MissingRight"
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=10.0)
 _OURS: Final = Selector(has=(names.LABEL_OPERATOR_STATE,))
 # Labels under which node feature discovery's master and a GPU operator are deployed, by chart or by manifest.
 _NFD: Final = ((names.NAME_LABEL, "node-feature-discovery"), ("app", "nfd-master"), ("app", "nfd"))
+_FOREIGN_NFD: Final = "another node feature discovery in this cluster would not be noticed"
+_FOREIGN_OPERATOR: Final = "another GPU operator in this cluster would not be noticed"
 _OPERATORS: Final = (("app", "gpu-operator"), (names.COMPONENT_LABEL, "gpu-operator"))
 
 
@@ -55,8 +68,8 @@ class Cluster(KubeApi, KubeDiscovery, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """One thing to follow. ``needed``: nothing is planned before it has been read. ``optional``: its kind may be
-    missing.
+    """One thing to follow. ``needed``: nothing is planned before it has been read; ``waivable``: unless the operator
+    has no right to read it, which is told with ``why``. ``optional``: its kind may be missing.
     """
 
     name: str
@@ -64,6 +77,8 @@ class Feed:
     project: Callable[[Object], Object]
     needed: bool = True
     optional: bool = False
+    waivable: bool = False
+    why: str = ""
 
 
 def feeds(namespace: str) -> tuple[Feed, ...]:
@@ -80,7 +95,7 @@ def feeds(namespace: str) -> tuple[Feed, ...]:
     features = dataclasses.replace(NODE_FEATURES, metadata_only=True)
     return (
         Feed(name="nodes", scope=Scope(NODES), project=seen.node),
-        Feed(name="policies", scope=Scope(kinds.CLUSTER_POLICIES), project=seen.policy, optional=True),
+        Feed(name=POLICIES, scope=Scope(kinds.CLUSTER_POLICIES), project=seen.policy, optional=True),
         Feed(name="drivers", scope=Scope(kinds.NVIDIA_DRIVERS), project=seen.driver, optional=True),
         Feed(name="daemonsets", scope=Scope(kinds.DAEMON_SETS, namespace), project=seen.daemon_set),
         Feed(name="configmaps", scope=Scope(CONFIG_MAPS, namespace), project=seen.config_map),
@@ -93,15 +108,30 @@ def feeds(namespace: str) -> tuple[Feed, ...]:
         ),
         *(managed(resource) for resource in kinds.MANAGED if resource not in whole),
         Feed(name="namespaces", scope=Scope(kinds.NAMESPACES, selector=own), project=seen.managed),
-        Feed(name="nodefeatures", scope=Scope(features), project=seen.node_feature, needed=False, optional=True),
-        *(_deployments(f"nfd {number}", pair) for number, pair in enumerate(_NFD)),
-        *(_deployments(f"operator {number}", pair) for number, pair in enumerate(_OPERATORS)),
+        Feed(
+            name="nodefeatures",
+            scope=Scope(features),
+            project=seen.node_feature,
+            optional=True,
+            waivable=True,
+            why=_FOREIGN_NFD,
+        ),
+        *(_deployments(f"nfd {number}", pair, _FOREIGN_NFD) for number, pair in enumerate(_NFD)),
+        *(_deployments(f"operator {number}", pair, _FOREIGN_OPERATOR) for number, pair in enumerate(_OPERATORS)),
     )
 
 
-def _deployments(name: str, label: tuple[str, str]) -> Feed:
+def _deployments(name: str, label: tuple[str, str], why: str) -> Feed:
     scope = Scope(kinds.DEPLOYMENTS, selector=Selector(labels=(label,)))
-    return Feed(name=name, scope=scope, project=seen.deployment, needed=False)
+    return Feed(name=name, scope=scope, project=seen.deployment, waivable=True, why=why)
+
+
+@dataclass(slots=True)
+class _Absence:
+    """A kind that was there and is not listed: since when, by the clock, and how often that was seen."""
+
+    since: float
+    times: int = 0
 
 
 @dataclass(slots=True)
@@ -122,7 +152,10 @@ class Watching:
         self._clock = clock or SystemClock()
         self._served: Served | None = None
         self._kinds: frozenset[str] = frozenset()
+        self._absent: dict[str, _Absence] = {}
         self._followed: dict[str, _Followed] = {}
+        self._read_policies = False
+        self._made: dict[str, str] = {}  # when a DaemonSet's last pod was made, as far as was seen
         self.news = asyncio.Event()
         """Set whenever something has changed; whoever acts on it clears it first."""
 
@@ -138,8 +171,8 @@ class Watching:
                     await self._clock.sleep(backoff.next_delay())
                     continue
                 backoff.reset()
-                there = "policies" in self._followed
-                await self._clock.sleep(DISCOVER_EVERY if there else DISCOVER_SOON)
+                calm = DISCOVER_AGAIN if self._absent else DISCOVER_EVERY
+                await self._clock.sleep(calm if POLICIES in self._followed else DISCOVER_SOON)
         finally:
             tasks = [task for one in self._followed.values() for task in one.tasks]
             for task in tasks:
@@ -158,11 +191,25 @@ class Watching:
             return ("which kinds the API server has",)
         found = []
         for name, one in self._followed.items():
-            unread = not one.informer.synced.is_set()
-            if unread and (one.feed.needed or one.informer.error is None):
-                error = one.informer.error
+            error = one.informer.error
+            if not one.informer.synced.is_set() and (error is None or not _is_waived(one.feed, error)):
                 found.append(name if error is None else f"{name}: {error.one_line()}")
         return tuple(found)
+
+    @property
+    def knows_policies(self) -> bool:
+        """True once all ClusterPolicies have been read: without that, that there are none is not known."""
+        return self._read_policies
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """What the operator has no right to read, and goes on without."""
+        return tuple(
+            dict.fromkeys(
+                _without_right(one.feed, error)
+                for one in self._followed.values()
+                if one.feed.waivable and isinstance(error := one.informer.error, KubeRefusedError) and error.code == 403
+            )
+        )
 
     def stale(self) -> tuple[str, ...]:
         """What may be out of date because the API server does not answer or refuses."""
@@ -202,6 +249,9 @@ class Watching:
         """The cluster now."""
         daemon_sets = {name: obj for (_, name), obj in self.objects("daemonsets").items()}
         warnings = list(self.objects("warnings").values())
+        pods = list(self.objects("pods").values())
+        for name, made in seen.newest(pods).items():
+            self._made[name] = max(made, self._made.get(name, ""))
         return Observed(
             kube_version=self._served.version if self._served else (0, 0),
             kinds=self._kinds,
@@ -212,8 +262,9 @@ class Watching:
             nodes=tuple(obj["node"] for _, obj in sorted(self.objects("nodes").items())),
             daemon_sets=daemon_sets,
             config_maps={name: obj["keys"] for (_, name), obj in self.objects("configmaps").items()},
-            troubles=seen.troubles(self.objects("pods").values(), warnings),
-            failures=seen.failures(daemon_sets, warnings),
+            pods=seen.places(pods),
+            troubles=seen.troubles(pods, warnings),
+            failures=seen.failures(daemon_sets, warnings, self._made),
             apply_errors=dict(apply_errors),
         )
 
@@ -237,9 +288,10 @@ class Watching:
         return min(found, default="")
 
     def _follow(self, served: Served) -> None:
-        """Follow what is served and nothing else."""
+        """Follow what is served, and what was until it is certain that it is no more."""
         there = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
-        if self._served != served:
+        there |= self._still_there(there)
+        if self._served != served or self._kinds != there:
             self._served, self._kinds = served, there
             self.news.set()
         for feed in feeds(self._settings.namespace):
@@ -247,21 +299,47 @@ class Watching:
             if wanted and feed.name not in self._followed:
                 self._followed[feed.name] = self._start(feed)
             elif not wanted and feed.name in self._followed:
+                log.info("%s are not followed any more: the API server does not have them", feed.name)
                 for task in self._followed.pop(feed.name).tasks:
                     task.cancel()
                 self.news.set()
+
+    def _still_there(self, listed: frozenset[str]) -> frozenset[str]:
+        """Kinds that were there, are not listed and do not count as removed yet.
+
+        A server that has just started lists the kinds of custom resources a moment later than all others.
+        """
+        now, missing = self._clock.monotonic(), self._kinds - listed
+        self._absent = {kind: self._absent.get(kind) or _Absence(now) for kind in missing}
+        for absence in self._absent.values():
+            absence.times += 1
+        kept = frozenset(kind for kind, absence in self._absent.items() if not self._is_gone(kind, absence, now))
+        self._absent = {kind: absence for kind, absence in self._absent.items() if kind in kept}
+        return kept
+
+    def _is_gone(self, kind: str, absence: _Absence, now: float) -> bool:
+        if absence.times < GONE_TIMES or now - absence.since < GONE_AFTER:
+            return False
+        known = [
+            name
+            for name, one in self._followed.items()
+            if kinds.plural_and_group(one.feed.scope.resource) == kind and one.informer.objects
+        ]
+        return not known or (POLICIES not in known and now - absence.since >= FORGET_AFTER)
 
     def _start(self, feed: Feed) -> _Followed:
         informer = Informer(
             self._api, feed.scope, clock=self._clock, project=feed.project, backoff=Backoff(_PAUSE)
         )  # fmt: skip
-        relay = asyncio.create_task(self._relay(informer), name=f"news of {feed.name}")
+        relay = asyncio.create_task(self._relay(informer, feed.scope.resource), name=f"news of {feed.name}")
         return _Followed(feed, informer, (asyncio.create_task(informer.run(), name=f"watch {feed.name}"), relay))
 
-    async def _relay(self, informer: Informer) -> None:
+    async def _relay(self, informer: Informer, resource: Resource) -> None:
         revision = 0
         while True:
             revision = await informer.changed(revision)
+            if informer.synced.is_set() and resource == kinds.CLUSTER_POLICIES:
+                self._read_policies = True
             self.news.set()
 
 
@@ -278,3 +356,22 @@ def _fits(scope: Scope, obj: Object) -> bool:
 
 def _is_master(obj: Object) -> bool:
     return "master" in name_of(obj) or obj["labels"].get("role") == seen.NFD_MASTER
+
+
+def _is_waived(feed: Feed, error: KubeError) -> bool:
+    """True when a feed that could not be read yet is done without, because of this error."""
+    if not feed.needed:
+        return True
+    return feed.waivable and isinstance(error, KubeRefusedError) and error.code in (403, 404)
+
+
+def _without_right(feed: Feed, error: KubeRefusedError) -> Decision:
+    resource = kinds.plural_and_group(feed.scope.resource)
+    return Decision(
+        subject="",
+        what=f"the operator may not list and watch {resource}, so that {feed.why}",
+        why=error.what,
+        severity=Severity.WARNING,
+        remedy=f"grant its service account list and watch of {resource} in all namespaces, as the chart does",
+        reason=MISSING_RIGHT,
+    )

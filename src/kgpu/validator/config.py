@@ -19,6 +19,11 @@ AT_ONCE: Final = 2
 """A CUDA process takes 100 MB and more beside its GPU, and counts against the agent's memory."""
 
 INTERIM_SECONDS: Final = 3.0
+GRACE_SECONDS: Final = 60.0
+"""A driver library that is started again, or a slow answer, is over by then; a driver that is gone is not."""
+RECHECK_SECONDS: Final = 600.0
+LEAST_RECHECK_SECONDS: Final = 60
+RECHECK: Final = f"{Check.CUDA}.RECHECK_SECONDS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +31,9 @@ class Settings:
     """``checks`` are made, in order, but for those in ``skip``, which has the reason of each.
 
     ``cuda_seconds`` is the deadline of one device, ``at_once`` how many are tried side by side, ``interim_seconds`` how
-    often what is known by then is told while some are still being tried. ``host_root`` is the
-    host's ``/`` as this process sees it.
+    often what is known by then is told while some are still being tried. ``grace_seconds``: how long a driver that has
+    answered before may be unreadable until that counts. ``recheck_seconds``: how often CUDA is run again on an idle
+    device, 0 for never. ``host_root`` is the host's ``/`` as this process sees it.
     """
 
     checks: tuple[Check, ...] = tuple(Check)
@@ -37,6 +43,8 @@ class Settings:
     cuda_seconds: float = CUDA_SECONDS
     at_once: int = AT_ONCE
     interim_seconds: float = INTERIM_SECONDS
+    grace_seconds: float = GRACE_SECONDS
+    recheck_seconds: float = RECHECK_SECONDS
     host_root: Path = Path("/")
 
 
@@ -67,6 +75,21 @@ def skipped_checks(env: Mapping[str, str], *, toolkit: bool) -> dict[Check, str]
     if env.get(f"{Check.CUDA}.WITH_WORKLOAD", "").lower() == "false":
         found[Check.CUDA] = "WITH_WORKLOAD=false leaves it out"
     return found
+
+
+def recheck_seconds(env: Mapping[str, str]) -> float:
+    """How often CUDA is run again on idle devices: ``cuda.RECHECK_SECONDS``, 0 for never. Raises ConfigError."""
+    text = env.get(RECHECK, "")
+    if not text:
+        return RECHECK_SECONDS
+    good = text.isascii() and text.isdecimal() and len(text) < 10
+    if not good or 0 < int(text) < LEAST_RECHECK_SECONDS:
+        raise ConfigError(
+            f"{RECHECK} is {text!r:.40}",
+            f"a whole number of seconds, {LEAST_RECHECK_SECONDS} or more, 0 for never",
+            "correct RECHECK_SECONDS in validator.cuda.env of the ClusterPolicy",
+        )
+    return float(text)
 
 
 def roots_of(root: DriverRoot, host_root: Path) -> Roots:

@@ -182,10 +182,15 @@ def _device_news(check: Check, before: DeviceResult | None, now: DeviceResult) -
         )  # fmt: skip
 
 
-def restorable(former: Report | None, *, boot: str, driver_version: str) -> dict[str, DeviceResult]:
-    """CUDA results of an earlier run of this program that still hold: same boot, same driver."""
-    if former is None or not boot or (former.boot, former.driver_version) != (boot, driver_version):
-        return {}
+def holds(former: Report, *, boot: str) -> bool:
+    """Whether a report of an earlier run of this program holds for as long as the driver is the same. Boots without an
+    id are never the same.
+    """
+    return bool(boot and former.boot == boot and former.driver_version)
+
+
+def restorable(former: Report) -> dict[str, DeviceResult]:
+    """The CUDA results to go on with: good ones. Others have to be found again."""
     result = former.result(Check.CUDA)
     return {one.uuid: one for one in result.devices if one.good} if result else {}
 

@@ -2,7 +2,8 @@
 
 Promises: nothing it calls holds up the loop, neither a driver nor a disk nor an API server; a device that hangs or
 crashes the test is a result; results of an earlier run of the same boot and driver hold until there are new ones, so
-that restarting this program takes nothing away; after a reboot or with another driver nothing old is left standing.
+that neither restarting this program nor a driver that can't be read for a moment takes anything away; after a reboot
+or with another driver nothing old is left standing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -34,6 +35,7 @@ from kgpu.validator.look import CdiFacts, DriverFacts, look_at_driver, look_at_s
 from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, failed, skipped, waiting
 from kgpu.validator.plan import Condition
 from kgpu.validator.publish import ConditionPublisher
+from kgpu.validator.recheck import Readings, Rechecks, idle
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,10 @@ PAUSE_SECONDS: Final = 0.25
 SETTLE_SECONDS: Final = 0.5
 DRIVER_TRIES: Final = 3
 DRIVER_PAUSE_SECONDS: Final = 1.0
+UNREADABLE_SECONDS: Final = 5.0
+"""How soon a driver that could not be read is read again."""
+DIFFERENT_SECONDS: Final = 30.0
+"""How long a Node that was in order may differ from what is offered: a kubelet writes its status every 10 s."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -68,7 +74,8 @@ class ValidatorContext:
     """Everything that the validator gets from outside.
 
     ``proc`` and ``sys`` are where /proc and /sys of the GPUs' machine are. ``node`` and ``publisher`` are None without
-    an API server. ``on_state(ready, reason)`` hears whether work can be given to this node.
+    an API server. ``offered()`` is how many healthy devices the device plugin offers by resource, empty when that is
+    not known here. ``on_state(ready, reason)`` hears whether work can be given to this node.
     """
 
     reader: Reader
@@ -83,6 +90,7 @@ class ValidatorContext:
     sys: str = "/sys"
     boot: str = field(default_factory=boot_id)
     wall: Callable[[], float] = time.time
+    offered: Callable[[], Mapping[str, int]] = dict
     on_state: Callable[[bool, str], None] = _ignore_state
 
 
@@ -110,6 +118,9 @@ class Validator:
         self._due: dict[str, float] = {}
         self._tries: dict[str, Backoff] = {}
         self._retry = Backoff(RETRY)
+        self._rechecks = Rechecks(ctx.settings.recheck_seconds)
+        self._unreadable: float | None = None  # since when
+        self._differs: float | None = None  # since when the Node is other than what is offered
         self._since: dict[tuple[Check, str], float] = {}
         self._facts: DriverFacts | None = None
         self._driver = ""
@@ -143,8 +154,7 @@ class Validator:
             await self.look()
             if self._outline() != before:
                 self._retry.reset()
-            calm = self.report.passed
-            seconds = plan.CALM_SECONDS if calm else self._retry.next_delay()
+            seconds = self._pause()
             waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._ctx.clock.sleep(seconds))]
             try:
                 await asyncio.wait([*waits, *beside_it], return_when=asyncio.FIRST_COMPLETED)
@@ -156,6 +166,13 @@ class Validator:
                     task.result()  # it ended although it should not: say why
             await self._ctx.clock.sleep(PAUSE_SECONDS)
 
+    def _pause(self) -> float:
+        """Seconds until the next look that nothing asks for."""
+        if self._unreadable is not None and self._driver:
+            return UNREADABLE_SECONDS
+        calm = plan.CALM_SECONDS if self.report.passed else self._retry.next_delay()
+        return min(calm, self._rechecks.pause(self._ctx.clock.monotonic()))
+
     def _outline(self) -> tuple[object, ...]:
         return tuple(
             (one.check, one.status, tuple((d.uuid, d.status) for d in one.devices)) for one in self.report.results
@@ -165,7 +182,13 @@ class Validator:
 
     async def look(self) -> None:
         """Make every check that can be made, and tell what came out."""
+        if self._first and self._keep is None:
+            self._restore()
         inventory, error = await self._inventory()
+        if inventory is None and error is not None and self._in_grace():
+            log.warning("the driver can't be read now; what is known of it still holds: %s", error.one_line())
+            self._publish(self._kept(error), self._driver)
+            return
         self._driver_change(inventory)
         results: dict[Check, CheckResult] = {}
         steps: dict[Check, Callable[[Inventory | None, HwError | None, dict[Check, CheckResult]], Any]] = {
@@ -180,8 +203,7 @@ class Validator:
                 continue
             first = plan.blocked(check, results)
             results[check] = first or self._patient(await steps[check](inventory, error, results))
-        self._publish(results, inventory)
-        self._first = False
+        self._publish(results, self._driver)
 
     async def _inventory(self) -> tuple[Inventory | None, HwError | None]:
         """A driver that answered before gets a second chance: its library may just be started again."""
@@ -196,22 +218,47 @@ class Validator:
             await self._ctx.clock.sleep(DRIVER_PAUSE_SECONDS)
         return None, problem
 
+    def _restore(self) -> None:
+        """Take over what an earlier run of this program found, whether or not the driver can be read at this moment."""
+        self._first = False
+        former = self._folder.report()
+        if former is None:
+            return
+        if not plan.holds(former, boot=self._ctx.boot):
+            self._clear()  # of another boot: nobody may rely on it a moment longer
+            return
+        self.report, self._driver, self._known = former, former.driver_version, plan.restorable(former)
+
+    def _in_grace(self) -> bool:
+        """Whether a driver that can't be read counts as there, because it was a short time ago."""
+        now = self._ctx.clock.monotonic()
+        if self._unreadable is None:
+            self._unreadable = now
+        return bool(self._driver) and now - self._unreadable < self._ctx.settings.grace_seconds
+
+    def _kept(self, error: HwError) -> dict[Check, CheckResult]:
+        """The results that hold while the driver can't be read."""
+        settings = self._ctx.settings
+        return {
+            check: skipped(check, settings.skip[check])
+            if check in settings.skip
+            else self.report.result(check) or waiting(check, Trouble.of(error))
+            for check in settings.checks
+        }
+
     def _driver_change(self, inventory: Inventory | None) -> None:
         version = inventory.driver_version if inventory is not None else ""
-        if self._first and self._keep is None:
-            former = self._folder.report()
-            self._known = plan.restorable(former, boot=self._ctx.boot, driver_version=version)
-            if former is not None and not self._known:
-                self._clear()  # of another boot or driver: nothing may rely on it a moment longer
-        elif version != self._driver:
+        if version != self._driver:
             self._known.clear()
             self._fresh.clear()
             self._due.clear()
             self._clear()
         self._driver = version
         if inventory is not None:
+            self._unreadable = None
             self._known = plan.still_known(inventory, self._known)
             self._fresh &= self._known.keys()
+        self._rechecks.forget(self._known)
 
     def _clear(self) -> None:
         self.report = Report()
@@ -248,8 +295,7 @@ class Validator:
         if inventory is None:
             return waiting(Check.CUDA, Trouble(what="the driver can't be read"))
         now = self._ctx.clock.monotonic()
-        restored = {uuid: one for uuid, one in self._known.items() if uuid in self._fresh}
-        todo = plan.to_run(inventory, restored, self._due, now)
+        todo = await self._cuda_todo(inventory, now)
         if any(target.uuid not in self._known for target in todo):
             self._interim(results, inventory)
         slots = asyncio.Semaphore(self._ctx.settings.at_once)
@@ -266,16 +312,37 @@ class Validator:
                 run_.cancel()
         return cuda.judge(inventory, self._known)
 
+    async def _cuda_todo(self, inventory: Inventory, now: float) -> list[cuda.Target]:
+        tried = {uuid: one for uuid, one in self._known.items() if uuid in self._fresh}
+        todo = plan.to_run(inventory, tried, self._due, now)
+        good = [one for one in todo if one.uuid in self._known and self._known[one.uuid].good]
+        again = self._rechecks.asking((one for one in cuda.targets(inventory) if one not in todo), now)
+        if not good and not again:
+            return todo
+        readings = await self._readings()
+        # Work on a device says more than another test would, and must not be disturbed by one.
+        todo = [one for one in todo if one not in good or idle(readings.get(one.gpu, {})) is not False]
+        return [*todo, *(one for one in again if self._rechecks.allowed(one, readings))]
+
+    async def _readings(self) -> Readings:
+        try:
+            return {one.uuid: one.values for one in await self._ctx.reader.readings()}
+        except HwError:
+            return {}
+
     def _interim(self, results: dict[Check, CheckResult], inventory: Inventory) -> None:
         """Tell what is known by now: it need not wait for a GPU that takes its time."""
         later = {one.check: one for one in self.report.results if one.check not in results}
-        self._publish({**results, **later, Check.CUDA: cuda.judge(inventory, self._known)}, inventory)
+        self._publish({**results, **later, Check.CUDA: cuda.judge(inventory, self._known)}, self._driver)
 
     async def _run_cuda(self, target: cuda.Target, gate: asyncio.Semaphore) -> None:
         async with gate:
             outcome = await self._ctx.runner.run(target.uuid, deadline=self._ctx.settings.cuda_seconds)
-        result = cuda.device(target, outcome)
-        log.info("%s: %s", target.name, "; ".join(result.evidence) or (result.trouble.what if result.trouble else ""))
+        found, before = cuda.device(target, outcome), self._known.get(target.uuid)
+        result = self._rechecks.judge(before, found, outcome, self._ctx.clock.monotonic())
+        said = "; ".join(found.evidence) or (found.trouble.what if found.trouble else "")
+        doubt = " (it was good; it is tried once more before this counts)" if found.status is not result.status else ""
+        log.log(logging.DEBUG if result is before and not doubt else logging.INFO, "%s: %s%s", target.name, said, doubt)
         self._known[target.uuid] = result
         self._fresh.add(target.uuid)
         tries = self._tries.setdefault(target.uuid, Backoff(RETRY))
@@ -292,9 +359,19 @@ class Validator:
         facts = await self._node_facts()
         if isinstance(facts, NodeFacts):
             tried = results.get(Check.CUDA)
-            return plugin.judge(facts, usable=sum(one.good for one in tried.devices) if tried else 0)
+            usable = sum(one.good for one in tried.devices) if tried else 0
+            return self._settled(plugin.judge(facts, usable=usable, offered=self._ctx.offered()))
         before = self.report.result(Check.PLUGIN)
         return before if before and before.status is Status.PASSED else waiting(Check.PLUGIN, Trouble.of(facts))
+
+    def _settled(self, found: CheckResult) -> CheckResult:
+        """A Node that was in order stays so while the kubelet may just be about to write."""
+        before, now = self.report.result(Check.PLUGIN), self._ctx.clock.monotonic()
+        if found.status is not Status.WAITING or before is None or before.status is not Status.PASSED:
+            self._differs = None
+            return found
+        self._differs = now if self._differs is None else self._differs
+        return before if now - self._differs < DIFFERENT_SECONDS else found
 
     async def _node_facts(self) -> NodeFacts | KubeError:
         if self._ctx.node is None:
@@ -322,15 +399,15 @@ class Validator:
 
     # --- telling ---
 
-    def _publish(self, results: dict[Check, CheckResult], inventory: Inventory | None) -> None:
+    def _publish(self, results: dict[Check, CheckResult], driver_version: str) -> None:
         old = self.report
         facts = self._facts
         new = Report(
             results=tuple(results.values()),
-            driver_version=inventory.driver_version if inventory is not None else "",
+            driver_version=driver_version,
             boot=self._ctx.boot,
             roots=roots_of(self._ctx.root, self._ctx.settings.host_root),
-            pci_devices=-1 if facts is None or facts.pci is None else len(facts.pci),
+            pci_devices=old.pci_devices if facts is None else -1 if facts.pci is None else len(facts.pci),
             times=plan.successes(old, results.values(), self._ctx.wall()),
         )
         self.report = new

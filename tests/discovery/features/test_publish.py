@@ -75,8 +75,9 @@ def node(labels, *owners, annotations=None):
 
 
 def test_a_discovery_is_known_by_what_it_writes_on_every_node():
-    seen = seen_on(node({KERNEL: "6.1"}, ("nfd-master", "Update", [KERNEL])), manager="kgpu-features")
-    assert (seen.discovery, seen.others, dict(seen.mine)) == ("nfd-master", {KERNEL}, {})
+    labels = {KERNEL: "6.1", names.NFD_OS_ID: "ubuntu"}
+    seen = seen_on(node(labels, ("nfd-master", "Update", list(labels))), manager="kgpu-features")
+    assert (seen.discovery, seen.others, dict(seen.mine)) == ("nfd-master", set(labels), {})
 
 
 def test_a_discovery_is_known_by_its_annotation_with_an_instance_too():
@@ -84,9 +85,10 @@ def test_a_discovery_is_known_by_its_annotation_with_an_instance_too():
     assert seen_on(found, manager="kgpu-features").discovery == "node feature discovery"
 
 
-def test_a_label_set_by_hand_is_no_discovery():
-    seen = seen_on(node({PCI: "true"}, ("kubectl-label", "Update", [PCI])), manager="kgpu-features")
-    assert (seen.discovery, seen.others) == ("", {PCI})
+@pytest.mark.parametrize("key", [PCI, KERNEL, names.NFD_OS_ID])
+def test_a_label_set_by_hand_is_no_discovery(key):
+    seen = seen_on(node({key: "true"}, ("kubectl-label", "Update", [key])), manager="kgpu-features")
+    assert (seen.discovery, seen.others) == ("", {key})
 
 
 def test_our_own_labels_are_no_discovery():

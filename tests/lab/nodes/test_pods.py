@@ -9,7 +9,7 @@ import pytest
 from lab.nodes.support import Bench, bench, pod, until, until_said
 
 from kgpu.kube.port import CONFIG_MAPS, PODS
-from kgpu.lab.nodes.context import SECRETS, loopback
+from kgpu.lab.nodes.context import SECRETS
 
 
 def config_map(name: str, **data: str) -> dict:
@@ -152,7 +152,7 @@ async def test_http_and_tcp_probes_really_ask(lab: Bench, kind: str) -> None:
     await until(lambda: lab.container("p").get("ready", False), lambda: str(lab.status("p")))
     await lab.create(pod("q", "sleep 60", readinessProbe={**action, "periodSeconds": 1}))
     await until(lambda: "podIP" in lab.status("q"))
-    refused = f"dial tcp {loopback(lab.status('q')['podIP'])}:{port}: connect: connection refused"
+    refused = f"dial tcp {lab.node.context.loopback(lab.status('q')['podIP'])}:{port}: connect: connection refused"
     await until(lambda: any(text.endswith(refused) for text in lab.events("Unhealthy")), lambda: str(lab.events("")))
     assert lab.container("q")["ready"] is False
 

@@ -123,12 +123,27 @@ def test_on_delete() -> None:
     assert shape.update_strategy(told) == {"type": "OnDelete"}
 
 
-@pytest.mark.parametrize("path", ["relative", "/", "/usr", "/usr/", "/a/../etc", "/a:b", "//", "/var"])
+# Among them: where kgpu's own program is in its image (Dockerfile), and where other folders of the host are mounted.
+BAD_PATHS = (
+    "relative", "/", "/usr", "/usr/", "/a/../etc", "/a:b", "//", "/var", "/opt/kgpu", "/opt/kgpu/lib", "/usr/local/lib",
+    "/usr/local", "/run", "/var/run/cdi", "/var/lib/kgpu/", "/host", "/host/opt", "/dev/shm", "/proc/1",
+    "/var/lib/kubelet/device-plugins", "/run/nvidia/validations", "/var/run/secrets/kubernetes.io",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
 def test_paths_that_would_break_the_pod_are_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="driverInstallDir"):
         shape.paths(policy(f"hostPaths: {{driverInstallDir: '{path}'}}"))
     told = config(f"hostPaths: {{driverInstallDir: '{path}'}}")
     assert told.driver_install_dir == "/run/nvidia/driver"
+
+
+@pytest.mark.parametrize(
+    "path", ["/home/kubernetes/bin/nvidia", "/opt/nvidia", "/usr/local/nvidia", "/run/nvidia/driver"]
+)
+def test_usual_paths_are_taken(path: str) -> None:
+    assert shape.paths(policy(f"hostPaths: {{driverInstallDir: '{path}'}}")).driver_install_dir == path
 
 
 def test_a_typo_in_a_path_leaves_running_agents_what_they_have() -> None:

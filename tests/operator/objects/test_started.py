@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kgpu.agent.driver_place import DriverPlace
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.role_options import role_options
 from kgpu.agent.roles import ROLES, choose_roles
-from kgpu.cli.agent import agent, build_options, settle
+from kgpu.cli.agent import agent, build_options
 from kgpu.deviceplugin.config import resolve
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.operator.model import Object
@@ -40,8 +42,8 @@ def test_every_container_s_flags_and_environment_are_taken(name: str, monkeypatc
         options = build_options(given, env)
         assert options.health_address is not None
         assert str(options.host_root) == "/host"
-        if not options.auto:
-            assert [role.name for role in choose_roles(settle(options).roles)] == list(options.roles)
+        assert options.auto
+        assert [role.name for role in choose_roles(options.roles or [role.name for role in ROLES])]
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -58,15 +60,31 @@ def test_every_role_s_part_of_the_configuration_is_taken(name: str) -> None:
             assert resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env).list_strategies
 
 
-@pytest.mark.parametrize(
-    ("spec", "root"),
-    [("driver: {enabled: false}", "/host"), ("{}", "/run/nvidia/driver"),
-     ("driver: {enabled: false}\nhostPaths: {driverInstallDir: /opt/sim}", "/opt/sim")],
-)  # fmt: skip
-def test_operands_know_where_the_driver_is(spec: str, root: str) -> None:
-    case = Case(policy=policy(spec), settings=OPERANDS)
-    for one in case.rendered().objects:
-        if one["kind"] == "DaemonSet" and one["metadata"]["name"] != "kgpu-node-features":
-            (container,) = one["spec"]["template"]["spec"]["containers"]
-            env = {row["name"]: row.get("value", "") for row in container["env"]}
-            assert str(settle(AgentOptions(roles=("labels",), env=env)).root) == root
+@pytest.mark.parametrize("name", ["operands-default", "operands-full"])
+def test_what_an_operand_is_told_is_said_in_its_container_alone(name: str) -> None:
+    case = CASES[name]
+    config = agent_config(case.policy, case.settings, case.observed)
+    assert not any(told.env or told.args for told in config.roles.values())
+
+
+def test_an_operand_s_own_environment_and_arguments_reach_its_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "devicePlugin: {args: [--device-id-strategy=index], env: [{name: PASS_DEVICE_SPECS, value: 'false'}]}"
+    case = Case(policy=policy(text), settings=OPERANDS)
+    (container,) = [
+        container
+        for one in case.rendered().objects
+        if one["kind"] == "DaemonSet" and one["metadata"]["name"] == "nvidia-device-plugin-daemonset"
+        for container in one["spec"]["template"]["spec"]["containers"]
+    ]
+    env = {row["name"]: row.get("value", "of-the-pod") for row in container["env"]}
+    for key, value in env.items():
+        monkeypatch.setenv(key, value)
+    base = build_options(dict(agent.make_context("agent", container["args"][1:]).params), env)
+    assert (base.roles, str(base.validations_dir)) == (("deviceplugin",), "/run/nvidia/validations")
+    config = agent_config(case.policy, case.settings, case.observed)
+    place = DriverPlace(seen=Path("/run/nvidia/driver"), host="/run/nvidia/driver", source="container")
+    (role,) = choose_roles(base.roles)
+    options = role_options(base, role, config.roles["deviceplugin"], config, place)
+    settings = resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env)
+    assert (settings.id_strategy, settings.pass_device_specs) == ("index", False)
+    assert (options.root, settings.driver_root) == (place.seen, "/run/nvidia/driver")

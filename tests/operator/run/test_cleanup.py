@@ -16,6 +16,7 @@ from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Obje
 from kgpu.operator.cleanup import Limits, clean_up
 from kgpu.operator.leaving import has_left, outliving
 from kgpu.operator.model import Plan
+from kgpu.operator.tables import BY_NAME
 from tests.operator.run.support import Meddled, Wish, cluster, config_map, daemon_set, running, silence
 from tests.operator.run.test_killed import kept
 from tests.operator.world import NAMESPACE
@@ -219,6 +220,61 @@ async def test_the_operator_lets_agents_leave_when_its_policy_goes() -> None:
         assert await api.get(kinds.DAEMON_SETS, names.AGENT_DAEMON_SET, namespace=NAMESPACE) is not None
         await say(api, "n1", "left")
         await run.until(lambda: ("delete", "daemonsets", names.AGENT_DAEMON_SET) in api.calls, seconds=3)
+
+
+def operand_pod(node: str, operand: str) -> Object:
+    pod = agent_pod(node)
+    pod["metadata"]["name"] = f"{operand}-{node}"
+    pod["metadata"]["ownerReferences"][0]["name"] = BY_NAME[operand].daemon_set
+    return pod
+
+
+async def say_apart(api: FakeApi, node: str, role: str, state: str) -> None:
+    """What the process of one role reports."""
+    told = agent_report.encode(agent_report.AgentReport(roles={role: agent_report.role(state)}))
+    body = {"metadata": {"name": node, "annotations": {agent_report.annotation(role): told}}}
+    await api.apply(NODES, body, manager=agent_report.manager(role))
+
+
+async def test_every_operand_of_a_node_leaves_before_any_goes() -> None:
+    sets = [BY_NAME[name].daemon_set for name in ("toolkit", "gfd")]
+    api, wish = cluster(1), Wish(agent_objects()[0], *map(daemon_set, sets))
+    async with running(api, planner=wish) as run:
+        for operand in ("toolkit", "gfd"):
+            api.put(PODS, operand_pod("n0", operand))
+            await say_apart(api, "n0", BY_NAME[operand].role, "running")
+        await say(api, "n0", "left")  # of a whole agent that was there before
+        await run.settled()
+        wish.want(run, Plan())
+        await run.clock.advance(5)
+        await say_apart(api, "n0", "toolkit", "left")
+        await run.clock.advance(2)
+        assert not [call for call in api.calls if call[:2] == ("delete", "daemonsets")]
+        await say_apart(api, "n0", "labels", "left")
+        await run.until(lambda: {("delete", "daemonsets", name) for name in sets} <= set(api.calls), seconds=3)
+
+
+async def test_an_operand_that_goes_keeps_its_rights_until_its_pods_are_gone() -> None:
+    operand = BY_NAME["gfd"]
+    (config, _), account = agent_objects(), config_map(operand.account)
+    account = {**account, "apiVersion": "v1", "kind": "ServiceAccount"}
+    account.pop("data", None)
+    api, wish = cluster(1), Wish(config, daemon_set("stays"), account)
+    async with running(api, planner=wish) as run:
+        api.put(PODS, operand_pod("n0", "gfd"))
+        await run.settled()
+        wish.want(run, Plan(objects=(config, daemon_set("stays"))))
+        await run.settled()
+        assert await api.get(kinds.SERVICE_ACCOUNTS, operand.account, namespace=NAMESPACE) is not None
+        await api.delete(PODS, "gfd-n0", namespace=NAMESPACE, grace=0)
+        await run.until(lambda: ("delete", "serviceaccounts", operand.account) in api.calls, seconds=3)
+
+
+def test_what_is_in_no_namespace_outlives_the_policy_without_an_owner() -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "op", "uid": "u"}
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        metadata = {"name": BY_NAME["gfd"].account, "ownerReferences": [{"kind": "ClusterPolicy", "name": "p"}]}
+        assert "ownerReferences" not in outliving({"kind": kind, "metadata": metadata}, owner)["metadata"]
 
 
 async def test_a_policy_that_comes_back_while_agents_leave_is_carried_out() -> None:

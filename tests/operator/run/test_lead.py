@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from kgpu.base.clock import VirtualClock
+from kgpu.base.clock import SystemClock, VirtualClock
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.port import LEASES
+from kgpu.kube.port import CONFIG_MAPS, LEASES, Resource
+from kgpu.operator.fence import Fenced
 from kgpu.operator.lead import Lead, LeaseTimes, LostLeadError
-from tests.operator.run.support import POLICY, Meddled, cluster, running, silence, writes
-from tests.operator.world import NAMESPACE
+from kgpu.operator.run import Operator, Options
+from tests.operator.run.support import POLICY, WRITES, Meddled, cluster, running, silence, writes
+from tests.operator.world import NAMESPACE, SETTINGS
 
 
 def lead(api: FakeApi, clock: VirtualClock, identity: str) -> Lead:
@@ -103,3 +107,98 @@ async def test_two_that_try_at_one_moment_do_not_both_lead() -> None:
 def test_times_that_can_not_work_are_refused() -> None:
     with pytest.raises(ValueError, match="impossible times"):
         LeaseTimes(duration=5, deadline=10, retry=2)
+
+
+class Pausable(SystemClock):
+    """The system's clock of a process that may have been stopped for a while, and did not notice."""
+
+    stopped_for = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.stopped_for
+
+
+async def test_who_was_stopped_begins_no_write_when_it_goes_on() -> None:
+    api, clock = cluster(300), Pausable()
+    begun: list[tuple[str, str]] = []
+
+    class Slow(Meddled):
+        async def _call(self, verb: str, resource: Resource, name: str, call: Any) -> Any:
+            begun.append((verb, resource.plural))
+            await asyncio.sleep(0.02)
+            return await super()._call(verb, resource, name, call)
+
+    operator = Operator(Slow(api), SETTINGS, Options(elect=True, identity="old"), clock=clock)
+    task = asyncio.create_task(operator.run())
+    try:
+        async with asyncio.timeout(60):
+            while begun.count(("apply", "nodes")) < 40:  # noqa: ASYNC110 - it is as the operator comes
+                await asyncio.sleep(0.01)
+            lease = await api.get(LEASES, "53822513.nvidia.com", namespace=NAMESPACE)
+            assert lease is not None
+            # No other task runs between these lines.
+            clock.stopped_for = 30.0
+            del begun[:]
+            api.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "new"}})
+            assert operator._lead.leads, "it does not know yet"
+            while operator._lead.leads:  # noqa: ASYNC110 - the same
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    late = [call for call in begun if call[0] in WRITES and call[1] != LEASES.plural]
+    assert late == []
+    assert begun, "it went on, with looking"
+
+
+async def test_a_renewal_counts_from_when_it_was_sent() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    times = LeaseTimes()
+
+    class Late(Meddled):
+        async def _call(self, verb: str, resource: Resource, name: str, call: Any) -> Any:
+            if verb == "patch":
+                await clock.sleep(6)
+            return await super()._call(verb, resource, name, call)
+
+    mine = Lead(Late(api), namespace=NAMESPACE, identity="a", times=times, clock=clock)
+    async with mine.leading() as renewing:
+        renewal = renewing()
+        await clock.advance(times.retry + 6 + 0.1)
+        sent = clock.monotonic() - 6 - 0.1
+        mine.guard()
+        await clock.advance(sent + times.deadline - clock.monotonic() + 0.01)
+        with pytest.raises(LostLeadError):
+            mine.guard()
+        renewal.cancel()
+
+
+@pytest.mark.parametrize("verb", WRITES)
+async def test_no_kind_of_write_passes_a_fence(verb: str) -> None:
+    api, open_ = cluster(), True
+
+    def guard() -> None:
+        if not open_:
+            raise LostLeadError("lost", "the lead", "nothing")
+
+    fenced = Fenced(api, guard)
+    obj = {"metadata": {"name": "x", "namespace": NAMESPACE}}
+    calls: dict[str, Callable[[], Any]] = {
+        "create": lambda: fenced.create(CONFIG_MAPS, obj),
+        "apply": lambda: fenced.apply(CONFIG_MAPS, obj, manager="m"),
+        "patch": lambda: fenced.patch(CONFIG_MAPS, "x", {"data": {"a": "b"}}, namespace=NAMESPACE),
+        "delete": lambda: fenced.delete(CONFIG_MAPS, "x", namespace=NAMESPACE),
+    }
+    api.put(CONFIG_MAPS, obj)
+    open_ = False
+    before = len(api.calls)
+    with pytest.raises(LostLeadError):
+        await calls[verb]()
+    assert api.calls[before:] == []
+    assert await fenced.get(CONFIG_MAPS, "x", namespace=NAMESPACE) is not None
+    assert (await fenced.list(CONFIG_MAPS)).items
+    open_ = True
+    if verb == "create":
+        await calls["delete"]()
+    await calls[verb]()
+    assert api.calls[-1] == (verb, "configmaps", "" if verb == "list" else "x")

@@ -6,8 +6,9 @@ from kgpu.base.decision import Decision, Severity
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES
-from kgpu.operator.model import Plan
+from kgpu.operator.model import Object, Plan
 from tests.operator.run.support import (
+    STATE,
     Meddled,
     Wish,
     cluster,
@@ -253,10 +254,36 @@ async def test_a_decision_is_told_once_and_counted_when_it_comes_back() -> None:
         assert event["count"] == 3, "another operator counts on"
 
 
+async def test_a_daemon_set_whose_pods_are_refused_is_touched_now_and_then_until_they_are_there() -> None:
+    api = cluster()
+    metadata = {"name": "agents", "namespace": NAMESPACE, "labels": dict(STATE)}
+    wanted: Object = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {}}
+    wish = Wish(wanted, retry=frozenset({"agents"}))
+    async with running(api, planner=wish, settle_first=False) as run:
+
+        async def touched() -> str:
+            found = await api.get(kinds.DAEMON_SETS, "agents", namespace=NAMESPACE)
+            assert found is not None
+            return str(found["metadata"].get("annotations", {}).get(names.RETRIED_ANNOTATION, ""))
+
+        await run.clock.advance(5)
+        assert await touched() == ""
+        since = len(api.calls)
+        await run.clock.advance(61)
+        assert 3 <= writes(api, since)["daemonsets", "agents"] <= 5
+        assert await touched()
+        wish.want(run, Plan(objects=(wanted,)))
+        await run.settled()
+        since = len(api.calls)
+        await run.clock.advance(120)
+        assert writes(api, since) == {}
+
+
 async def test_kinds_that_come_later_are_followed_and_those_that_go_are_let_go() -> None:
     api = cluster(policy=False)
     api.served, api.unserved = set(), {kinds.CLUSTER_POLICIES, kinds.NVIDIA_DRIVERS}
-    async with running(api) as run:
+    async with running(api, settle_first=False) as run:
+        await run.clock.advance(60)
         assert writes(api) == {}
         api.unserved = set()
         api.served = {kinds.CLUSTER_POLICIES}

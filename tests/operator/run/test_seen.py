@@ -118,7 +118,27 @@ def test_failures_are_of_daemon_sets_that_miss_pods() -> None:
         "short": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 1}},
         "full": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 2}},
     }
-    assert seen.failures(sets, events) == {"short": "quota"}
+    assert seen.failures(sets, events, {"short": "1"}) == {"short": "quota"}
+
+
+def test_what_kept_pods_away_is_over_when_one_was_made_later() -> None:
+    said = 'Error creating: pods "short-x7k2p" is forbidden: exceeded quota: q'
+    about = {"involvedObject": {"kind": "DaemonSet", "name": "short"}, "message": said}
+    events = [seen.warning({**about, "lastTimestamp": "2026-01-01T00:00:05Z"})]
+    sets = {"short": {"metadata": {}, "status": {"desiredNumberScheduled": 2, "currentNumberScheduled": 1}}}
+    found = [seen.failures(sets, events, {"short": f"2026-01-01T00:00:0{second}Z"}) for second in (4, 6)]
+    assert found == [{"short": "exceeded quota: q"}, {}]
+
+
+def test_where_pods_of_daemon_sets_are() -> None:
+    def pod(name: str, node: str, owner: str, at: str) -> Object:
+        owners = [{"kind": "DaemonSet", "name": owner, "controller": True}] if owner else []
+        metadata = {"name": name, "ownerReferences": owners, "creationTimestamp": at}
+        return seen.pod({"metadata": metadata, "spec": {"nodeName": node}})
+
+    pods = [pod("a", "n1", "one", "2"), pod("b", "n2", "one", "1"), pod("c", "n1", "two", "3"), pod("d", "n1", "", "4")]
+    assert seen.places(pods) == {"one": frozenset({"n1", "n2"}), "two": frozenset({"n1"})}
+    assert seen.newest(pods) == {"one": "2", "two": "3"}
 
 
 JSON = st.recursive(

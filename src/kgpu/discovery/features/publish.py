@@ -14,8 +14,11 @@ from kgpu.base.errors import KubeError
 from kgpu.formats import names
 from kgpu.kube.port import NODES, KubeApi, Object
 
-# What a node feature discovery writes on every node; a single key that somebody has set by hand is no discovery.
+# What a node feature discovery writes on every node, and how many of these make one: a label that somebody has set by
+# hand does not.
 TELLTALES: Final = tuple(names.NFD_PREFIX + part for part in ("kernel-version.", "system-os_release.", "cpu-model."))
+
+ENOUGH: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,9 @@ def seen_on(node: Object, *, manager: str) -> Seen:
             mine.add(key)
         elif key.startswith(names.NFD_PREFIX):
             others[key] = owner
-    telltale = next((owner for key, owner in sorted(others.items()) if key.startswith(TELLTALES)), "")
+    telling = {key: owner for key, owner in sorted(others.items()) if key.startswith(TELLTALES) and key in labels}
+    kinds = sum(any(key.startswith(prefix) for key in telling) for prefix in TELLTALES)
+    telltale = next(iter(telling.values())) if kinds >= ENOUGH else ""
     if any(key.endswith(names.NFD_TRACKING_ANNOTATION) for key in metadata.get("annotations") or {}):
         telltale = telltale or "node feature discovery"
     return Seen(

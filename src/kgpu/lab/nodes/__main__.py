@@ -18,11 +18,11 @@ from kgpu.lab.nodes import apiserver
 
 async def serve(arguments: argparse.Namespace) -> None:
     """Host the nodes until SIGTERM or SIGINT."""
+    from kgpu.kube.client import connect
     from kgpu.lab.nodes.host import NodeHost
-    from kgpu.lab.nodes.wire import connect
 
     kubeconfig, folder = Path(arguments.kubeconfig), Path(arguments.dir)
-    api = connect(kubeconfig)
+    api = connect(str(kubeconfig))
     server = apiserver.read(kubeconfig)
     host = NodeHost(
         folder, api, kubeconfig, address=arguments.address, ca=server.ca, mode=arguments.containers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -50,10 +51,16 @@ class Addresses:
         self._used.discard(address)
 
 
-def loopback(pod_address: str) -> str:
-    """The address of this machine under which a pod's program is reached: 10.A.B.C is 127.A.B.C."""
-    first, _, rest = pod_address.partition(".")
-    return f"127.{rest}" if first == "10" else pod_address
+def loopback(pod_address: str, nodes: Path) -> str:
+    """The address of this machine under which a pod's program is reached: 10.A.B.C is 127.D.B.C.
+
+    D follows from A and from the folder of the lab's nodes, so that labs beside each other hardly ever meet.
+    """
+    parts = pod_address.split(".")
+    if parts[0] != "10":
+        return pod_address
+    own = hashlib.sha256(bytes(nodes)).digest()[0]
+    return ".".join(("127", str(1 + (own + int(parts[1])) % 250), *parts[2:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,10 @@ class NodeContext:
     service_env: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], float] = time.time
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
+
+    def loopback(self, pod_address: str) -> str:
+        """``loopback`` in this node's lab."""
+        return loopback(pod_address, self.folder.parent)
 
     async def objects(self, namespace: str, refs: set[Ref]) -> dict[Ref, Object | None]:
         """The ConfigMaps and Secrets; None for those that are not there. Raises KubeError."""

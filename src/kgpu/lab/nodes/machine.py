@@ -44,7 +44,7 @@ class Machine:
 
     def find(self, path: str) -> Path:
         """Where a path of the node's host is: in the folder of its own, in its ``/``, or else on this machine."""
-        clean = posixpath.normpath(path)
+        clean = posixpath.normpath("/" + path.lstrip("/"))  # two slashes at the beginning would stay
         inside = clean
         while inside != "/":
             if inside in self.places:

@@ -20,6 +20,7 @@ from kgpu.formats.cdi import Mount
 from kgpu.formats.names import (
     CDI_DIR,
     ENV_HOST_ROOT,
+    ENV_WAIT_FOR_VALIDATION,
     HOST_ROOT,
     IMAGE_REPOSITORY,
     KUBELET_DEVICE_PLUGIN_DIR,
@@ -40,7 +41,7 @@ PLACES: Final = (
     (KUBELET_DEVICE_PLUGIN_DIR, "KUBELET_SOCKET", "kubelet.sock"),
     (CDI_DIR, "CDI_DIR", ""),
     (STATE_DIR, "STATE_DIR", ""),
-    ("/run/nvidia", "WAIT_FOR_VALIDATION", "validations"),
+    ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
 )
 # Variables of addresses to listen on that a process has without being told, and its ports.
 ADDRESSES: Final = (("METRICS_BIND_ADDRESS", 8080), ("HEALTH_PROBE_BIND_ADDRESS", 8081))
@@ -66,7 +67,7 @@ def command(
 ) -> Command:
     """The container's command as it can run beside others; ``kubeconfig`` is where ``connection`` is written."""
     seen = {mount.container_path: mount.host_path for mount in mounts}
-    told = {name: os.path.join(seen[path], part) for path, name, part in PLACES if path in seen}
+    told = {name: str(Path(seen[path], part)) for path, name, part in PLACES if path in seen}
     if TOKENS in seen:
         told["KUBECONFIG"] = str(kubeconfig)
     listening = {name: f"{address}:{port}" for name, port in ADDRESSES if name not in env}

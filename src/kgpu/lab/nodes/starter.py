@@ -20,7 +20,7 @@ from kgpu.formats.names import CDI_ANNOTATION_PREFIX
 from kgpu.kube.port import Object
 from kgpu.lab import samples
 from kgpu.lab.nodes import environment, own, volumes
-from kgpu.lab.nodes.context import TOKEN_S, NodeContext, loopback
+from kgpu.lab.nodes.context import TOKEN_S, NodeContext
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
 from kgpu.lab.nodes.podstate import Container, PodState
 from kgpu.lab.nodes.runtime import Running, StandIn, Start, StartError
@@ -130,7 +130,7 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         raise StartTroubleError(CREATE_ERROR, text) from error
     places = await make_volumes(node, state, facts)
     config = node.machine.applied(config)
-    config = replace(config, env={**config.env, "KGPU_LAB_POD_ADDRESS": loopback(state.pod_ip)})
+    config = replace(config, env={**config.env, "KGPU_LAB_POD_ADDRESS": node.loopback(state.pod_ip)})
     try:
         mounts = volumes.mounts(spec, places)
     except (volumes.VolumeError, OSError) as error:
@@ -139,7 +139,9 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
     folder = folder_of(node, container_id)
     if sample is own.SAMPLE:
         kubeconfig = folder / "kubeconfig"
-        run = own.command(tuple(args), config.env, mounts=mounts, address=loopback(state.pod_ip), kubeconfig=kubeconfig)
+        run = own.command(
+            tuple(args), config.env, mounts=mounts, address=node.loopback(state.pod_ip), kubeconfig=kubeconfig
+        )
         args, config = list(run.args), replace(config, env=run.env)
         folder.mkdir(parents=True, exist_ok=True)
         own.write_connection(kubeconfig, mounts, config.env)

@@ -18,7 +18,7 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.port import Object
 from kgpu.lab.nodes import images, leftovers, plan, podstatus, probes, starter
 from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
-from kgpu.lab.nodes.context import NodeContext, loopback
+from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.podstate import (
     CRASH_LOOP,
     Container,
@@ -283,7 +283,7 @@ class PodWorker:
             if counter.take(ok):
                 self._verdict(one, running, probe, ok)
 
-        address = loopback(self.state.pod_ip)
+        address = self.node.loopback(self.state.pod_ip)
         task = asyncio.create_task(probes.run(probe, one.spec, running, address, told))
         self._probes.setdefault(one.name, []).append(task)
 

@@ -1,4 +1,4 @@
-"""The agent layout: the DaemonSet ``kgpu-agent`` on every Linux node, and the ConfigMap that tells it what to do.
+"""The agent layout: the DaemonSet ``kgpu-agent`` on every Linux node; and the ConfigMap that tells agents what to do.
 
 Everything that differs per policy is in the ConfigMap, which the agents follow through the API server; so the pods
 restart only for a new image, other paths on the host, or pod settings of ``spec.daemonsets``. The ServiceAccount and
@@ -22,10 +22,15 @@ CONTAINER: Final = "agent"
 
 # Measured: an agent with all roles on a node with 8 GPUs, and room for the driver's library to grow.
 RESOURCES: Final[Object] = {"requests": {"cpu": "20m", "memory": "80Mi"}, "limits": {"memory": "256Mi"}}
+STARTUP_SECONDS: Final = 120
+"""Until a process that does not answer is started again: a machine can be slow."""
+
+# The validator's CUDA programs take 100 to 200 MB each, and two run at a time.
+CUDA_RESOURCES: Final[Object] = {**RESOURCES, "limits": {"memory": "1Gi"}}
 
 
 def settings(scene: Scene) -> list[Object]:
-    """The ConfigMap: before the pods that look for it, and also when no new pods can be made from the policy."""
+    """The ConfigMap, in both layouts: before the pods that look for it, and also when no new pods can be made."""
     config = agent_config(scene.policy, scene.settings, scene.observed)
     return [
         scene.made(
@@ -56,10 +61,11 @@ def _daemon_set(scene: Scene) -> Object:
             agent_container(
                 scene,
                 name=CONTAINER,
-                args=["--auto"],
+                args=[],
                 env=[],
                 mounts=mounts,
                 readiness="/healthz",
+                resources=CUDA_RESOURCES,
             )
         ],
         "volumes": volumes,
@@ -83,15 +89,22 @@ def _daemon_set(scene: Scene) -> Object:
 
 
 def agent_container(
-    scene: Scene, *, name: str, args: list[str], env: list[Object], mounts: list[Object], readiness: str
+    scene: Scene,
+    *,
+    name: str,
+    args: list[str],
+    env: list[Object],
+    mounts: list[Object],
+    readiness: str,
+    resources: Object,
 ) -> Object:
-    """A container of kgpu's own image that runs ``kgpu agent``."""
+    """A container of kgpu's own image that runs ``kgpu agent --auto``."""
     port = names.AGENT_HEALTH_PORT
     return {
         "name": name,
         "image": scene.settings.image,
         "imagePullPolicy": scene.settings.image_pull_policy,
-        "args": ["agent", *args, "--health-address", f":{port}"],
+        "args": ["agent", "--auto", "--health-address", f":{port}", *args],
         "env": [
             field_env("NODE_NAME", "spec.nodeName"),
             field_env("NAMESPACE", "metadata.namespace"),
@@ -100,9 +113,13 @@ def agent_container(
             *env,
         ],
         "ports": [{"name": "health", "containerPort": port, "protocol": "TCP"}],
+        # Not before the process can listen: a probe that is refused is a Warning for everybody who looks.
+        "startupProbe": _probe("/healthz", period=1, failures=STARTUP_SECONDS) | {"initialDelaySeconds": 2},
         "livenessProbe": _probe("/healthz", period=20, failures=3),
         "readinessProbe": _probe(readiness, period=5, failures=3),
-        "resources": RESOURCES,
+        "resources": resources,
+        # What ended it, such as a wrong argument, is then in the pod's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {"privileged": True},
         "volumeMounts": mounts,
     }

@@ -7,7 +7,7 @@ from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.kube.port import NODE_FEATURES
-from kgpu.operator.model import Observed, Policy, Settings
+from kgpu.operator.model import Layout, Observed, Policy, Settings
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import Scene, has_kind
 from kgpu.operator.objects.enabled import is_enabled
@@ -18,6 +18,9 @@ from kgpu.operator.tables import OPERANDS
 def agent_config(policy: Policy, settings: Settings, observed: Observed) -> AgentConfig:
     """One document for all nodes; never raises: with a path that can't be used, which ``render`` tells, the pods that
     run keep what they have.
+
+    Operands in pods of their own have environment and arguments in their containers, as with the replaced operator, and
+    therefore not here: a change is one rollout by the policy's strategy, and nothing is said twice.
     """
     scene = Scene(policy, settings, observed)
     try:
@@ -25,13 +28,14 @@ def agent_config(policy: Policy, settings: Settings, observed: Observed) -> Agen
     except ConfigError:
         paths = _live_paths(observed)
     config = policy.spec.device_plugin.config
+    here = settings.layout is Layout.AGENT
     return AgentConfig(
         roles={
             operand.role: RoleConfig(
                 enabled=is_enabled(operand, policy, settings, observed),
                 label=f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}" if operand.deploy else "",
-                env=role_env(operand.role, scene),
-                args=role_args(operand.role, policy),
+                env=role_env(operand.role, scene) if here else {},
+                args=role_args(operand.role, policy) if here else (),
             )
             for operand in OPERANDS
             if operand.role
@@ -51,8 +55,9 @@ def uses_node_features(observed: Observed) -> bool:
 
 
 def _live_paths(observed: Observed) -> shape.Paths:
-    """What the live DaemonSet has mounted; the usual paths without one."""
-    live = mapping(observed.daemon_sets.get(names.AGENT_DAEMON_SET))
+    """What a live DaemonSet has mounted; the usual paths without one."""
+    ours = (names.AGENT_DAEMON_SET, *(operand.daemon_set for operand in OPERANDS if operand.role))
+    live = mapping(next(filter(None, map(observed.daemon_sets.get, ours)), {}))
     spec = mapping(mapping(mapping(live.get("spec")).get("template")).get("spec"))
     found = {
         text(mapping(volume).get("name")): text(mapping(mapping(volume).get("hostPath")).get("path"))

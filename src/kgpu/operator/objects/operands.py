@@ -1,13 +1,15 @@
 """The operands layout: one DaemonSet per operand under the replaced operator's names, all with kgpu's image.
 
-Pods start at once and wait inside for what they need, so that their logs and readiness say what it is; the device
-plugin waits for the validator's files. They open the driver by the host's folders and never through a container
-runtime: no ``runtimeClassName``, hence no pod that can't start because a runtime is not set up yet.
+Each runs ``kgpu agent --auto`` for its role alone: it takes the same orders and chooses the same driver root as the
+whole agent, and reports in an annotation of its own. Pods start at once and wait inside for what they need, so that
+their logs and readiness say what it is; the device plugin waits for the validator's files. They open the driver by the
+host's folders and never through a container runtime: no ``runtimeClassName``, hence no pod that can't start because a
+runtime is not set up yet.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.decision import Decision, Severity
@@ -15,8 +17,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.common import Component, Container
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects import images, shape
-from kgpu.operator.objects.agent import RESOURCES, agent_container, host_access
-from kgpu.operator.objects.agent_settings import uses_node_features
+from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, agent_container, host_access
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import role_args, role_env, section
@@ -26,17 +27,17 @@ from kgpu.operator.tables import BY_ROLE, Operand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """What differs per role: the container's name as users know it, flags, volumes and mounts, a port.
+    """What differs per role: the container's name as users know it, volumes and mounts, environment, a port.
 
     ``volumes`` are names of ``host_access``; ``labels`` are further labels of pods that live selectors have.
     """
 
     container: str
     volumes: tuple[str, ...]
-    flags: tuple[str, ...] = ()
-    configs: bool = False
+    env: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     port: tuple[str, int] | None = None
+    resources: Object = field(default_factory=lambda: RESOURCES)
 
 
 _DRIVER: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state")
@@ -48,17 +49,16 @@ PODS: Final = {
         container="nvidia-operator-validator",
         volumes=(*_DRIVER, "cdi"),
         labels=((names.PART_OF_LABEL, "gpu-operator"),),
+        resources=CUDA_RESOURCES,
     ),
     "deviceplugin": Pod(
         container="nvidia-device-plugin",
         volumes=(*_DRIVER, "device-plugins", "pod-resources", "cdi"),
-        flags=("--wait-for-validation", names.VALIDATIONS_DIR),
-        configs=True,
+        env=((names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
     "labels": Pod(
         container="gpu-feature-discovery",
         volumes=_DRIVER,
-        configs=True,
         labels=((names.PART_OF_LABEL, "nvidia-gpu"),),
     ),
     "node-status": Pod(
@@ -91,17 +91,13 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
     container = agent_container(
         scene,
         name=pod.container,
-        args=["--roles", operand.role, *pod.flags, *role_args(operand.role, policy)],
-        env=env_list(
-            _surroundings(scene, operand.role)
-            | (_configs(scene) if pod.configs else {})
-            | role_env(operand.role, scene)
-        ),
+        args=["--roles", operand.role, *role_args(operand.role, policy)],
+        env=env_list(dict(pod.env) | _surroundings(scene, operand.role) | role_env(operand.role, scene)),
         mounts=[one for one in mounts if one["name"] in pod.volumes],
         readiness="/readyz",
+        resources=builtins(told.resources) if told and told.resources else pod.resources,
     )
     secrets = dict.fromkeys(scene.settings.image_pull_secrets)
-    container["resources"] = builtins(told.resources) if told and told.resources else RESOURCES
     if told is not None and images.is_own(told):
         container["image"] = images.policy_image(operand.section, told, "", {})
         container["imagePullPolicy"] = told.image_pull_policy or "IfNotPresent"
@@ -141,29 +137,10 @@ def _selector(operand: Operand) -> dict[str, str]:
 
 
 def _surroundings(scene: Scene, role: str) -> dict[str, str]:
-    """What a pod has to know of its place: where the driver is, what else runs."""
-    paths = shape.paths(scene.policy)
-    found = {"DRIVER_INSTALL_DIR": paths.driver_install_dir}
-    if role != "features":
-        told = scene.policy.spec.driver
-        installed = told.enabled is not False or paths.driver_install_dir != names.DRIVER_INSTALL_DIR
-        found["NVIDIA_DRIVER_ROOT"] = paths.driver_install_dir if installed else paths.root_fs
-        found["DRIVER_ROOT_CTR_PATH"] = paths.driver_install_dir if installed else names.HOST_ROOT
-    if role == "labels":
-        found["LABELS_SINK"] = "nodefeature" if uses_node_features(scene.observed) else "node"
-    if role == "validator":
-        toolkit = is_enabled(BY_ROLE["toolkit"], scene.policy, scene.settings, scene.observed)
-        found[names.ENV_TOOLKIT] = str(toolkit).lower()
-    return found
-
-
-def _configs(scene: Scene) -> dict[str, str]:
-    """The device plugin's configurations by name, as the replaced config manager got them."""
-    config = scene.policy.spec.device_plugin.config
-    if not config.name:
+    """What a pod has to know of its neighbours."""
+    if role != "validator" or is_enabled(BY_ROLE["toolkit"], scene.policy, scene.settings, scene.observed):
         return {}
-    found = {"CONFIG_MAP": f"{scene.settings.namespace}/{config.name}", "FALLBACK_STRATEGIES": "empty"}
-    return found | ({"DEFAULT_CONFIG": config.default} if config.default else {})
+    return {names.ENV_KGPU_TOOLKIT: "false"}
 
 
 def ignored_image(scene: Scene, operand: Operand) -> Decision | None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Owner, Scene
+from kgpu.operator.tables import BY_ROLE
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
@@ -17,11 +18,13 @@ def rule(group: str, resources: str, verbs: str) -> Object:
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
 
-NODES_READ: Final = rule("", "nodes", "get list watch")
-NODES_LABEL: Final = rule("", "nodes", "get list watch patch")
+# Labels, and what a process says of itself.
+NODES: Final = rule("", "nodes", "get list watch patch")
 NODE_STATUS: Final = rule("", "nodes/status", "patch")
 EVENTS: Final = rule("", "events", "get create patch")
-CONFIGS: Final = rule("", "configmaps", "get list watch")
+CONFIGS: Final = rule("", "configmaps", "list watch")
+# Its own, the owner of the node's features.
+PODS_READ: Final = rule("", "pods", "get")
 NODE_FEATURES: Final = rule("nfd.k8s-sigs.io", "nodefeatures", "get create patch delete")
 
 DRIVER_MANAGER_RULES: Final = (
@@ -31,21 +34,10 @@ DRIVER_MANAGER_RULES: Final = (
     rule("apps", "daemonsets", "get"),
 )
 
-CLUSTER_RULES: Final = {
-    "features": (NODES_LABEL, EVENTS),
-    "toolkit": (NODES_READ, EVENTS),
-    "validator": (NODES_READ, NODE_STATUS, EVENTS),
-    "deviceplugin": (NODES_READ, EVENTS),
-    "labels": (NODES_LABEL, EVENTS),
-    "node-status": (NODES_READ,),
-}
+CLUSTER_RULES: Final = dict.fromkeys(BY_ROLE, (NODES, EVENTS)) | {"validator": (NODES, NODE_STATUS, EVENTS)}
 """By role, for all namespaces. Events about Nodes are in the namespace ``default``."""
 
-NAMESPACE_RULES: Final = {
-    "features": (NODE_FEATURES,),
-    "deviceplugin": (CONFIGS,),
-    "labels": (CONFIGS, NODE_FEATURES),
-}
+NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,)) | {"labels": (CONFIGS, PODS_READ, NODE_FEATURES)}
 """By role, for the operator's namespace."""
 
 

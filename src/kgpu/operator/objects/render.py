@@ -44,8 +44,8 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
     yield "namespace", "", partial(namespace, scene)
     yield "pre-requisites", runtime_classes.STATE, partial(runtime_classes.objects, scene)
     yield "operator-metrics", monitoring.STATE, partial(monitoring.operator_objects, scene)
+    yield AGENT, agent.STATE, partial(agent.settings, scene)
     if settings.layout is Layout.AGENT:
-        yield AGENT, agent.STATE, partial(agent.settings, scene)
         yield AGENT, agent.STATE, partial(agent.objects, scene)
     for operand in OPERANDS:
         if not is_enabled(operand, policy, settings, observed):

@@ -116,16 +116,24 @@ def paths(policy: Policy) -> Paths:
     )
 
 
-# Mounting a host's folder there would take the container's own programs or files away.
+# Mounting a host's folder there would take the container's own programs or files away, or what it needs of the host.
 _TAKEN: Final = frozenset(
-    {"/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr", "/var"}
+    {
+        *("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr"),
+        *("/var", "/var/lib", "/var/run", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local", "/usr/sbin"),
+        *("/usr/local/bin", "/usr/local/lib", "/opt/kgpu", names.HOST_ROOT, names.STATE_DIR),
+        *(names.CDI_DIR, names.VALIDATIONS_DIR, names.KUBELET_DEVICE_PLUGIN_DIR.rstrip("/")),
+        *(f"{names.KUBELET_ROOT}/pod-resources", "/var/run/secrets", "/run/secrets"),
+    }
 )
+# Below these nothing of a host's may be mounted at all.
+_CLOSED: Final = (f"{names.HOST_ROOT}/", "/dev/", "/opt/kgpu/", "/proc/", "/run/secrets/", "/sys/", "/var/run/secrets/")
 
 
 def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> str:
     clean = re.sub("^//", "/", posixpath.normpath(path))
     good = path.startswith("/") and ".." not in path.split("/") and not set(path) & set(":\0\n")
-    if not good or (clean in _TAKEN and not root_allowed):
+    if not good or ((clean in _TAKEN or clean.startswith(_CLOSED)) and not root_allowed):
         raise ConfigError(
             f'hostPaths.{key} is "{path}"',
             f'an absolute path on the host without "..", for example {example}',

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from kgpu.formats.names import NVIDIA_DOMAIN
 from kgpu.validator.model import Check, CheckResult, Status, Trouble, failed, waiting
+
+NOTHING: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +29,10 @@ class NodeSource(Protocol):
         ...
 
 
-def judge(facts: NodeFacts, *, usable: int) -> CheckResult:
-    """``usable`` is the number of devices that passed CUDA."""
+def judge(facts: NodeFacts, *, usable: int, offered: Mapping[str, int] = NOTHING) -> CheckResult:
+    """``usable`` is the number of devices that passed CUDA; ``offered`` how many healthy ones the device plugin offers
+    by resource, empty when that is not known. Resources of nvidia.com that others offer are none of its business.
+    """
     shown = {name: count for name, count in facts.capacity.items() if name.startswith(f"{NVIDIA_DOMAIN}/") and count}
     evidence = tuple(f"{name}: {facts.allocatable.get(name, 0)} of {count}" for name, count in sorted(shown.items()))
     if not shown:
@@ -47,6 +51,21 @@ def judge(facts: NodeFacts, *, usable: int) -> CheckResult:
                 what=f"the Node has {', '.join(sorted(shown))}, but none of it is allocatable",
                 expected=f"devices for the {usable} that passed CUDA",
                 todo="the plugin calls them unhealthy, or it has gone: see its log and the Node's Events",
+            ),
+            evidence=evidence,
+        )
+    other = [
+        f"{name}: {facts.allocatable.get(name, 0)} of {count}"
+        for name, count in sorted(offered.items())
+        if facts.allocatable.get(name, 0) != count
+    ]
+    if other:
+        return waiting(
+            Check.PLUGIN,
+            Trouble(
+                what=f"the Node does not show what the device plugin offers ({', '.join(other)} allocatable)",
+                expected="in the Node's allocatable what the plugin offers, some 10 s after it has changed",
+                todo="see the log of the node's kubelet (`journalctl -u kubelet`); restart the kubelet if it is stuck",
             ),
             evidence=evidence,
         )

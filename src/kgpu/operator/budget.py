@@ -1,0 +1,106 @@
+"""Which decision is told next as an Event: a budget for all together and one per subject, so that one node that has a
+new reason every second does not keep the others from being heard. What does not fit is counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.base.clock import Clock
+from kgpu.base.decision import Decision
+
+BURST: Final = 25
+REFILL: Final = 2.0  # seconds per further Event
+SUBJECT_BURST: Final = 10
+SUBJECT_REFILL: Final = 30.0
+SUBJECT_QUEUE: Final = 30
+QUEUE: Final = 2000
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Tokens that come back with time."""
+
+    most: float
+    refill: float
+    at: float
+    tokens: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.most
+
+    def wait(self, now: float) -> float:
+        """Seconds until there is a token; 0 when there is one."""
+        self.tokens = min(self.most, self.tokens + (now - self.at) / self.refill)
+        self.at = now
+        return 0.0 if self.tokens >= 1 - 1e-9 else (1 - self.tokens) * self.refill
+
+    def take(self) -> None:
+        self.tokens -= 1
+
+    @property
+    def full(self) -> bool:
+        return self.tokens >= self.most
+
+
+class Budget:
+    """Decisions that wait, by subject; subjects take turns."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._all = Bucket(BURST, REFILL, clock.monotonic())
+        self._subjects: dict[str, Bucket] = {}
+        self._waiting: dict[str, deque[Decision]] = {}  # in the order of their turns
+        self._count = 0
+        self.dropped = 0
+        """How many decisions were never told."""
+
+    def add(self, decision: Decision) -> None:
+        """Let it wait; where too many wait already, the oldest of its subject is given up, or it is."""
+        mine = self._waiting.get(decision.subject)
+        if mine is not None and len(mine) >= SUBJECT_QUEUE:
+            mine.popleft()
+            self._count -= 1
+            self.dropped += 1
+        elif self._count >= QUEUE:
+            self.dropped += 1
+            return
+        self._waiting.setdefault(decision.subject, deque()).append(decision)
+        self._count += 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def next(self) -> tuple[Decision | None, float]:
+        """Whose turn it is, which has been paid for then; or None and the seconds to wait."""
+        now = self._clock.monotonic()
+        wait = self._all.wait(now)
+        if wait or not self._waiting:
+            return None, wait
+        waits = []
+        for subject, queue in self._waiting.items():
+            bucket = self._subjects.get(subject) or Bucket(SUBJECT_BURST, SUBJECT_REFILL, now)
+            wait = bucket.wait(now)
+            if wait:
+                waits.append(wait)
+                continue
+            self._subjects[subject] = bucket
+            self._all.take()
+            bucket.take()
+            decision = queue.popleft()
+            self._count -= 1
+            del self._waiting[subject]
+            if queue:
+                self._waiting[subject] = queue  # its next turn is after all others'
+            self._forget(now)
+            return decision, 0.0
+        return None, min(waits)
+
+    def _forget(self, now: float) -> None:
+        """A subject that could begin anew needs no bucket."""
+        if len(self._subjects) > QUEUE:
+            for bucket in self._subjects.values():
+                bucket.wait(now)
+            self._subjects = {subject: one for subject, one in self._subjects.items() if not one.full}

@@ -1,0 +1,137 @@
+"""When kgpu leaves a node: what it wrote goes, nothing else, and a policy made anew in between loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from kgpu.agent.roles import Role
+from kgpu.formats import names
+from kgpu.formats.agent_config import AgentConfig, RoleConfig
+
+from .support_auto import BOTH, eventually, hosted, state
+
+
+async def test_leaving_takes_away_what_kgpu_wrote_and_nothing_else(cluster, tmp_path):
+    config = AgentConfig(roles={"features": RoleConfig(), "labels": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    mine, other = tmp_path / "cdi/mine.json", tmp_path / "cdi/other.json"
+    mine.parent.mkdir()
+    mine.write_text("kgpu's")
+    other.write_text("somebody's")
+    cluster.label(team="a")
+    async with hosted(cluster, tmp_path) as agent:
+        agent._files.wrote(mine)
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels and (tmp_path / "state/agent.json").exists())
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+        assert state(cluster, "features") == ("left", "")
+        assert set(cluster.labels) == {names.LABEL_DEPLOY_PREFIX + "team"}
+        assert (mine.exists(), other.exists()) == (False, True)
+        assert list((tmp_path / "state").iterdir()) == []
+        cluster.tell(config)
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
+
+
+async def test_leaving_waits_for_an_api_server_that_refuses(cluster, tmp_path):
+    cluster.tell(AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere"))
+    async with hosted(cluster, tmp_path):
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
+        cluster.api.refuse[("get", "nodes")] = 500
+        cluster.tell(AgentConfig(roles={"labels": RoleConfig()}, leaving=True, generation=9))
+        await eventually(lambda: state(cluster, "labels") == ("waiting", "Leaving"))
+        cluster.api.refuse.clear()
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+        assert names.LABEL_GPU_PRODUCT not in cluster.labels
+
+
+async def test_a_policy_made_anew_while_kgpu_leaves_loses_nothing_of_what_it_starts(cluster, started, tmp_path):
+    removing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def withdraw(_api, _options) -> None:
+        started.log.append("withdraw")
+        removing.set()
+        await go_on.wait()
+        started.log.append("withdrawn")
+
+    config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path, (Role("one", started.role("one"), withdraw=withdraw),)) as agent:
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await asyncio.wait_for(removing.wait(), 20)
+        cluster.tell(config)
+        await eventually(lambda: agent.wanted["one"].run)
+        assert started.log == ["+one", "-one", "withdraw"]
+        go_on.set()
+        await eventually(lambda: started.log[-1] == "+one")
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+    assert started.log == ["+one", "-one", "withdraw", "withdrawn", "+one", "-one"]
+
+
+async def test_a_policy_made_anew_while_roles_end_is_not_left(cluster, started, tmp_path):
+    ending, go_on, removed = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(host, handle) -> None:
+        started.log.append("+one")
+        handle.running()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await go_on.wait()
+
+    async def withdraw(_api, _options) -> None:
+        removed.append("one")
+
+    config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path, (Role("one", slow, withdraw=withdraw),)) as agent:
+        await eventually(lambda: state(cluster, "one") == ("running", ""))
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await asyncio.wait_for(ending.wait(), 20)
+        cluster.tell(config)
+        await eventually(lambda: agent.wanted["one"].run)
+        go_on.set()
+        await eventually(lambda: started.log == ["+one", "+one"])
+    assert removed == []
+
+
+async def test_leaving_is_not_remembered(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(plugin="true")
+    memory = tmp_path / "state/agent.json"
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: state(cluster, "one") == ("running", "") and memory.exists())
+        cluster.api.refuse[("get", "nodes")] = 500  # the clean-up can't go on
+        before = memory.read_text()
+        blocked = tmp_path / "blocked"
+        memory.rename(blocked)
+        cluster.tell(msgspec.structs.replace(BOTH, leaving=True))
+        await eventually(lambda: "-one" in started.log)
+        cluster.label(plugin="true", note="1")  # any news
+        await eventually(lambda: state(cluster, "one") == ("left", ""))
+    assert not memory.exists()
+    assert before == blocked.read_text()
+
+
+async def test_leaving_keeps_what_somebody_else_put_into_kgpus_folder(cluster, tmp_path):
+    config = AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    folder = tmp_path / "state"
+    (folder / "nvidia-device-plugin").mkdir(parents=True)
+    (folder / "nvidia-device-plugin/devices.json").write_text("{}")
+    (folder / ".devices.json.x1").write_text("half a file")
+    (folder / "notes.txt").write_text("somebody's")
+    (folder / "more").mkdir()
+    (folder / "more/deep").mkdir()
+    (folder / "agent.d").symlink_to(tmp_path)
+    async with hosted(cluster, tmp_path):
+        await eventually(lambda: (folder / "agent.json").exists())
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+    assert sorted(path.name for path in folder.iterdir()) == ["agent.d", "more", "notes.txt"]
+
+
+# A start while the cluster lacks something

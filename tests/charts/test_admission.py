@@ -1,0 +1,63 @@
+"""The policy that keeps an agent to its own Node: whom it is about, and when the chart has it."""
+
+from __future__ import annotations
+
+import json
+
+import kubernetes_validate
+import pytest
+from charts.conftest import NAMESPACE, Chart, Made
+
+from kgpu.formats.names import AGENT_DAEMON_SET
+from kgpu.operator.tables import BY_ROLE, OPERANDS
+
+KIND = "ValidatingAdmissionPolicy"
+NAME = "kgpu-agent-own-node"
+SERVED = ("--api-versions", f"admissionregistration.k8s.io/v1/{KIND}")
+KUBERNETES = ("--kube-version", "v1.30.0")
+
+
+def has(made: Made) -> bool:
+    assert made.has(KIND) == made.has(f"{KIND}Binding")
+    return made.has(KIND)
+
+
+def test_objects_that_kubernetes_admits(chart: Chart) -> None:
+    made = chart(words=(*SERVED, *KUBERNETES))
+    for kind in (KIND, f"{KIND}Binding"):
+        obj = made.one(kind, NAME)
+        for version in ("1.30", "1.35"):
+            kubernetes_validate.validate(obj, version, strict=True)
+    assert made.one(f"{KIND}Binding", NAME)["spec"] == {"policyName": NAME, "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize(
+    ("sets", "words", "there"),
+    [
+        ((), (*SERVED, *KUBERNETES), True),
+        ((), (*SERVED, "--kube-version", "v1.33.5-eks-1"), True),
+        ((), (*SERVED, "--kube-version", "v1.29.9"), False),
+        ((), KUBERNETES, False),
+        (("admissionPolicy.enabled=false",), (*SERVED, *KUBERNETES), False),
+    ],
+)
+def test_it_is_there_where_it_can_work(chart: Chart, sets, words, there) -> None:
+    assert has(chart(*sets, words=words)) == there
+
+
+def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart) -> None:
+    spec = chart(words=(*SERVED, *KUBERNETES)).one(KIND, NAME)["spec"]
+    (condition,) = spec["matchConditions"]
+    start, _, users = condition["expression"].partition(" in ")
+    assert start == "request.userInfo.username"
+    agents = {AGENT_DAEMON_SET, *(operand.account for operand in BY_ROLE.values())}
+    assert set(json.loads(users)) == {f"system:serviceaccount:{NAMESPACE}:{name}" for name in agents}
+    others = {"gpu-operator", *(one.account for one in OPERANDS if one.name == "driver")}
+    assert not agents & others
+
+
+def test_it_follows_the_releases_namespace(chart: Chart) -> None:
+    made = chart(words=(*SERVED, *KUBERNETES, "--namespace", "elsewhere"))
+    text = made.one(KIND, NAME)["spec"]["matchConditions"][0]["expression"]
+    assert "system:serviceaccount:elsewhere:kgpu-agent" in text
+    assert NAMESPACE not in text

@@ -1,0 +1,150 @@
+"""kgpu's own image on a simulated node: how its command is changed, and which folders stand for the host's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgpu.formats.cdi import DeviceNode, Mount
+from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, HOST_ROOT, IMAGE_REPOSITORY, KUBELET_DEVICE_PLUGIN_DIR
+from kgpu.lab.nodes import machine, own, starter
+from kgpu.lab.nodes.oci import OciConfig
+
+ADDRESS = "127.244.1.7"
+
+
+def mounts(**places: str) -> tuple[Mount, ...]:
+    return tuple(Mount(host_path=source, container_path=target) for target, source in places.items())
+
+
+def run(*args: str, env: dict[str, str] | None = None, seen: tuple[Mount, ...] = ()) -> own.Command:
+    return own.command(args, env or {}, mounts=seen, address=ADDRESS, kubeconfig=Path("/c/kubeconfig"))
+
+
+@pytest.mark.parametrize(
+    ("image", "known"),
+    [
+        (f"{IMAGE_REPOSITORY}:0.1.0", True),
+        (f"{IMAGE_REPOSITORY}@sha256:{'0' * 64}", True),
+        (IMAGE_REPOSITORY, True),
+        (f"{IMAGE_REPOSITORY}-other:1", False),
+        (f"example.com/{IMAGE_REPOSITORY}:1", False),
+    ],
+)
+def test_its_image_is_known_by_its_name_whatever_the_tag(image: str, known: bool) -> None:
+    assert own.is_own(image) is known
+    assert starter.is_process(image) is known
+
+
+def test_what_listens_everywhere_listens_on_the_pods_address() -> None:
+    found = run("agent", "--auto", "--health-address", ":8090", "--other=:1", "--time=12:30")
+    assert found.args == (
+        "agent", "--auto", "--health-address", f"{ADDRESS}:8090", f"--other={ADDRESS}:1", "--time=12:30",
+    )  # fmt: skip
+
+
+def test_ports_that_nobody_named_are_on_the_pods_address_too() -> None:
+    named = run(env={"METRICS_BIND_ADDRESS": "0"})
+    assert named.env["METRICS_BIND_ADDRESS"] == "0"
+    assert named.env["HEALTH_PROBE_BIND_ADDRESS"] == f"{ADDRESS}:8081"
+
+
+def test_mounts_are_told_as_variables() -> None:
+    seen = mounts(**{HOST_ROOT: "/n/hw", KUBELET_DEVICE_PLUGIN_DIR: "/s/dp", CDI_DIR: "/n/cdi", "/data": "/d"})
+    found = run(env={"CDI_DIR": "/elsewhere", "NODE_NAME": "n"}, seen=seen).env
+    assert found["KGPU_HOST_ROOT"] == "/n/hw"
+    assert found["KUBELET_SOCKET"] == "/s/dp/kubelet.sock"
+    assert found["CDI_DIR"] == "/n/cdi"
+    assert found["NODE_NAME"] == "n"
+    assert not {"STATE_DIR", "WAIT_FOR_VALIDATION", "KUBECONFIG"} & found.keys()
+
+
+def test_the_program_of_the_image_is_this_python() -> None:
+    assert run("kgpu", "validate").args == (sys.executable, "-m", "kgpu", "validate")
+
+
+def test_a_service_account_becomes_a_kubeconfig_whose_token_is_read_anew(tmp_path: Path) -> None:
+    seen = mounts(**{own.TOKENS: str(tmp_path)})
+    (tmp_path / "token").write_text("one")
+    (tmp_path / "ca.crt").write_text("ca")
+    own.write_connection(
+        tmp_path / "kubeconfig", seen, {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "6443"}
+    )
+    made = json.loads((tmp_path / "kubeconfig").read_text())
+    assert made["clusters"][0]["cluster"]["server"] == "https://[::1]:6443"
+    assert made["users"][0]["user"] == {"tokenFile": str(tmp_path / "token")}
+    assert run(seen=seen).env["KUBECONFIG"] == "/c/kubeconfig"
+
+
+def test_without_a_token_there_is_no_kubeconfig(tmp_path: Path) -> None:
+    own.write_connection(tmp_path / "kubeconfig", (), {})
+    assert not (tmp_path / "kubeconfig").exists()
+
+
+@pytest.fixture
+def its(tmp_path: Path) -> machine.Machine:
+    made = machine.of_node(tmp_path / "n", tmp_path / "s", gpus=True)
+    (made.root / "usr" / "lib").mkdir(parents=True)
+    (made.root / "usr" / "lib" / "libcuda.so.1").touch()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/", "n/hw"),
+        ("/usr/lib/libcuda.so.1", "n/hw/usr/lib/libcuda.so.1"),
+        (DRIVER_INSTALL_DIR, "n/hw"),
+        (f"{DRIVER_INSTALL_DIR}/usr/lib", "n/hw/usr/lib"),
+        ("/run/nvidia", "n/host/run-nvidia"),
+        ("/run/nvidia/validations/x", "n/host/run-nvidia/validations/x"),
+        ("/run//nvidia/", "n/host/run-nvidia"),
+        (f"{KUBELET_DEVICE_PLUGIN_DIR}/kubelet.sock", "s/dp/kubelet.sock"),
+        ("/var/run/cdi/a.json", "n/cdi/a.json"),
+    ],
+)
+def test_a_node_has_folders_of_its_own_for_paths_of_the_host(
+    its: machine.Machine, tmp_path: Path, path: str, found: str
+) -> None:
+    assert its.find(path) == tmp_path / found
+
+
+@pytest.mark.parametrize("path", ["/usr/lib/libc.so.6", "/data/of/somebody", "/run/nvidia-other"])
+def test_what_a_node_has_nothing_of_its_own_for_is_this_machines(its: machine.Machine, path: str) -> None:
+    assert its.find(path) == Path(path)
+
+
+@given(st.lists(st.sampled_from(["..", ".", "run", "nvidia", "driver", "usr", ""]), max_size=8))
+def test_no_path_leads_out_of_the_nodes_own_folders(words: list[str]) -> None:
+    its = machine.of_node(Path("/nowhere/n"), Path("/nowhere/n"), gpus=True)
+    found = its.find("/" + "/".join(words))
+    assert ".." not in found.parts or not found.is_relative_to("/nowhere")
+
+
+def test_devices_and_mounts_of_a_container_are_the_nodes(its: machine.Machine, tmp_path: Path) -> None:
+    (its.root / "dev").mkdir()
+    (its.root / "dev" / "nvidia0").touch()
+    config = OciConfig(
+        env={},
+        devices=(DeviceNode(path="/dev/nvidia0"), DeviceNode(path="/dev/fuse")),
+        mounts=(Mount(host_path="/usr/lib/libcuda.so.1", container_path="/x"),),
+    )
+    made = its.applied(config)
+    assert [one.host_path for one in made.devices] == [str(tmp_path / "n/hw/dev/nvidia0"), "/dev/fuse"]
+    assert made.devices[0].path == "/dev/nvidia0"
+    assert made.mounts[0].host_path == str(tmp_path / "n/hw/usr/lib/libcuda.so.1")
+
+
+def test_furnish_says_what_kind_of_machine_it_is_and_keeps_what_is_there(tmp_path: Path) -> None:
+    its = machine.of_node(tmp_path, tmp_path, gpus=False)
+    machine.furnish(its)
+    assert "24.04" in (its.root / "etc/os-release").read_text()
+    assert (its.root / "proc/sys/kernel/osrelease").read_bytes() == Path("/proc/sys/kernel/osrelease").read_bytes()
+    (its.root / "etc/os-release").write_text("ID=mine\n")
+    machine.furnish(its)
+    assert (its.root / "etc/os-release").read_text() == "ID=mine\n"
