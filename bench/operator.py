@@ -287,7 +287,10 @@ async def _real() -> AsyncIterator[Path]:
     from kgpu.lab.real.model import LabSpec
 
     _require_real_lab()
-    lab = RealLab(LabSpec(name=NAME, agent=False), progress=QuietProgress())
+    # Nobody renews the Nodes' leases, and thousands of lost Nodes would keep the API server busier than the operator
+    # does; controllers make the agents' pods at the rate that clusters have by default.
+    spec = LabSpec(name=NAME, agent=False, node_grace=3600, controller_rate=20)
+    lab = RealLab(spec, progress=QuietProgress())
     if lab.running:
         raise SkippedError(f'a lab named "{NAME}" runs here; take it down with `kgpu lab down --name {NAME}`')
     try:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from kgpu.kube.guard import guarded
 from kgpu.kube.wire import MOST_CONNECTIONS, Wire, WireError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -167,3 +168,26 @@ async def test_a_line_break_does_not_become_a_header() -> None:
         with pytest.raises(WireError, match="line break"):
             await wire.request("PATCH", "/a", {"X": "1\r\nAuthorization: root"}, b"")
         assert server.requests == []
+
+
+async def test_a_guard_is_asked_before_every_attempt() -> None:
+    allowed = True
+
+    def guard() -> None:
+        if not allowed:
+            raise RuntimeError
+
+    def answer(number: int) -> bytes | None:
+        nonlocal allowed
+        allowed = number != 2  # while the second is under way, writing is forbidden
+        return None if number == 2 else OK
+
+    async with running(answer) as (server, wire):
+        with guarded(guard):
+            await send(wire)
+            with pytest.raises(RuntimeError):
+                await send(wire)
+            assert await send(wire, "GET") == (200, b"{}"), "reading is always allowed"
+        allowed = False
+        assert await send(wire) == (200, b"{}"), "only in its block"
+        assert len(server.requests) == 4

@@ -93,6 +93,7 @@ class _Cleaner:
     async def run(self) -> None:
         """Step after step; a step that the API server does not answer is done again."""
         for step in (
+            self._only_here,
             self._stop_operator,
             self._leave,
             self._delete_objects,
@@ -117,6 +118,21 @@ class _Cleaner:
     def _tell(self, text: str) -> None:
         self.step = text
         self._say(text)
+
+    async def _only_here(self) -> None:
+        """Refuse while kgpu works in another namespace: what is on Nodes is that one's, and a fleet depends on it."""
+        listing = await self._api.list(kinds.DEPLOYMENTS, selector=_OPERATOR)
+        others = sorted(
+            f"{namespace_of(found)}/{name_of(found)}"
+            for found in listing.items
+            if namespace_of(found) != self._namespace and _is_kgpus(found)
+        )
+        if others:
+            raise KubeError(
+                f'kgpu\'s operator is in another namespace than "{self._namespace}": {", ".join(others)}',
+                "the namespace in which kgpu was installed; nothing was touched",
+                f"name that one: --namespace {others[0].partition('/')[0]}",
+            )
 
     async def _stop_operator(self) -> None:
         """Scale the operator to nothing and wait until its pods are gone: nobody may put back what goes."""
@@ -275,3 +291,9 @@ def _controller(pod: Object) -> Mapping[str, Any]:
 
 def _all_unreachable(group: BaseExceptionGroup[BaseException]) -> bool:
     return group.split(KubeUnreachableError)[1] is None
+
+
+def _is_kgpus(deployment: Object) -> bool:
+    template = mapping(mapping(deployment.get("spec")).get("template"))
+    labels = mapping(mapping(template.get("metadata")).get("labels"))
+    return labels.get(names.NAME_LABEL) == names.KGPU

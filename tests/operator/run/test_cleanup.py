@@ -313,3 +313,23 @@ def test_who_has_left(states: tuple[str, ...], left: bool) -> None:
     roles = {f"r{number}": agent_report.role(state) for number, state in enumerate(states)}
     assert has_left(agent_report.AgentReport(roles=roles)) is left
     assert not has_left(None)
+
+
+@pytest.mark.parametrize("label", [names.KGPU, "gpu-operator"])
+async def test_a_wrong_namespace_takes_nothing_from_a_fleet_that_works(label: str) -> None:
+    api = FakeApi()
+    pods = {"metadata": {"labels": {"app": "gpu-operator", names.NAME_LABEL: label}}}
+    metadata = {"name": "gpu-operator", "namespace": NAMESPACE, "labels": {"app": "gpu-operator"}}
+    await api.apply(kinds.DEPLOYMENTS, {"metadata": metadata, "spec": {"replicas": 1, "template": pods}}, manager="x")
+    node: Object = {"metadata": {"name": "n1", "labels": {names.LABEL_GPU_PRESENT: "true"}}}
+    await api.apply(NODES, node, manager=names.OPERATOR_FIELD_MANAGER)
+    cleaning = clean_up(api, "gpu-operatr", Limits(leave=0.1), say=lambda _line: None)
+    if label == names.KGPU:
+        with pytest.raises(KubeError, match=f"{NAMESPACE}/gpu-operator") as refused:
+            await cleaning
+        assert f"--namespace {NAMESPACE}" in refused.value.todo
+    else:  # somebody else's operator is no reason to leave kgpu's labels
+        await cleaning
+    left = await api.get(NODES, "n1")
+    assert left is not None
+    assert (names.LABEL_GPU_PRESENT in (left["metadata"].get("labels") or {})) is (label == names.KGPU)

@@ -141,6 +141,7 @@ async def test_who_was_stopped_begins_no_write_when_it_goes_on() -> None:
             del begun[:]
             api.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "new"}})
             assert operator._lead.leads, "it does not know yet"
+            assert operator._terms[0].labeller.pending > 100, "and has much to write"
             while operator._lead.leads:  # noqa: ASYNC110 - the same
                 await asyncio.sleep(0.01)
     finally:
@@ -148,7 +149,6 @@ async def test_who_was_stopped_begins_no_write_when_it_goes_on() -> None:
         await asyncio.gather(task, return_exceptions=True)
     late = [call for call in begun if call[0] in WRITES and call[1] != LEASES.plural]
     assert late == []
-    assert begun, "it went on, with looking"
 
 
 async def test_a_renewal_counts_from_when_it_was_sent() -> None:

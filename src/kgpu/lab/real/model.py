@@ -34,7 +34,9 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 class LabSpec:
     """What the user asked for. ``gpus`` None means as many as the profile has; ``agent`` False starts none.
 
-    ``audit``: the API server writes down what each account asks of it, in ``Paths.audit_log``.
+    ``audit``: the API server writes down what each account asks of it, in ``Paths.audit_log``. ``controller_rate``:
+    requests a second of the controller manager; Kubernetes' own default is 20. ``node_grace``: seconds without a sign
+    of life after which a Node counts as lost, None for Kubernetes' own.
     """
 
     name: str = "lab"
@@ -42,6 +44,8 @@ class LabSpec:
     gpus: int | None = None
     agent: bool = True
     audit: bool = False
+    controller_rate: int = 200
+    node_grace: int | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

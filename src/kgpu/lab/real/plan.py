@@ -153,8 +153,9 @@ def _control_plane(spec: LabSpec, paths: Paths, network: Network) -> list[Proces
                 # It may look before the API server has granted it that; failing would cost a restart.
                 "--authentication-tolerate-lookup-failure=true",
                 # Its start makes hundreds of small calls; the default limit would stretch them over seconds.
-                "--kube-api-qps=200",
-                "--kube-api-burst=400",
+                f"--kube-api-qps={spec.controller_rate}",
+                f"--kube-api-burst={2 * spec.controller_rate}",
+                *([] if spec.node_grace is None else [f"--node-monitor-grace-period={spec.node_grace}s"]),
                 "--use-service-account-credentials=true",
                 f"--service-account-private-key-file={pki}/service-account.key",
                 f"--root-ca-file={pki}/ca.crt",
