@@ -39,7 +39,9 @@ class Place:
     prefix: str
 
     def config_map(self, name: str, data: dict[str, str] | None = None, labels: dict[str, str] | None = None) -> Object:
-        metadata = {"name": f"{self.prefix}-{name}", "namespace": self.namespace, "labels": labels or {}}
+        metadata: Object = {"name": f"{self.prefix}-{name}", "namespace": self.namespace}
+        if labels:
+            metadata["labels"] = labels
         return {"metadata": metadata, "data": data or {}}
 
 

@@ -76,13 +76,13 @@ class Budget:
     def next(self) -> tuple[Decision | None, float]:
         """Whose turn it is, which has been paid for then; or None and the seconds to wait."""
         now = self._clock.monotonic()
-        wait = self._all.wait(now)
-        if wait or not self._waiting:
-            return None, wait
+        for_all = self._all.wait(now)
+        if not self._waiting:
+            return None, for_all
         waits = []
         for subject, queue in self._waiting.items():
             bucket = self._subjects.get(subject) or Bucket(SUBJECT_BURST, SUBJECT_REFILL, now)
-            wait = bucket.wait(now)
+            wait = max(for_all, bucket.wait(now))
             if wait:
                 waits.append(wait)
                 continue
