@@ -166,7 +166,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     except LabError as error:
         unavailable(error.one_line())
     folder = tmp_path_factory.mktemp("operator")
-    lab = RealLab(LabSpec(name=f"operator-{os.getpid()}", agent=False, audit=True), folder=folder / "lab", progress=progress)
+    lab = RealLab(
+        LabSpec(name=f"operator-{os.getpid()}", agent=False, audit=True), folder=folder / "lab", progress=progress
+    )
     try:
         lab.up()
         bootstrap.import_archive(lab, own_image.ensure_image(progress, programs=PROGRAMS))
