@@ -28,6 +28,7 @@ MAP: Schema = {"type": ["object", "null"]}
 LIST: Schema = {"type": ["array", "null"]}
 LABELS: Schema = {"type": ["object", "null"], "additionalProperties": {"type": "string"}}
 SCALAR: Schema = {"type": ["string", "number", "boolean", "null"]}
+AMOUNTS: Schema = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number"]}}
 
 
 def struct(**properties: Schema) -> Schema:
@@ -70,7 +71,7 @@ ADDED: dict[str, Schema] = {
         level={"enum": ["debug", "info", "warn", "warning", "error", "dpanic", "panic", "fatal"]},
         format=choice("text", "json"), timeEncoding=TEXT, develMode=SWITCH,
     ),
-    "operator.resources": MAP,
+    "operator.resources": struct(limits=AMOUNTS, requests=AMOUNTS, claims=LIST),
     "driver.nvidiaDriverCRD": struct(
         enabled=SWITCH, deployDefaultCR=SWITCH, driverType=choice("gpu", "vgpu", "vgpu-host-manager"),
         nodeSelector=LABELS,

@@ -15,7 +15,7 @@ from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODE_FEATURES, NODES
 
-from .support_auto import BOTH, LABELS_LABEL, eventually, hosted, role_config, state
+from .support_auto import BOTH, LABELS_LABEL, NODE, PLUGIN_LABEL, eventually, hosted, role_config, state
 
 
 async def test_a_label_starts_a_role_and_another_value_stops_it_and_no_other(cluster, started, roles, tmp_path):
@@ -263,6 +263,36 @@ async def test_a_role_that_the_policy_switches_off_leaves_nothing_on_the_node(cl
         await eventually(lambda: cluster.labels.get(names.NFD_KERNEL_FULL) == "6.1")
         cluster.tell(AgentConfig(roles={"features": RoleConfig(enabled=False)}))
         await eventually(lambda: names.NFD_KERNEL_FULL not in cluster.labels)
+
+
+async def test_feature_labels_that_somebody_takes_away_come_back_long_before_the_next_round(cluster, tmp_path):
+    cluster.tell(AgentConfig(roles={"features": RoleConfig()}, driver_install_dir="/nowhere"))
+    (tmp_path / "host/proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "host/proc/sys/kernel/osrelease").write_text("6.1\n")
+    async with hosted(cluster, tmp_path) as agent:
+        await eventually(lambda: agent.orders.labels.get(names.NFD_KERNEL_FULL) == "6.1")
+        await eventually(lambda: state(cluster, "features") == ("running", ""))
+        cluster.api.put(NODES, {"metadata": {"name": NODE, "labels": {}}})
+        assert names.NFD_KERNEL_FULL not in cluster.labels
+        await eventually(lambda: cluster.labels.get(names.NFD_KERNEL_FULL) == "6.1", seconds=20)
+
+
+async def test_a_role_learns_what_the_label_of_another_says(cluster, tmp_path):
+    hosts = []
+
+    async def start(host, handle) -> None:
+        hosts.append(host)
+        handle.running()
+        await asyncio.Event().wait()
+
+    cluster.tell(BOTH)
+    cluster.label(plugin="false", **{"gpu-feature-discovery": "true"})
+    async with hosted(cluster, tmp_path, (Role("one", start), Role("two", start))):
+        await eventually(lambda: hosts)
+        assert hosts[0].off("two") == ""
+        assert PLUGIN_LABEL in hosts[0].off("one")
+        cluster.label(plugin="true")
+        await eventually(lambda: hosts[0].off("one") == "")
 
 
 # Leaving

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import yaml
 from charts.conftest import CHART, Chart, Object
@@ -103,7 +106,7 @@ REFUSED = {
     "cdi.nriPluginEnabled=true,toolkit.enabled=false": "set toolkit.enabled=true",
     "devicePlugin.config.create=true": "give them in devicePlugin.config.data",
     "devicePlugin.config.create=true,devicePlugin.config.data.a=b": "set devicePlugin.config.name",
-    "devicePlugin.config.create=true,devicePlugin.config.name=x,devicePlugin.config.data.a=b,"
+    "devicePlugin.config.create=true,devicePlugin.config.name=x,devicePlugin.config.data.a=b: c,"
     "devicePlugin.config.default=c": "expected: one of: a",
     "migManager.config.create=true": "give them in migManager.config.data",
     "dcgmExporter.config.create=true,dcgmExporter.config.data.a=b": "set dcgmExporter.config.name",
@@ -114,7 +117,64 @@ REFUSED = {
     "daemonsets.updateStrategy=Never": "'/daemonsets/updateStrategy'",
     "operator.logging.level=loud": "'/operator/logging/level'",
     "image.repository=": "'/image/repository'",
+    "image.repository=reg.io/kgpu:1.0": "without tag or digest",
+    "image.tag=a b": 'image.tag is "a b"',
+    "image.digest=xyz": "sha256: and 64 hexadecimal digits",
+    "image=null": "image is empty",
+    "operator=null": "operator is empty",
+    "operator.logging=null": "operator.logging is empty",
+    "daemonsets.rollingUpdate.maxUnavailable=abc": "a number of pods such as 1",
+    "daemonsets.rollingUpdate.maxUnavailable=-1": "a number of pods such as 1",
+    "daemonsets.rollingUpdate.maxUnavailable=0%": "more than 0",
+    "driver.upgradePolicy.maxUnavailable=-5": "a number of nodes such as 1",
+    "driver.upgradePolicy.maxParallelUpgrades=-1": "'/driver/upgradePolicy/maxParallelUpgrades'",
+    "devicePlugin.config.name=My_Config": "a name in lower case",
+    "devicePlugin.config.create=true,devicePlugin.config.name=x,devicePlugin.config.data.a=words": "no YAML mapping",
+    "devicePlugin.config.create=true,devicePlugin.config.name=x,devicePlugin.config.data.a=b: [": "no YAML mapping",
+    "devicePlugin.config.create=true,devicePlugin.config.name=x,devicePlugin.config.data.a/b=c: d": 'is "a/b"',
+    "operator.resources.limits.memory=lots": "operator.resources.limits.memory is",
+    "driver.resources.requests.cpu=-1": "a quantity such as",
+    "operator.resources.limit.memory=1Gi": "did you mean operator.resources.limits?",
+    "hostPaths.driverInstallDir=run/nvidia": "an absolute path",
+    "hostPaths.kubeletRootDir=/var/../lib": "an absolute path",
+    "driver.manager.env[0].name=A=B": "driver.manager.env[0].name",
+    "validator.cuda.env[0].name=A=B": "validator.cuda.env[0].name",
+    "imagePullSecrets[0]=A_b": "imagePullSecrets[0]",
 }
+# What looks odd, and is allowed.
+TAKEN = (
+    "image.repository=localhost:5000/kgpu",
+    "image.repository=[::1]:5000/a/b_c",
+    "image.tag=1.10",
+    "hostPaths.driverInstallDir=/run/.driver/a..b/",
+    "driver.upgradePolicy.maxUnavailable=0",
+    "daemonsets.rollingUpdate.maxUnavailable=100%",
+    "operator.resources.limits.memory=1073741824",
+    "toolkit.env[0].name=with.dots-and-dashes,toolkit.env[0].value=1",
+)
+
+
+@pytest.mark.parametrize("sets", TAKEN)
+def test_what_is_allowed_is_taken(chart: Chart, sets: str) -> None:
+    assert chart(sets).objects
+
+
+def sections(values: Object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield (*path, name)
+            yield from sections(value, (*path, name))
+
+
+def test_a_section_without_values_is_refused_or_has_no_effect(chart: Chart) -> None:
+    """``cdi:`` and nothing below it takes the chart's own values away; no template may trip over that."""
+    outer = [path for path in sections(defaults()) if len(path) == 1]
+    for path in [*outer, ("operator", "logging"), ("driver", "upgradePolicy"), ("devicePlugin", "config")]:
+        values: Any = None
+        for name in reversed(path):
+            values = {name: values}
+        made = chart(values=values)
+        assert made.code == 0 or f"{'.'.join(path)} is empty" in made.error, made.error
 
 
 @pytest.mark.parametrize("sets", REFUSED)

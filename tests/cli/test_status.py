@@ -11,16 +11,19 @@ from click.testing import CliRunner
 
 from kgpu.cli import status as module
 from kgpu.cli.main import main
+from kgpu.formats import names
 from kgpu.kube.fake import FakeApi
 from kgpu.operator.model import Observed
-from kgpu.operator.overview import Overview, overview
+from kgpu.operator.overview import Operator, Overview, overview
 from tests.operator.test_breakages import library_missing, quota, taint
 from tests.operator.test_overview import cluster, written
 from tests.operator.world import SETTINGS, healthy_node, node_object, world
 
 
 def seen(observed: Observed) -> Overview:
-    return overview(written(observed), SETTINGS, operator="operator gpu-operator/gpu-operator: 1 of 1 ready")
+    return overview(
+        written(observed), SETTINGS, operator=Operator(said="operator gpu-operator/gpu-operator: 1 of 1 ready")
+    )
 
 
 def screen(observed: Observed, width: int = 140) -> str:
@@ -52,6 +55,17 @@ def test_the_worst_nodes_come_first() -> None:
 def test_a_thousand_different_nodes_still_fit_on_a_screen() -> None:
     nodes = (healthy_node(f"n{index}", gpus=1 + index % 40) for index in range(1000))
     assert len(screen(world(*nodes)).splitlines()) < 40
+
+
+def test_very_long_names_are_cut_and_still_told_apart() -> None:
+    long = [f"{'x' * 200}-{index}" for index in range(2)]
+    shown = screen(world(*(healthy_node(name, gpus=1 + index) for index, name in enumerate(long))), width=300)
+    assert [("…" + "x" * 21 + name[-2:]) in shown and name not in shown for name in long] == [True, True]
+
+
+def test_the_column_of_what_a_label_switches_off_stays() -> None:
+    shown = screen(world(healthy_node(labels={names.LABEL_DEPLOY_PREFIX + "device-plugin": "false"})))
+    assert ("plugin" in shown.splitlines()[2], "! node n1: its GPUs are not offered" in shown) == (True, True)
 
 
 def test_no_colours_where_nobody_sees_them() -> None:

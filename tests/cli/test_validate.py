@@ -51,6 +51,22 @@ def test_no_driver_is_a_result_not_an_error(tmp_path, capsys) -> None:
     assert "libcuda.so.1 not found under" in capsys.readouterr().out
 
 
+def test_what_can_not_be_checked_has_not_passed(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    words = ["validate", "--only", "plugin", "--root", str(tmp_path)]
+    assert main(["kgpu", *words]) == 3
+    assert capsys.readouterr().out.splitlines()[-1].startswith("nothing was checked")
+    assert main(["kgpu", *words, "-o", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["passed"] is False
+
+
+def test_the_replaced_programs_plugin_component_needs_a_node(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    assert main(["nvidia-validator", "-c", "plugin", "--output-dir", str(tmp_path)]) == 2
+    assert "--node-name" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_typo_is_bad_input(capsys) -> None:
     assert main(["kgpu", "validate", "--only", "cudda"]) == 2
     assert "did you mean" in capsys.readouterr().err

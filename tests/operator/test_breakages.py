@@ -71,6 +71,39 @@ def gpu_not_offered() -> Case:
     )
 
 
+def labels_taken_away() -> Case:
+    node = node_object(features=False, labels={"feature.node.kubernetes.io/kernel-version.full": "6.8"})
+    node["metadata"]["annotations"][names.ROLES_ANNOTATION] = agent_report.encode(report(gpus=0))
+    return Case(
+        observed=world(node, healthy_node("n2")),
+        condition="NodeFeaturesReady",
+        reason="GPULabelsMissing",
+        words=("n1", "8 nvidia.com/gpu", names.NFD_PCI_NVIDIA[0], "kubectl get node n1 --show-labels"),
+    )
+
+
+def value_not_allowed() -> Case:
+    spec = {**HOST_DRIVER, "daemonsets": {"rollingUpdate": {"maxUnavailable": "many"}}}
+    return Case(
+        observed=world(healthy_node(), policies=(policy(spec=spec),)),
+        condition="ToolkitReady",
+        reason="ReconcileFailed",
+        words=('maxUnavailable is "many"', 'a percentage such as "10%"', "correct it"),
+        subject="ClusterPolicy/cluster-policy",
+    )
+
+
+def folder_not_allowed() -> Case:
+    spec = {**HOST_DRIVER, "hostPaths": {"driverInstallDir": "/usr"}}
+    return Case(
+        observed=world(healthy_node(), policies=(policy(spec=spec),)),
+        condition="ToolkitReady",
+        reason="ReconcileFailed",
+        words=('hostPaths.driverInstallDir is "/usr"', "a folder of its own", "/run/nvidia/driver"),
+        subject="ClusterPolicy/cluster-policy",
+    )
+
+
 def toolkit_off() -> Case:
     why = agent_report.role("failed", "can't write /var/run/cdi: read-only file system; to do: mount it", "CannotWrite")
     return Case(
@@ -220,6 +253,9 @@ CASES = (
     library_missing,
     gpu_lost,
     gpu_not_offered,
+    labels_taken_away,
+    value_not_allowed,
+    folder_not_allowed,
     toolkit_off,
     toolkit_switched_off,
     no_config_map,

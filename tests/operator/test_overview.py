@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_report, names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, KubeRefusedError, Object
 from kgpu.operator.model import Layout, Observed
-from kgpu.operator.overview import Overview, overview
+from kgpu.operator.overview import Operator, Overview, overview
 from kgpu.operator.plan import plan
 from kgpu.operator.reading import look
 from tests.operator.test_breakages import CASES
@@ -106,8 +107,96 @@ def test_what_is_outside_of_the_support_matrix_is_a_warning() -> None:
 
 
 def test_an_operator_that_is_down_is_told() -> None:
-    found = overview(written(world(healthy_node())), SETTINGS, operator="0 of 1 ready", down=True)
+    found = overview(written(world(healthy_node())), SETTINGS, operator=Operator(said="0 of 1 ready", down=True))
     assert [one.reason for one in found.problems] == ["OperatorDown"]
+
+
+def test_an_operator_that_is_scaled_to_nothing_is_told_with_the_command() -> None:
+    own = Operator(said="0 of 0 ready", down=True, idle=True, name="gpu-operator")
+    (problem,) = overview(written(world(healthy_node())), SETTINGS, operator=own).problems
+    assert (problem.what.partition(",")[0], problem.remedy) == (
+        "the operator is scaled to 0",
+        f"kubectl -n {NAMESPACE} scale deployment/gpu-operator --replicas=1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (Operator(), "helm install gpu-operator"),
+        (Operator(name="gpu-operator"), "kubectl apply -f"),
+        (Operator(name="gpu-operator", release="mine"), f"helm -n {NAMESPACE} upgrade mine "),
+    ],
+    ids=["no operator", "an operator", "a release"],
+)
+def test_a_missing_policy_is_made_by_the_release_that_is_there(own: Operator, words: str) -> None:
+    observed = dataclasses.replace(world(healthy_node()), policies=())
+    (problem,) = overview(observed, SETTINGS, operator=own).problems
+    assert (words in problem.remedy, "helm install" in problem.remedy) == (True, not own.name)
+
+
+REFUSED = f"DaemonSet/{names.AGENT_DAEMON_SET}"
+INVALID = (
+    'DaemonSet.apps "kgpu-agent" is invalid: spec.template.spec.priorityClassName: Invalid value: "no such": it is none'
+)
+
+
+def refused(**errors: str) -> Overview:
+    """What a reader sees who knows of refusals only what the operator has written."""
+    told = {name.replace("_", "/"): message for name, message in errors.items()}
+    observed = world(healthy_node())
+    status = written(dataclasses.replace(observed, apply_errors=told)).policies
+    return overview(dataclasses.replace(observed, policies=status), SETTINGS)
+
+
+def test_an_object_that_the_api_server_refuses_comes_first_and_is_told_once() -> None:
+    found = refused(**{REFUSED: INVALID})
+    said = [one for one in found.problems if INVALID in one.what]
+    assert (found.headline, len(said), found.problems[0] is said[0]) == (
+        f"ClusterPolicy cluster-policy is not ready: the API server refuses {REFUSED}",
+        1,
+        True,
+    )
+
+
+def test_the_remedy_names_the_field_that_the_api_server_names() -> None:
+    assert "spec.template.spec.priorityClassName" in refused(**{REFUSED: INVALID}).problems[0].remedy
+
+
+def test_every_refused_object_is_told() -> None:
+    found = refused(Service_a="no room", Service_b='spec.ports[0].port: Invalid value: "x"; and more')
+    assert [one.what for one in found.problems if one.reason == "ApplyFailed"] == [
+        "the API server refuses Service/a: no room",
+        'the API server refuses Service/b: spec.ports[0].port: Invalid value: "x"; and more',
+    ]
+
+
+def off(*nodes: Object) -> Overview:
+    return seen(world(*nodes))
+
+
+def test_gpus_that_a_label_withdraws_are_told_with_the_command_and_keep_their_column() -> None:
+    key = names.LABEL_DEPLOY_PREFIX + "device-plugin"
+    found = off(healthy_node(labels={key: "false"}))
+    (problem,) = found.problems
+    assert (found.ready, problem.warning, problem.nodes, problem.remedy, found.nodes[0].operands["device-plugin"]) == (
+        *(True, True, ("n1",)),
+        *(f"kubectl label node n1 {key}-", "off"),
+    )
+    assert f'{key} is "false"' in problem.what
+
+
+def test_nodes_that_have_opted_out_are_one_line() -> None:
+    labels = {names.LABEL_DEPLOY_OPERANDS: "false"}
+    found = off(*(healthy_node(name, labels=labels) for name in ("n1", "n2")), healthy_node("n3"))
+    assert [(one.nodes, one.warning) for one in found.problems] == [(("n1", "n2"), True)]
+
+
+def test_a_label_that_is_told_as_a_cause_is_not_told_twice() -> None:
+    key = names.LABEL_DEPLOY_PREFIX + "container-toolkit"
+    words = "toolkit: no CDI spec"
+    found = off(healthy_node(labels={key: "false"}, validated=("False", "ToolkitFailed", words)))
+    assert [one.reason for one in found.problems if key in one.remedy] == ["ToolkitSwitchedOff"]
 
 
 # Reading a cluster
@@ -156,7 +245,7 @@ async def test_the_operator_is_found_with_its_settings() -> None:
     own = deployment(KGPU_LAYOUT="operands", KGPU_DISCOVERY="false", DRIVER_IMAGE="example.org/driver:1")
     looked = await look(cluster((kinds.DEPLOYMENTS, own)))
     told = looked.settings
-    assert (told.namespace, told.layout, told.discovery, dict(told.images), looked.operator) == (
+    assert (told.namespace, told.layout, told.discovery, dict(told.images), looked.operator.said) == (
         *("elsewhere", Layout.OPERANDS, False),
         *({"DRIVER_IMAGE": "example.org/driver:1"}, "operator elsewhere/gpu-operator: 1 of 1 ready"),
     )
@@ -164,7 +253,31 @@ async def test_the_operator_is_found_with_its_settings() -> None:
 
 async def test_an_operator_without_a_ready_pod_is_down() -> None:
     own = {**deployment(), "status": {}}
-    assert (await look(cluster((kinds.DEPLOYMENTS, own)))).down is True
+    found = (await look(cluster((kinds.DEPLOYMENTS, own)))).operator
+    assert (found.down, found.idle, found.name) == (True, False, "gpu-operator")
+
+
+async def test_an_operator_that_nobody_wants_to_run_is_told_from_one_that_can_not() -> None:
+    own = deployment()
+    own["spec"]["replicas"] = 0
+    found = (await look(cluster((kinds.DEPLOYMENTS, {**own, "status": {}})))).operator
+    assert (found.down, found.idle) == (True, True)
+
+
+async def test_the_operators_release_is_known() -> None:
+    own = deployment()
+    own["metadata"]["annotations"] = {names.HELM_RELEASE_ANNOTATION: "mine"}
+    assert (await look(cluster((kinds.DEPLOYMENTS, own)))).operator.release == "mine"
+
+
+async def test_in_the_wrong_namespace_it_is_said_where_the_operator_is() -> None:
+    with pytest.raises(ConfigError) as refused_:
+        await look(cluster((kinds.DEPLOYMENTS, deployment())), "wrong")
+    assert ("wrong" in refused_.value.what, "elsewhere" in refused_.value.expected) == (True, True)
+
+
+async def test_any_namespace_will_do_where_there_is_no_operator() -> None:
+    assert (await look(cluster(), "any")).settings.namespace == "any"
 
 
 async def test_kgpus_own_operator_is_no_foreign_one() -> None:

@@ -24,6 +24,14 @@ def lost(found, index=1):
     return replace(found, accelerators=gpus)
 
 
+def test_a_device_is_named_once() -> None:
+    found = lost(inventory(2))
+    gpu = found.accelerators[1]
+    finding = replace(gpu.findings[0], what="GPU 1: handle: GPU is lost")
+    found = replace(found, accelerators=(found.accelerators[0], replace(gpu, findings=(finding,))))
+    assert driver.judge(driver_facts(found), found, None).reason().startswith(f"GPU 1 ({gpu.name}): handle: GPU is")
+
+
 def test_a_whole_driver_passes() -> None:
     found = inventory(2)
     result = driver.judge(driver_facts(found), found, None)
@@ -202,5 +210,7 @@ def test_a_node_without_resources_waits_and_one_without_allocatable_fails() -> N
     waits = plugin.judge(NodeFacts(capacity={"cpu": 4}), usable=2)
     fails = plugin.judge(NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 0}), usable=2)
     passes = plugin.judge(NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 1}), usable=2)
+    early = plugin.judge(NodeFacts(capacity={"nvidia.com/gpu": 2}), usable=2, empty_for=plugin.EMPTY_SECONDS - 1)
+    assert (early.status, early.trouble) == (Status.WAITING, fails.trouble)
     assert [one.status for one in (waits, fails, passes)] == [Status.WAITING, Status.FAILED, Status.PASSED]
     assert passes.evidence == ("nvidia.com/gpu: 1 of 2",)

@@ -14,11 +14,12 @@ from kgpu.agent.gate import Gate
 from kgpu.base.errors import HwError
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.port import Inventory
-from kgpu.validator.checks.plugin import NodeFacts
+from kgpu.validator.checks.plugin import EMPTY_SECONDS, NodeFacts
 from kgpu.validator.config import GRACE_SECONDS, RECHECK_SECONDS, Settings
 from kgpu.validator.model import Check, Report, Status
+from kgpu.validator.patience import DIFFERENT_SECONDS
 from kgpu.validator.recheck import CONFIRM_SECONDS
-from kgpu.validator.run import DIFFERENT_SECONDS, Validator
+from kgpu.validator.run import Validator
 
 DOWN = HwError("nvmlInit did not answer", "an answer", "wait")
 SEEN = {"utilization_percent": 0.0, "memory_utilization_percent": 0.0, "memory_used_mib": 4.0}
@@ -60,6 +61,7 @@ class Steps(Node):
         self.reader = SometimesReader(self.inventory)
         self.reader._readings = self.readings
         self.offered: dict[str, int] = {}
+        self.off = ""
         self.settings: dict[str, object] = {}
         self.gate = Gate(self.folder.path, boot=self.boot)
         self.start()
@@ -68,7 +70,14 @@ class Steps(Node):
         base = super().context()
         settings = replace(base.settings, **self.settings)
         self.validator = Validator(
-            replace(base, clock=self.clock, settings=settings, offered=lambda: self.offered, publisher=None)
+            replace(
+                base,
+                clock=self.clock,
+                settings=settings,
+                offered=lambda: self.offered,
+                publisher=None,
+                plugin_off=lambda: self.off,
+            )
         )
 
     async def look(self, after: float = 0.0) -> Report:
@@ -296,6 +305,46 @@ async def test_a_resource_that_the_node_lacks_is_named(node) -> None:
     found = (await node.look()).result(Check.PLUGIN)
     assert (found.status, "nvidia.com/mig-1g.10gb: 0 of 7" in found.trouble.what) == (Status.WAITING, True)
     assert (await node.look(200.0)).result(Check.PLUGIN).status is Status.FAILED
+
+
+def shows(count: int) -> NodeFacts:
+    """A Node of two GPUs, so many of them allocatable."""
+    return NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": count})
+
+
+async def test_a_plugin_that_starts_again_is_waited_for_and_told_only_once_it_stays_away(node) -> None:
+    await proven(node)
+    node.api.node = shows(0)
+    seen = [(await node.look(seconds)).result(Check.PLUGIN).status for seconds in (0.0, EMPTY_SECONDS - 1, 1.0)]
+    assert seen == [Status.WAITING, Status.WAITING, Status.FAILED]
+
+
+async def test_a_plugin_that_is_back_has_the_whole_time_the_next_time(node) -> None:
+    await proven(node)
+    found = []
+    for count in (0, 2, 0):
+        node.api.node = shows(count)
+        found.append((await node.look(EMPTY_SECONDS - 1)).result(Check.PLUGIN).status)
+    assert found == [Status.WAITING, Status.PASSED, Status.WAITING]
+
+
+async def test_where_no_plugin_is_meant_to_run_none_is_missed(node) -> None:
+    await proven(node)
+    node.api.node = shows(0)
+    node.off = 'the node label nvidia.com/gpu.deploy.device-plugin is "false", not "true"'
+    report = await node.look(10 * EMPTY_SECONDS)
+    said = report.result(Check.PLUGIN)
+    assert (report.passed, said.status, node.off in said.evidence[0]) == (True, Status.SKIPPED, True)
+
+
+async def test_a_plugin_that_is_switched_on_again_has_the_whole_time(node) -> None:
+    await proven(node)
+    node.api.node = shows(0)
+    await node.look()
+    node.off = "switched off"
+    await node.look(EMPTY_SECONDS)
+    node.off = ""
+    assert (await node.look()).result(Check.PLUGIN).status is Status.WAITING
 
 
 def test_the_settings_are_what_is_said_here() -> None:

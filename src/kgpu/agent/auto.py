@@ -231,6 +231,8 @@ class AutoAgent(Process):
                 pages=self.pages,
                 offered=self.offered,
                 stopped=self._why_stopped,
+                off=self._why_off,
+                lost=self.orders.lost if self.orders is not None else None,
             )
 
     def _reader(self, options: AgentOptions) -> SharedReader:
@@ -334,12 +336,15 @@ class AutoAgent(Process):
 
     # What is said
 
+    def _why_off(self, name: str) -> str:
+        """Why the orders or the Node's labels keep a role from running here; "" while there are no orders."""
+        orders = self.orders
+        return why_stopped(orders.config, orders.labels, name) if orders is not None and orders.config else ""
+
     def _why_stopped(self, name: str) -> str:
         """Why a role does not run on this node, whichever process would do it."""
-        orders, problem, slot = self.orders, self._problems.get(name), self._slots.get(name)
-        if orders is None or orders.config is None:
-            return ""
-        if said := why_stopped(orders.config, orders.labels, name):
+        problem, slot = self._problems.get(name), self._slots.get(name)
+        if said := self._why_off(name):
             return said
         if problem is not None:
             return problem.one_line()

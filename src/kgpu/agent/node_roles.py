@@ -80,6 +80,7 @@ async def validator(host: Host, handle: RoleHandle) -> None:
                 node=node,
                 publisher=node,
                 offered=lambda: host.offered,
+                plugin_off=partial(host.off, "deviceplugin"),
                 proc=roots.proc_root(seen),
                 sys=roots.sys_root(seen),
                 on_state=partial(_on_state, handle),

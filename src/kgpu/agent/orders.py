@@ -88,6 +88,13 @@ class Orders:
             await self._news.wait_for(lambda: self._revision != after)
         return self._revision
 
+    async def lost(self, labels: Mapping[str, str]) -> None:
+        """Wait until the Node has had all of these labels and has one of them no more, or with another value."""
+        for wanted in (True, False):
+            seen = self._revision
+            while (labels.items() <= self.labels.items()) is not wanted:
+                seen = await self.changed(seen)
+
     async def run(self) -> None:
         """Follow until cancelled."""
         async with asyncio.TaskGroup() as group:

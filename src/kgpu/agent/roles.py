@@ -37,7 +37,8 @@ class Host:
     ``files`` takes down what a role writes on the host outside ``state_dir``, for the day kgpu leaves. ``pages`` are
     served beside the status pages, by path. ``offered`` is what the device plugin offers, healthy devices by resource,
     empty while it does not. ``stopped(role)`` is why a role does not run on this node, "" when it does or nothing is
-    known of it.
+    known of it; ``off(role)`` the same where the policy or a node label says so. ``lost(labels)`` returns once one of
+    these labels has been on the Node and is there no more; None where nobody follows the Node.
     """
 
     options: AgentOptions
@@ -49,6 +50,8 @@ class Host:
     pages: dict[str, Callable[[], Response]] = field(default_factory=dict)
     offered: dict[str, int] = field(default_factory=dict)
     stopped: Callable[[str], str] = lambda _: ""
+    off: Callable[[str], str] = lambda _: ""
+    lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
 
 
 RoleStart: TypeAlias = Callable[[Host, RoleHandle], Awaitable[None]]
@@ -208,6 +211,7 @@ async def _features(host: Host, handle: RoleHandle) -> None:
             report=host.decide,
             on_state=_on_state(handle),
             foreign=options.foreign_nfd,
+            lost=host.lost,
         )
     )
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kgpu.base.errors import UserError
+
+_EXPECTED: Final = "expected "
+"""How the ``why`` of a record of an error begins: no cause, but what should have been."""
 
 
 class Severity(enum.StrEnum):
@@ -50,7 +53,7 @@ class Decision:
         """The whole record as one log line."""
         text = f"{self.subject}: {self.what}" if self.subject and self.subject not in self.what else self.what
         if self.why:
-            text += f", because {self.why}"
+            text += f"; {self.why}" if self.why.startswith(_EXPECTED) else f", because {self.why}"
         if self.evidence:
             text += f" [{'; '.join(self.evidence)}]"
         if self.remedy:
@@ -65,7 +68,7 @@ class Decision:
         return cls(
             subject=subject,
             what=error.what,
-            why=f"expected {error.expected}",
+            why=_EXPECTED + error.expected,
             severity=severity,
             remedy=error.todo,
             reason=reason,

@@ -39,7 +39,7 @@ class Entry:
 
 
 COMMANDS: Final = (
-    Entry("agent", "kgpu.cli.agent", "agent", "Run a node's roles: device plugin, labels."),
+    Entry("agent", "kgpu.cli.agent", "agent", "Run a node's roles, from device plugin to validator."),
     Entry("device-plugin", "kgpu.cli.device_plugin", "device_plugin", "The device plugin alone; try its choices."),
     Entry("labels", "kgpu.cli.labels", "labels", "Print or publish this node's accelerator labels."),
     Entry("status", "kgpu.cli.status", "status", "What works in a cluster, what does not, why, and what to do."),

@@ -25,6 +25,7 @@ kgpu status --kubeconfig ~/.kube/config --namespace gpu-operator
 NOT_READY: Final = 3
 MOST_ROWS: Final = 15
 MOST_PROBLEMS: Final = 10
+MOST_NAME: Final = 48
 
 # Column heads by operand, and how a cell looks.
 _HEADS: Final = {
@@ -80,12 +81,12 @@ async def _look(kubeconfig: str, namespace: str) -> Overview:
 
 
 async def read(api: Cluster, namespace: str) -> Overview:
-    """How the cluster is doing. Raises KubeError when Nodes can't be read."""
+    """How the cluster is doing. Raises KubeError when Nodes can't be read, ConfigError for a wrong namespace."""
     from kgpu.operator.overview import overview
     from kgpu.operator.reading import look
 
     looked = await look(api, namespace)
-    return overview(looked.observed, looked.settings, operator=looked.operator, down=looked.down, unread=looked.unread)
+    return overview(looked.observed, looked.settings, operator=looked.operator, unread=looked.unread)
 
 
 def render(found: Overview, *, width: int, color: bool | None = None) -> str:
@@ -141,7 +142,12 @@ def _where(nodes: tuple[str, ...]) -> str:
     if not nodes:
         return ""
     more = f" (+{len(nodes) - 5} more)" if len(nodes) > 5 else ""
-    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:5])}{more}: "
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(_short, nodes[:5]))}{more}: "
+
+
+def _short(name: str) -> str:
+    """A Node's name may have 253 characters; the end is what tells machines of one make apart."""
+    return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME // 2]}…{name[-(MOST_NAME // 2 - 1) :]}"
 
 
 def _nodes(found: Overview) -> Table:
@@ -162,7 +168,7 @@ def _nodes(found: Overview) -> Table:
         table.add_column(head, no_wrap=True)
     groups = _alike(found.nodes)
     for names, node in groups[:MOST_ROWS]:
-        name = names[0] + (f" (+{len(names) - 1} alike)" if len(names) > 1 else "")
+        name = _short(names[0]) + (f" (+{len(names) - 1} alike)" if len(names) > 1 else "")
         cells = [Text(*_CELLS[node.operands.get(one, "off")]) for one in heads]
         style = "" if node.ready else "red"
         table.add_row(

@@ -1,6 +1,6 @@
 """``kgpu validate``: the validator's checks by hand, and ``nvidia-validator`` with the replaced program's flags.
 
-Exit code 0 when everything that was asked for passed, 3 when something did not.
+Exit code 0 when everything that was asked for passed, 3 when something did not or nothing could be checked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def validate(
     """Prove that this node can run GPU work: driver, CDI specs, CUDA on every device, resources of the Node.
 
     Changes nothing. Says for each check what was seen, and for what is wrong what was expected and what to do. Exit
-    code 3 when a check did not pass.
+    code 3 when a check did not pass, or when all that were asked for were skipped.
     """
     from kgpu.host.root import DriverRoot
     from kgpu.validator.config import Settings, choose_checks
@@ -66,8 +66,13 @@ def validate(
         print_json(document(report))
     else:
         click.echo("\n".join(lines(report, color=sys.stdout.isatty())))
-    if not report.passed:
+    if not _is_good(report):
         raise click.exceptions.Exit(NOT_PASSED)
+
+
+def _is_good(report: Report) -> bool:
+    """Skipped is fine beside what passed, and proves nothing alone."""
+    return report.passed and not report.nothing_checked
 
 
 async def _once(root: DriverRoot, settings: Settings, *, node: str, kubeconfig: str, progress: bool) -> Report:
@@ -145,7 +150,9 @@ def lines(report: Report, *, color: bool) -> list[str]:
                 out.append(f"{'':<20}{device.name}: {device.status}" + _reasons(device))
                 out += _trouble(device.trouble, " " * 22)
         out += [f"{'':<20}note: {note}" for note in result.notes]
-    if report.passed:
+    if report.nothing_checked:
+        out.append("nothing was checked: every check that was asked for was skipped")
+    elif report.passed:
         out.append("Test PASSED" if any(one.check == "cuda" for one in report.results) else "passed")
     else:
         out.append("not passed: " + ", ".join(str(one.check) for one in report.results if one.status in _OPEN))
@@ -184,7 +191,7 @@ def document(report: Report) -> dict[str, Any]:
     import msgspec
 
     data: dict[str, Any] = msgspec.to_builtins(report)
-    return {"passed": report.passed, **data}
+    return {"passed": _is_good(report), **data}
 
 
 # --- the replaced program ---
@@ -255,6 +262,8 @@ async def _peer(component: str, given: Mapping[str, str]) -> bool:
     if not component:
         raise ConfigError("no component is named", "driver, toolkit, cuda, plugin or metrics", "give --component")
     (check,) = choose_checks([component])
+    if check is Check.PLUGIN and not given["node_name"]:
+        raise ConfigError("no node is named", "the name of the Node whose resources to look at", "give --node-name")
     installed = DriverRoot.at(given["install_here"], driver_host=given["install_dir"])
     host_root = Path(given["host_root"])
     root = installed if path_of(installed) else DriverRoot.at(host_root, driver_host="/")

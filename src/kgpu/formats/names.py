@@ -162,6 +162,7 @@ LABEL_PRECOMPILED: Final = "nvidia.com/precompiled"
 LABEL_PRECOMPILED_KERNEL: Final = "nvidia.com/precompiled.kernel-version"
 OS_LABEL: Final = "kubernetes.io/os"
 CHART_LABEL: Final = "helm.sh/chart"
+HELM_RELEASE_ANNOTATION: Final = "meta.helm.sh/release-name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 ENV_HOST_ROOT: Final = "KGPU_HOST_ROOT"  # where the agent sees the host's root
 HOST_ROOT: Final = "/host"

@@ -30,7 +30,8 @@ class Cause:
     """What is wrong, as the CamelCase ``reason`` of conditions and Events, a sentence, and what to do about it.
 
     ``passing``: part of a rollout or of waiting for something else; it is in conditions and no Event.
-    ``cluster``: it is about the policy and not about one node. What others have said is made printable here.
+    ``cluster``: it is about the policy and not about one node. ``symptom``: another cause on the same node may explain
+    it. What others have said is made printable here.
     """
 
     reason: str
@@ -38,6 +39,7 @@ class Cause:
     remedy: str = ""
     passing: bool = False
     cluster: bool = False
+    symptom: bool = False
 
     def __post_init__(self) -> None:
         for name in ("text", "remedy"):
@@ -282,13 +284,34 @@ class View:
         )
 
 
+APPLY_FAILED: Final = "ApplyFailed"
+_REFUSES: Final = "the API server refuses "
+# How the API server names fields: spec.template.spec.containers[0].image, .spec.foo, spec.nodeSelector[a.b/c].
+_FIELD: Final = re.compile(r"(?<![\w.])\.?((?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]{0,100}\]){1,20}): ")
+_WRITTEN: Final = re.compile(rf"{_REFUSES}([A-Za-z]+/[^\s:]+): (.*?)(?:; to do: |; Failed to reconcile |$)")
+
+
 def not_applied(subject: str, message: str) -> Cause:
-    """An object that the API server refuses."""
+    """An object that the API server refuses; the remedy names the field where the message does."""
+    field = _FIELD.search(message)
+    what = f"the value in the ClusterPolicy that {field[1]} comes from" if field else "what it names"
     return Cause(
-        reason="ApplyFailed",
-        text=f"the API server refuses {subject}: {_cut(message)}",
-        remedy="correct what it names; the operator goes on trying",
+        reason=APPLY_FAILED,
+        text=f"{_REFUSES}{subject}: {_cut(message)}",
+        remedy=f"correct {what}; the operator goes on trying",
         cluster=True,
+    )
+
+
+def refusals(message: str) -> dict[str, str]:
+    """What ``not_applied`` was told, by object, from the text of a condition that quotes it."""
+    return {found[1]: found[2] for found in _WRITTEN.finditer(message)}
+
+
+def unrendered(error: UserError) -> Cause:
+    """An object that can't be made from what the policy says, with what is allowed."""
+    return Cause(
+        reason="ReconcileFailed", text=f"{error.what}; expected {error.expected}", remedy=error.todo, cluster=True
     )
 
 

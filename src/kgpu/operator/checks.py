@@ -124,15 +124,32 @@ def _device_plugin(view: View, operand: Operand, node: Node) -> Cause | None:
         for name, count in sorted(node.capacity.items())
         if node.allocatable.get(name, 0) < count
     ]
+    if short and not any(node.allocatable.values()) and _is_being_checked(node):
+        return Cause(
+            reason="NotOfferedYet",
+            text=f"{', '.join(short)}; the kubelet has not been told of them yet, or the validator will say why not",
+            passing=True,
+        )
     if short:
         return Cause(
             reason="DevicesUnhealthy",
+            symptom=True,
             text=", ".join(short),
             remedy=f"see the node's Events for the device and the reason: kubectl describe node {node.name}",
         )
     if not any(node.allocatable.values()):
         return Cause(reason="NotOfferedYet", text="the kubelet offers no GPU yet", passing=True)
     return None
+
+
+def _is_being_checked(node: Node) -> bool:
+    """Whether a validator works there that calls it a failure if nothing stays allocatable, and has not done so."""
+    validator = BY_NAME["validator"]
+    if node.labels.get(deploy(validator.deploy)) != TRUE:
+        return False
+    said = node.report.roles.get(validator.role) if node.report else None
+    found = node.conditions.get(names.VALIDATED_CONDITION)
+    return said is not None and said.state != "failed" and (found is None or found.status != "False")
 
 
 def config_map(view: View) -> Cause | None:

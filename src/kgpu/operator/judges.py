@@ -7,12 +7,12 @@ nothing for yet is ``NotProvided`` and holds nothing up; what the policy has swi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats import names
-from kgpu.operator.causes import Cause, View, not_applied
+from kgpu.operator.causes import Cause, View, not_applied, unrendered
 from kgpu.operator.checks import CHECKS, config_map, role
 from kgpu.operator.labels import CONTAINER, TRUE, Rules, deploy, looked_at, opted_out, workload
 from kgpu.operator.model import Layout, Node
@@ -43,6 +43,9 @@ class Verdict:
     reason: str
     on: frozenset[str] = frozenset()
     """The nodes on which it should work."""
+
+    off: frozenset[str] = frozenset()
+    """The nodes on which a label of its own switches it off."""
 
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
@@ -103,13 +106,16 @@ def enabled(view: View, operand: Operand) -> bool:
 
 def _verdict(view: View, operand: Operand, container: list[Node], out: int) -> Verdict:
     if not enabled(view, operand):
+        missed = _unlabelled(view) if operand.name == "features" else ()
+        if missed:
+            return _summed(operand, [one.node for one in missed], missed, [_disabled(view, operand)])
         return Verdict(operand=operand, status="True", reason="Disabled", notes=(_disabled(view, operand),))
     if not operand.role and operand.name != "driver":
         note = f"kgpu has nothing for the {operand.title} yet; nothing waits for it"
         return Verdict(operand=operand, status="Unknown", reason="NotProvided", notes=(note,))
     error = _render_error(view, operand)
     if error is not None:
-        broken = Cause(reason="ReconcileFailed", text=error.what, remedy=error.todo, cluster=True)
+        broken = unrendered(error)
         return Verdict(operand=operand, status="False", reason=broken.reason, findings=(Finding("", broken),))
     if operand.name == "features":
         return _features(view, operand)
@@ -125,7 +131,8 @@ def _verdict(view: View, operand: Operand, container: list[Node], out: int) -> V
         notes.append(f"switched off by node label on {_some(off)}")
     if out:
         notes.append(f"{out} GPU {'node has' if out == 1 else 'nodes have'} opted out ({names.LABEL_DEPLOY_OPERANDS})")
-    return _summed(operand, [node.name for node in nodes], _unique(findings), notes)
+    found = _summed(operand, [node.name for node in nodes], _unique(findings), notes)
+    return replace(found, off=frozenset(off))
 
 
 def _render_error(view: View, operand: Operand) -> UserError | None:
@@ -215,10 +222,34 @@ def _general(view: View, operand: Operand) -> Iterable[Cause]:
             yield missing
 
 
+def _unlabelled(view: View) -> tuple[Finding, ...]:
+    """Nodes that offer NVIDIA GPUs and that nothing calls GPU nodes: somebody has taken their labels away.
+
+    Capacity does not count: the kubelet goes on naming devices whose plugin has gone.
+    """
+    gpus = {node.name for node in view.gpu_nodes}
+    found = []
+    for node in view.nodes:
+        if node.name in gpus or opted_out(node) or not any(node.allocatable.values()):
+            continue
+        counted = ", ".join(f"{count} {name}" for name, count in sorted(node.allocatable.items()) if count)
+        cause = Cause(
+            reason="GPULabelsMissing",
+            text=f"it has {counted} and no label of an NVIDIA device ({', '.join(names.NFD_PCI_NVIDIA)})",
+            remedy=(
+                "let its node feature discovery label it again (kgpu's does so by itself); see which labels it has: "
+                f"kubectl get node {node.name} --show-labels"
+            ),
+        )
+        found.append(Finding(node.name, cause))
+    return tuple(found)
+
+
 def _features(view: View, operand: Operand) -> Verdict:
     """Node features run everywhere; a node that has not been looked at may have GPUs that nobody knows of."""
     gpus = {node.name for node in view.gpu_nodes}
     findings = [Finding("", cause) for cause in _general(view, operand)]
+    missed = {finding.node: finding for finding in _unlabelled(view)}
     daemon_set = names.AGENT_DAEMON_SET if view.settings.layout is Layout.AGENT else operand.daemon_set
     tainted = view.tainted(daemon_set)
     aside: list[str] = []
@@ -240,6 +271,8 @@ def _features(view: View, operand: Operand) -> Verdict:
         cause = role(view, operand, node)
         if cause is not None and (node.name in gpus or not cause.passing or not looked_at(node)):
             findings.append(Finding("" if cause.cluster else node.name, cause))
+        elif node.name in missed:
+            findings.append(missed[node.name])
     notes = []
     if unseen and not counted:  # nobody has looked anywhere: that there are no GPUs is not known
         findings += unseen

@@ -6,6 +6,7 @@ what the operator has written where that differs.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from typing import Final
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.operator.active import Active, choose, foreign_message, ignored_message
+from kgpu.operator.causes import APPLY_FAILED, refusals, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.judges import Finding, Verdict
-from kgpu.operator.labels import has_gpu, is_gpu, opted_out
+from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
 from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
 from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
@@ -29,6 +31,8 @@ FAILS: Final = "fails"
 WAITS: Final = "waits"
 OFF: Final = "off"
 """What an operand can be on a node; off: it is not meant to run there."""
+
+_WITHOUT: Final = {"device-plugin": "its GPUs are not offered", "validator": "its GPUs are not validated"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +116,34 @@ class Overview:
     unread: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What is known of the operator's Deployment. ``said`` is that in words; ``down``: there is one, and it does not
+    run; ``name`` is its name, "" without one; ``idle``: nobody wants it to run; ``release`` is Helm's, "" without.
+    """
+
+    said: str = ""
+    down: bool = False
+    name: str = ""
+    idle: bool = False
+    release: str = ""
+
+
 def overview(
-    observed: Observed, settings: Settings, *, operator: str = "", down: bool = False, unread: tuple[str, ...] = ()
+    observed: Observed, settings: Settings, *, operator: Operator | None = None, unread: tuple[str, ...] = ()
 ) -> Overview:
-    """Of this moment. ``operator`` says in words whether one runs; ``down``: there is one, and it does not run."""
+    """Of this moment."""
+    found = operator or Operator()
     active = choose(observed)
     policy = active.policy
-    aside = (*_aside(active), *([_operator_down(operator, settings)] if down else []))
+    aside = (*_aside(active), *([_operator_down(found, settings)] if found.down else []))
     if policy is None or policy.problem or active.foreign:
-        problem = _stopper(active, policy)
+        problem = _stopper(active, policy, found, settings)
         return Overview(
             ready=False,
             headline=problem.what,
             namespace=settings.namespace,
-            operator=operator,
+            operator=found.said,
             policy=policy.name if policy else "",
             layout=settings.layout.value,
             nodes=tuple(_row(node, ()) for node in observed.nodes if is_gpu(node)),
@@ -134,17 +152,19 @@ def overview(
             problems=(problem, *aside),
             unread=unread,
         )
+    if not observed.apply_errors and _is_current(policy):  # only the operator knows what it has been refused
+        observed = dataclasses.replace(observed, apply_errors=refusals(_said(policy)))
     known = survey(labelled(observed, policy), settings, policy)
     written = _written(policy)
     here = known.summary.state == STATE_READY
-    problems = (*_problems(known), *aside, *_outside(known.findings), *_warnings(policy))
+    problems = (*_problems(known), *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy))
     if here and written != STATE_READY:
         problems = (_disagreement(policy, written), *problems)
     return Overview(
         ready=here and written == STATE_READY,
         headline=_headline(known, policy, written),
         namespace=settings.namespace,
-        operator=operator,
+        operator=found.said,
         policy=policy.name,
         layout=settings.layout.value,
         nodes=tuple(_row(node, known.verdicts) for node in known.view.gpu_nodes),
@@ -156,16 +176,28 @@ def overview(
     )
 
 
-def _operator_down(operator: str, settings: Settings) -> Problem:
-    return Problem(
-        what=f"the operator does not run, so nothing is brought up to date ({operator})",
-        remedy=f"kubectl -n {settings.namespace} describe pods -l app=gpu-operator",
-        reason="OperatorDown",
-        warning=True,
-    )
+def _operator_down(operator: Operator, settings: Settings) -> Problem:
+    where = f"kubectl -n {settings.namespace}"
+    if operator.idle:
+        what = "the operator is scaled to 0, so nothing is brought up to date"
+        remedy = f"{where} scale deployment/{operator.name} --replicas=1"
+    else:
+        what = f"the operator does not run, so nothing is brought up to date ({operator.said})"
+        remedy = f"{where} describe pods -l app=gpu-operator"
+    return Problem(what=what, remedy=remedy, reason="OperatorDown", warning=True)
 
 
-def _stopper(active: Active, policy: Policy | None) -> Problem:
+def _policy_remedy(operator: Operator, settings: Settings) -> str:
+    """How to get a ClusterPolicy; where the operator is installed, a second release would be in its way."""
+    if not operator.name:
+        return "install the chart: helm install gpu-operator charts/kgpu -n gpu-operator --create-namespace"
+    if not operator.release:
+        return "apply your ClusterPolicy: kubectl apply -f FILE"
+    again = f"helm -n {settings.namespace} upgrade {operator.release} charts/kgpu --reuse-values"
+    return f"apply your ClusterPolicy (kubectl apply -f FILE), or let the release make it again: {again}"
+
+
+def _stopper(active: Active, policy: Policy | None, operator: Operator, settings: Settings) -> Problem:
     if active.foreign:
         what, _, remedy = foreign_message(active.foreign).partition("; to do: ")
         return Problem(what=what, remedy=remedy, reason="ForeignOperator")
@@ -176,7 +208,7 @@ def _stopper(active: Active, policy: Policy | None) -> Problem:
         return Problem(what=f"ClusterPolicy {active.leaving[0].name} is being deleted", reason="Leaving", passing=True)
     return Problem(
         what="There is no ClusterPolicy, so nothing is managed here",
-        remedy="install the chart: helm install gpu-operator charts/kgpu -n gpu-operator --create-namespace",
+        remedy=_policy_remedy(operator, settings),
         reason="NoClusterPolicy",
     )
 
@@ -191,29 +223,59 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
         return f"ClusterPolicy {policy.name} is ready: {count} GPU {'node' if count == 1 else 'nodes'}, all validated"
     if state == STATE_READY:
         return f"Everything works, but ClusterPolicy {policy.name} does not say so yet"
+    refused = sorted(known.view.observed.apply_errors)
+    if refused:
+        more = f" (+{len(refused) - 1} more)" if len(refused) > 1 else ""
+        return f"ClusterPolicy {policy.name} is not ready: the API server refuses {refused[0]}{more}"
     late = [verdict for verdict in known.verdicts if verdict.holds_up]
     failing = [one for one in late if not all(finding.cause.passing for finding in one.findings)]
     bad = [verdict.operand.title for verdict in failing or late]
     return f"ClusterPolicy {policy.name} is not ready: {', '.join(bad) or 'it can not be carried out'}"
 
 
+def _is_current(policy: Policy) -> bool:
+    """Whether what is written is of the policy as it is now."""
+    entries = map(mapping, items(policy.status.get("conditions")))
+    return all(entry.get("observedGeneration") == policy.generation for entry in entries)
+
+
 def _written(policy: Policy) -> str:
-    current = [
-        entry.get("observedGeneration") == policy.generation
-        for entry in map(mapping, items(policy.status.get("conditions")))
-    ]
-    return text(policy.status.get("state")) if all(current) else STATE_NOT_READY
+    return text(policy.status.get("state")) if _is_current(policy) else STATE_NOT_READY
+
+
+def _said(policy: Policy) -> str:
+    """What the operator has last written of what is wrong, "" for nothing."""
+    for entry in map(mapping, items(policy.status.get("conditions"))):
+        if entry.get("type") == "Error" and entry.get("status") == "True":
+            return text(entry.get("message"))
+    return ""
+
+
+def _switched_off(known: Survey) -> Iterable[Problem]:
+    """What node labels keep from running, with the command that undoes it; not where that is told as a cause."""
+    told = {(finding.node, finding.cause.remedy) for one in known.verdicts for finding in one.findings}
+    out = frozenset(node.name for node in known.view.gpu_nodes if opted_out(node))
+    labels = [(names.LABEL_DEPLOY_OPERANDS, "nothing of kgpu's runs", out)]
+    for one in known.verdicts:
+        what = _WITHOUT.get(one.operand.name, f"no {one.operand.title} runs")
+        labels.append((deploy(one.operand.deploy), what, one.off))
+    for key, what, off in labels:
+        groups: dict[str, list[str]] = {}
+        for node in known.view.gpu_nodes:
+            if node.name in off and (node.name, f"kubectl label node {node.name} {key}-") not in told:
+                groups.setdefault(node.labels.get(key, ""), []).append(node.name)
+        for value, nodes in groups.items():
+            yield Problem(
+                what=f'{what}: the node label {key} is "{value}"',
+                remedy=f"kubectl label node {' '.join(nodes[:5])} {key}-",
+                reason="SwitchedOff",
+                nodes=tuple(nodes),
+                warning=True,
+            )
 
 
 def _disagreement(policy: Policy, written: str) -> Problem:
-    said = next(
-        (
-            text(entry.get("message"))
-            for entry in map(mapping, items(policy.status.get("conditions")))
-            if entry.get("type") == "Error" and entry.get("status") == "True"
-        ),
-        "",
-    )
+    said = _said(policy)
     return Problem(
         what=f'the operator has last written state "{written or "none"}"{f": {said}" if said else ""}',
         remedy="see that the operator runs; it writes again as soon as it sees the same",
@@ -237,14 +299,21 @@ def _problems(known: Survey) -> tuple[Problem, ...]:
     found += [  # what is refused, and what there is to say where all is ready
         Problem(what=one.what, remedy=one.remedy, reason=one.reason, warning=known.summary.state == STATE_READY)
         for one in known.summary.decisions
-        if one.subject.startswith("ClusterPolicy/") and one.what not in told and not findings
+        if one.subject.startswith("ClusterPolicy/")
+        and one.what not in told
+        and (not findings or one.reason == APPLY_FAILED)
     ]
     found += [
-        Problem(what=error.what, remedy=error.todo, reason="ReconcileFailed")
-        for error in map(readable, known.rendered.errors.values())
-        if error.what not in told
+        Problem(what=cause.text, remedy=cause.remedy, reason=cause.reason)
+        for cause in map(unrendered, map(readable, known.rendered.errors.values()))
+        if cause.text not in told
     ]
-    return tuple(sorted(found, key=lambda one: (one.passing, one.warning, -len(one.nodes), one.what)))
+    return tuple(sorted(found, key=_weight))
+
+
+def _weight(one: Problem) -> tuple[bool, bool, bool, int, str]:
+    """What is worst first; what the API server refuses may be why all the rest is missing."""
+    return one.passing, one.warning, one.reason != APPLY_FAILED, -len(one.nodes), one.what
 
 
 def _aside(active: Active) -> tuple[Problem, ...]:
@@ -288,7 +357,7 @@ def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:
             name: Resource(capacity=count, allocatable=node.allocatable.get(name, 0))
             for name, count in sorted(node.capacity.items())
         },
-        operands={one.operand.name: _cell(node, one) for one in verdicts if one.on},
+        operands={one.operand.name: _cell(node, one) for one in verdicts if one.on or one.off},
         opted_out=opted_out(node),
     )
 

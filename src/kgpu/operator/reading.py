@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.base.errors import KubeError
+from kgpu.base.errors import ConfigError, KubeError
 from kgpu.fit.plain import items, mapping, number, text
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Selector, Served, name_of, namespace_of
 from kgpu.operator.model import Layout, Observed, Settings
+from kgpu.operator.overview import Operator
 from kgpu.operator.tables import OPERANDS
 from kgpu.operator.watching import Cluster, Feed, Watching, feeds
 
@@ -35,10 +36,7 @@ class Looked:
 
     observed: Observed
     settings: Settings
-    operator: str
-    down: bool = False
-    """An operator is installed and does not run."""
-
+    operator: Operator
     unread: tuple[str, ...] = ()
 
 
@@ -56,13 +54,18 @@ class _Listed(Watching):
 
 
 async def look(api: Cluster, namespace: str = "") -> Looked:
-    """Read once. ``namespace`` is the operator's, "" to find it. Raises KubeError when Nodes can't be read."""
+    """Read once. ``namespace`` is the operator's, "" to find it.
+
+    Raises KubeError when Nodes can't be read, ConfigError when the operator is in another namespace.
+    """
     unread: dict[str, str] = {}
     served = await api.discover()
     there = frozenset(kinds.plural_and_group(resource) for resource in served.resources)
     deployments = await _own_deployments(api, namespace)
     where = namespace or await _namespace(api, deployments, there)
     own = next((one for one in deployments if namespace_of(one) == where), None)
+    if own is None and namespace:
+        await _look_elsewhere(api, namespace)
     settings = _settings(where, own)
     wanted = [feed for feed in feeds(where) if _is_wanted(feed, there)]
     read = await asyncio.gather(*(_list(api, feed, unread) for feed in wanted))
@@ -75,8 +78,7 @@ async def look(api: Cluster, namespace: str = "") -> Looked:
     return Looked(
         observed=observed,
         settings=settings,
-        operator=_runs(own, where),
-        down=own is not None and not _ready(own),
+        operator=_operator(own, where),
         unread=tuple(sorted(unread.values())),
     )
 
@@ -125,6 +127,17 @@ async def _own_deployments(api: Cluster, namespace: str) -> list[Object]:
     return [one for one in found.items if text(_labels(one).get(names.COMPONENT_LABEL)) == names.GPU_OPERATOR_NAMESPACE]
 
 
+async def _look_elsewhere(api: Cluster, namespace: str) -> None:
+    """Raises ConfigError where the operator is in another namespace than the one that was named."""
+    places = sorted({namespace_of(one) for one in await _own_deployments(api, "")})
+    if places:
+        raise ConfigError(
+            f"there is no operator in namespace {namespace}",
+            f"the namespace of the operator's Deployment: {', '.join(places)}",
+            f"kgpu status -n {places[0]}, or leave -n out",
+        )
+
+
 async def _namespace(api: Cluster, deployments: list[Object], there: frozenset[str]) -> str:
     """Where the operator is: its Deployment's namespace, else the one that a ClusterPolicy's status names."""
     if deployments:
@@ -161,11 +174,19 @@ def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:
             yield text(row.get("name")), text(row.get("value"))
 
 
-def _runs(deployment: Object | None, namespace: str) -> str:
+def _operator(deployment: Object | None, namespace: str) -> Operator:
     if deployment is None:
-        return f"no operator found in namespace {namespace}"
+        return Operator(said=f"no operator found in namespace {namespace}")
+    name, ready = name_of(deployment), _ready(deployment)
     wanted = number(mapping(deployment.get("spec")).get("replicas"), 1)
-    return f"operator {namespace}/{name_of(deployment)}: {_ready(deployment)} of {wanted} ready"
+    annotations = mapping(mapping(deployment.get("metadata")).get("annotations"))
+    return Operator(
+        said=f"operator {namespace}/{name}: {ready} of {wanted} ready",
+        down=not ready,
+        name=name,
+        idle=wanted == 0,
+        release=text(annotations.get(names.HELM_RELEASE_ANNOTATION)),
+    )
 
 
 def _ready(deployment: Object) -> int:

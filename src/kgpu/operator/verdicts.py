@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.formats import names
-from kgpu.operator.causes import Cause, View, not_applied
+from kgpu.operator.causes import APPLY_FAILED, Cause, View, not_applied
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
 from kgpu.operator.judges import NOT_LOOKED_AT, SHOWN, Finding, Verdict, told
 from kgpu.operator.model import Node, Object, Policy
@@ -107,12 +107,25 @@ def has_feature_labels(nodes: Iterable[Node]) -> bool:
 
 
 def root_causes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Each once, without what only waits where something on the same node, or on all of them, has failed."""
-    every = tuple(dict.fromkeys(findings))
+    """Each once, without what only waits where something on the same node, or on all of them, has failed.
+
+    A symptom is not told where the validator has said what is wrong with that node's devices.
+    """
+    given = tuple(dict.fromkeys(findings))
+    explained = {finding.node for finding in given if _explains(finding.cause)}
+    every = tuple(finding for finding in given if not (finding.cause.symptom and finding.node in explained))
     failed = {finding.node for finding in every if not finding.cause.passing}
     return tuple(
         finding for finding in every if not finding.cause.passing or (finding.node not in failed and "" not in failed)
     )
+
+
+# Reasons of the validator that say why devices are not offered.
+_DEVICES: Final = ("Driver", "Cuda", "Plugin")
+
+
+def _explains(cause: Cause) -> bool:
+    return not (cause.passing or cause.symptom) and cause.reason.startswith(_DEVICES)
 
 
 def _of_operand(verdict: Verdict) -> Object:
@@ -145,7 +158,7 @@ def _state_of(subject: str) -> str:
 
 
 # What can't be rendered or is refused is told as such, once, and not by every operand that it keeps from working.
-_TOLD_ELSEWHERE: Final = frozenset({"ReconcileFailed", "ApplyFailed"})
+_TOLD_ELSEWHERE: Final = frozenset({"ReconcileFailed", APPLY_FAILED})
 
 
 def _decisions(policy: Policy, findings: tuple[Finding, ...], hard: Iterable[Cause]) -> tuple[Decision, ...]:

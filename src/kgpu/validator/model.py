@@ -136,6 +136,11 @@ class Report:
         """True when every check that was made passed or had a reason to be skipped, and there was one."""
         return bool(self.results) and all(one.status in {Status.PASSED, Status.SKIPPED} for one in self.results)
 
+    @property
+    def nothing_checked(self) -> bool:
+        """True when every check was left out, so that nothing is known of this node."""
+        return bool(self.results) and all(one.status is Status.SKIPPED for one in self.results)
+
 
 def of_devices(
     check: Check, devices: tuple[DeviceResult, ...], *, evidence: tuple[str, ...] = (), notes: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ from kgpu.validator.cuda import CudaRunner
 from kgpu.validator.files import Folder
 from kgpu.validator.look import CdiFacts, DriverFacts, look_at_driver, look_at_specs
 from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, failed, skipped, waiting
+from kgpu.validator.patience import Patience
 from kgpu.validator.plan import Condition
 from kgpu.validator.publish import ConditionPublisher
 from kgpu.validator.recheck import Readings, Rechecks, idle
@@ -52,8 +53,6 @@ DRIVER_TRIES: Final = 3
 DRIVER_PAUSE_SECONDS: Final = 1.0
 UNREADABLE_SECONDS: Final = 5.0
 """How soon a driver that could not be read is read again."""
-DIFFERENT_SECONDS: Final = 30.0
-"""How long a Node that was in order may differ from what is offered: a kubelet writes its status every 10 s."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -75,7 +74,8 @@ class ValidatorContext:
 
     ``proc`` and ``sys`` are where /proc and /sys of the GPUs' machine are. ``node`` and ``publisher`` are None without
     an API server. ``offered()`` is how many healthy devices the device plugin offers by resource, empty when that is
-    not known here. ``on_state(ready, reason)`` hears whether work can be given to this node.
+    not known here; ``plugin_off()`` is why no device plugin is meant to run on this node, "" when one is.
+    ``on_state(ready, reason)`` hears whether work can be given to this node.
     """
 
     reader: Reader
@@ -91,6 +91,7 @@ class ValidatorContext:
     boot: str = field(default_factory=boot_id)
     wall: Callable[[], float] = time.time
     offered: Callable[[], Mapping[str, int]] = dict
+    plugin_off: Callable[[], str] = str
     on_state: Callable[[bool, str], None] = _ignore_state
 
 
@@ -120,8 +121,7 @@ class Validator:
         self._retry = Backoff(RETRY)
         self._rechecks = Rechecks(ctx.settings.recheck_seconds)
         self._unreadable: float | None = None  # since when
-        self._differs: float | None = None  # since when the Node is other than what is offered
-        self._since: dict[tuple[Check, str], float] = {}
+        self._patience = Patience()
         self._facts: DriverFacts | None = None
         self._driver = ""
         self._first = True
@@ -170,8 +170,9 @@ class Validator:
         """Seconds until the next look that nothing asks for."""
         if self._unreadable is not None and self._driver:
             return UNREADABLE_SECONDS
+        now = self._ctx.clock.monotonic()
         calm = plan.CALM_SECONDS if self.report.passed else self._retry.next_delay()
-        return min(calm, self._rechecks.pause(self._ctx.clock.monotonic()))
+        return min(self._patience.pause(now, calm), self._rechecks.pause(now))
 
     def _outline(self) -> tuple[object, ...]:
         return tuple(
@@ -197,12 +198,16 @@ class Validator:
             Check.CUDA: self._look_cuda,
             Check.PLUGIN: self._look_plugin,
         }
+        skip = self._skip()
         for check in self._ctx.settings.checks:
-            if check in self._ctx.settings.skip:
-                results[check] = skipped(check, self._ctx.settings.skip[check])
+            if check in skip:
+                results[check] = skipped(check, skip[check])
                 continue
             first = plan.blocked(check, results)
-            results[check] = first or self._patient(await steps[check](inventory, error, results))
+            if first is None:
+                made = await steps[check](inventory, error, results)
+                first = self._patience.with_limit(made, self._ctx.clock.monotonic())
+            results[check] = first
         self._publish(results, self._driver)
 
     async def _inventory(self) -> tuple[Inventory | None, HwError | None]:
@@ -238,13 +243,22 @@ class Validator:
 
     def _kept(self, error: HwError) -> dict[Check, CheckResult]:
         """The results that hold while the driver can't be read."""
-        settings = self._ctx.settings
+        skip = self._skip()
         return {
-            check: skipped(check, settings.skip[check])
-            if check in settings.skip
+            check: skipped(check, skip[check])
+            if check in skip
             else self.report.result(check) or waiting(check, Trouble.of(error))
-            for check in settings.checks
+            for check in self._ctx.settings.checks
         }
+
+    def _skip(self) -> Mapping[Check, str]:
+        """The checks that are left out now, with the reason of each."""
+        off = self._ctx.plugin_off()
+        if not off:
+            return self._ctx.settings.skip
+        # A plugin that is switched on again has the whole time to offer its devices.
+        self._patience.empty_for(self._ctx.clock.monotonic(), empty=False)
+        return {Check.PLUGIN: f"no device plugin is meant to run here: {off}", **self._ctx.settings.skip}
 
     def _driver_change(self, inventory: Inventory | None) -> None:
         version = inventory.driver_version if inventory is not None else ""
@@ -360,18 +374,12 @@ class Validator:
         if isinstance(facts, NodeFacts):
             tried = results.get(Check.CUDA)
             usable = sum(one.good for one in tried.devices) if tried else 0
-            return self._settled(plugin.judge(facts, usable=usable, offered=self._ctx.offered()))
+            now, empty = self._ctx.clock.monotonic(), plugin.is_empty(facts)
+            since = self._patience.empty_for(now, empty=empty)
+            found = plugin.judge(facts, usable=usable, offered=self._ctx.offered(), empty_for=since)
+            return found if empty else self._patience.settled(self.report.result(Check.PLUGIN), found, now)
         before = self.report.result(Check.PLUGIN)
         return before if before and before.status is Status.PASSED else waiting(Check.PLUGIN, Trouble.of(facts))
-
-    def _settled(self, found: CheckResult) -> CheckResult:
-        """A Node that was in order stays so while the kubelet may just be about to write."""
-        before, now = self.report.result(Check.PLUGIN), self._ctx.clock.monotonic()
-        if found.status is not Status.WAITING or before is None or before.status is not Status.PASSED:
-            self._differs = None
-            return found
-        self._differs = now if self._differs is None else self._differs
-        return before if now - self._differs < DIFFERENT_SECONDS else found
 
     async def _node_facts(self) -> NodeFacts | KubeError:
         if self._ctx.node is None:
@@ -385,17 +393,6 @@ class Validator:
             return error
         self._runtime = facts.runtime
         return facts
-
-    def _patient(self, result: CheckResult) -> CheckResult:
-        """Patience begins anew when something else is waited for."""
-        key = (result.check, result.trouble.what if result.trouble else "")
-        now = self._ctx.clock.monotonic()
-        begin = self._since.get(key, now)
-        self._since = {other: when for other, when in self._since.items() if other[0] is not result.check}
-        if result.status is not Status.WAITING:
-            return result
-        self._since[key] = begin
-        return plan.impatient(result, now - begin)
 
     # --- telling ---
 

@@ -118,3 +118,50 @@ async def test_a_refusal_is_told_once_and_tried_again():
         node.publisher.refuse = None
         await node.pass_time(60)
         assert node.states[-1][0]
+
+
+class Followed:
+    """A Node that is followed: ``vanish`` takes every label away, as somebody with kubectl does."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.asked = 0
+        self.node = Node(lost=self.lost)
+
+    async def lost(self, labels) -> None:
+        assert labels == self.node.publisher.seen.mine
+        self.asked += 1
+        await self.gone.wait()
+        self.gone.clear()
+
+    def vanish(self) -> None:
+        self.node.publisher.seen = Seen()
+        self.gone.set()
+
+
+async def test_labels_that_vanish_are_put_back_at_once():
+    found = Followed()
+    async with found.node.running() as node:
+        await node.until(lambda: found.asked == 1)
+        before = node.clock.monotonic()
+        found.vanish()
+        await node.until(lambda: len(node.clock.deadlines) == 1 and not found.gone.is_set())
+        await node.clock.advance(1.0)
+        await node.until(lambda: found.asked == 2)
+        assert (len(node.publisher.history), node.clock.monotonic() - before) == (2, 1.0)
+
+
+async def test_labels_that_somebody_takes_away_again_and_again_come_back_more_and_more_slowly():
+    found = Followed()
+    async with found.node.running() as node:
+        pauses = []
+        for turn in range(1, 6):
+            await node.until(lambda turn=turn: found.asked == turn)
+            begin = node.clock.monotonic()
+            found.vanish()
+            while found.asked == turn:
+                await node.asleep()
+                await node.clock.advance(0.1)
+                await asyncio.sleep(0.005)
+            pauses.append(node.clock.monotonic() - begin)
+        assert pauses[-1] > 4 * pauses[0]

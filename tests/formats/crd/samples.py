@@ -65,9 +65,15 @@ VALUES = {
     },
 }  # fmt: skip
 
+# Texts that have to say something certain.
+CERTAIN = {"rollingUpdate.maxUnavailable": "10%", "rootFS": "/", "driverInstallDir": "/a", "kubeletRootDir": "/b"}
+
 
 def value_of(entry: Entry) -> Any:
     """A value that is not the default where there is a choice."""
+    for name, value in CERTAIN.items():
+        if f".{entry.path}".endswith(f".{name}"):
+            return value
     others = [item for item in entry.enum if item != entry.default]
     return others[-1] if others else copy.deepcopy(VALUES[entry.type])
 

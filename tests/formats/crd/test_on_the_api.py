@@ -114,6 +114,36 @@ def test_a_policy_that_breaks_a_rule_is_refused(lab: EmbeddedLab, spec: Raw, mes
     assert "unknown field" in message or clusterpolicy(policy("wrong", **spec)).problem
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"daemonsets": {"rollingUpdate": {"maxUnavailable": "abc"}}}, "a number of pods such as '1'"),
+        ({"daemonsets": {"rollingUpdate": {"maxUnavailable": "-1"}}}, "a number of pods such as '1'"),
+        ({"daemonsets": {"rollingUpdate": {"maxUnavailable": "0%"}}}, "more than 0"),
+        ({"driver": {"upgradePolicy": {"maxUnavailable": -5}}}, "it can't be less than 0"),
+        ({"hostPaths": {"driverInstallDir": "run/nvidia"}}, "an absolute path"),
+    ],
+)
+def test_what_only_one_operand_would_trip_over_is_refused_and_yet_readable(
+    lab: EmbeddedLab, spec: Raw, message: str
+) -> None:
+    assert message in refused(lab, "apply", "-f", "-", stdin=policy("wrong", **spec))
+    assert not clusterpolicy(policy("wrong", **spec)).problem
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"daemonsets": {"rollingUpdate": {"maxUnavailable": "10%"}}, "hostPaths": {"driverInstallDir": ""}},
+        {"daemonsets": {"rollingUpdate": {"maxUnavailable": "10"}}, "hostPaths": {"rootFS": "/"}},
+        {"daemonsets": {"rollingUpdate": {"maxUnavailable": ""}}, "driver": {"upgradePolicy": {"maxUnavailable": 0}}},
+        {"driver": {"upgradePolicy": {"maxUnavailable": "25%"}}},
+    ],
+)
+def test_what_has_always_worked_is_taken(lab: EmbeddedLab, spec: Raw) -> None:
+    kubectl(lab, "apply", "-f", "-", stdin=policy("right", **spec))
+
+
 def test_a_drivers_type_stays(lab: EmbeddedLab) -> None:
     kubectl(lab, "apply", "-f", "-", stdin=driver("typed", driverType="vgpu", usePrecompiled=False))
     kubectl(lab, "apply", "-f", "-", stdin=driver("typed", driverType="vgpu", usePrecompiled=False, version="570"))

@@ -145,8 +145,20 @@ def test_no_object_may_have_any_shape(found: Any, kind: str) -> None:
     assert "x-kubernetes-preserve-unknown-fields" not in json.dumps(crds())
 
 
+# kgpu's own rules: they refuse nothing that has ever worked.
+_ABSOLUTE = ["self == '' || self.startsWith('/')"]
+OWN_RULES = {
+    "ClusterPolicy": {
+        "daemonsets.rollingUpdate.maxUnavailable": ["self == '' || self.matches('^[0-9]*[1-9][0-9]*%?$')"],
+        "driver.upgradePolicy.maxUnavailable": ["type(self) == string || self >= 0"],
+        **{f"hostPaths.{name}": _ABSOLUTE for name in ("rootFS", "driverInstallDir", "kubeletRootDir")},
+    },
+    "NVIDIADriver": {"upgradePolicy.maxUnavailable": ["type(self) == string || self >= 0"]},
+}
+
+
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_validation_rules_are_the_replaced_operators(found: Any, kind: str) -> None:
+def test_validation_rules_are_the_replaced_operators_and_few_more(found: Any, kind: str) -> None:
     rules = {
         path: [rule["rule"] for rule in schema["x-kubernetes-validations"]]
         for path, (schema, _) in found[kind].items()
@@ -155,7 +167,7 @@ def test_validation_rules_are_the_replaced_operators(found: Any, kind: str) -> N
     same = ["self == oldSelf"]
     default = ["!self.default || !has(self.nodeSelector) || size(self.nodeSelector) == 0"]
     wanted = {"": default, "driverType": same, "usePrecompiled": same} if kind == "NVIDIADriver" else {}
-    assert rules == wanted
+    assert rules == {**wanted, **OWN_RULES[kind]}
 
 
 @pytest.mark.parametrize("struct", [ClusterPolicySpec, NVIDIADriverSpec])

@@ -193,6 +193,66 @@ def test_a_monitor_without_its_kind_is_said() -> None:
     assert {"ServiceMonitor", "PrometheusRule"} <= {one["kind"] for one in with_kinds.objects}
 
 
+# The policy, words of the decision, and whether only one layout has it.
+WITHOUT_EFFECT = {
+    "sandboxWorkloads: {enabled: true}": ("SandboxNotProvided", "nothing for virtual machines", False),
+    "cdi: {enabled: false}": ("CDISwitchedOff", "the driver's libraries only where", False),
+    "devicePlugin: {resources: {limits: {memory: 1Gi}}}": ("SettingIgnored", "device plugin: resources", True),
+    "validator: {hostNetwork: true, resources: {limits: {cpu: 1}}}": (
+        "SettingIgnored", "validator: resources and hostNetwork", True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", WITHOUT_EFFECT)
+def test_what_has_no_effect_is_said_once(spec: str) -> None:
+    reason, words, agent_only = WITHOUT_EFFECT[spec]
+    for settings in (SETTINGS, AS_OPERANDS):
+        found = Case(policy=policy(f"{HOST_DRIVER}\n{spec}"), settings=settings).rendered()
+        told = [one for one in found.decisions if one.reason == reason]
+        assert len(told) == (settings is SETTINGS or not agent_only)
+        assert not found.errors
+        for one in told:
+            assert words in one.what
+            assert one.remedy
+            assert one.severity.notable
+            assert one.subject.startswith("ClusterPolicy/")
+
+
+def test_the_usual_policy_has_nothing_without_effect() -> None:
+    assert not Case(policy=policy(HOST_DRIVER)).rendered().decisions
+
+
+BAD_NAMES = {
+    "devicePlugin: {env: [{name: GOOD, value: x}, {name: A=B}]}": ("device-plugin", "devicePlugin.env[1].name"),
+    "validator: {cuda: {env: [{name: ''}]}}": ("validator", "validator.cuda.env[0].name"),
+    "gfd: {env: [{name: 'Ä'}]}": ("gfd", "gfd.env[0].name"),
+    "driver: {repository: r.io/n, image: driver, version: '1', env: [{name: 'a=b'}]}": ("driver", "driver.env[0].name"),
+    "driver: {repository: r.io/n, image: driver, version: '1', manager: {env: [{name: 'a=b'}]}}": (
+        "driver", "driver.manager.env[0].name",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", BAD_NAMES)
+def test_a_bad_name_of_a_variable_is_an_error_of_its_operand(spec: str) -> None:
+    operand, path = BAD_NAMES[spec]
+    text = spec if spec.startswith("driver") else f"{HOST_DRIVER}\n{spec}"
+    for settings in (SETTINGS, AS_OPERANDS):
+        found = Case(policy=policy(text), settings=settings, observed=UBUNTU).rendered()
+        assert set(found.errors) == {operand}
+        assert path in found.errors[operand].what
+        told = agent_config(policy(text), settings, UBUNTU)
+        assert "A=B" not in told.roles["deviceplugin"].env
+
+
+def test_names_of_variables_are_those_of_the_cluster_s_version() -> None:
+    spec = f"{HOST_DRIVER}\ngfd: {{env: [{{name: 'odd name'}}]}}"
+    for version, refused in (((1, 31), {"gfd"}), ((1, 32), set())):
+        found = Case(policy=policy(spec), observed=Observed(kube_version=version)).rendered()
+        assert set(found.errors) == refused
+
+
 def test_runtimes_may_be_mixed() -> None:
     nodes = (node("a"), node("b", runtime="cri-o"))
     for settings in (SETTINGS, AS_OPERANDS):

@@ -1,14 +1,16 @@
 """The loop that keeps a node's own feature labels true, over injected ports.
 
-Promises: read again every minute and as soon as PCI devices come or go; where another node feature discovery works it
-stands back and takes away its own labels alone; a failure costs nothing that is published and is tried again.
+Promises: read again every minute, as soon as PCI devices come or go, and as soon as a label of its own is gone from the
+Node; where another node feature discovery works it stands back and takes away its own labels alone; a failure costs
+nothing that is published and is tried again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +31,8 @@ INTERVAL: Final = 60.0  # seconds between readings without a cause, as node feat
 LOOK: Final = 5.0  # seconds between looks at which PCI devices there are
 SPREAD: Final = 0.2  # of the interval, by chance, so that a fleet does not ask the API server at one moment
 _RETRY: Final = BackoffPolicy(first=1.0, cap=60.0)
+# Somebody may take the labels away again and again: each time in a row they come back later, up to the usual round.
+_RESTORE: Final = BackoffPolicy(first=0.2, cap=INTERVAL, factor=2.0, healthy_after=INTERVAL / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,9 @@ class FeaturesContext:
     """Everything that the role gets from outside.
 
     ``roots`` are places to look for PCI devices, the host's root first. ``foreign`` is what is known of another
-    discovery in this cluster. ``on_state(True, what)`` says that the labels are as they should be.
+    discovery in this cluster. ``on_state(True, what)`` says that the labels are as they should be. ``lost(labels)``
+    returns once one of these labels that has been on the Node is not there any more; None where nobody follows the
+    Node, so that it comes back in the next round.
     """
 
     publisher: FeaturesPublisher
@@ -49,16 +55,17 @@ class FeaturesContext:
     facts: Callable[[Sequence[Path]], HostFacts] = read_facts
     devices: Callable[[Sequence[Path]], frozenset[str]] = pci_names
     uniform: Callable[[], float] = random.random
+    lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
 
 
 async def run(ctx: FeaturesContext) -> None:
     """Keep the labels true until cancelled. Only a defect ends it with an exception."""
-    backoff = Backoff(_RETRY)
+    backoff, restoring = Backoff(_RETRY), Backoff(_RESTORE)
     told = ""
     while True:
         devices = ctx.devices(ctx.roots)
         try:
-            said = await _once(ctx)
+            labels, said = await _once(ctx)
         except UserError as error:
             ctx.on_state(False, error.one_line())
             if error.one_line() != told:
@@ -69,7 +76,10 @@ async def run(ctx: FeaturesContext) -> None:
         told = ""
         backoff.reset()
         ctx.on_state(True, said)
-        await _pause(ctx, devices)
+        begin = ctx.clock.monotonic()
+        if await _is_lost(ctx, labels, devices):
+            log.warning("feature labels are gone from the Node; putting them back")
+            await ctx.clock.sleep(restoring.next_delay(ran_for=ctx.clock.monotonic() - begin))
 
 
 async def withdraw(publisher: FeaturesPublisher) -> None:
@@ -78,24 +88,44 @@ async def withdraw(publisher: FeaturesPublisher) -> None:
         await publisher.publish({})
 
 
-async def _once(ctx: FeaturesContext) -> str:
-    """Read and publish; returns what there is to say."""
+async def _once(ctx: FeaturesContext) -> tuple[Mapping[str, str], str]:
+    """Read and publish; returns kgpu's labels and what there is to say."""
     seen = await ctx.publisher.look()
     foreign = seen.discovery or ("node feature discovery" if ctx.foreign else "")
     if foreign:
         await _write(ctx, seen, {})
-        return f"stands back: {foreign} labels this node"
+        return {}, f"stands back: {foreign} labels this node"
     # In a thread: files of a broken PCI function can take seconds, and this loop also serves others.
     wanted = plan(await beside(ctx.facts, ctx.roots))
     kept = {key: value for key, value in wanted.items() if key not in seen.others}
     await _write(ctx, seen, kept)
-    return f"{len(kept)} labels"
+    return kept, f"{len(kept)} labels"
 
 
 async def _write(ctx: FeaturesContext, seen: Seen, labels: Mapping[str, str]) -> None:
     if seen.mine != labels:
         await ctx.publisher.publish(labels)
         log.info("%d feature labels published", len(labels))
+
+
+async def _is_lost(ctx: FeaturesContext, labels: Mapping[str, str], devices: frozenset[str]) -> bool:
+    """Wait until it is time to read again; True when that is because labels are gone from the Node."""
+    if ctx.lost is None:
+        await _pause(ctx, devices)
+        return False
+    lost = asyncio.ensure_future(ctx.lost(labels))
+    pause = asyncio.ensure_future(_pause(ctx, devices))
+    waits = (lost, pause)
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for done in waits:
+            if done.done():
+                done.result()
+        return lost.done()
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 async def _pause(ctx: FeaturesContext, devices: frozenset[str]) -> None:

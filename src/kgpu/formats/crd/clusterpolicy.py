@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from kgpu.formats.crd.common import (
+    ABSOLUTE,
     INT32,
+    PODS,
     Block,
     Component,
     Container,
@@ -59,7 +61,7 @@ class RollingUpdate(Block, frozen=True, kw_only=True):
     """How DaemonSets are rolled out."""
 
     max_unavailable: Annotated[
-        str | None, doc("Pods that may be away at a time, as a number in quotes or a percentage.")
+        str | None, doc("Pods that may be away at a time, as a number in quotes or a percentage.", rules=PODS)
     ] = None
 
 
@@ -246,13 +248,13 @@ class Cdi(Block, frozen=True, kw_only=True):
 class HostPaths(Block, frozen=True, kw_only=True):
     """Where things are on the host."""
 
-    root_fs: Annotated[str | None, doc("The host's root as its nodes see it; `/` if not given.")] = msgspec.field(
-        default=None, name="rootFS"
+    root_fs: Annotated[str | None, doc("The host's root as its nodes see it; `/` if not given.", rules=ABSOLUTE)] = (
+        msgspec.field(default=None, name="rootFS")
     )
     driver_install_dir: Annotated[
-        str | None, doc("The driver container's root; `/run/nvidia/driver` if not given.")
+        str | None, doc("The driver container's root; `/run/nvidia/driver` if not given.", rules=ABSOLUTE)
     ] = None
-    kubelet_root_dir: Annotated[str, doc("The kubelet's folder.")] = KUBELET_ROOT
+    kubelet_root_dir: Annotated[str, doc("The kubelet's folder.", rules=ABSOLUTE)] = KUBELET_ROOT
 
 
 class SandboxWorkloads(Block, frozen=True, kw_only=True):

@@ -49,6 +49,16 @@ QUANTITY: Final = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
+# Rules in place of patterns: what breaks one can't be stored any more, but if it is there already then only the part
+# that uses it fails, and not the whole policy. Empty texts are for the default.
+ABSOLUTE: Final = (("self == '' || self.startsWith('/')", "it has to be an absolute path on the host"),)
+PODS: Final = (
+    (
+        "self == '' || self.matches('^[0-9]*[1-9][0-9]*%?$')",
+        "it has to be a number of pods such as '1' or a percentage such as '10%', more than 0",
+    ),
+)
+NODES: Final = (("type(self) == string || self >= 0", "it can't be less than 0"),)
 Quantities: TypeAlias = dict[str, Annotated[int | str, doc("A quantity such as `500m` or `2Gi`.", pattern=QUANTITY)]]
 
 
@@ -175,7 +185,7 @@ class UpgradePolicy(Block, frozen=True, kw_only=True):
     auto_upgrade: Annotated[bool, doc("Whether nodes are upgraded without being asked one by one.")] = False
     max_parallel_upgrades: Annotated[int, doc("Nodes upgraded at a time; 0 for no limit.", minimum=0)] = 1
     max_unavailable: Annotated[
-        int | str | None, doc("Nodes that may be away at a time, as a number or a percentage.")
+        int | str | None, doc("Nodes that may be away at a time, as a number or a percentage.", rules=NODES)
     ] = "25%"
     wait_for_completion: Annotated[WaitForCompletion | None, doc("Work to wait for.")] = None
     pod_deletion: Annotated[PodDeletion | None, doc("How pods with GPUs are evicted.")] = None

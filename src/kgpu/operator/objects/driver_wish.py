@@ -15,6 +15,7 @@ from kgpu.formats.crd.common import EnvImage, EnvVar, Named, Probe, Rdma, Resour
 from kgpu.operator.model import Driver, Object
 from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import Owner, Scene, builtins
+from kgpu.operator.objects.env import check_names
 
 MANAGER_ENV: Final = "DRIVER_MANAGER_IMAGE"
 DELAY: Final = 60
@@ -114,7 +115,7 @@ def of_policy(scene: Scene) -> Wish:
         rdma=_on(driver.rdma),
         host_mofed=_on(driver.rdma) and bool(driver.rdma and driver.rdma.use_host_mofed),
     )
-    return _agreed(wish)
+    return _agreed(scene, wish)
 
 
 def of_driver(scene: Scene, driver: Driver) -> Wish:
@@ -131,6 +132,7 @@ def of_driver(scene: Scene, driver: Driver) -> Wish:
     license_told = spec.licensing_config
     image = images.pool_image(what, repository=spec.repository or "", image=spec.image, version=spec.version or "")
     return _agreed(
+        scene,
         Wish(
             owner=driver,
             what=what,
@@ -171,7 +173,7 @@ def of_driver(scene: Scene, driver: Driver) -> Wish:
             node_affinity=builtins(spec.node_affinity) if spec.node_affinity else None,
             rdma=_on(spec.rdma),
             host_mofed=_on(spec.rdma) and bool(spec.rdma and spec.rdma.use_host_mofed),
-        )
+        ),
     )
 
 
@@ -199,7 +201,15 @@ def _named(block: Named | None) -> str:
     return (block.name if block else None) or ""
 
 
-def _agreed(wish: Wish) -> Wish:
+def _agreed(scene: Scene, wish: Wish) -> Wish:
+    inner = "" if wish.what == "driver" else f"{wish.what} "
+    for path, part in (
+        (f"{inner or 'driver.'}env", wish.driver),
+        (f"{inner or 'driver.'}manager.env", wish.manager),
+        (f"{inner}gds.env", wish.gds),
+        (f"{inner}gdrcopy.env", wish.gdrcopy),
+    ):
+        check_names(path, part.env if part else (), scene)
     sides = [name for name, part in (("gds", wish.gds), ("gdrcopy", wish.gdrcopy)) if part]
     if wish.precompiled and sides:
         raise ConfigError(

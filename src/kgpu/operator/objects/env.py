@@ -6,13 +6,16 @@ replaced programs' containers have no row: kgpu's pods open the driver themselve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from kgpu.base.errors import ConfigError
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec, Validator
 from kgpu.formats.crd.common import EnvVar
+from kgpu.formats.crd.fields import rows
 from kgpu.operator.model import Policy
 from kgpu.operator.objects.common import Scene, given_env
 
@@ -81,10 +84,10 @@ ROWS: Final = (
 
 
 def role_env(role: str, scene: Scene) -> dict[str, str]:
-    """All variables of a role, the policy's own last."""
+    """All variables of a role, the policy's own last; without those that ``check_role`` refuses."""
     spec = scene.policy.spec
     env = {row.name: value for row in ROWS if row.role == role and (value := _value(row.value, spec)) is not None}
-    for name, value in user_env(role, scene.policy).items():
+    for name, value in user_env(role, scene).items():
         env.pop(name, None)
         env[name] = value
     return env
@@ -100,22 +103,60 @@ def role_args(role: str, policy: Policy) -> tuple[str, ...]:
 VALIDATOR_PARTS: Final = ("driver", "toolkit", "cuda", "plugin")
 
 
-def user_env(role: str, policy: Policy) -> dict[str, str]:
+def user_env(role: str, scene: Scene) -> dict[str, str]:
     """The policy's variables of a role.
 
     The validator's checks were containers of their own with an environment each; here a check's variables are those
     with its name before a dot: ``cuda.WITH_WORKLOAD``.
     """
-    told = section(role, policy.spec)
+    told = section(role, scene.policy.spec)
     if told is None:
         return {}
-    rows: tuple[EnvVar, ...] = told.env
-    env = given_env(rows)
+    env = _given(told.env, scene)
     if isinstance(told, Validator):
         for part in VALIDATOR_PARTS:
             block = getattr(told, part)
-            env |= {f"{part}.{name}": value for name, value in given_env(block.env if block else ()).items()}
+            env |= {f"{part}.{name}": value for name, value in _given(block.env if block else (), scene).items()}
     return env
+
+
+# How Kubernetes checks names: any printable ASCII but "=" from 1.32 on, before that those of shells and a few more.
+_ANY_NAME: Final = re.compile("[ -<>-~]+")
+_OLD_NAME: Final = re.compile(r"(?!\.\.)(?!\.$)[-._a-zA-Z][-._a-zA-Z0-9]*")
+_ANY_SINCE: Final = (1, 32)
+
+
+def check_names(path: str, told: Iterable[EnvVar], scene: Scene) -> None:
+    """Raises ConfigError for the first name that no container could have in this cluster. ``path`` is the list's."""
+    for number, row in enumerate(told):
+        if not _named(row, scene):
+            raise ConfigError(
+                f'{path}[{number}].name is "{row.name}"',
+                "the name of an environment variable without `=`, such as LOG_LEVEL",
+                f"correct the name in {path}; a value goes into value",
+            )
+
+
+def check_role(role: str, scene: Scene) -> None:
+    """The same of all variables of a role."""
+    told = section(role, scene.policy.spec)
+    if told is None:
+        return
+    path = next(row.name for row in rows(ClusterPolicySpec) if row.attribute == _SECTIONS[role])
+    check_names(f"{path}.env", told.env, scene)
+    if isinstance(told, Validator):
+        for part in VALIDATOR_PARTS:
+            if block := getattr(told, part):
+                check_names(f"{path}.{part}.env", block.env, scene)
+
+
+def _given(told: Iterable[EnvVar], scene: Scene) -> dict[str, str]:
+    return given_env(row for row in told if _named(row, scene))
+
+
+def _named(row: EnvVar, scene: Scene) -> bool:
+    form = _ANY_NAME if scene.observed.kube_version >= _ANY_SINCE else _OLD_NAME
+    return form.fullmatch(row.name) is not None
 
 
 _SECTIONS: Final = {

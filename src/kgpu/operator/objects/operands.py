@@ -20,7 +20,7 @@ from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, agent_container, host_access
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.objects.env import role_args, role_env, section
+from kgpu.operator.objects.env import check_role, role_args, role_env, section
 from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, account
 from kgpu.operator.tables import BY_ROLE, Operand
 
@@ -72,6 +72,7 @@ PODS: Final = {
 
 def objects(scene: Scene, operand: Operand) -> list[Object]:
     """ServiceAccount, rights and DaemonSet of one operand. Raises ConfigError."""
+    check_role(operand.role, scene)
     daemon_set = _daemon_set(scene, operand)
     cluster = CLUSTER_RULES.get(operand.role, ())
     namespaced = NAMESPACE_RULES.get(operand.role, ())

@@ -10,10 +10,11 @@ from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import UserError
 from kgpu.formats import names
 from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
-from kgpu.operator.objects import agent, driver, monitoring, operands, runtime_classes
+from kgpu.operator.objects import agent, driver, ignored, monitoring, operands, runtime_classes
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.tables import BY_NAME, OPERANDS
+from kgpu.operator.objects.env import check_role
+from kgpu.operator.tables import BY_NAME, OPERANDS, Operand
 
 AGENT: Final = "agent"
 """The name under which an error of the agent's DaemonSet is told."""
@@ -54,6 +55,8 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
             yield operand.name, operand.state, partial(driver.of_policy, scene)
         elif operand.role and settings.layout is Layout.OPERANDS:
             yield operand.name, operand.state, partial(operands.objects, scene, operand)
+        elif operand.role:
+            yield operand.name, operand.state, partial(_checked, scene, operand)
         if operand.name == monitoring.NODE_STATUS.name:
             yield f"{operand.name}-metrics", operand.state, partial(monitoring.node_status_objects, scene)
     if _uses_driver_objects(scene):
@@ -61,6 +64,12 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
         for one in observed.drivers:
             if not one.deleting:
                 yield f"NVIDIADriver/{one.name}", driver.STATE, partial(driver.of_driver, scene, one)
+
+
+def _checked(scene: Scene, operand: Operand) -> list[Object]:
+    """No object: what the agents are told of the operand is in their ConfigMap. Raises ConfigError for bad settings."""
+    check_role(operand.role, scene)
+    return []
 
 
 def _uses_driver_objects(scene: Scene) -> bool:
@@ -92,6 +101,7 @@ def _decisions(scene: Scene) -> Iterator[Decision]:
             told = operands.ignored_image(scene, operand)
             if told is not None:
                 yield told
+    yield from ignored.ignored(scene)
     if (absent := monitoring.missing(scene)) is not None:
         yield absent
     waiting: tuple[str, ...] = ()

@@ -133,10 +133,12 @@ _CLOSED: Final = (f"{names.HOST_ROOT}/", "/dev/", "/opt/kgpu/", "/proc/", "/run/
 def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> str:
     clean = re.sub("^//", "/", posixpath.normpath(path))
     good = path.startswith("/") and ".." not in path.split("/") and not set(path) & set(":\0\n")
-    if not good or ((clean in _TAKEN or clean.startswith(_CLOSED)) and not root_allowed):
+    taken = (clean in _TAKEN or clean.startswith(_CLOSED)) and not root_allowed
+    if not good or taken:
+        own = f"a folder of its own, since {clean} is needed by the containers themselves" if good else ""
         raise ConfigError(
             f'hostPaths.{key} is "{path}"',
-            f'an absolute path on the host without "..", for example {example}',
+            f"{own or 'an absolute path on the host without `..` and colons'}, for example {example}",
             "correct it in the ClusterPolicy",
         )
     return clean

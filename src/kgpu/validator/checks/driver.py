@@ -65,7 +65,7 @@ def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
             yield f"{gpu_name(gpu)}: MIG is to be {'on' if gpu.mig_pending else 'off'} after the next GPU reset"
         elif gpu.mig_enabled and not gpu.partitions:
             yield f"{gpu_name(gpu)} is in MIG mode without slices: it offers nothing. Apply a MIG configuration to it"
-        yield from (f"{gpu_name(gpu)}: {found.what}" for found in gpu.findings if gpu.usable)
+        yield from (f"{gpu_name(gpu)}: {_unnamed(gpu, found.what)}" for found in gpu.findings if gpu.usable)
 
 
 def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
@@ -85,7 +85,12 @@ def _broken(gpu: Accelerator) -> Trouble | None:
     if gpu.usable:
         return None
     found = gpu.findings[0]
-    return Trouble(what=found.what, expected=found.expected, todo=found.todo)
+    return Trouble(what=_unnamed(gpu, found.what), expected=found.expected, todo=found.todo)
+
+
+def _unnamed(gpu: Accelerator, what: str) -> str:
+    """A finding without the GPU at its beginning: results name the GPU themselves."""
+    return what.removeprefix(f"GPU {gpu.index}: ")
 
 
 def _without_node(gpu: Accelerator, facts: DriverFacts) -> Trouble | None:

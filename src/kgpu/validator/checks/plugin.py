@@ -10,6 +10,8 @@ from kgpu.formats.names import NVIDIA_DOMAIN
 from kgpu.validator.model import Check, CheckResult, Status, Trouble, failed, waiting
 
 NOTHING: Final[Mapping[str, int]] = {}
+EMPTY_SECONDS: Final = 30.0
+"""How long nothing may be allocatable: an agent or plugin that has just started has not told the kubelet yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +31,18 @@ class NodeSource(Protocol):
         ...
 
 
-def judge(facts: NodeFacts, *, usable: int, offered: Mapping[str, int] = NOTHING) -> CheckResult:
+def is_empty(facts: NodeFacts) -> bool:
+    """True when there are resources of nvidia.com and nothing of them is allocatable."""
+    shown = [name for name, count in facts.capacity.items() if name.startswith(f"{NVIDIA_DOMAIN}/") and count]
+    return bool(shown) and not any(facts.allocatable.get(name, 0) for name in shown)
+
+
+def judge(
+    facts: NodeFacts, *, usable: int, offered: Mapping[str, int] = NOTHING, empty_for: float = EMPTY_SECONDS
+) -> CheckResult:
     """``usable`` is the number of devices that passed CUDA; ``offered`` how many healthy ones the device plugin offers
-    by resource, empty when that is not known. Resources of nvidia.com that others offer are none of its business.
+    by resource, empty when that is not known; ``empty_for``: seconds since when nothing is allocatable. Resources of
+    nvidia.com that others offer are none of its business.
     """
     shown = {name: count for name, count in facts.capacity.items() if name.startswith(f"{NVIDIA_DOMAIN}/") and count}
     evidence = tuple(f"{name}: {facts.allocatable.get(name, 0)} of {count}" for name, count in sorted(shown.items()))
@@ -44,8 +55,8 @@ def judge(facts: NodeFacts, *, usable: int, offered: Mapping[str, int] = NOTHING
                 todo="see how the device plugin is: the Node's annotation kgpu.dev/roles, or its log",
             ),
         )
-    if not any(facts.allocatable.get(name, 0) for name in shown):
-        return failed(
+    if is_empty(facts):
+        return (waiting if empty_for < EMPTY_SECONDS else failed)(
             Check.PLUGIN,
             Trouble(
                 what=f"the Node has {', '.join(sorted(shown))}, but none of it is allocatable",

@@ -1,0 +1,72 @@
+"""What a policy asks for and kgpu does not do, or does in another way than its readers may think: one decision each.
+
+Each is a Warning Event on the ClusterPolicy and a line of the operator's log; none of them holds anything up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.formats.crd.common import Container
+from kgpu.operator.model import Layout
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.enabled import is_enabled
+from kgpu.operator.objects.env import cdi_on, nri_on, section
+from kgpu.operator.tables import OPERANDS
+
+
+def ignored(scene: Scene) -> Iterator[Decision]:
+    """All of them, in a stable order."""
+    spec = scene.policy.spec
+    workloads = spec.sandbox_workloads
+    if workloads is not None and workloads.enabled:
+        yield _told(
+            scene,
+            what="sandboxWorkloads is enabled, and kgpu has nothing for virtual machines yet",
+            why="nodes for virtual machines get no operands",
+            remedy="set sandboxWorkloads.enabled: false; keep NVIDIA's operator where GPUs go to virtual machines",
+            reason="SandboxNotProvided",
+        )
+    # With the NRI plugin this is a combination that can't work, which is told as such.
+    if not cdi_on(spec) and not nri_on(spec):
+        yield _told(
+            scene,
+            what="cdi.enabled is false: containers get device files, but the driver's libraries only where a container "
+            "runtime on the host adds them",
+            why="kgpu gives libraries to containers by CDI alone and installs no container runtime",
+            remedy="set cdi.enabled: true, unless NVIDIA's container runtime is set up on every GPU node",
+            reason="CDISwitchedOff",
+        )
+    if scene.settings.layout is Layout.AGENT:
+        yield from _of_own_pods(scene)
+
+
+def _of_own_pods(scene: Scene) -> Iterator[Decision]:
+    """Settings of an operand's pod, where the operands have none of their own."""
+    for operand in OPERANDS:
+        told = section(operand.role, scene.policy.spec)
+        if not isinstance(told, Container):
+            continue
+        if not is_enabled(operand, scene.policy, scene.settings, scene.observed):
+            continue
+        fields = [name for name, value in (("resources", told.resources), ("hostNetwork", told.host_network)) if value]
+        if fields:
+            yield _told(
+                scene,
+                what=f"without effect in the policy's section of the {operand.title}: {' and '.join(fields)}",
+                why="one pod, kgpu-agent, does the work of all operands",
+                remedy="remove it, or install the chart with layout=operands, where each operand has a pod of its own",
+                reason="SettingIgnored",
+            )
+
+
+def _told(scene: Scene, *, what: str, why: str, remedy: str, reason: str) -> Decision:
+    return Decision(
+        subject=f"ClusterPolicy/{scene.policy.name}",
+        what=what,
+        why=why,
+        severity=Severity.WARNING,
+        remedy=remedy,
+        reason=reason,
+    )

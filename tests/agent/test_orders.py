@@ -1,0 +1,56 @@
+"""What a node has been told: labels that were there and are gone are noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from kgpu.agent.orders import Orders
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.port import NODES
+from tests.agent.support_auto import NAMESPACE, NODE, eventually
+
+
+def put(api: FakeApi, **labels: str) -> None:
+    api.put(NODES, {"metadata": {"name": NODE, "labels": labels}})
+
+
+@contextlib.asynccontextmanager
+async def followed(api: FakeApi, folder: Path):
+    orders = Orders(api, node=NODE, namespace=NAMESPACE, state_dir=folder, decide=lambda _: None)
+    task = asyncio.create_task(orders.run())
+    try:
+        yield orders
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_label_that_is_gone_is_noticed_only_once_it_has_been_there(tmp_path: Path) -> None:
+    api = FakeApi()
+    put(api, other="1")
+    async with followed(api, tmp_path) as orders:
+        lost = asyncio.create_task(orders.lost({"mine": "1"}))
+        await eventually(lambda: orders.labels == {"other": "1"})
+        early = lost.done()
+        put(api, other="1", mine="1")
+        await eventually(lambda: "mine" in orders.labels)
+        there = lost.done()
+        put(api, other="1")
+        async with asyncio.timeout(20):
+            await lost
+        assert (early, there) == (False, False)
+
+
+async def test_nobody_waits_for_the_loss_of_no_labels(tmp_path: Path) -> None:
+    api = FakeApi()
+    put(api, other="1")
+    async with followed(api, tmp_path) as orders:
+        lost = asyncio.create_task(orders.lost({}))
+        await eventually(lambda: orders.labels)
+        put(api)
+        await eventually(lambda: not orders.labels)
+        lost.cancel()
+        await asyncio.wait([lost])
+        assert lost.cancelled()

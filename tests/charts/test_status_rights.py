@@ -1,0 +1,41 @@
+"""The manifest with the rights of ``kgpu status`` grants what that reads, and no more."""
+
+from __future__ import annotations
+
+import yaml
+from charts.conftest import CHART
+
+from kgpu.formats.names import GPU_OPERATOR_NAMESPACE
+from kgpu.kube import kinds
+from kgpu.operator import reading
+from kgpu.operator.watching import feeds
+
+MANIFEST = CHART.parents[1] / "docs" / "how-to" / "status-rights.yaml"
+
+Right = tuple[str, str, str]
+
+
+def granted() -> dict[str, set[Right]]:
+    """By the namespace in which they hold, "" for everywhere."""
+    found: dict[str, set[Right]] = {}
+    for obj in yaml.safe_load_all(MANIFEST.read_text()):
+        for rule in obj.get("rules", ()):
+            place = found.setdefault(obj["metadata"].get("namespace", ""), set())
+            place |= {(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    return found
+
+
+def needed() -> dict[str, set[Right]]:
+    """What the feeds of a look at a cluster that has every kind are, and the search for the operator."""
+    every = feeds(GPU_OPERATOR_NAMESPACE)
+    there = frozenset(kinds.plural_and_group(feed.scope.resource) for feed in every)
+    found: dict[str, set[Right]] = {"": {("apps", "deployments", "list")}}
+    for feed in every:
+        if reading._is_wanted(feed, there):
+            resource = feed.scope.resource
+            found.setdefault(feed.scope.namespace, set()).add((resource.group, resource.plural, "list"))
+    return found
+
+
+def test_status_may_list_what_it_reads_and_no_more() -> None:
+    assert granted() == needed()

@@ -1,0 +1,76 @@
+"""GPUs that nothing labels, and GPUs that are not allocatable: what is an alarm, and what is only under way."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from kgpu.formats import agent_report, names
+from kgpu.operator.model import Observed
+from kgpu.operator.plan import plan
+from tests.operator.test_breakages import gpu_lost
+from tests.operator.world import SETTINGS, condition_of, healthy_node, node_object, report, status_of, world
+
+
+def without_gpu_labels(**settings: bool) -> Observed:
+    """One node that has nothing but the kubelet's word for its GPUs."""
+    return world(node_object(features=False, report=report(gpus=0)), settings=dataclasses.replace(SETTINGS, **settings))
+
+
+@pytest.mark.parametrize("discovery", [True, False])
+def test_gpus_without_a_label_are_told_whoever_labels_nodes(discovery: bool) -> None:
+    settings = dataclasses.replace(SETTINGS, discovery=discovery)
+    made = plan(without_gpu_labels(discovery=discovery), settings)
+    found = condition_of(made, "NodeFeaturesReady")
+    assert (found["status"], found["reason"], status_of(made)["state"]) == ("False", "GPULabelsMissing", "notReady")
+
+
+def test_a_node_that_has_opted_out_is_not_missed() -> None:
+    labels = {names.LABEL_DEPLOY_OPERANDS: "false", "feature.node.kubernetes.io/kernel-version.full": "6.8"}
+    node = node_object(features=False, labels=labels, report=report(gpus=0))
+    assert status_of(plan(world(node), SETTINGS))["state"] == "ready"
+
+
+def test_a_symptom_is_not_told_beside_its_cause() -> None:
+    observed = gpu_lost().observed
+    told = [one.reason for one in plan(observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    assert told == ["CudaFailed"]
+
+
+NONE_LEFT = {names.GPU_RESOURCE: "0"}
+DEVICES = "DevicePluginReady"
+
+
+@pytest.mark.parametrize(
+    "validated",
+    [("True", "Validated", "all passed"), ("Unknown", "PluginPending", "plugin: nothing is allocatable"), None],
+    ids=["not looked at yet", "waited for", "not said yet"],
+)
+def test_devices_that_come_back_in_a_moment_are_no_event(validated: tuple[str, str, str] | None) -> None:
+    observed = world(healthy_node(allocatable=NONE_LEFT, validated=validated))
+    made = plan(observed, SETTINGS)
+    told = [one.reason for one in made.decisions if one.subject == "Node/n1"]
+    assert (condition_of(made, DEVICES)["reason"], told) == ("NotOfferedYet", [])
+
+
+def test_devices_that_stay_away_are_told_by_the_validators_cause() -> None:
+    words = "plugin: the Node has nvidia.com/gpu, but none of it is allocatable"
+    observed = world(healthy_node(allocatable=NONE_LEFT, validated=("False", "PluginFailed", words)))
+    told = [one.reason for one in plan(observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    assert told == ["PluginFailed"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": {names.LABEL_DEPLOY_PREFIX + "operator-validator": "false"}},
+        {"report": report(validator=agent_report.role("failed", "it crashed"))},
+    ],
+    ids=["switched off", "failed"],
+)
+def test_devices_that_nobody_validates_are_told_at_once(changes: dict[str, Any]) -> None:
+    observed = world(healthy_node(allocatable=NONE_LEFT, **changes))
+    told = [one.reason for one in plan(observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    assert "DevicesUnhealthy" in told
