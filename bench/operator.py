@@ -34,13 +34,10 @@ from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube import kinds
 from kgpu.kube.client import Client, connect
-from kgpu.kube.port import NODES, Change, KubeRefusedError, Object, Resource, name_of
+from kgpu.kube.port import NODES, Change, KubeRefusedError, Object, name_of
 
 NAMESPACE: Final = "gpu-operator"
 NAME: Final = "bench-operator"
-CRDS: Final = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
 PREFIX: Final = "bench-node-"
 AT_ONCE: Final = 16
 LIMIT_S: Final = 300.0
@@ -68,7 +65,7 @@ async def measure(folder: Path, count: int, *, real: bool) -> dict[str, float]:
         api = connect(str(kubeconfig))
         try:
             for crd in crds():
-                await api.apply(CRDS, crd, manager="bench")
+                await api.apply(kinds.CUSTOM_RESOURCE_DEFINITIONS, crd, manager="bench")
             with contextlib.suppress(KubeRefusedError):
                 await api.create(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
             account = {"metadata": {"name": names.AGENT_DAEMON_SET, "namespace": NAMESPACE}}

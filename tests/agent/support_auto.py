@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 
 from kgpu.agent.auto import AutoAgent
-from kgpu.agent.http import Address
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import ROLES
+from kgpu.base.http import Address
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig, encode
 from kgpu.formats.agent_report import AgentReport, decode

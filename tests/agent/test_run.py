@@ -8,12 +8,12 @@ import json
 
 import pytest
 
-from kgpu.agent.http import Address
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import Role
 from kgpu.agent.run import Agent
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import HwError
+from kgpu.base.http import Address
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.port import Accelerator, Inventory, Vendor
 from kgpu.kube.fake import FakeApi

@@ -15,7 +15,7 @@ from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.hw.open import open_reader
-from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, remove_spec, run
+from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, run
 
 SECONDS = 20.0
 
@@ -95,10 +95,3 @@ async def test_a_folder_that_can_not_be_written_is_told(sim_root, tmp_path) -> N
     async with toolkit.on():
         await toolkit.until(lambda: toolkit.told)
     assert "can't be written" in toolkit.told[0].what
-
-
-def test_the_spec_is_taken_away(tmp_path) -> None:
-    (tmp_path / SPEC_NAME).write_text("{}")
-    remove_spec(tmp_path)
-    remove_spec(tmp_path)
-    assert list(tmp_path.iterdir()) == []

@@ -54,5 +54,5 @@ async def test_a_status_of_another_shape_is_an_empty_one(status) -> None:
 
 
 async def test_a_node_that_is_not_there() -> None:
-    with pytest.raises(KubeError, match="no Node n"):
+    with pytest.raises(KubeError, match='no node "n"'):
         await NodeObject(FakeApi(), node="n").facts()

@@ -19,11 +19,10 @@ from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.driver_place import DriverPlace, find_driver
 from kgpu.agent.host_files import HostFiles
-from kgpu.agent.http import StatusServer
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.orders import Orders, first_of
-from kgpu.agent.process import POLICY, Process
+from kgpu.agent.process import POLICY, Process, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import ReportWriter, agent_report, role_report
 from kgpu.agent.role_options import role_options
@@ -34,6 +33,7 @@ from kgpu.agent.switched import SwitchedConfig
 from kgpu.agent.wanted import DISABLED, Wanted, wanted_roles, why_stopped
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
+from kgpu.base.http import StatusServer
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
 from kgpu.formats.agent_config import AgentConfig, ConfigRef
 from kgpu.formats.agent_report import AgentReport, RoleReport
@@ -242,27 +242,10 @@ class AutoAgent(Process):
 
     async def _follow_orders(self, handle: RoleHandle) -> None:
         assert self.orders is not None
-        orders = self.orders
-        async with asyncio.TaskGroup() as group:
-            group.create_task(orders.run())
-            while True:
-                error = orders.error
-                if error is None:
-                    handle.running()
-                else:
-                    handle.waiting(error.one_line())
-                await asyncio.sleep(1.0)
+        await follow(self.orders, handle)
 
     async def _follow_config(self, handle: RoleHandle) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._config.run())
-            while True:
-                error = self._config.error
-                if error is None:
-                    handle.running()
-                else:
-                    handle.waiting(error.one_line())
-                await asyncio.sleep(1.0)
+        await follow(self._config, handle)
 
     async def _clean_up(self, handle: RoleHandle) -> None:
         """A service: take away what roles that nobody wants have published, and everything when kgpu leaves."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kgpu.agent.http import Address
 from kgpu.base.errors import ConfigError
+from kgpu.base.http import Address
 from kgpu.formats.config_choice import Fallback
 from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE, STATE_DIR
 

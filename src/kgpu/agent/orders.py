@@ -21,6 +21,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.files import write_atomic
+from kgpu.base.news import News
 from kgpu.base.threads import beside
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, decode
@@ -58,8 +59,7 @@ class Orders:
         self._map = Informer(api, Scope(CONFIG_MAPS, namespace, Selector.named(names.AGENT_CONFIG_MAP)), clock=clock)
         self._text = ""
         self._seen = ""
-        self._revision = 0
-        self._news = asyncio.Condition()
+        self._news = News()
         self._remember = True
         self._recalled = False
         self.config: AgentConfig | None = None
@@ -80,18 +80,16 @@ class Orders:
     @property
     def revision(self) -> int:
         """Grows with every change of the attributes."""
-        return self._revision
+        return self._news.revision
 
     async def changed(self, after: int) -> int:
         """Wait until ``revision`` differs from ``after``; returns it."""
-        async with self._news:
-            await self._news.wait_for(lambda: self._revision != after)
-        return self._revision
+        return await self._news.changed(after)
 
     async def lost(self, labels: Mapping[str, str]) -> None:
         """Wait until the Node has had all of these labels and has one of them no more, or with another value."""
         for wanted in (True, False):
-            seen = self._revision
+            seen = self._news.revision
             while (labels.items() <= self.labels.items()) is not wanted:
                 seen = await self.changed(seen)
 
@@ -117,7 +115,7 @@ class Orders:
         if not await first_of(synced, self._clock.sleep(self._patience)):
             if await self._recall():
                 log.warning("the API server can't be read now; going on with the last orders")
-                await self._tell()
+                await self._news.tell()
             await asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
         while True:
             seen = (self.node.revision, self._map.revision)
@@ -137,7 +135,7 @@ class Orders:
         # That kgpu leaves is acted on only as long as the operator says so.
         if self.config is not None and self._remember and self.uid and not self.config.leaving:
             await self._write(self.config)
-        await self._tell()
+        await self._news.tell()
 
     def _take_config(self, found: Object | None) -> None:
         text = None if found is None else string_map(found.get("data")).get(names.AGENT_CONFIG_KEY)
@@ -186,11 +184,6 @@ class Orders:
             self._seen = document
             with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
                 await beside(write_atomic, self._memory, document, mode=0o600)
-
-    async def _tell(self) -> None:
-        self._revision += 1
-        async with self._news:
-            self._news.notify_all()
 
 
 async def first_of(first: Awaitable[Any], second: Awaitable[Any]) -> bool:

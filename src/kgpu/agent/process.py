@@ -7,16 +7,16 @@ import logging
 import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.events import EventQueue
-from kgpu.agent.http import Address, Response, Routes, StatusServer
 from kgpu.agent.options import AgentOptions
 from kgpu.base.backoff import BackoffPolicy
 from kgpu.base.decision import Decision
 from kgpu.base.errors import UserError
+from kgpu.base.http import Address, Response, Routes, StatusServer
 from kgpu.base.log import log_decision
 from kgpu.base.supervise import RoleHandle, RoleStatus, Supervisor
 from kgpu.kube.port import KubeApi
@@ -26,6 +26,28 @@ log = logging.getLogger(__name__)
 # A node's agent talks to few others, so it may look again soon: a driver or a socket that comes is used within seconds.
 POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 DECISIONS_KEPT: Final = 50
+
+
+class Followed(Protocol):
+    """What keeps itself up to date while ``run`` runs; ``error`` says why it may not be."""
+
+    @property
+    def error(self) -> UserError | None: ...
+
+    async def run(self) -> None: ...
+
+
+async def follow(thing: Followed, handle: RoleHandle) -> None:
+    """A service: let it keep itself up to date, and tell how it is."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(thing.run())
+        while True:
+            error = thing.error
+            if error is None:
+                handle.running()
+            else:
+                handle.waiting(error.one_line())
+            await asyncio.sleep(1.0)
 
 
 class Process:

@@ -17,13 +17,13 @@ from typing import Any
 from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.config_file import FileConfigSource
-from kgpu.agent.http import StatusServer
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.process import POLICY, Process
+from kgpu.agent.process import POLICY, Process, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.roles import Host, Role
 from kgpu.agent.shared import SharedReader
 from kgpu.base.errors import HwError
+from kgpu.base.http import StatusServer
 from kgpu.base.supervise import RoleHandle, Supervisor, stop_on_signals
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
@@ -117,15 +117,7 @@ class Agent(Process):
         return DefaultConfig()
 
     async def _follow_config(self, handle: RoleHandle) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._config.run())
-            while True:
-                error = self._config.error
-                if error is None:
-                    handle.running()
-                else:
-                    handle.waiting(error.one_line())
-                await asyncio.sleep(1.0)
+        await follow(self._config, handle)
 
     async def _shut_down(self, server: StatusServer | None) -> tuple[str, ...]:
         stuck = [*await self.roles.stop(self.options.shutdown_seconds), *await self.services.stop(1.0)]

@@ -10,9 +10,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kgpu.agent.http import Response
 from kgpu.base.decision import Decision
 from kgpu.base.errors import UserError
+from kgpu.base.http import Response
 from kgpu.base.supervise import RoleStatus
 from kgpu.formats.config_choice import ConfigText
 from kgpu.hw.port import Accelerator, Inventory

@@ -202,8 +202,8 @@ def _serve(options: AgentOptions) -> Coroutine[Any, Any, tuple[str, ...]]:
 
 def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOptions:
     """``AgentOptions`` from click's parameters. Raises ConfigError."""
-    from kgpu.agent.http import parse_address
     from kgpu.agent.options import AgentOptions, LabelsSink, parse_config_map
+    from kgpu.base.http import parse_address
     from kgpu.formats.config_choice import parse_fallbacks
 
     def path(name: str) -> Path | None:

@@ -165,9 +165,9 @@ async def _with_api(kubeconfig: str, work: Callable[[KubeApi], Awaitable[None]])
 
 
 def _resource() -> Resource:
-    from kgpu.kube.port import Resource
+    from kgpu.kube.kinds import CUSTOM_RESOURCE_DEFINITIONS
 
-    return Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", KIND, namespaced=False)
+    return CUSTOM_RESOURCE_DEFINITIONS
 
 
 async def install(api: KubeApi, wanted: Sequence[Object], seconds: float) -> None:

@@ -31,7 +31,8 @@ from kgpu.deviceplugin.offer import LOOK_SECONDS, Offer
 from kgpu.deviceplugin.source import ConfigSource
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
-from kgpu.hw.port import EventKind, Inventory, Reader
+from kgpu.hw.follow import follow_events
+from kgpu.hw.port import Event, EventKind, Inventory, Reader
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,11 @@ class _Plugin:
         first = await self._ctx.config.next(None)
         self._configure(first, at_start=True)
         # Listening begins before the first look, so that nothing falls between the two.
-        events = asyncio.create_task(self._follow_events(), name="device plugin events")
+        events = asyncio.create_task(
+            # Whatever happened unheard is found by looking.
+            follow_events(self._ctx.reader, self._hear, clock=self._ctx.clock, missed=self._look.set),
+            name="device plugin events",
+        )
         try:
             await asyncio.sleep(0)
             await self._read_inventory(at_start=True)
@@ -240,22 +245,11 @@ class _Plugin:
         self._looked_at = self._ctx.clock.monotonic()
         self._look.clear()
 
-    async def _follow_events(self) -> None:
-        while True:
-            with contextlib.suppress(HwError):
-                events = self._ctx.reader.events()
-                try:
-                    async for event in events:
-                        if self._core.event(event, self._ctx.clock.monotonic()):
-                            self._changed.set()
-                        if event.kind not in {EventKind.SINGLE_BIT_ECC, EventKind.DOUBLE_BIT_ECC}:
-                            self._look.set()
-                finally:
-                    close = getattr(events, "aclose", None)
-                    if close is not None:
-                        await close()
-            self._look.set()  # whatever happened in between is found by looking
-            await self._ctx.clock.sleep(1.0)
+    def _hear(self, event: Event) -> None:
+        if self._core.event(event, self._ctx.clock.monotonic()):
+            self._changed.set()
+        if event.kind not in {EventKind.SINGLE_BIT_ECC, EventKind.DOUBLE_BIT_ECC}:
+            self._look.set()
 
     # --- kubelet ---
 

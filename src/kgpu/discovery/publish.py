@@ -17,6 +17,7 @@ from kgpu.base.files import write_atomic
 from kgpu.base.threads import beside
 from kgpu.discovery.lines import as_lines, from_lines
 from kgpu.formats import names
+from kgpu.kube.nodes import get_node
 from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, KubeRefusedError, Object
 
 log = logging.getLogger(__name__)
@@ -178,14 +179,14 @@ class NodeLabelsPublisher:
         self._node = node
 
     async def published(self) -> dict[str, str] | None:
-        node = await self._get()
+        node = await get_node(self._api, self._node)
         labels = _string_map(node["metadata"].get("labels"))
         mine = _owned_labels(node, names.LABELS_FIELD_MANAGER)
         return None if mine is None else {key: labels[key] for key in mine if key in labels}
 
     async def publish(self, labels: Mapping[str, str]) -> None:
         # With the uid, a Node that is deleted meanwhile is not made anew by the apply.
-        uid = (await self._get())["metadata"]["uid"]
+        uid = (await get_node(self._api, self._node))["metadata"]["uid"]
         metadata: Object = {"name": self._node, "uid": uid}
         if labels:  # a manager that names nothing at all is forgotten by the API server
             metadata["labels"] = dict(labels)
@@ -193,16 +194,6 @@ class NodeLabelsPublisher:
 
     async def close(self) -> None:
         return
-
-    async def _get(self) -> Object:
-        node = await self._api.get(NODES, self._node)
-        if node is None:
-            raise KubeError(
-                f'the cluster has no node "{self._node}"',
-                "the name under which the kubelet registered this node",
-                "correct --node-name (NODE_NAME), or wait until the kubelet has registered",
-            )
-        return node
 
 
 async def withdraw_labels(api: KubeApi, *, node: str) -> None:

@@ -1,4 +1,4 @@
-"""Container Device Interface specs, versions 0.3.0 to 1.0.0: types, a pure builder, validation, rendering.
+"""Container Device Interface specs, versions 0.3.0 to 1.1.0: types, a pure builder, validation, rendering.
 
 Promises: a built spec declares the lowest ``cdiVersion`` that has what it uses, so that old engines accept it; the same
 input gives the same bytes; nothing invalid is rendered. Names and version rules are the CDI specification's.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -26,7 +26,9 @@ SOCKET_OPTIONS: Final = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 _HOOKS: Final = frozenset({"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"})
-VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0")
+VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
+GIDS_VERSION: Final = "0.7.0"
+"""The first version with ``additionalGids``; engines of before refuse the whole file."""
 
 T = TypeVar("T", bound=Hashable)
 
@@ -58,6 +60,25 @@ class Mount(_Part, frozen=True):
     type: str = ""
 
 
+class NetDevice(_Part, frozen=True):
+    """A network interface of the host that moves into the container under ``name``."""
+
+    host_interface_name: str
+    name: str
+
+
+class IntelRdt(_Part, frozen=True):
+    """Intel's resource director: cache and memory bandwidth classes."""
+
+    clos_id: str = msgspec.field(name="closID", default="")
+    l3_cache_schema: str = ""
+    mem_bw_schema: str = ""
+    enable_cmt: bool = msgspec.field(name="enableCMT", default=False)
+    enable_mbm: bool = msgspec.field(name="enableMBM", default=False)
+    schemata: tuple[str, ...] = ()
+    enable_monitoring: bool = False
+
+
 class Hook(_Part, frozen=True):
     """An OCI hook; ``timeout`` in seconds."""
 
@@ -73,9 +94,10 @@ class ContainerEdits(_Part, frozen=True):
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
+    net_devices: tuple[NetDevice, ...] = ()
     hooks: tuple[Hook, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    intel_rdt: dict[str, Any] = {}
+    intel_rdt: IntelRdt | None = None
     additional_gids: tuple[int, ...] = ()
 
     @property
@@ -104,13 +126,26 @@ class Spec(_Part, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiDevice:
-    """What ``build_spec`` makes entries of: one entry per name, all alike. ``in_all``: it is part of device ``all``."""
+    """What ``build_spec`` makes entries of: one entry per name, all alike. ``in_all``: it is part of device ``all``.
+
+    ``gids`` are groups that the container's process needs beside its own to open the nodes.
+    """
 
     names: tuple[str, ...]
-    nodes: tuple[DeviceNode, ...]
+    nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     env: tuple[str, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    gids: tuple[int, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
     in_all: bool = True
+
+    @property
+    def edits(self) -> ContainerEdits:
+        """The same as edits."""
+        return ContainerEdits(
+            env=self.env, device_nodes=self.nodes, hooks=self.hooks, mounts=self.mounts, additional_gids=self.gids
+        )
 
 
 def kind_of(vendor: str, device_class: str) -> str:
@@ -131,7 +166,12 @@ def qualified_name(kind: str, device: str) -> str:
 
 
 def build_spec(
-    *, kind: str, devices: Iterable[CdiDevice], common: ContainerEdits | None = None, all_device: bool = True
+    *,
+    kind: str,
+    devices: Iterable[CdiDevice],
+    common: ContainerEdits | None = None,
+    all_device: bool = True,
+    annotations: Mapping[str, str] | None = None,
 ) -> Spec:
     """A valid spec with its lowest version.
 
@@ -139,19 +179,26 @@ def build_spec(
     mounts by depth and path. ``all_device`` adds the union under the name ``all`` unless a device has that name.
     Raises ConfigError when the result would be invalid (a bad name, a name twice, a device without edits, none at all).
     """
-    shared = _ordered(common or ContainerEdits())
+    shared = ordered(common or ContainerEdits())
     entries: list[Device] = []
     union = ContainerEdits()
     for device in devices:
-        edits = ContainerEdits(env=device.env, device_nodes=device.nodes, mounts=device.mounts)
         if device.in_all:
-            union = _merged(union, edits)
-        own = _without(_ordered(edits), shared)
-        entries += [Device(name=name, container_edits=own) for name in device.names]
+            union = merged(union, device.edits)
+        own = without(ordered(device.edits), shared)
+        entries += [
+            Device(name=name, annotations=dict(device.annotations), container_edits=own) for name in device.names
+        ]
     if all_device and not union.empty and all(entry.name != ALL_DEVICE for entry in entries):
-        entries.append(Device(name=ALL_DEVICE, container_edits=_without(_ordered(union), shared)))
+        entries.append(Device(name=ALL_DEVICE, container_edits=without(ordered(union), shared)))
     entries.sort(key=lambda entry: _natural(entry.name))
-    spec = Spec(cdi_version=VERSIONS[0], kind=kind, devices=tuple(entries), container_edits=shared)
+    spec = Spec(
+        cdi_version=VERSIONS[0],
+        kind=kind,
+        annotations=dict(annotations or {}),
+        devices=tuple(entries),
+        container_edits=shared,
+    )
     spec = msgspec.structs.replace(spec, cdi_version=minimal_version(spec))
     validate(spec)
     return spec
@@ -160,15 +207,58 @@ def build_spec(
 def minimal_version(spec: Spec) -> str:
     """The lowest CDI version that has every feature that the spec uses."""
     every = [spec.container_edits, *(device.container_edits for device in spec.devices)]
+    rdts = [edits.intel_rdt for edits in every if edits.intel_rdt is not None]
     needs = (
         ("0.4.0", any(mount.type for edits in every for mount in edits.mounts)),
         ("0.5.0", any(node.host_path for edits in every for node in edits.device_nodes)),
         ("0.5.0", any(not device.name[:1].isalpha() for device in spec.devices)),
         ("0.6.0", bool(spec.annotations) or any(device.annotations for device in spec.devices)),
         ("0.6.0", "." in spec.kind.partition("/")[2]),
-        ("0.7.0", any(edits.additional_gids or edits.intel_rdt for edits in every)),
+        (GIDS_VERSION, bool(rdts) or any(edits.additional_gids for edits in every)),
+        ("1.1.0", any(rdt.schemata or rdt.enable_monitoring for rdt in rdts)),
+        ("1.1.0", any(edits.net_devices for edits in every)),
     )
     return max((version for version, needed in needs if needed), default=VERSIONS[0])
+
+
+def ordered(edits: ContainerEdits) -> ContainerEdits:
+    """Each thing once; nodes and mounts by depth and path, the rest in the order in which it was found."""
+    return msgspec.structs.replace(
+        edits,
+        env=_unique(edits.env),
+        device_nodes=tuple(sorted(_unique(edits.device_nodes), key=lambda node: _depth(node.path))),
+        net_devices=_unique(edits.net_devices),
+        hooks=_unique(edits.hooks),
+        mounts=tuple(sorted(_unique(edits.mounts), key=lambda mount: _depth(mount.container_path))),
+        additional_gids=_unique(edits.additional_gids),
+    )
+
+
+def merged(first: ContainerEdits, second: ContainerEdits) -> ContainerEdits:
+    """Both, one after the other; duplicates stay until ``ordered``."""
+    return ContainerEdits(
+        env=first.env + second.env,
+        device_nodes=first.device_nodes + second.device_nodes,
+        net_devices=first.net_devices + second.net_devices,
+        hooks=first.hooks + second.hooks,
+        mounts=first.mounts + second.mounts,
+        intel_rdt=first.intel_rdt or second.intel_rdt,
+        additional_gids=first.additional_gids + second.additional_gids,
+    )
+
+
+def without(edits: ContainerEdits, common: ContainerEdits) -> ContainerEdits:
+    """What is not in ``common``; all of it when nothing would be left, since a device may not be empty."""
+    rest = ContainerEdits(
+        env=_less(edits.env, common.env),
+        device_nodes=_less(edits.device_nodes, common.device_nodes),
+        net_devices=_less(edits.net_devices, common.net_devices),
+        hooks=_less(edits.hooks, common.hooks),
+        mounts=_less(edits.mounts, common.mounts),
+        intel_rdt=None if edits.intel_rdt == common.intel_rdt else edits.intel_rdt,
+        additional_gids=_less(edits.additional_gids, common.additional_gids),
+    )
+    return edits if rest.empty else rest
 
 
 def validate(spec: Spec, *, source: str = "the CDI spec") -> None:
@@ -234,6 +324,9 @@ def _edit_problems(edits: ContainerEdits, where: str) -> Iterator[tuple[str, str
     for mount in edits.mounts:
         if not mount.container_path.startswith("/") or not mount.host_path.startswith("/"):
             yield f'{where}: mount "{mount.host_path}" to "{mount.container_path}"', "two absolute paths"
+    for net in edits.net_devices:
+        if not net.host_interface_name or not net.name:
+            yield f"{where}: a network device without a name", "hostInterfaceName and name"
     for hook in edits.hooks:
         if hook.hook_name not in _HOOKS:
             yield f'{where}: there is no hook "{hook.hook_name}"', f"one of {', '.join(sorted(_HOOKS))}"
@@ -241,7 +334,8 @@ def _edit_problems(edits: ContainerEdits, where: str) -> Iterator[tuple[str, str
 
 def _hint(message: str) -> str:
     match = re.search(r"unknown field `([^`]*)`", message)
-    fields = {name for kind in (Spec, Device, ContainerEdits, DeviceNode, Mount, Hook) for name in _wire_names(kind)}
+    kinds = (Spec, Device, ContainerEdits, DeviceNode, Mount, Hook, NetDevice, IntelRdt)
+    fields = {name for kind in kinds for name in _wire_names(kind)}
     hint = did_you_mean(match[1], fields) if match else ""
     return f"; {hint}" if hint else ""
 
@@ -250,29 +344,9 @@ def _wire_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return kind.__struct_encode_fields__
 
 
-def _ordered(edits: ContainerEdits) -> ContainerEdits:
-    return msgspec.structs.replace(
-        edits,
-        env=_unique(edits.env),
-        device_nodes=tuple(sorted(_unique(edits.device_nodes), key=lambda node: _depth(node.path))),
-        hooks=_unique(edits.hooks),
-        mounts=tuple(sorted(_unique(edits.mounts), key=lambda mount: _depth(mount.container_path))),
-        additional_gids=_unique(edits.additional_gids),
-    )
-
-
-def _merged(a: ContainerEdits, b: ContainerEdits) -> ContainerEdits:
-    return ContainerEdits(env=a.env + b.env, device_nodes=a.device_nodes + b.device_nodes, mounts=a.mounts + b.mounts)
-
-
-def _without(edits: ContainerEdits, common: ContainerEdits) -> ContainerEdits:
-    mounts = set(common.mounts)
-    rest = ContainerEdits(
-        env=tuple(env for env in edits.env if env not in common.env),
-        device_nodes=tuple(node for node in edits.device_nodes if node not in common.device_nodes),
-        mounts=tuple(mount for mount in edits.mounts if mount not in mounts),
-    )
-    return edits if rest.empty else rest
+def _less(values: tuple[T, ...], common: tuple[T, ...]) -> tuple[T, ...]:
+    known = set(common)
+    return tuple(value for value in values if value not in known)
 
 
 def _unique(values: Iterable[T]) -> tuple[T, ...]:

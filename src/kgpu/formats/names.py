@@ -134,12 +134,10 @@ NFD_PCI_NVIDIA: Final = (
     "feature.node.kubernetes.io/pci-0302_10de.present",
     "feature.node.kubernetes.io/pci-0300_10de.present",
 )
-NFD_PCI_MELLANOX: Final = "feature.node.kubernetes.io/pci-15b3.present"
 NFD_KERNEL_FULL: Final = "feature.node.kubernetes.io/kernel-version.full"
 NFD_OS_ID: Final = "feature.node.kubernetes.io/system-os_release.ID"
 NFD_OS_VERSION: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
 NFD_OS_VERSION_MAJOR: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID.major"
-NFD_OSTREE_VERSION: Final = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
@@ -179,7 +177,6 @@ NAME_LABEL: Final = "app.kubernetes.io/name"
 OPERATOR_LEASE: Final = "53822513.nvidia.com"
 OPERATOR_STATUS_MANAGER: Final = "kgpu-operator-status"
 OPERATOR_COMPONENT: Final = "kgpu-operator"  # source of its Events
-ENV_TOOLKIT: Final = "KGPU_TOOLKIT"  # for the validator: "false" where nothing of kgpu's writes CDI specs
 
 # Node feature discovery's list of the labels that it has set; an instance's name and a dot may come before it
 NFD_TRACKING_ANNOTATION: Final = "nfd.node.kubernetes.io/feature-labels"
@@ -189,7 +186,7 @@ LABEL_LIGHT: Final = "kgpu.dev/light"
 
 # The validator's role: the metrics' own port (the replaced program's), and "false" where nothing writes CDI specs
 ENV_METRICS_PORT: Final = "METRICS_PORT"
-ENV_KGPU_TOOLKIT: Final = "KGPU_TOOLKIT"
+ENV_KGPU_TOOLKIT: Final = "KGPU_TOOLKIT"  # for the validator: "false" where nothing of kgpu's writes CDI specs
 
 # Where a node has a process per role: each has an annotation and a field manager of its own, ending in the role's name
 ROLES_ANNOTATION_PREFIX: Final = "kgpu.dev/roles."

@@ -17,6 +17,7 @@ from typing import Final
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
+from kgpu.base.news import News
 from kgpu.kube.port import (
     EVERYTHING,
     Change,
@@ -75,8 +76,7 @@ class Informer:
         self._on_change = on_change
         self._objects: dict[Key, Object] = {}
         self._version = ""
-        self._revision = 0
-        self._news = asyncio.Condition()
+        self._news = News()
         self.synced = asyncio.Event()
         """Set from the first complete list on, for good."""
         self.error: KubeError | None = None
@@ -90,13 +90,11 @@ class Informer:
     @property
     def revision(self) -> int:
         """A number that grows with every change of ``objects`` or ``error`` and with the first list."""
-        return self._revision
+        return self._news.revision
 
     async def changed(self, after: int) -> int:
         """Wait until ``revision`` differs from ``after``; returns it."""
-        async with self._news:
-            await self._news.wait_for(lambda: self._revision != after)
-        return self._revision
+        return await self._news.changed(after)
 
     async def learn(self, obj: Object) -> None:
         """Take in what the server has answered to a write of one's own, before the watch brings the same.
@@ -107,7 +105,7 @@ class Informer:
         if not self.synced.is_set() or not _newer(version_of(obj), version_of(known) if known else self._version):
             return
         self._objects[key] = self._project(obj)
-        await self._tell()
+        await self._news.tell()
 
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
@@ -144,7 +142,7 @@ class Informer:
         self.synced.set()
         await self._recovered()
         if not same:
-            await self._tell()
+            await self._news.tell()
 
     async def _watch(self) -> None:
         scope = self._scope
@@ -152,7 +150,7 @@ class Informer:
         async for event in events:
             await self._recovered()
             if self._take(event):
-                await self._tell()
+                await self._news.tell()
 
     def _take(self, event: WatchEvent) -> bool:
         """Keep what the event says; True when an object changed."""
@@ -184,18 +182,13 @@ class Informer:
                 logging.WARNING if first else logging.DEBUG, "%s: %s", self._scope.resource.plural, error.one_line()
             )
             if first:
-                await self._tell()
+                await self._news.tell()
 
     async def _recovered(self) -> None:
         if self.error is not None:
             self.error = None
             log.info("%s: the API server answers again", self._scope.resource.plural)
-            await self._tell()
-
-    async def _tell(self) -> None:
-        self._revision += 1
-        async with self._news:
-            self._news.notify_all()
+            await self._news.tell()
 
 
 def _key(obj: Object) -> Key:

@@ -17,7 +17,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HostError, HwError, UserError
+from kgpu.base.errors import HostError, UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
 from kgpu.base.threads import beside
@@ -25,6 +25,7 @@ from kgpu.formats.cdi import dump_spec
 from kgpu.formats.names import CDI_DIR, CDI_NVIDIA_KIND
 from kgpu.host.driver_files import driver_edits, find_driver_files
 from kgpu.host.root import DriverRoot
+from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Inventory, Reader
 from kgpu.toolkit.config import DEFAULT_STRATEGIES, GenerateConfig
 from kgpu.toolkit.model import Generated
@@ -68,16 +69,6 @@ async def run(ctx: ToolkitContext) -> None:
     await _Toolkit(ctx).run()
 
 
-def remove_spec(cdi_dir: Path) -> None:
-    """Take the spec away. Raises HostError."""
-    try:
-        (cdi_dir / SPEC_NAME).unlink(missing_ok=True)
-    except OSError as error:
-        raise HostError(
-            f"{cdi_dir / SPEC_NAME} can't be removed: {error.strerror}", "a folder that may be written", "remove it"
-        ) from error
-
-
 def make_spec(inventory: Inventory, root: DriverRoot) -> Generated:
     """The spec for these GPUs and this driver: names by index, by UUID, and ``all``.
 
@@ -101,7 +92,10 @@ class _Toolkit:
     async def run(self) -> None:
         async with Inotify() as inotify:
             followers = [
-                asyncio.create_task(self._follow_events(), name="toolkit-events"),
+                asyncio.create_task(
+                    follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock),
+                    name="toolkit-events",
+                ),
                 asyncio.create_task(self._follow_folder(inotify), name="toolkit-folder"),
             ]
             try:
@@ -167,19 +161,6 @@ class _Toolkit:
             self._notes = generated.notes
             for note in generated.notes:
                 log.info("CDI: %s", note)
-
-    async def _follow_events(self) -> None:
-        while True:
-            with contextlib.suppress(HwError):
-                events = self._ctx.reader.events()
-                try:
-                    async for _event in events:
-                        self._wake.set()
-                finally:
-                    close = getattr(events, "aclose", None)
-                    if close is not None:
-                        await close()
-            await self._ctx.clock.sleep(1.0)
 
     async def _follow_folder(self, inotify: Inotify) -> None:
         """Somebody may empty the folder: it is on a file system that does not last."""

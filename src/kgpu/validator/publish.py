@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.formats.names import NVIDIA_DOMAIN, VALIDATED_CONDITION, VALIDATOR_FIELD_MANAGER
+from kgpu.kube.nodes import get_node
 from kgpu.kube.port import NODES, KubeApi, Object
 from kgpu.validator.checks.plugin import NodeFacts
 from kgpu.validator.plan import Condition
@@ -53,7 +54,7 @@ class NodeObject:
 
     async def publish(self, condition: Condition) -> None:
         """``lastTransitionTime`` is kept while the status stays the same, whoever wrote it."""
-        known = _condition(await self._object())
+        known = _condition(await get_node(self._api, self._node))
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
         same = known.get("status") == condition.status and isinstance(known.get("lastTransitionTime"), str)
         row = {
@@ -72,23 +73,13 @@ class NodeObject:
 
     async def facts(self) -> NodeFacts:
         """What the Node shows. Raises KubeError."""
-        status = _dict((await self._object()).get("status"))
+        status = _dict((await get_node(self._api, self._node)).get("status"))
         runtime = _dict(status.get("nodeInfo")).get("containerRuntimeVersion")
         return NodeFacts(
             capacity=_counts(status.get("capacity")),
             allocatable=_counts(status.get("allocatable")),
             runtime=runtime if isinstance(runtime, str) else "",
         )
-
-    async def _object(self) -> Object:
-        found = await self._api.get(NODES, self._node)
-        if found is None:
-            raise KubeError(
-                f"the cluster has no Node {self._node}",
-                "this node's Node object",
-                "give the Node's name in --node-name (NODE_NAME)",
-            )
-        return found
 
     async def _apply(self, conditions: list[Object]) -> None:
         node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}

@@ -24,6 +24,7 @@ from kgpu.base.errors import HostError, HwError, KubeError, UserError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.base.threads import beside
 from kgpu.host.root import DriverRoot
+from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Inventory, Reader
 from kgpu.validator import plan
 from kgpu.validator.checks import cuda, driver, plugin, toolkit
@@ -137,7 +138,11 @@ class Validator:
         """Look, and look again, until cancelled."""
         async with Inotify() as inotify:
             self._inotify = inotify
-            tasks: list[Coroutine[Any, Any, None]] = [self._follow_events(), self._follow_files(), self._tell_node()]
+            tasks: list[Coroutine[Any, Any, None]] = [
+                follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock),
+                self._follow_files(),
+                self._tell_node(),
+            ]
             running = [asyncio.create_task(task) for task in tasks]
             try:
                 await asyncio.sleep(0)
@@ -447,19 +452,6 @@ class Validator:
                 backoff.reset()
 
     # --- what wakes it ---
-
-    async def _follow_events(self) -> None:
-        while True:
-            with contextlib.suppress(HwError):
-                events = self._ctx.reader.events()
-                try:
-                    async for _event in events:
-                        self._wake.set()
-                finally:
-                    close = getattr(events, "aclose", None)
-                    if close is not None:
-                        await close()
-            await self._ctx.clock.sleep(1.0)
 
     async def _follow_files(self) -> None:
         assert self._inotify is not None

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.formats import names
+from kgpu.kube.nodes import get_node
 from kgpu.kube.port import NODES, KubeApi, Object
 
 # What a node feature discovery writes on every node, and how many of these make one: a label that somebody has set by
@@ -74,13 +75,7 @@ class NodeFeatureLabels:
         self._uid = ""
 
     async def look(self) -> Seen:
-        node = await self._api.get(NODES, self._node)
-        if node is None:
-            raise KubeError(
-                f'the cluster has no node "{self._node}"',
-                "the name under which the kubelet registered this node",
-                "correct --node-name (NODE_NAME), or wait until the kubelet has registered",
-            )
+        node = await get_node(self._api, self._node)
         self._uid = str(node["metadata"].get("uid") or "")
         return seen_on(node, manager=self._manager)
 

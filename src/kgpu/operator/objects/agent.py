@@ -72,20 +72,7 @@ def _daemon_set(scene: Scene) -> Object:
     }
     if scene.settings.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in scene.settings.image_pull_secrets]
-    metadata: Object = {"labels": shape.pod_labels(daemonsets, app)}
-    if annotations := shape.pod_annotations(daemonsets):
-        metadata["annotations"] = annotations
-    return scene.made(
-        "DaemonSet",
-        names.AGENT_DAEMON_SET,
-        state=STATE,
-        labels={**shape.object_labels(daemonsets), **app},
-        spec={
-            "selector": {"matchLabels": app},
-            "updateStrategy": shape.update_strategy(daemonsets),
-            "template": {"metadata": metadata, "spec": spec},
-        },
-    )
+    return shape.daemon_set(scene, names.AGENT_DAEMON_SET, state=STATE, app=app, spec=spec)
 
 
 def agent_container(

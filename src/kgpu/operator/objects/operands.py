@@ -115,20 +115,7 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
     if secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in secrets]
     shape.host_network(spec, wanted=told.host_network if told else None)
-    metadata: Object = {"labels": shape.pod_labels(daemonsets, own)}
-    if annotations := shape.pod_annotations(daemonsets):
-        metadata["annotations"] = annotations
-    return scene.made(
-        "DaemonSet",
-        operand.daemon_set,
-        state=operand.state,
-        labels={**shape.object_labels(daemonsets), **own},
-        spec={
-            "selector": {"matchLabels": own},
-            "updateStrategy": shape.update_strategy(daemonsets),
-            "template": {"metadata": metadata, "spec": spec},
-        },
-    )
+    return shape.daemon_set(scene, operand.daemon_set, state=operand.state, app=own, spec=spec)
 
 
 def _selector(operand: Operand) -> dict[str, str]:

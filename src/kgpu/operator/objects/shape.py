@@ -17,7 +17,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import DaemonSets
 from kgpu.operator.model import Object, Policy
-from kgpu.operator.objects.common import builtins
+from kgpu.operator.objects.common import Scene, builtins
 
 GPU_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 CONTROL_PLANE_TOLERATION: Final[Object] = {
@@ -147,3 +147,22 @@ def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> s
 def own_labels(told: Mapping[str, str]) -> dict[str, str]:
     """Of a user's labels or annotations, those that go onto pods."""
     return {key: value for key, value in told.items() if key not in _FIXED | _VERSIONS}
+
+
+def daemon_set(scene: Scene, name: str, *, state: str, app: Mapping[str, str], spec: Object) -> Object:
+    """The DaemonSet around a pod's spec; ``app`` are the labels that select its pods."""
+    daemonsets = scene.policy.spec.daemonsets
+    metadata: Object = {"labels": pod_labels(daemonsets, app)}
+    if annotations := pod_annotations(daemonsets):
+        metadata["annotations"] = annotations
+    return scene.made(
+        "DaemonSet",
+        name,
+        state=state,
+        labels={**object_labels(daemonsets), **app},
+        spec={
+            "selector": {"matchLabels": app},
+            "updateStrategy": update_strategy(daemonsets),
+            "template": {"metadata": metadata, "spec": spec},
+        },
+    )

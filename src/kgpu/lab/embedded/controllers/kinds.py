@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from kgpu.kube.kinds import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    REPLICA_SETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
 from kgpu.kube.port import Resource
 
-DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
-REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet")
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
-DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 JOBS: Final = Resource("batch", "v1", "jobs", "Job")
 CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", "CronJob")
-NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-SERVICES: Final = Resource("", "v1", "services", "Service")
 ENDPOINTS: Final = Resource("", "v1", "endpoints", "Endpoints")
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 RESOURCE_QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
@@ -23,6 +26,24 @@ VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentV
 VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
 DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
+
+__all__ = [
+    "CONTROLLER_REVISIONS",
+    "CRON_JOBS",
+    "CUSTOM_RESOURCE_DEFINITIONS",
+    "DAEMON_SETS",
+    "DEPLOYMENTS",
+    "DISRUPTION_BUDGETS",
+    "ENDPOINTS",
+    "ENDPOINT_SLICES",
+    "JOBS",
+    "NAMESPACES",
+    "REPLICA_SETS",
+    "RESOURCE_QUOTAS",
+    "SERVICES",
+    "SERVICE_ACCOUNTS",
+    "STATEFUL_SETS",
+    "STORAGE_CLASSES",
+    "VOLUMES",
+    "VOLUME_CLAIMS",
+]

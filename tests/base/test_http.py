@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.agent.http import MAX_CONNECTIONS, MAX_HEAD, Address, Response, StatusServer, answer, encode, parse_address
 from kgpu.base.errors import ConfigError, HostError
+from kgpu.base.http import MAX_CONNECTIONS, MAX_HEAD, Address, Response, StatusServer, answer, encode, parse_address
 
 
 def broken() -> Response:

@@ -1,0 +1,24 @@
+"""Whoever waits for news hears of every change, also of one that came between looking and waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kgpu.base.news import News
+
+
+async def test_a_change_wakes_everybody_who_waits() -> None:
+    news = News()
+    waiting = [asyncio.create_task(news.changed(0)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    await news.tell()
+    assert await asyncio.wait_for(asyncio.gather(*waiting), 10) == [1, 1, 1]
+
+
+async def test_what_was_missed_is_not_waited_for() -> None:
+    news = News()
+    await news.tell()
+    await news.tell()
+    assert await asyncio.wait_for(news.changed(1), 10) == 2
+    assert news.revision == 2
