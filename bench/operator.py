@@ -24,7 +24,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.machine import cpu_seconds, memory_of
 from bench.measures import KGPU, World
@@ -117,9 +117,10 @@ async def _at_rest(process: subprocess.Popen[bytes], health: int, metrics: int, 
     """What it writes and costs when nothing happens any more."""
     await _until_settled(process, health)
     found = {"settled": time.perf_counter() - begin}
-    before, used = await _writes(metrics), cpu_seconds(process.pid)
+    before, used, planned = await _writes(metrics), cpu_seconds(process.pid), (await _state(health))["passes"]
     await asyncio.sleep(IDLE_S)
     written = await _writes(metrics) - before
+    found["idle plans"] = float((await _state(health))["passes"] - planned)
     found["idle writes"] = float(written.total())
     if written:
         sys.stderr.write(f"written while idle: {dict(written)}\n")
@@ -172,7 +173,13 @@ async def _until_settled(process: subprocess.Popen[bytes], port: int) -> None:
         assert process.poll() is None, "the operator has ended"
         assert time.perf_counter() < end, "the operator does not settle"
         with contextlib.suppress(OSError):
-            quiet = quiet + 1 if json.loads(await _page(port, "/statusz"))["settled"] else 0
+            quiet = quiet + 1 if (await _state(port))["settled"] else 0
+
+
+async def _state(port: int) -> Mapping[str, Any]:
+    """What the operator says of itself."""
+    found: Mapping[str, Any] = json.loads(await _page(port, "/statusz"))
+    return found
 
 
 async def _writes(port: int) -> Counter[str]:

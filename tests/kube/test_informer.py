@@ -168,3 +168,23 @@ async def test_what_was_learned_is_known_at_once_and_is_no_news_twice() -> None:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_change_of_what_is_not_kept_is_kept_and_is_no_news() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    api.put(CONFIG_MAPS, {**config_map("a", "1"), "heartbeat": 1})
+    scope = Scope(CONFIG_MAPS, "n")
+    informer = Informer(api, scope, clock=clock, project=lambda obj: {k: obj[k] for k in ("metadata", "data")})
+    task = asyncio.create_task(informer.run())
+    try:
+        await until(informer.synced.is_set)
+        revision, version = informer.revision, informer.objects["n", "a"]["metadata"]["resourceVersion"]
+        api.put(CONFIG_MAPS, {**config_map("a", "1"), "heartbeat": 2})
+        await until(lambda: informer.objects["n", "a"]["metadata"]["resourceVersion"] != version)
+        assert informer.revision == revision
+        api.put(CONFIG_MAPS, {**config_map("a", "2"), "heartbeat": 3})
+        await until(lambda: values(informer) == {"a": "2"})
+        assert informer.revision == revision + 1
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -63,7 +63,8 @@ class Informer:
         project: Callable[[Object], Object] | None = None,
         on_change: Callable[[Change, Object], None] | None = None,
     ) -> None:
-        """``project`` reduces an object to what is worth keeping; the version and the name must stay.
+        """``project`` reduces an object to what is worth keeping; the version and the name must stay. A change that
+        leaves nothing of it but another version is kept, and is no news: a kubelet's heartbeat, for one.
 
         ``on_change`` is called at once with every object that came, changed or went (with the last known state), and
         after a new list with the difference.
@@ -89,7 +90,9 @@ class Informer:
 
     @property
     def revision(self) -> int:
-        """A number that grows with every change of ``objects`` or ``error`` and with the first list."""
+        """A number that grows with every change of ``objects`` (apart from their versions) or ``error`` and with the
+        first list.
+        """
         return self._news.revision
 
     async def changed(self, after: int) -> int:
@@ -104,8 +107,9 @@ class Informer:
         key, known = _key(obj), self._objects.get(_key(obj))
         if not self.synced.is_set() or not _newer(version_of(obj), version_of(known) if known else self._version):
             return
-        self._objects[key] = self._project(obj)
-        await self._news.tell()
+        obj = self._objects[key] = self._project(obj)
+        if known is None or not _same(known, obj):
+            await self._news.tell()
 
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
@@ -153,7 +157,7 @@ class Informer:
                 await self._news.tell()
 
     def _take(self, event: WatchEvent) -> bool:
-        """Keep what the event says; True when an object changed."""
+        """Keep what the event says; True when that is news."""
         self._version = version_of(event.object) or self._version
         if event.change is Change.BOOKMARK:
             return False
@@ -169,7 +173,7 @@ class Informer:
         obj = self._objects[key] = self._project(event.object)
         if self._on_change is not None:
             self._on_change(Change.ADDED if known is None else Change.MODIFIED, obj)
-        return True
+        return known is None or not _same(known, obj)
 
     async def _failed(self, error: KubeError) -> None:
         gone = isinstance(error, KubeRefusedError) and error.gone
@@ -199,6 +203,12 @@ def _newer(version: str, than: str) -> bool:
     if version.isdecimal() and than.isdecimal():
         return int(version) > int(than)
     return version != than
+
+
+def _same(one: Object, other: Object) -> bool:
+    """Equal apart from the version."""
+    first, second = ({**obj, "metadata": {**obj["metadata"], "resourceVersion": ""}} for obj in (one, other))
+    return first == second
 
 
 def _without_managed_fields(obj: Object) -> Object:

@@ -42,10 +42,10 @@ from kgpu.operator.watching import Cluster, Watching
 log = logging.getLogger(__name__)
 
 GATHER: Final = 0.05  # seconds in which changes are gathered before a plan
-# The pause after a plan, in plans' durations: at most a third of a core goes into planning, and less while Nodes are
-# being written, which is news that the plan knew before.
-GATHER_FACTOR: Final = 2.0
-GATHER_FACTOR_BUSY: Final = 6.0
+# The rest after a plan, in plans' durations: a tenth of a core at most goes into planning, and half of that while Nodes
+# are being written, which is news that the plan knew before. What comes after the rest is planned for at once.
+GATHER_FACTOR: Final = 9.0
+GATHER_FACTOR_BUSY: Final = 19.0
 GATHER_MOST: Final = 3.0
 IN_THREAD: Final = 0.2  # seconds; plans that take longer are made in a thread
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=30.0)
@@ -224,11 +224,14 @@ class _Term:
         operator, clock = self._operator, self._operator.clock
         news = operator.watching.news
         backoff = Backoff(_PAUSE)
+        ended = clock.monotonic() - GATHER_MOST
         news.set()
         while True:
             await news.wait()
+            operator.settled.clear()
             factor = GATHER_FACTOR_BUSY if self.labeller.pending else GATHER_FACTOR
-            await clock.sleep(min(GATHER_MOST, max(GATHER, factor * operator.figures.plan_seconds)))
+            rested = ended + min(GATHER_MOST, factor * operator.figures.plan_seconds)
+            await clock.sleep(max(GATHER, rested - clock.monotonic()))
             news.clear()
             if not operator.watching.ready:
                 continue
@@ -242,6 +245,7 @@ class _Term:
             else:
                 backoff.reset()
                 operator.problem = ""
+            ended = clock.monotonic()
             idle = again_at is None and not news.is_set() and not self.labeller.pending
             (operator.settled.set if idle else operator.settled.clear)()
             if again_at is not None:
