@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt tools/setup-venv.sh | sha256sum | cut -c1-16)
 TESTS ?= tests
 
-.PHONY: help setup demo test test-fast lint format docs bench clean
+.PHONY: help setup demo test test-fast lint format docs chart-repo bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -41,6 +41,9 @@ format: $(STAMP) ## let the formatter and the safe fixes do their work
 
 docs: $(STAMP) ## the tables in docs/reference, made from the tables that the programs run on
 	@$(PY) tools/reference_docs.py
+
+chart-repo: $(STAMP) ## the chart as a repository for `helm repo add`, in dist/charts
+	@$(PY) tools/chart_repo.py
 
 bench: $(STAMP) ## the figures that kgpu is measured by, with this machine's name
 	@$(PY) -m bench

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kgpu.operator import releases
 from kgpu.operator.model import Observed, Policy
 
 
@@ -15,13 +16,14 @@ from kgpu.operator.model import Observed, Policy
 class Active:
     """``policy`` is in force, None for none; ``ignored`` are the others, but for those that are being deleted.
 
-    ``foreign`` names the operator because of which nothing is done, "" for none.
+    ``foreign`` names the operator because of which nothing is done, "" for none; ``foreign_version`` is its release.
     """
 
     policy: Policy | None = None
     ignored: tuple[Policy, ...] = ()
     leaving: tuple[Policy, ...] = ()
     foreign: str = ""
+    foreign_version: str = ""
 
 
 def choose(observed: Observed) -> Active:
@@ -36,6 +38,7 @@ def choose(observed: Observed) -> Active:
         ignored=tuple(staying[1:]),
         leaving=tuple(policy for policy in observed.policies if policy.deleting),
         foreign=observed.foreign_operator,
+        foreign_version=observed.foreign_version,
     )
 
 
@@ -47,13 +50,15 @@ def ignored_message(policy: Policy, winner: Policy) -> str:
     )
 
 
-def foreign_message(foreign: str) -> str:
+def foreign_message(foreign: str, version: str = "") -> str:
     """What the conditions say while another GPU operator works, with the steps to take over."""
     namespace, _, name = foreign.rpartition("/")
     where = f" -n {namespace}" if namespace else ""
+    release = releases.told(version)
     return (
-        f"kgpu does nothing here because another GPU operator works in this cluster (Deployment {foreign}) and two "
-        "would fight over nodes and drivers; to do: to take over without touching workloads, stop the other one "
+        f"kgpu does nothing here because another GPU operator works in this cluster (Deployment {foreign}"
+        f"{', ' if release else ''}{release}) and two would fight over nodes and "
+        "drivers; to do: to take over without touching workloads, stop the other one "
         f"(kubectl{where} scale deployment {name} --replicas=0), and kgpu goes on with the same ClusterPolicy and "
         "node labels; if it was installed in another namespace, uninstall its release there, as kgpu does not look "
         "after that one's DaemonSets; otherwise uninstall kgpu"

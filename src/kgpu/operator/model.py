@@ -137,15 +137,16 @@ class Observed:
     ``kinds`` are optional kinds that the API server has, as ``plural.group`` (``nodefeatures.nfd.k8s-sigs.io``).
     ``daemon_sets`` are the live ones in the operator's namespace by name, ``config_maps`` the keys of those there.
     ``foreign_nfd``: another node feature discovery works in this cluster. ``foreign_operator`` names a running GPU
-    operator that is not kgpu, as ``namespace/deployment``. ``pods`` are the nodes on which a DaemonSet there has a pod,
-    by its name, None where nobody can know. ``failures`` are Warning events about DaemonSets there, by name: why pods
-    could not be made (quota, admission).
+    operator that is not kgpu, as ``namespace/deployment``, ``foreign_version`` its release. ``pods`` are the nodes
+    on which a DaemonSet there has a pod, by its name, None where nobody can know. ``failures`` are Warning events
+    about DaemonSets there, by name: why pods could not be made (quota, admission).
     """
 
     kube_version: tuple[int, int] = (1, 35)
     kinds: frozenset[str] = frozenset()
     foreign_nfd: bool = False
     foreign_operator: str = ""
+    foreign_version: str = ""
     policies: tuple[Policy, ...] = ()
     drivers: tuple[Driver, ...] = ()
     nodes: tuple[Node, ...] = ()

@@ -199,7 +199,7 @@ def _policy_remedy(operator: Operator, settings: Settings) -> str:
 
 def _stopper(active: Active, policy: Policy | None, operator: Operator, settings: Settings) -> Problem:
     if active.foreign:
-        what, _, remedy = foreign_message(active.foreign).partition("; to do: ")
+        what, _, remedy = foreign_message(active.foreign, active.foreign_version).partition("; to do: ")
         return Problem(what=what, remedy=remedy, reason="ForeignOperator")
     if policy is not None:
         what = f"ClusterPolicy {policy.name} can't be read: {policy.problem}"

@@ -56,7 +56,7 @@ def _in_force(found: Labelled, settings: Settings, active: Active, policy: Polic
 
 def _hands_off(observed: Observed, settings: Settings, active: Active) -> Plan:
     """Another GPU operator is at work: say so on every policy, and touch nothing."""
-    message = foreign_message(active.foreign)
+    message = foreign_message(active.foreign, active.foreign_version)
     policies = ([active.policy] if active.policy else []) + list(active.ignored)
     return Plan(
         hold=True,

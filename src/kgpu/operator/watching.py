@@ -252,11 +252,13 @@ class Watching:
         pods = list(self.objects("pods").values())
         for name, made in seen.newest(pods).items():
             self._made[name] = max(made, self._made.get(name, ""))
+        foreign = self._foreign_operator()
         return Observed(
             kube_version=self._served.version if self._served else (0, 0),
             kinds=self._kinds,
             foreign_nfd=self._foreign_nfd(),
-            foreign_operator=self._foreign_operator(),
+            foreign_operator=foreign[0],
+            foreign_version=foreign[1],
             policies=tuple(obj["value"] for obj in self.objects("policies").values()),
             drivers=tuple(obj["value"] for obj in self.objects("drivers").values()),
             nodes=tuple(obj["node"] for _, obj in sorted(self.objects("nodes").items())),
@@ -274,10 +276,11 @@ class Watching:
         masters = (obj for number in range(len(_NFD)) for obj in self.objects(f"nfd {number}").values())
         return any(obj["runs"] and _is_master(obj) for obj in masters)
 
-    def _foreign_operator(self) -> str:
+    def _foreign_operator(self) -> tuple[str, str]:
+        """Its Deployment as namespace/name, and its release; twice "" for none."""
         own = str((self._settings.owner or {}).get("uid") or "")
         found = {
-            f"{namespace_of(obj)}/{name_of(obj)}"
+            (f"{namespace_of(obj)}/{name_of(obj)}", obj["labels"].get(names.VERSION_LABEL, ""))
             for number in range(len(_OPERATORS))
             for obj in self.objects(f"operator {number}").values()
             if obj["runs"]
@@ -285,7 +288,7 @@ class Watching:
             and obj["labels"].get(names.PART_OF_LABEL) != names.KGPU
             and obj["labels"].get(names.NAME_LABEL) != names.KGPU
         }
-        return min(found, default="")
+        return min(found, default=("", ""))
 
     def _follow(self, served: Served) -> None:
         """Follow what is served, and what was until it is certain that it is no more."""
