@@ -25,10 +25,15 @@ from kgpu.deviceplugin.model import Device, Resource
 from kgpu.deviceplugin.plan import whole_gpu
 from kgpu.deviceplugin.prefer import prefer as decide
 from kgpu.deviceplugin.topology import Topology
+from kgpu.formats.cdi import dump_spec
 from kgpu.formats.names import GPU_RESOURCE
+from kgpu.host.root import DriverRoot
+from kgpu.hw.fake import mig
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Inventory, Link
 from kgpu.kubelet.model import PreferenceRequest
+from kgpu.toolkit.config import generate_config
+from kgpu.toolkit.run import generate
 
 KGPU: Final = (sys.executable, "-m", "kgpu")
 START_LIMIT: Final = 30.0
@@ -216,9 +221,34 @@ def encode_list(world: World) -> list[float]:
 def command(world: World, *words: str) -> list[float]:
     """Wall time of a command, in ms; once before for the file cache."""
     arguments = [*KGPU, *words]
-    run = partial(subprocess.run, arguments, check=True, stdout=subprocess.DEVNULL)
+    run = partial(subprocess.run, arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run()
     return [1000 * _timed(run) for _ in range(4 * world.runs)]
+
+
+def cdi_spec(world: World) -> dict[str, list[float]]:
+    """A CDI spec for 8 GPUs with 7 slices each, in ms: the command, and what it does once the GPUs have been read."""
+    root = world.folder / "cdi"
+    if not root.exists():
+        subprocess.run(
+            [*KGPU, "lab", "hw", "create", "hgx-h100", "--root", str(root)], check=True, stdout=subprocess.DEVNULL
+        )
+        for gpu in range(8):
+            mig.partition(root, gpu, ["1g.10gb"] * 7)
+    inventory, _ = asyncio.run(_read(root))
+    slices = sum(len(gpu.partitions) for gpu in inventory.accelerators)
+    assert slices == 56, f"{slices} slices"
+    config = generate_config()
+
+    def once() -> None:
+        dump_spec(generate(lambda: inventory, DriverRoot.at(root), config).spec)
+
+    once()
+    target = world.folder / "nvidia.yaml"
+    return {
+        "spec": command(world, "cdi", "generate", "--root", str(root), "--output", str(target)),
+        "generation": [1000 * _timed(once) for _ in range(4 * world.runs)],
+    }
 
 
 def compile_all() -> None:

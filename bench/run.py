@@ -114,6 +114,14 @@ MEASUREMENTS: Final = (
         lambda world: {"wall": measures.command(world, "labels", "--root", str(world.root("hgx-h100")))},
     ),
     Measurement(
+        "cdi-56",
+        (
+            Figure("spec", "kgpu cdi generate, 8 GPUs in 56 MIG slices, wall time", "ms", 300),
+            Figure("generation", "the same without starting Python and NVML: find, plan, render", "ms"),
+        ),
+        measures.cdi_spec,
+    ),
+    Measurement(
         "churn",
         (
             Figure("p99", "embedded API, GET while 200 pods churn on 20 nodes for 5 min, p99", "ms", 20),

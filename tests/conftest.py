@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes is a question for a benchmark: a busy machine must fail no test.
+hypothesis.settings.register_profile("kgpu", deadline=None)
+hypothesis.settings.load_profile("kgpu")
 
 
 @pytest.fixture(scope="session")

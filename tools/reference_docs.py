@@ -11,17 +11,27 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kgpu.cli.cdi import OPTIONS as CDI_OPTIONS
+from kgpu.cli.runtime import PLACE_FLAGS, RESTART_FLAGS, USUAL, WANTED_FLAGS
 from kgpu.deviceplugin.config import FLAGS
 from kgpu.discovery.config import OPTIONS
 from kgpu.formats.crd import common, core
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.formats.toolkit_config import BY_NAME, KEYS
+from kgpu.formats.toolkit_values import toml
+from kgpu.health import config as health
+from kgpu.health.buckets import GUIDANCE, RECOVERY, RECOVERY_CODES
+from kgpu.health.model import WORDS
+from kgpu.health.xids import guidance, switch_guidance, sxids, xids
+from kgpu.host.engines import places
 from kgpu.hw.fake import profiles
 from kgpu.hw.fake.operate import FAULTS
 from kgpu.hw.fake.settings import SETTINGS
 from kgpu.lab import samples
 from kgpu.lab.scenarios import model as scenarios
+from kgpu.toolkit.modes.table import MODULES, mode_named
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -136,6 +146,113 @@ def _blocks() -> str:
     return _table(("block", "field", "type", "default", "meaning"), found)
 
 
+def _cdi_flags() -> str:
+    rows = [
+        (", ".join(f"`{flag}`" for flag in row.flags), f"`{row.env}`" if row.env else "-", row.help)
+        for row in CDI_OPTIONS
+    ]
+    return _table(("flag", "environment", "meaning"), rows)
+
+
+def _runtime_flags() -> str:
+    rows = [
+        (
+            ", ".join(f"`{flag}`" for flag in ([flags] if isinstance(flags, str) else flags)),
+            "-" if default in ("", (), USUAL) else str(default),
+            text,
+        )
+        for flags, _, _, default, _, text in (*PLACE_FLAGS, *WANTED_FLAGS, *RESTART_FLAGS)
+    ]
+    return _table(("flag", "default", "meaning"), rows)
+
+
+def _modes() -> str:
+    modes = [mode_named(name) for name in MODULES]
+    return _table(
+        ("mode", "kind", "devices"),
+        [(f"`{mode.name}`", f"`{mode.vendor}/{mode.device_class}`", mode.help) for mode in modes],
+    )
+
+
+def _engines() -> str:
+    rows = [
+        (row.flavour, f"`{row.config}`", f"`{row.drop_in}`" if row.drop_in else "-", f"`{row.socket}`")
+        for row in places.ROWS
+    ]
+    return _table(("found", "config", "kgpu's own file", "socket"), rows)
+
+
+# Setting of config.toml -> what it means to kgpu; the others are read, checked and written, and have no effect.
+CONFIG_MEANS = {
+    "nvidia-container-cli.root": "the driver root of `cdi generate` where `--driver-root` is not given",
+    "disable-require": "NRI plugin: `NVIDIA_REQUIRE_*` are not checked",
+    "swarm-resource": "NRI plugin: these variables count in place of `NVIDIA_VISIBLE_DEVICES`",
+    "supported-driver-capabilities": "NRI plugin: a container that asks for another capability is refused",
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": "NRI plugin: false means that no variable is heard",
+    "accept-nvidia-visible-devices-as-volume-mounts": "NRI plugin: false, where it is written, means no mount is heard",
+}
+
+
+def _toolkit_config() -> str:
+    rows = []
+    for name, means in CONFIG_MEANS.items():
+        default = BY_NAME[name].default
+        rows.append((f"`{name}`", "-" if default in (None, "", ()) else f"`{toml(default)}`", means))
+    return _table(("key", "default", "meaning here"), rows)
+
+
+def _toolkit_config_rest() -> str:
+    tables: dict[str, list[str]] = {}
+    for key in KEYS:
+        if key.name not in CONFIG_MEANS:
+            table, _, name = key.name.rpartition(".")
+            tables.setdefault(table, []).append(f"`{name}`")
+    rows = [(f"`{table}`" if table else "the file itself", ", ".join(names)) for table, names in tables.items()]
+    return _table(("table", "keys without effect"), rows)
+
+
+def _xids() -> str:
+    rows = []
+    for code, row in xids().items():
+        what = guidance(code)
+        linked = "" if not row.linked else "yes" if row.linked == 1 else f"from {row.linked}"
+        rows.append(
+            (str(code), f"{row.what} (`{row.mnemonic}`)", WORDS[what.action], str(row.immediate), str(row.investigate),
+             " ".join(row.products), linked)
+        )  # fmt: skip
+    return _table(("Xid", "meaning", "kgpu", "NVIDIA, at once", "NVIDIA, if it comes again", "on", "own verdict"), rows)
+
+
+def _sxids() -> str:
+    rows = [(str(code), row.what, row.kind, WORDS[switch_guidance(code).action]) for code, row in sxids().items()]
+    return _table(("SXid", "meaning", "class", "kgpu"), rows)
+
+
+def _buckets() -> str:
+    rows = [(f"`{bucket}`" if bucket else "none", WORDS[one.action], one.advice) for bucket, one in GUIDANCE.items()]
+    return _table(("bucket", "kgpu", "advice"), rows)
+
+
+def _recovery() -> str:
+    rows = [
+        (str(number), word, WORDS[RECOVERY[word].action] if word in RECOVERY else "nothing to do")
+        for number, word in RECOVERY_CODES.items()
+    ]
+    return _table(("value", "the driver asks for", "kgpu"), rows)
+
+
+def _time(value: object, row: health.Row) -> str:
+    if row.key.startswith("times.") or row.key.endswith(("Window", ".window")):
+        return f"{value:g}s"
+    return "-" if value in (frozenset(), {}) else _default(value)
+
+
+def _health() -> str:
+    usual = health.HealthConfig()
+    rows = [(f"`{row.key}`", _time(getattr(usual, row.attr), row), row.doc) for row in health.ROWS]
+    return _table(("key", "default", "meaning"), rows)
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "device-plugin-flags": lambda: _flags(FLAGS),
     "labels-flags": lambda: _flags(OPTIONS),
@@ -147,6 +264,17 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "clusterpolicy": lambda: _crd(ClusterPolicySpec),
     "nvidiadriver": lambda: _crd(NVIDIADriverSpec),
     "crd-blocks": _blocks,
+    "xids": _xids,
+    "sxids": _sxids,
+    "buckets": _buckets,
+    "recovery-actions": _recovery,
+    "health-config": _health,
+    "cdi-flags": _cdi_flags,
+    "cdi-modes": _modes,
+    "runtime-flags": _runtime_flags,
+    "engine-places": _engines,
+    "toolkit-config": _toolkit_config,
+    "toolkit-config-rest": _toolkit_config_rest,
 }
 
 

@@ -135,3 +135,21 @@ async def test_leaving_keeps_what_somebody_else_put_into_kgpus_folder(cluster, t
 
 
 # A start while the cluster lacks something
+
+
+async def test_a_process_for_one_role_looks_once_more_before_it_ends(cluster, started, tmp_path, monkeypatch):
+    """Its DaemonSet is deleted in the same moment in which the policy switches its role off."""
+
+    async def withdraw(_api, _options) -> None:
+        started.log.append("withdraw")
+
+    config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    roles = (Role("one", started.role("one"), withdraw=withdraw),)
+    async with hosted(cluster, tmp_path, roles, only=("one",)) as agent:
+        await eventually(lambda: started.log == ["+one"])
+        monkeypatch.setattr(cluster.api, "_wake", lambda: None)  # the watch is a moment behind
+        cluster.tell(msgspec.structs.replace(config, roles={"one": RoleConfig(enabled=False)}))
+        agent.stop.set()
+        await eventually(lambda: "withdraw" in started.log)
+    assert started.log == ["+one", "-one", "withdraw"]

@@ -25,7 +25,6 @@ NEVER = {
     "pydantic",
     "pynvml",
     "rich",
-    "tomlkit",
     "uvicorn",
 }
 ONLY_WITH_AN_API_SERVER = {"httpx2", "lightkube"}

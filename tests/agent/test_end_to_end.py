@@ -16,7 +16,7 @@ import pytest
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.hw.fake import operate
 from kgpu.kubelet.fake import FakeKubelet
-from kgpu.toolkit.run import list_devices
+from kgpu.toolkit.specs import list_found, read_folders
 
 SECONDS = 30.0
 
@@ -257,7 +257,7 @@ async def test_cdi_answers_can_be_resolved(node):
         await node.offered(8)
         answer = (await node.kubelet.admit("pod", "main", {GPU_RESOURCE: 2}))[GPU_RESOURCE]
         assert len(answer.cdi_devices) == 2
-        assert set(answer.cdi_devices) <= set(list_devices([str(folder)]).names)
+        assert set(answer.cdi_devices) <= set(list_found(read_folders([str(folder)])).names)
         await agent.end()
 
 

@@ -42,6 +42,13 @@ def test_the_agent_may_do_what_its_roles_need_and_no_more(chart: Chart) -> None:
     assert of_role(made, "Role", "kgpu-agent") == namespaced | {("", "pods", "get")}
 
 
+def test_the_agent_may_read_pods_everywhere_only_for_the_nri_plugin(chart: Chart) -> None:
+    plain, nri = (of_role(made, "ClusterRole", "kgpu:agent") for made in (chart(), chart("cdi.nriPluginEnabled=true")))
+    assert nri - plain == rights(rbac.NRI_RULES)
+    operator = of_role(chart(), "ClusterRole", "kgpu:operator")
+    assert nri - plain <= operator
+
+
 def test_nobody_has_all_of_anything(chart: Chart) -> None:
     for obj in chart().objects:
         if obj["kind"] in {"Role", "ClusterRole"}:

@@ -29,7 +29,6 @@ HEAVY = {
     "pynvml",
     "rich",
     "ssl",
-    "tomlkit",
     "yaml",
 }
 

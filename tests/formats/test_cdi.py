@@ -17,7 +17,9 @@ from kgpu.formats.cdi import (
     Device,
     DeviceNode,
     Hook,
+    IntelRdt,
     Mount,
+    NetDevice,
     Spec,
     build_spec,
     dump_spec,
@@ -90,6 +92,10 @@ def test_duplicates_go_and_mounts_are_ordered_by_depth_then_path() -> None:
         ({"annotations": {"a": "b"}}, "0.6.0"),
         ({"kind": "nvidia.com/gpu.coherent"}, "0.6.0"),
         ({"container_edits": ContainerEdits(additional_gids=(44,))}, "0.7.0"),
+        ({"container_edits": ContainerEdits(intel_rdt=IntelRdt(clos_id="gpu", enable_cmt=True))}, "0.7.0"),
+        ({"container_edits": ContainerEdits(intel_rdt=IntelRdt(schemata=("MB:0=70",)))}, "1.1.0"),
+        ({"container_edits": ContainerEdits(intel_rdt=IntelRdt(enable_monitoring=True))}, "1.1.0"),
+        ({"container_edits": ContainerEdits(net_devices=(NetDevice(host_interface_name="ib0", name="net1"),))}, "1.1.0"),
     ],
 )  # fmt: skip
 def test_lowest_version_with_all_that_is_used(fields: dict[str, object], version: str) -> None:
@@ -111,6 +117,13 @@ def test_lowest_version_with_all_that_is_used(fields: dict[str, object], version
         ({"container_edits": ContainerEdits(device_nodes=(DeviceNode(path="dev/x"),))}, "absolute"),
         ({"container_edits": ContainerEdits(mounts=(Mount(host_path="/a", container_path="b"),))}, "mount"),
         ({"container_edits": ContainerEdits(hooks=(Hook(hook_name="never", path="/x"),))}, "hook"),
+        (
+            {
+                "cdi_version": "1.1.0",
+                "container_edits": ContainerEdits(net_devices=(NetDevice(host_interface_name="", name="x"),)),
+            },
+            "network device",
+        ),
     ],
 )
 def test_what_a_runtime_would_refuse_is_refused_here(fields: dict[str, object], word: str) -> None:
@@ -200,3 +213,33 @@ def test_whatever_is_built_reads_back_and_keeps_every_node(
     by_name = {device.name: device for device in built.devices}
     for name, nodes in devices:
         assert set(by_name[name].container_edits.device_nodes) == set(nodes)
+
+
+def test_hooks_groups_and_annotations_of_devices_are_kept_and_merged() -> None:
+    hook = Hook(hook_name="createContainer", path="/x", args=("x", "y"), env=("A=b",))
+    shared = Hook(hook_name="createContainer", path="/z", env=("A=b",))
+    built = build_spec(
+        kind=KIND,
+        devices=[gpu(0, hooks=(hook, shared), gids=(44, 105), annotations={"a": "b"}), gpu(1, gids=(44,))],
+        common=ContainerEdits(hooks=(shared,), additional_gids=(105,)),
+        annotations={"c": "d"},
+    )
+    union, first, second = built.devices
+    assert union.container_edits.hooks == first.container_edits.hooks == (hook,)
+    assert (first.container_edits.additional_gids, second.container_edits.additional_gids) == ((44,), (44,))
+    assert union.container_edits.additional_gids == (44,)
+    assert (built.annotations, first.annotations, second.annotations) == ({"c": "d"}, {"a": "b"}, {})
+    assert parse_spec(dump_spec(built)) == built
+
+
+def test_names_of_the_wire_are_the_librarys() -> None:
+    rdt = IntelRdt(clos_id="a", l3_cache_schema="b", mem_bw_schema="c", enable_cmt=True, enable_mbm=True)
+    built = build_spec(kind=KIND, devices=[gpu(0)], common=ContainerEdits(intel_rdt=rdt))
+    data = json.loads(dump_spec(built, "json"))
+    assert set(data["containerEdits"]["intelRdt"]) == {
+        "closID",
+        "l3CacheSchema",
+        "memBwSchema",
+        "enableCMT",
+        "enableMBM",
+    }

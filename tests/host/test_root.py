@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 from host.tree import driver, link, touch
 
-from kgpu.host.root import DriverRoot, Tree
+from kgpu.host.root import DriverRoot, Tree, read_some
 
 
 def test_absolute_link_means_the_tree_itself(tmp_path) -> None:
@@ -61,3 +63,34 @@ def test_state_file_makes_a_root_simulated(tmp_path) -> None:
     touch(tmp_path, "/state")
     assert DriverRoot.at(tmp_path).state_file == "/state"
     assert DriverRoot.at("/").state_file is None
+
+
+def test_reading_is_bounded_stays_inside_and_never_waits(tmp_path) -> None:
+    root = tmp_path / "root"
+    touch(tmp_path, "/secret")
+    touch(root, "/a")
+    (root / "a").write_bytes(b"0123456789")
+    (root / "folder").mkdir()
+    os.mkfifo(root / "pipe")
+    link(root, "/inside", "/a")
+    link(root, "/outside", "../secret")
+    tree = Tree.at(root)
+    assert tree.read("/a", 4) == b"0123"
+    assert tree.read("/inside", 99) == b"0123456789"
+    for name in ("/folder", "/pipe", "/outside", "/none", "/a\0"):
+        assert tree.read(name, 99) == b""
+    assert [tree.kind(name) for name in ("/inside", "/folder", "/pipe", "/outside")] == [
+        stat.S_IFREG,
+        stat.S_IFDIR,
+        stat.S_IFIFO,
+        0,
+    ]
+    assert tree.is_file("/inside")
+    assert tree.is_dir("/folder")
+    assert not tree.is_file("/folder")
+    assert not tree.is_dir("/pipe")
+
+
+def test_files_of_proc_have_no_size_and_are_read(tmp_path) -> None:
+    assert read_some(Path("/proc/self/stat"), 4096)
+    assert read_some(tmp_path, 1) == b""

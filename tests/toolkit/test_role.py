@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from kgpu.base.decision import Decision
 from kgpu.base.errors import HwError
-from kgpu.formats.cdi import parse_spec
+from kgpu.formats.cdi import CdiDevice, DeviceNode, build_spec, dump_spec, parse_spec
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.hw.open import open_reader
 from kgpu.toolkit.role import SPEC_NAME, ToolkitContext, run
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Running:
@@ -95,3 +96,44 @@ async def test_a_folder_that_can_not_be_written_is_told(sim_root, tmp_path) -> N
     async with toolkit.on():
         await toolkit.until(lambda: toolkit.told)
     assert "can't be written" in toolkit.told[0].what
+
+
+def another(folder: Path) -> Path:
+    """What a refresh service of another toolkit writes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = build_spec(
+        kind="nvidia.com/gpu", devices=[CdiDevice(names=("0",), nodes=(DeviceNode(path="/dev/nvidia0"),))]
+    )
+    (folder / "nvidia.yaml").write_text(dump_spec(spec, "yaml"))
+    return folder / "nvidia.yaml"
+
+
+async def test_no_second_spec_beside_one_of_another_program(sim_root, tmp_path) -> None:
+    """The same name in two files of one folder is a name that no runtime resolves."""
+    root = sim_root("hgx-h100", gpus=1)
+    version = operate.snapshot(root)["driver_version"]
+    other = another(tmp_path / "cdi")
+    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    toolkit.context = dataclasses.replace(toolkit.context, remove=lambda path: path.unlink(missing_ok=True))
+    async with toolkit.on():
+        await toolkit.until(lambda: toolkit.states)
+        assert toolkit.states[-1][0]
+        assert str(other) in toolkit.states[-1][1]
+        assert not toolkit.spec.exists()
+        other.unlink()
+        await toolkit.until(toolkit.spec.exists)
+        another(tmp_path / "cdi")
+        await toolkit.until(lambda: not toolkit.spec.exists())
+
+
+async def test_what_manages_gpus_has_a_spec_of_every_node(sim_root, tmp_path) -> None:
+    root = sim_root("hgx-h100", gpus=2)
+    version = operate.snapshot(root)["driver_version"]
+    toolkit = Running(MemoryReader(sample_inventory(2, driver_version=version)), root, tmp_path / "cdi")
+    toolkit.context = dataclasses.replace(toolkit.context, management=True)
+    async with toolkit.on():
+        await toolkit.until(lambda: toolkit.states)
+    spec = parse_spec((tmp_path / "cdi" / "management.nvidia.com-gpu.json").read_bytes())
+    assert spec.kind == "management.nvidia.com/gpu"
+    assert [device.name for device in spec.devices] == ["all"]
+    assert len(spec.devices[0].container_edits.device_nodes) > 2

@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 
 LOOK: Final = 2.0  # seconds between looks at where the driver is
 RETRY: Final = 2.0  # seconds until a clean-up that failed is tried again
-FINISH: Final = 3.0  # seconds that a clean-up may still take when the process is told to end
 LAST_WORDS: Final = 1.0  # seconds for saying on the Node that the process has ended
 
 
@@ -382,8 +381,12 @@ class AutoAgent(Process):
 
     async def _finish(self) -> None:
         """Wait for a clean-up that has been ordered, though not for long: who orders it ends this process next."""
+        if self._part and self.orders is not None and self.orders.config is not None:
+            # A process for one role is ended in the same moment in which its role is switched off.
+            await self.orders.look_again(LAST_WORDS)
+            self._apply(self.orders.config, self.orders)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FINISH):
+            async with asyncio.timeout(max(role.finish for role in self._rows.values())):
                 while self._cleans_up():  # noqa: ASYNC110 - a service does it
                     await asyncio.sleep(0.02)
 

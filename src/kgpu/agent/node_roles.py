@@ -42,7 +42,8 @@ def driver_root(options: AgentOptions) -> DriverRoot:
     return DriverRoot.at(seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
 
 
-def _on_state(handle: RoleHandle, ready: bool, reason: str) -> None:
+def on_state(handle: RoleHandle, ready: bool, reason: str) -> None:
+    """Tell the supervisor how a role is."""
     (handle.running if ready else handle.waiting)(reason)
 
 
@@ -63,7 +64,7 @@ async def validator(host: Host, handle: RoleHandle) -> None:
     known = options.has_api_server and options.node_name
     node = NodeObject(host.api(), node=options.node_name) if known else None
     view = host.reader.view()
-    async with contextlib.aclosing(_Closing(view)):
+    async with contextlib.aclosing(Closing(view)):
         await run(
             ValidatorContext(
                 reader=view,
@@ -83,7 +84,7 @@ async def validator(host: Host, handle: RoleHandle) -> None:
                 plugin_off=partial(host.off, "deviceplugin"),
                 proc=roots.proc_root(seen),
                 sys=roots.sys_root(seen),
-                on_state=partial(_on_state, handle),
+                on_state=partial(on_state, handle),
             )
         )
 
@@ -99,29 +100,16 @@ async def withdraw_validator(api: KubeApi, options: AgentOptions) -> None:
 
 async def toolkit(host: Host, handle: RoleHandle) -> None:
     """The role ``toolkit``."""
-    from kgpu.toolkit.role import ToolkitContext, run
+    from kgpu.agent import toolkit_parts
 
-    view = host.reader.view()
-    files = host.files
-    async with contextlib.aclosing(_Closing(view)):
-        await run(
-            ToolkitContext(
-                reader=view,
-                root=driver_root(host.options),
-                report=host.decide,
-                cdi_dir=host.options.cdi_dir,
-                on_state=partial(_on_state, handle),
-                on_write=files.wrote if files is not None else lambda _: None,
-            )
-        )
+    await toolkit_parts.toolkit(host, handle)
 
 
-async def withdraw_toolkit(_api: KubeApi, options: AgentOptions) -> None:
-    """Take the spec away if it is kgpu's: another toolkit may have written one of that name. Raises HostError."""
-    from kgpu.agent.host_files import HostFiles
-    from kgpu.toolkit.role import SPEC_NAME
+async def withdraw_toolkit(api: KubeApi, options: AgentOptions) -> None:
+    """Take away what the toolkit has put on this node. Raises HostError."""
+    from kgpu.agent import toolkit_parts
 
-    HostFiles(options.state_dir).remove(options.cdi_dir / SPEC_NAME)
+    await toolkit_parts.withdraw(api, options)
 
 
 async def node_status(host: Host, handle: RoleHandle) -> None:
@@ -180,7 +168,7 @@ async def behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIt
             await through.close()
 
 
-class _Closing:
+class Closing:
     """``aclose`` for what has ``close``."""
 
     def __init__(self, thing: Any) -> None:

@@ -48,6 +48,7 @@ class Orders:
         clock: Clock | None = None,
         patience: float = PATIENCE,
     ) -> None:
+        self._api = api
         self._clock = clock or SystemClock()
         self._decide = decide
         self._patience = patience
@@ -99,6 +100,16 @@ class Orders:
             group.create_task(self.node.run())
             group.create_task(self._map.run())
             group.create_task(self._follow())
+
+    async def look_again(self, seconds: float) -> None:
+        """Read the document once more, for ``seconds`` at most: a watch may be a moment behind. Never raises."""
+        namespace, name = self._key
+        with contextlib.suppress(UserError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                found = await self._api.list(CONFIG_MAPS, namespace=namespace, selector=Selector.named(name))
+            if found.items:
+                self._take_config(found.items[0])
+                await self._news.tell()
 
     def forget(self) -> None:
         """Remove the memory and keep none from now on: this node is being left."""

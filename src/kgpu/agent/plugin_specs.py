@@ -19,11 +19,10 @@ from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import Settings
 from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
 from kgpu.formats.names import CDI_PLUGIN_VENDOR
-from kgpu.host.driver_files import driver_edits, find_driver_files
 from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
 from kgpu.toolkit.config import GenerateConfig
-from kgpu.toolkit.plan import plan_spec
+from kgpu.toolkit.run import generate
 
 log = logging.getLogger(__name__)
 
@@ -83,18 +82,10 @@ class PluginSpecs:
         self._written = (key, texts)
 
     def _gpus(self, inventory: Inventory, settings: Settings, root: DriverRoot) -> Spec:
-        files = find_driver_files(root, version=inventory.driver_version)
         config = GenerateConfig(
             kind=kind_of(CDI_PLUGIN_VENDOR, "gpu"), strategies=(settings.id_strategy,), all_device=False
         )
-        generated = plan_spec(
-            _as_offered(inventory, settings),
-            driver_edits(root, files),
-            config,
-            node=root.device_node,
-            has_node=root.has_node,
-            notes=files.notes,
-        )
+        generated = generate(lambda: _as_offered(inventory, settings), root, config)
         for note in generated.notes:
             log.info("CDI: %s", note)
         return generated.spec

@@ -65,7 +65,8 @@ class Role:
     ``hardware``: it reads accelerators through ``Host.reader``, so it starts again when the driver's place changes, and
     the hardware child runs only while such a role does. ``flags`` gives the rows of the flags that it can be told in
     ``RoleConfig.args``, by the name of the field of ``AgentOptions`` that takes them. ``withdraw`` takes away what the
-    role has published in the cluster, when the policy wants it on no node any more.
+    role has published in the cluster, when the policy wants it on no node any more; ``finish`` is how many seconds
+    that may take when the process is told to end meanwhile.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Role:
     hardware: bool = True
     flags: Callable[[], tuple[str, tuple[Any, ...]]] | None = None
     withdraw: Withdraw | None = None
+    finish: float = 3.0
 
 
 def _on_state(handle: RoleHandle) -> Callable[..., None]:
@@ -253,7 +255,14 @@ def _label_flags() -> tuple[str, tuple[Any, ...]]:
 ROLES: Final = (
     Role("deviceplugin", _device_plugin, aliases=("device-plugin", "nvidia-device-plugin"), flags=_plugin_flags),
     Role("labels", _labels, aliases=("gfd", "gpu-feature-discovery"), flags=_label_flags, withdraw=_withdraw_labels),
-    Role("toolkit", node_roles.toolkit, aliases=("container-toolkit",), withdraw=node_roles.withdraw_toolkit),
+    # A container engine may have to be restarted.
+    Role(
+        "toolkit",
+        node_roles.toolkit,
+        aliases=("container-toolkit",),
+        withdraw=node_roles.withdraw_toolkit,
+        finish=12.0,
+    ),
     Role("validator", node_roles.validator, aliases=("operator-validator",), withdraw=node_roles.withdraw_validator),
     Role("node-status", node_roles.node_status, aliases=("node-status-exporter",), hardware=False),
     Role("features", _features, aliases=("nfd", "node-features"), hardware=False, withdraw=_withdraw_features),

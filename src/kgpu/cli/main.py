@@ -46,7 +46,12 @@ COMMANDS: Final = (
     Entry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
     Entry("validate", "kgpu.cli.validate", "validate", "Prove that this node can run GPU work."),
     Entry("nvidia-validator", "kgpu.cli.validate", "peer", "The replaced validator's command line.", hidden=True),
-    Entry("cdi", "kgpu.cli.cdi", "cdi", "Write and list CDI specs for containers."),
+    Entry("cdi", "kgpu.cli.cdi", "cdi", "Write, list, change and check CDI specs for containers."),
+    Entry("runtime", "kgpu.cli.runtime", "runtime", "Configure the container engine for GPUs, or take that back."),
+    Entry("nvidia-ctk", "kgpu.cli.nvidia_ctk", "nvidia_ctk", "The container toolkit's command line.", hidden=True),
+    Entry("nri", "kgpu.cli.nri", "nri", "Give GPUs to containers that ask for them by name."),
+    Entry("exporter", "kgpu.cli.exporter", "exporter", "What every accelerator does, as metrics."),
+    Entry("xid", "kgpu.cli.xid", "xid", "What an Xid means and what to do; what a kernel log says."),
     Entry("crds", "kgpu.cli.crds", "crds", "Install or remove the operator's custom resources."),
     Entry("lab", "kgpu.cli.lab", "lab", "Simulated accelerators and clusters to try and test with."),
     Entry("completion", "kgpu.cli.completion", "completion", "Shell completion for bash, zsh or fish."),
@@ -59,10 +64,13 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "gpu-feature-discovery": ("labels", "--daemon"),
     "gpu-operator": ("operator", "run"),
     "nvidia-validator": ("nvidia-validator",),
-    "nvidia-ctk": (),
+    "nvidia-ctk": ("nvidia-ctk",),
     "manage-crds": ("crds",),
     "kubectl-gpu": (),
 }
+
+# Replaced programs whose scripts expect another exit code than 2 for what is explained.
+EXPLAINED: Final = {"nvidia-ctk": 1}
 
 VERSION_WORDS: Final = (["-v"], ["--version"])
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -157,7 +165,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as problem:
         if os.environ.get("KGPU_DEBUG"):
             raise
-        return _explain(program, problem)
+        code = _explain(program, problem)
+        return EXPLAINED.get(arguments[0], code) if code == 2 and arguments else code
 
 
 def _run(program: str, arguments: list[str]) -> int:
@@ -166,7 +175,9 @@ def _run(program: str, arguments: list[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(cli, {}, program, "_KGPU_COMPLETE", instruction)
-    with cli.make_context("kubectl gpu" if program == "kubectl-gpu" else program, arguments) as ctx:
+    # A command that stands for a program of its name is not called by that name twice.
+    shown = "" if PROGRAMS.get(program) == (program,) else program
+    with cli.make_context("kubectl gpu" if program == "kubectl-gpu" else shown, arguments) as ctx:
         cli.invoke(ctx)
     return 0
 

@@ -10,25 +10,32 @@ import json
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.formats import yaml
+from kgpu.formats import yaml_text
 
 ALL_DEVICE: Final = "all"
 FORMATS: Final = ("yaml", "json")
 MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_OPTIONS: Final = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 
-_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
+# Two letters at least: the CDI library in containerd up to 2.1 panics, and containerd with it, on a kind such as "a/b".
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]", re.ASCII)
 _DEVICE_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 _HOOKS: Final = frozenset({"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"})
 VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 GIDS_VERSION: Final = "0.7.0"
 """The first version with ``additionalGids``; engines of before refuse the whole file."""
+
+# The wire types of the CDI library: a number that doesn't fit makes it refuse the whole file.
+Uint32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_NODE_TYPES: Final = frozenset({"", "b", "c", "u", "p"})
+_CLOS_ID: Final = re.compile(r"(?!\.{1,2}\Z)[^/\n]{0,4095}")
 
 T = TypeVar("T", bound=Hashable)
 
@@ -43,12 +50,12 @@ class DeviceNode(_Part, frozen=True):
     path: str
     host_path: str = ""
     type: str = ""
-    major: int = 0
-    minor: int = 0
-    file_mode: int | None = None
+    major: Int64 = 0
+    minor: Int64 = 0
+    file_mode: Uint32 | None = None
     permissions: str = ""
-    uid: int | None = None
-    gid: int | None = None
+    uid: Uint32 | None = None
+    gid: Uint32 | None = None
 
 
 class Mount(_Part, frozen=True):
@@ -86,7 +93,7 @@ class Hook(_Part, frozen=True):
     path: str
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
-    timeout: int | None = None
+    timeout: Int64 | None = None
 
 
 class ContainerEdits(_Part, frozen=True):
@@ -98,7 +105,7 @@ class ContainerEdits(_Part, frozen=True):
     hooks: tuple[Hook, ...] = ()
     mounts: tuple[Mount, ...] = ()
     intel_rdt: IntelRdt | None = None
-    additional_gids: tuple[int, ...] = ()
+    additional_gids: tuple[Uint32, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -154,7 +161,7 @@ def kind_of(vendor: str, device_class: str) -> str:
         if not _NAME.fullmatch(text):
             raise ConfigError(
                 f'"{text}" is not a CDI {what}',
-                "letters, digits, '_', '-' and '.', a letter first and a letter or digit last",
+                "two or more of letters, digits, '_', '-' and '.', a letter first and a letter or digit last",
                 f"give another --{what}",
             )
     return f"{vendor}/{device_class}"
@@ -273,6 +280,8 @@ def validate(spec: Spec, *, source: str = "the CDI spec") -> None:
 
 def parse_spec(text: str | bytes, *, source: str = "CDI spec") -> Spec:
     """A spec from YAML or JSON. Raises ConfigError naming the place; unknown keys are errors."""
+    from kgpu.formats import yaml  # PyYAML: whoever only writes specs does without
+
     value = yaml.load(text, source=source)
     try:
         spec = msgspec.convert(value, Spec)
@@ -287,7 +296,7 @@ def dump_spec(spec: Spec, form: str = "yaml") -> str:
     data = msgspec.to_builtins(spec)
     if form == "json":
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    return "---\n" + yaml.dump(data)
+    return "---\n" + yaml_text.write(data)
 
 
 def _problems(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -315,10 +324,15 @@ def _problems(spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _edit_problems(edits: ContainerEdits, where: str) -> Iterator[tuple[str, str]]:
-    for env in edits.env:
+    for env in (*edits.env, *(env for hook in edits.hooks for env in hook.env)):
         if not env.partition("=")[0] or "=" not in env:
             yield f'{where}: env "{env}" is not NAME=value', "NAME=value"
+    if edits.intel_rdt is not None and not _CLOS_ID.fullmatch(edits.intel_rdt.clos_id):
+        yield f'{where}: closID "{edits.intel_rdt.clos_id}"', "the name of a file"
     for node in edits.device_nodes:
+        if node.type not in _NODE_TYPES or set(node.permissions) - set("rwm"):
+            what = f'type "{node.type}" and permissions "{node.permissions}"'
+            yield f"{where}: device node {node.path} has {what}", "b, c, u or p, and some of r, w and m"
         if not node.path.startswith("/"):
             yield f'{where}: device node "{node.path}" is not an absolute path', "an absolute path"
     for mount in edits.mounts:
@@ -330,6 +344,8 @@ def _edit_problems(edits: ContainerEdits, where: str) -> Iterator[tuple[str, str
     for hook in edits.hooks:
         if hook.hook_name not in _HOOKS:
             yield f'{where}: there is no hook "{hook.hook_name}"', f"one of {', '.join(sorted(_HOOKS))}"
+        if not hook.path.startswith("/"):
+            yield f'{where}: hook path "{hook.path}" is not absolute', "an absolute path"
 
 
 def _hint(message: str) -> str:

@@ -196,3 +196,45 @@ ROLE_FIELD_MANAGER_PREFIX: Final = "kgpu-agent-"
 ENV_WAIT_FOR_VALIDATION: Final = "WAIT_FOR_VALIDATION"
 RETRIED_ANNOTATION: Final = "kgpu.dev/retried-at"
 """On a DaemonSet whose pods were refused: when the operator asked for another attempt."""
+
+# What images and pods ask of a container toolkit by environment, mounts and annotation
+ENV_REQUIRE_PREFIX: Final = "NVIDIA_REQUIRE_"
+ENV_REQUIRE_CUDA: Final = "NVIDIA_REQUIRE_CUDA"
+ENV_REQUIRE_JETPACK: Final = "NVIDIA_REQUIRE_JETPACK"
+ENV_DISABLE_REQUIRE: Final = "NVIDIA_DISABLE_REQUIRE"
+ENV_CUDA_VERSION: Final = "CUDA_VERSION"
+ENV_NVSWITCH: Final = "NVIDIA_NVSWITCH"
+CDI_MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"
+CDI_PLUGIN_KIND: Final = "k8s.device-plugin.nvidia.com/gpu"
+NRI_CDI_ANNOTATION: Final = "nvidia.cdi.k8s.io"
+
+# The NRI plugin: the runtime's socket, the kubelet's word about who holds what, and the plugin's settings
+NRI_SOCKET: Final = "/var/run/nri/nri.sock"
+POD_RESOURCES_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
+ENV_NRI_ENABLED: Final = "ENABLE_NRI_PLUGIN"
+ENV_NRI_INDEX: Final = "NRI_PLUGIN_INDEX"
+ENV_NRI_SOCKET: Final = "NRI_SOCKET"
+ENV_NRI_NAMESPACE: Final = "NRI_NAMESPACE"
+ENV_NRI_MANAGEMENT_NAMESPACES: Final = "NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES"
+ENV_NRI_ALLOWED: Final = "KGPU_NRI_ALLOWED"  # namespaces, and service accounts as namespace/name, that may ask too
+
+# CDI specs: variables of the replaced program, and what kgpu records in a spec when asked to
+ENV_EMPTY_DEVICE: Final = "NVCT_EMPTY_DEVICE"  # a device without nodes must change something
+ENV_LIBCUDA_DIR: Final = "NVIDIA_CTK_LIBCUDA_DIR"  # where the driver's libcuda is in the container
+ENV_TRITON_LIBCUDA: Final = "TRITON_LIBCUDA_PATH"  # the same for Triton, one folder
+ENV_HOOK_DEBUG: Final = "NVIDIA_CTK_DEBUG"
+CDI_DRIVER_ANNOTATION: Final = "kgpu.dev/driver-version"
+CDI_BOOT_ANNOTATION: Final = "kgpu.dev/boot-id"
+CDI_COHERENT_ANNOTATION: Final = "gpu.nvidia.com/coherent"
+
+# The toolkit on a node: the usual runtime handler and RuntimeClass, and where engines' original configs are kept
+RUNTIME_CLASS: Final = "nvidia"
+ENGINES_FOLDER: Final = "engines"
+"""In kgpu's state folder."""
+
+# CDI kinds of what is beside GPUs
+CDI_GDS_KIND: Final = "nvidia.com/gds"
+CDI_MOFED_KIND: Final = "nvidia.com/mofed"
+CDI_GDRCOPY_KIND: Final = "nvidia.com/gdrcopy"
+CDI_NVSWITCH_KIND: Final = "nvidia.com/nvswitch"
+CDI_IMEX_KIND: Final = "nvidia.com/imex-channel"

@@ -10,11 +10,27 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
 
+from kgpu.base.inside import resolve_inside
 from kgpu.formats.cdi import DeviceNode
 
-_MAX_LINKS: Final = 40
+
+def read_some(path: Path, limit: int) -> bytes:
+    """The first ``limit`` bytes of a regular file or of a file of /proc or /sys; nothing when it can't be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return b""
+    try:
+        read = b""
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            while len(read) < limit and (more := os.read(descriptor, limit - len(read))):
+                read += more
+        return read
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +56,7 @@ class Tree:
 
     def resolve(self, inside: str) -> str | None:
         """The path inside with every link followed within the tree; None when it isn't there or links go in circles."""
-        todo = [part for part in inside.split("/") if part]
-        done: list[str] = []
-        links = 0
-        while todo:
-            part = todo.pop(0)
-            if part == ".":
-                continue
-            if part == "..":
-                del done[-1:]
-                continue
-            candidate = self.local("/".join([*done, part]))
-            try:
-                mode = candidate.lstat().st_mode
-                target = os.readlink(candidate) if stat.S_ISLNK(mode) else ""
-            except OSError:
-                return None
-            if not target:
-                done.append(part)
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                return None
-            todo[:0] = [piece for piece in target.split("/") if piece]
-            if target.startswith("/"):
-                done = []
-        return "/" + "/".join(done)
+        return resolve_inside(str(self.here), inside)
 
     def names(self, folder: str) -> tuple[str, ...]:
         """The sorted names in a folder inside; empty when it can't be listed."""
@@ -76,6 +67,27 @@ class Tree:
             return tuple(sorted(os.listdir(self.local(resolved))))
         except OSError:
             return ()
+
+    def kind(self, inside: str) -> int:
+        """What is there after following links within the tree: ``stat.S_IFREG``, ``S_IFDIR``, ...; 0 for nothing."""
+        resolved = self.resolve(inside)
+        try:
+            return stat.S_IFMT(self.local(resolved).lstat().st_mode) if resolved is not None else 0
+        except OSError:
+            return 0
+
+    def is_file(self, inside: str) -> bool:
+        """Whether a regular file is there, links followed within the tree."""
+        return self.kind(inside) == stat.S_IFREG
+
+    def is_dir(self, inside: str) -> bool:
+        """Whether a folder is there, links followed within the tree."""
+        return self.kind(inside) == stat.S_IFDIR
+
+    def read(self, inside: str, limit: int) -> bytes:
+        """The first ``limit`` bytes of a regular file; nothing when it can't be read, or is a pipe that would block."""
+        resolved = self.resolve(inside)
+        return read_some(self.local(resolved), limit) if resolved is not None else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +115,18 @@ class DriverRoot:
         return "/state" if self.files.here != Path("/") and self.files.local("/state").is_file() else None
 
     def has_node(self, path: str) -> bool:
-        """Whether the device node (or a plain file that stands in for it) is there."""
-        return self.dev.local(path).exists()
+        """Whether the device node (or a plain file that stands in for it) is there, with links followed in the root."""
+        resolved = self.dev.resolve(path)
+        return resolved is not None and self.dev.local(resolved).exists()
 
     def is_stand_in(self, path: str) -> bool:
         """True for a plain file in place of a device node: a simulated root made without the right to make nodes."""
         return self.dev.local(path).is_file()
 
     def device_node(self, path: str) -> DeviceNode:
-        """The node for a CDI spec, with its place on the host where that differs."""
-        host = self.dev.on_host(str(PurePosixPath(path)))
+        """The node for a CDI spec, with its real place on the host where that differs.
+
+        A runtime takes no links for nodes, and would follow those of folders out of the root.
+        """
+        host = self.dev.on_host(self.dev.resolve(path) or str(PurePosixPath(path)))
         return DeviceNode(path=path, host_path="" if host == path else host)

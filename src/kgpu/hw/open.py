@@ -49,8 +49,7 @@ def open_reader(
     raise NoHardwareError(
         "no accelerator driver was found (nvml init failed: ERROR_LIBRARY_NOT_FOUND)",
         f"one of: {', '.join(missing)}",
-        "install the driver, or point --driver-root at the folder where it is installed or mounted. "
-        "If this is a GPU node, did you set the docker default runtime to `nvidia`?",
+        "install the driver, or point --driver-root at the folder where it is installed or mounted",
     )
 
 

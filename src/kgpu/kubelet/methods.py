@@ -1,9 +1,10 @@
-"""The kubelet's remote procedures as rows: path, message types, streaming or not."""
+"""Remote procedures of the kubelet and of container runtimes as rows: path, message types, streaming or not."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from kgpu.kubelet.pb import cri_v1_pb2 as cri
 from kgpu.kubelet.pb import deviceplugin_v1beta1_pb2 as dp
 from kgpu.kubelet.pb import dra_v1_pb2 as dra
 from kgpu.kubelet.pb import pluginregistration_v1_pb2 as registry
@@ -76,3 +77,17 @@ def dra_methods(version: str) -> tuple[Method, Method]:
             reply=dra.NodeUnprepareResourcesResponse,
         ),
     )
+
+
+CRI_VERSION: Final = Method(
+    path="/runtime.v1.RuntimeService/Version", request=cri.VersionRequest, reply=cri.VersionResponse
+)
+CRI_STATUS: Final = Method(
+    path="/runtime.v1.RuntimeService/Status", request=cri.StatusRequest, reply=cri.StatusResponse
+)
+CRI_CONFIG: Final = Method(
+    path="/runtime.v1.RuntimeService/RuntimeConfig",
+    request=cri.RuntimeConfigRequest,
+    reply=cri.RuntimeConfigResponse,
+)
+CRI: Final = (CRI_VERSION, CRI_STATUS, CRI_CONFIG)

@@ -1,18 +1,22 @@
 """Decides what a CDI spec says: which devices, under which names, with which nodes. Pure: data in, data out.
 
-A GPU in MIG mode is offered only as its slices; a device whose nodes are not all there is left out with a note instead
-of being offered incomplete; a GPU that doesn't work is offered by name but is no part of ``all``.
+A GPU in MIG mode is offered only as its slices, unless it is asked for by name; a device whose nodes are not all there
+is left out and told, never offered incomplete; a GPU that doesn't work is offered by name but is no part of ``all``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
 from kgpu.formats.cdi import CdiDevice, ContainerEdits, DeviceNode, build_spec
+from kgpu.formats.names import ENV_EMPTY_DEVICE
 from kgpu.hw.port import Accelerator, Inventory, Partition, Problem
-from kgpu.toolkit.config import GenerateConfig
-from kgpu.toolkit.model import Generated, ListedSpec, Listing
+from kgpu.toolkit.config import ALL, NONE, GenerateConfig
+from kgpu.toolkit.model import Beside, Finding, Generated, ListedSpec, Listing
 
 # strategy -> name of a GPU, name of a slice; slice indices are "<gpu>:<position>"
 _NAMES: dict[str, tuple[Callable[[Accelerator], str], Callable[[Partition], str]]] = {
@@ -21,6 +25,34 @@ _NAMES: dict[str, tuple[Callable[[Accelerator], str], Callable[[Partition], str]
     "type-index": (lambda gpu: f"gpu{gpu.index}", lambda part: f"mig{part.index}"),
 }
 MIG_NODES = 3
+_GRAPHICS = "+gfx"
+"""The attribute of a MIG profile that can display; other slices have no use for display nodes."""
+
+BesideOf = Callable[[Accelerator], Beside]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One device to offer: a GPU, or one of its slices."""
+
+    gpu: Accelerator
+    part: Partition | None = None
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        return (self.part.index, self.part.uuid) if self.part else (str(self.gpu.index), self.gpu.uuid)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.part.device_nodes if self.part else self.gpu.device_nodes
+
+    @property
+    def graphics(self) -> bool:
+        return self.part is None or _GRAPHICS in self.part.profile
+
+    def names(self, strategies: Iterable[str]) -> tuple[str, ...]:
+        rows = (_NAMES[strategy] for strategy in strategies)
+        return tuple(of_part(self.part) if self.part else of_gpu(self.gpu) for of_gpu, of_part in rows)
 
 
 def plan_spec(
@@ -31,38 +63,63 @@ def plan_spec(
     node: Callable[[str], DeviceNode],
     has_node: Callable[[str], bool],
     notes: Iterable[str] = (),
+    beside: BesideOf | None = None,
 ) -> Generated:
-    """The spec for this inventory. ``node`` makes the CDI node of a /dev path, ``has_node`` says whether it exists.
+    """The spec for this inventory, what can't be offered left out; ``config.kind`` must be given.
 
     Raises ConfigError when nothing at all could be offered.
     """
-    said = [*notes, *(found.what for found in inventory.findings)]
+    found = plan_devices(inventory, config, node=node, has_node=has_node, beside=beside)
+    spec = build_spec(kind=config.kind, devices=found.devices, common=common, all_device=config.all_device)
+    return Generated(spec, tuple(dict.fromkeys((*notes, *found.notes, *found.gaps))))
+
+
+def plan_devices(
+    inventory: Inventory,
+    config: GenerateConfig,
+    *,
+    node: Callable[[str], DeviceNode],
+    has_node: Callable[[str], bool],
+    beside: BesideOf | None = None,
+    gid_of: Callable[[str], int | None] = lambda _path: None,
+) -> Finding:
+    """The devices of this inventory that the configuration asks for.
+
+    ``node`` makes the CDI node of a /dev path, ``has_node`` says whether it exists, ``beside`` what a GPU brings beside
+    its nodes, ``gid_of`` which group a process must be in to open a node. Raises ConfigError for a device that is asked
+    for by a name that nothing has.
+    """
+    notes = [found.what for found in inventory.findings]
+    notes += [found.what for gpu in inventory.accelerators for found in gpu.findings]
+    gaps: list[str] = []
     devices: list[CdiDevice] = []
-
-    def add(names: tuple[str, ...], paths: tuple[str, ...], *, usable: bool) -> None:
-        missing = [path for path in paths if not has_node(path)]
-        if missing:
-            said.append(f"{names[0]} is left out: {', '.join(missing)} not there")
+    extras: dict[str, Beside] = {}
+    for entry in _chosen(inventory, config.device_ids, notes):
+        names = entry.names(config.strategies)
+        missing = [path for path in entry.nodes if not has_node(path)]
+        if entry.part and len(entry.nodes) < MIG_NODES:
+            gaps.append(f"{names[0]} is left out: its capability nodes are not known")
+        elif missing:
+            gaps.append(f"{names[0]} is left out: {', '.join(missing)} not there")
         else:
-            devices.append(CdiDevice(names=names, nodes=tuple(node(path) for path in paths), in_all=usable))
-
-    for gpu in inventory.accelerators:
-        said += [found.what for found in gpu.findings]
-        if any(found.problem is Problem.MISSING for found in gpu.findings):
-            continue
-        if not gpu.mig_enabled:
-            add(_gpu_names(gpu, config), gpu.device_nodes, usable=gpu.usable)
-            continue
-        if not gpu.partitions:
-            said.append(f"GPU {gpu.index} is in MIG mode without slices: it offers nothing")
-        for part in gpu.partitions:
-            names = _part_names(part, config)
-            if len(part.device_nodes) < MIG_NODES:
-                said.append(f"{names[0]} is left out: its capability nodes are not known")
-            else:
-                add(names, part.device_nodes, usable=gpu.usable)
-    spec = build_spec(kind=config.kind, devices=devices, common=common, all_device=config.all_device)
-    return Generated(spec, tuple(dict.fromkeys(said)))
+            if entry.gpu.uuid not in extras:
+                extras[entry.gpu.uuid] = beside(entry.gpu) if beside else Beside()
+            more = extras[entry.gpu.uuid]
+            nodes = tuple(node(path) for path in entry.nodes) + (more.nodes if entry.graphics else ())
+            gids = (gid for one in nodes if (gid := gid_of(one.path)) is not None)
+            devices.append(
+                CdiDevice(
+                    names=names,
+                    nodes=nodes,
+                    hooks=more.hooks if entry.graphics else (),
+                    gids=tuple(dict.fromkeys(gids)),
+                    annotations=more.annotations,
+                    in_all=entry.gpu.usable,
+                )
+            )
+    if NONE in config.device_ids:
+        devices.append(CdiDevice(names=(NONE,), env=(f"{ENV_EMPTY_DEVICE}=",), in_all=False))
+    return Finding(devices=tuple(devices), notes=tuple(dict.fromkeys(notes)), gaps=tuple(gaps))
 
 
 def resolve_names(specs: Iterable[ListedSpec]) -> Listing:
@@ -84,9 +141,49 @@ def resolve_names(specs: Iterable[ListedSpec]) -> Listing:
     return Listing(tuple(listed), tuple(warnings))
 
 
-def _gpu_names(gpu: Accelerator, config: GenerateConfig) -> tuple[str, ...]:
-    return tuple(_NAMES[strategy][0](gpu) for strategy in config.strategies)
+def _chosen(inventory: Inventory, ids: Iterable[str], notes: list[str]) -> list[_Entry]:
+    """What is asked for, each once, in the driver's order."""
+    here = [
+        gpu for gpu in inventory.accelerators if all(found.problem is not Problem.MISSING for found in gpu.findings)
+    ]
+    whole = {name: entry for entry in map(_Entry, here) for name in entry.ids}
+    parts = {name: entry for gpu in here for entry in _slices(gpu) for name in entry.ids}
+    chosen: list[_Entry] = []
+    for wanted in ids:
+        if wanted == NONE:
+            continue
+        if wanted == ALL:
+            chosen += _everything(here, notes)
+        elif wanted in parts:
+            chosen.append(parts[wanted])
+        elif wanted in whole:
+            chosen.append(whole[wanted])
+            if whole[wanted].gpu.mig_enabled:
+                notes.append(f"GPU {wanted} is in MIG mode: programs that are given it whole can't compute on it")
+        else:
+            raise _no_device(wanted, [*whole, *parts])
+    order = {gpu.uuid: position for position, gpu in enumerate(here)}
+    return sorted({entry.ids: entry for entry in chosen}.values(), key=lambda entry: order[entry.gpu.uuid])
 
 
-def _part_names(part: Partition, config: GenerateConfig) -> tuple[str, ...]:
-    return tuple(_NAMES[strategy][1](part) for strategy in config.strategies)
+def _everything(gpus: Iterable[Accelerator], notes: list[str]) -> Iterator[_Entry]:
+    for gpu in gpus:
+        if not gpu.mig_enabled:
+            yield _Entry(gpu)
+        elif gpu.partitions:
+            yield from _slices(gpu)
+        else:
+            notes.append(f"GPU {gpu.index} is in MIG mode without slices: it offers nothing")
+
+
+def _slices(gpu: Accelerator) -> list[_Entry]:
+    return [_Entry(gpu, part) for part in gpu.partitions]
+
+
+def _no_device(wanted: str, known: list[str]) -> ConfigError:
+    hint = did_you_mean(wanted, known)
+    return ConfigError(
+        f'there is no device "{wanted}" on this node{"; " if hint else ""}{hint}',
+        f"one of: {', '.join((ALL, NONE, *known))}",
+        "choose an index, a UUID or GPU:SLICE from `nvidia-smi -L`, or leave --device-id out for all",
+    )

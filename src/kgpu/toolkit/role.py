@@ -1,179 +1,125 @@
-"""The toolkit on a node, for as long as it runs: the CDI spec of this node's GPUs is there and true.
+"""The toolkit on a node, for as long as it runs: the parts of the role beside each other, and one word about them all.
 
-Written at the start and whenever GPUs, MIG devices or the driver change, whole and only when its content differs. A
-driver that can't be read leaves the last spec where it is: what it names may still be in use, and a spec that vanished
-would stop pods that are being started. It is taken away when the policy wants no toolkit.
+Parts: the CDI spec of this node's GPUs, and what the agent adds: the container engine, links to device nodes, the NRI
+plugin. One that fails starts again alone and takes no other along. The spec is written once the engine has been looked
+at: a GPU is offered only after its spec is there, so that no pod is started while its engine is still restarted for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HostError, UserError
-from kgpu.base.files import write_atomic
-from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
-from kgpu.base.threads import beside
-from kgpu.formats.cdi import dump_spec
-from kgpu.formats.names import CDI_DIR, CDI_NVIDIA_KIND
-from kgpu.host.driver_files import driver_edits, find_driver_files
-from kgpu.host.root import DriverRoot
-from kgpu.hw.follow import follow_events
-from kgpu.hw.port import Inventory, Reader
-from kgpu.toolkit.config import DEFAULT_STRATEGIES, GenerateConfig
-from kgpu.toolkit.model import Generated
-from kgpu.toolkit.plan import plan_spec
+from kgpu.base.backoff import BackoffPolicy
+from kgpu.base.problems import describe, obstacle_in
+from kgpu.base.supervise import RoleHandle, Supervisor
+from kgpu.toolkit import spec_keeper
+from kgpu.toolkit.spec_keeper import SPEC_NAME, SpecContext, make_spec
+
+__all__ = ["SPEC_NAME", "SpecContext", "ToolkitContext", "make_spec", "run"]
 
 log = logging.getLogger(__name__)
 
-SPEC_NAME: Final = f"{CDI_NVIDIA_KIND.replace('/', '-')}.json"
-CALM_SECONDS: Final = 30.0
-"""How often the hardware is looked at when nothing tells of a change."""
-TROUBLE_SECONDS: Final = 2.0
-PAUSE_SECONDS: Final = 0.25
+Tell: TypeAlias = Callable[[bool, str], None]
+"""Says whether a part does its job, and a line about it."""
+Part: TypeAlias = Callable[[Tell], Awaitable[None]]
+"""Runs until it is cancelled."""
+RuntimePart: TypeAlias = Callable[[Tell, Callable[[], None]], Awaitable[None]]
+"""The same; calls its second argument whenever it has looked at the engine."""
 
-
-def _ignore_state(ready: bool, reason: str) -> None:
-    del ready, reason
-
-
-def _ignore_path(path: Path) -> None:
-    del path
+SPEC: Final = "spec"
+RUNTIME: Final = "runtime"
+PATIENCE_SECONDS: Final = 120.0
+"""For so long the spec waits for the first look at the engine."""
+STOP_SECONDS: Final = 5.0
+POLICY: Final = BackoffPolicy(first=1.0, cap=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolkitContext:
-    """Everything that the role gets from outside.
+class ToolkitContext(SpecContext):
+    """``runtime`` keeps the container engine; ``parts`` are further ones by name. ``on_state`` hears of them all."""
 
-    ``on_write`` hears of the file whenever it was written. ``on_state(ready, reason)`` hears whether the spec is there.
-    """
-
-    reader: Reader
-    root: DriverRoot
-    report: DecisionSink
-    cdi_dir: Path = Path(CDI_DIR)
-    clock: Clock = field(default_factory=SystemClock)
-    on_state: Callable[[bool, str], None] = _ignore_state
-    on_write: Callable[[Path], None] = _ignore_path
+    runtime: RuntimePart | None = None
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
 
 async def run(ctx: ToolkitContext) -> None:
-    """Keep the spec true until cancelled."""
-    await _Toolkit(ctx).run()
+    """Run every part until cancelled."""
+    word = _Word(ctx.on_state, (*([RUNTIME] if ctx.runtime else []), SPEC, *ctx.parts))
+    looked = asyncio.Event()
+    parts: dict[str, Part] = {SPEC: _spec(ctx, looked), **ctx.parts}
+    if ctx.runtime is not None:
+        parts[RUNTIME] = _runtime(ctx.runtime, looked)
+    else:
+        looked.set()
+    supervisor = Supervisor(clock=ctx.clock, policy=POLICY, on_decision=ctx.report)
+    for name, part in parts.items():
+        supervisor.start(name, _told(part, word.of(name)))
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await supervisor.stop(STOP_SECONDS)
 
 
-def make_spec(inventory: Inventory, root: DriverRoot) -> Generated:
-    """The spec for these GPUs and this driver: names by index, by UUID, and ``all``.
+def _spec(ctx: ToolkitContext, looked: asyncio.Event) -> Part:
+    async def part(tell: Tell) -> None:
+        fields = {one.name: getattr(ctx, one.name) for one in dataclasses.fields(SpecContext)}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await looked.wait()
+        await spec_keeper.run(SpecContext(**{**fields, "on_state": tell}))
 
-    Raises HostError and ConfigError.
-    """
-    files = find_driver_files(root, version=inventory.driver_version)
-    config = GenerateConfig(kind=CDI_NVIDIA_KIND, strategies=DEFAULT_STRATEGIES)
-    edits = driver_edits(root, files)
-    return plan_spec(inventory, edits, config, node=root.device_node, has_node=root.has_node, notes=files.notes)
+    return part
 
 
-class _Toolkit:
-    def __init__(self, ctx: ToolkitContext) -> None:
-        self._ctx = ctx
-        self._path = ctx.cdi_dir / SPEC_NAME
-        self._key: Hashable = None
-        self._problem = ""
-        self._notes: tuple[str, ...] = ()
-        self._wake = asyncio.Event()
+def _runtime(runtime: RuntimePart, looked: asyncio.Event) -> Part:
+    async def part(tell: Tell) -> None:
+        await runtime(tell, looked.set)
 
-    async def run(self) -> None:
-        async with Inotify() as inotify:
-            followers = [
-                asyncio.create_task(
-                    follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock),
-                    name="toolkit-events",
-                ),
-                asyncio.create_task(self._follow_folder(inotify), name="toolkit-folder"),
-            ]
-            try:
-                await asyncio.sleep(0)  # listening begins before the first look
-                while True:
-                    self._wake.clear()
-                    well = await self._look()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(CALM_SECONDS if well else TROUBLE_SECONDS):
-                            await self._wake.wait()
-                    await self._ctx.clock.sleep(PAUSE_SECONDS)
-            finally:
-                for task in followers:
-                    task.cancel()
-                await asyncio.gather(*followers, return_exceptions=True)
+    return part
 
-    async def _look(self) -> bool:
+
+def _told(part: Part, tell: Tell) -> Callable[[RoleHandle], Awaitable[None]]:
+    async def function(handle: RoleHandle) -> None:
+        def both(ready: bool, reason: str) -> None:
+            (handle.running if ready else handle.waiting)(reason)
+            tell(ready, reason)
+
         try:
-            inventory = await self._ctx.reader.inventory()
-            generated = await beside(self._bring_in_line, inventory)
-        except UserError as problem:
-            if problem.one_line() != self._problem:
-                self._problem = problem.one_line()
-                self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
-            self._ctx.on_state(False, self._problem)
-            return False
-        if self._problem:
-            self._ctx.report(
-                Decision(
-                    subject=str(self._path), what="the CDI spec can be written", why="its trouble is over",
-                    reason="CdiWritten",
-                )
-            )  # fmt: skip
-            self._problem = ""
-        if generated is not None:
-            self._tell(generated)
-        self._ctx.on_state(True, str(self._path))
-        return True
+            await part(both)
+        except Exception as problem:
+            obstacle = obstacle_in(problem)
+            tell(False, obstacle.one_line() if obstacle else describe(problem))
+            raise
 
-    def _bring_in_line(self, inventory: Inventory) -> Generated | None:
-        """The spec when it was written, None when there was nothing to do."""
-        key = _key(inventory, self._ctx.root)
-        if key == self._key and self._path.is_file():
-            return None
-        generated = make_spec(inventory, self._ctx.root)
-        text = dump_spec(generated.spec, "json")
-        try:
-            if not self._path.is_file() or self._path.read_text(encoding="utf-8", errors="replace") != text:
-                write_atomic(self._path, text)
-        except OSError as error:
-            raise HostError(
-                f"the CDI spec {self._path} can't be written: {error.strerror}",
-                "a folder that may be written and that the container runtime reads",
-                "correct --cdi-dir (CDI_DIR), or mount the folder",
-            ) from error
-        self._key = key
-        self._ctx.on_write(self._path)
-        return generated
-
-    def _tell(self, generated: Generated) -> None:
-        log.info("%s: %d devices", self._path, len(generated.spec.devices))
-        if generated.notes != self._notes:
-            self._notes = generated.notes
-            for note in generated.notes:
-                log.info("CDI: %s", note)
-
-    async def _follow_folder(self, inotify: Inotify) -> None:
-        """Somebody may empty the folder: it is on a file system that does not last."""
-        while True:
-            inotify.watch({nearest_existing(self._ctx.cdi_dir)}, ENTRIES)
-            if await inotify.wait(CALM_SECONDS):
-                self._wake.set()
+    return function
 
 
-def _key(inventory: Inventory, root: DriverRoot) -> Hashable:
-    """What the spec depends on, so that the driver's files are looked for only when something changed."""
-    devices = tuple(
-        (gpu.uuid, gpu.index, gpu.usable, gpu.mig_enabled, gpu.partitions, tuple(map(root.has_node, gpu.device_nodes)))
-        for gpu in inventory.accelerators
-    )
-    return inventory.driver_version, root, devices
+class _Word:
+    """What the parts say, as one state: ready when all are."""
+
+    def __init__(self, on_state: Tell, names: tuple[str, ...]) -> None:
+        self._on_state = on_state
+        self._said: dict[str, tuple[bool, str] | None] = dict.fromkeys(names)
+
+    def of(self, name: str) -> Tell:
+        def tell(ready: bool, reason: str) -> None:
+            self._said[name] = (ready, reason)
+            self._on_state(*self._state())
+
+        return tell
+
+    def _state(self) -> tuple[bool, str]:
+        said = self._said.values()
+        wrong = [one[1] for one in said if one is not None and not one[0]]
+        if wrong:
+            return False, "; ".join(wrong)
+        silent = [name for name, one in self._said.items() if one is None]
+        if silent:
+            return False, f"not looked at yet: {', '.join(silent)}"
+        return True, "; ".join(one[1] for one in said if one is not None and one[1])

@@ -1,27 +1,102 @@
-"""The toolkit's work on the node: read the hardware, find the driver, write the spec, list what is there."""
+"""The toolkit's work on the node: read the hardware, find the driver, write the spec."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from kgpu.base.errors import HostError, UserError
+from kgpu.base.errors import ConfigError, HostError, HwError
 from kgpu.base.files import write_atomic
-from kgpu.formats.cdi import Spec, dump_spec, parse_spec, qualified_name
-from kgpu.host.driver_files import driver_edits, find_driver_files
-from kgpu.host.root import DriverRoot
-from kgpu.hw.port import Reader
-from kgpu.toolkit.config import GenerateConfig, Output
-from kgpu.toolkit.model import Generated, ListedSpec, Listing
-from kgpu.toolkit.plan import plan_spec, resolve_names
+from kgpu.formats.cdi import GIDS_VERSION, VERSIONS, Spec, build_spec, dump_spec
+from kgpu.formats.names import CDI_BOOT_ANNOTATION, CDI_COHERENT_ANNOTATION, CDI_DRIVER_ANNOTATION
+from kgpu.host.root import DriverRoot, Tree
+from kgpu.hw.port import Inventory
+from kgpu.toolkit.cdi_support import EngineSupport, oldest_support
+from kgpu.toolkit.config import AUTO, NO_GIDS, GenerateConfig, Output
+from kgpu.toolkit.hooks import find_hooks
+from kgpu.toolkit.model import Finding, Generated, Look
+from kgpu.toolkit.modes import auto
+from kgpu.toolkit.modes.base import Hardware
+from kgpu.toolkit.modes.table import mode_named
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+ALLOW = (
+    "make what is missing, or write the spec without it by --allow-incomplete: MIG slices that lack nodes are left out"
+)
+_COHERENCE = {"true": "coherent", "false": "noncoherent"}
+_HOST = Tree(Path("/"), "/")
 
 
-async def generate(reader: Reader, root: DriverRoot, config: GenerateConfig) -> Generated:
-    """A spec for the accelerators that ``reader`` sees and the driver under ``root``. Raises HwError, HostError."""
-    inventory = await reader.inventory()
-    files = find_driver_files(root, version=inventory.driver_version)
-    common = driver_edits(root, files)
-    return plan_spec(inventory, common, config, node=root.device_node, has_node=root.has_node, notes=files.notes)
+class IncompleteError(HostError):
+    """Devices or files are not whole, and the configuration does not allow that.
+
+    ``generated`` is what could be offered nevertheless, None when that is nothing.
+    """
+
+    def __init__(self, what: str, expected: str, todo: str, generated: Generated | None = None) -> None:
+        super().__init__(what, expected, todo)
+        self.generated = generated
+
+
+def generate(
+    read: Callable[[], Inventory],
+    root: DriverRoot,
+    config: GenerateConfig,
+    *,
+    engines: Iterable[EngineSupport] = (),
+    host: Tree = _HOST,
+) -> Generated:
+    """A spec for this node.
+
+    ``read`` enumerates the GPUs now; it is called only in modes that want to know. ``engines`` are those of the node;
+    without any, nothing is written that an old one might not read. ``host`` is where a hook helper is looked for.
+    Raises HwError, HostError (no driver, no device), IncompleteError, ConfigError.
+    """
+    name, why, inventory = _resolve(read, root, config.mode)
+    mode = mode_named(name)
+    if inventory is None and mode.hardware is Hardware.ALWAYS:
+        inventory = read()
+    elif inventory is None and mode.hardware is Hardware.IF_THERE and config.mode != AUTO:
+        inventory = _try(read)
+    engines = tuple(engines)
+    newest = config.newest or oldest_support(engines)
+    look = Look(
+        root=root,
+        config=config,
+        inventory=inventory,
+        hooks=find_hooks(config.hooks, host),
+        gids=NO_GIDS not in config.features and _reads(newest, GIDS_VERSION),
+    )
+    found = mode.find(look)
+    missing = (*(item.note() for item in found.driver.missing(essential=True)), *found.gaps)
+    if missing and not found.devices:
+        raise _incomplete(missing, "make what is missing: without it there is no device to write a spec for")
+    kind = mode.kind(config)
+    spec = _build(kind, found, config)
+    siblings = {}
+    for value, label in _COHERENCE.items():
+        devices = tuple(device for device in found.devices if device.annotations.get(CDI_COHERENT_ANNOTATION) == value)
+        if devices:
+            siblings[label] = _build(f"{kind}.{label}", replace(found, devices=devices), config)
+    notes = (*found.notes, *found.gaps, *_version_notes(spec, config.newest, engines))
+    generated = Generated(spec, tuple(dict.fromkeys(notes)), mode=name, why=why, driver=found.driver, siblings=siblings)
+    if missing and not config.allow_incomplete:
+        raise _incomplete(missing, ALLOW, generated)
+    return generated
+
+
+def write_specs(generated: Generated, output: Output) -> tuple[Path, ...]:
+    """Write the specs (each atomically, mode 0644) and return their paths; none where there is no file to write to."""
+    if output.path is None:
+        return ()
+    paths = []
+    for label, spec in generated.specs.items():
+        path = output.path.with_name(f"{output.path.stem}.{label}{output.path.suffix}") if label else output.path
+        write_spec(spec, Output(path, output.form))
+        paths.append(path)
+    return tuple(paths)
 
 
 def write_spec(spec: Spec, output: Output) -> str:
@@ -40,27 +115,76 @@ def write_spec(spec: Spec, output: Output) -> str:
     return ""
 
 
-def list_devices(folders: Sequence[str]) -> Listing:
-    """The resolvable names in the spec folders, lowest priority first; broken files are warnings."""
-    specs: list[ListedSpec] = []
-    warnings: list[str] = []
-    for priority, folder in enumerate(folders):
-        for path in _spec_files(Path(folder)):
-            try:
-                spec = parse_spec(path.read_bytes(), source=str(path))
-            except UserError as error:
-                warnings.append(error.one_line())
-            except OSError as error:
-                warnings.append(f"{path} can't be read: {error.strerror}")
-            else:
-                names = tuple(qualified_name(spec.kind, device.name) for device in spec.devices)
-                specs.append(ListedSpec(str(path), priority, names))
-    listing = resolve_names(specs)
-    return Listing(listing.names, (*warnings, *listing.warnings))
+def _resolve(
+    read: Callable[[], Inventory], root: DriverRoot, asked: str
+) -> tuple[str, str, Inventory | None]:  # fmt: skip
+    if asked != AUTO:
+        return asked, "", None
+    early = auto.before_hardware(root)
+    if early is not None:
+        return *early, None
+    inventory = _try(read)
+    return *auto.with_hardware(root, inventory), inventory
 
 
-def _spec_files(folder: Path) -> list[Path]:
+def _try(read: Callable[[], Inventory]) -> Inventory | None:
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix in {".yaml", ".json"})
-    except OSError:
-        return []
+        return read()
+    except HwError:
+        return None
+
+
+def _incomplete(missing: Sequence[str], todo: str, generated: Generated | None = None) -> IncompleteError:
+    return IncompleteError(
+        f"{len(missing)} {'thing is' if len(missing) == 1 else 'things are'} not whole: {'; '.join(missing)}",
+        "everything that containers need for the devices that the spec names",
+        todo,
+        generated,
+    )
+
+
+def _build(kind: str, found: Finding, config: GenerateConfig) -> Spec:
+    """The annotation tells devices apart for the sibling specs; no spec has it."""
+    return build_spec(
+        kind=kind,
+        devices=(
+            replace(device, annotations=dict(_others(device.annotations))) if device.annotations else device
+            for device in found.devices
+        ),
+        common=found.common,
+        all_device=config.all_device,
+        annotations=_annotations(found) if config.annotate else None,
+    )
+
+
+def _others(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return ((key, value) for key, value in annotations.items() if key != CDI_COHERENT_ANNOTATION)
+
+
+def _annotations(found: Finding) -> dict[str, str]:
+    """What a spec was made for: by it a check sees that the driver or the boot is another one now."""
+    annotations = {CDI_DRIVER_ANNOTATION: found.driver.version} if found.driver.version else {}
+    with contextlib.suppress(OSError, ValueError):  # not every kernel says it, and no check fails without
+        annotations[CDI_BOOT_ANNOTATION] = Path(BOOT_ID).read_text(encoding="ascii").strip()
+    return annotations
+
+
+def _reads(newest: str, version: str) -> bool:
+    return bool(newest) and VERSIONS.index(newest) >= VERSIONS.index(version)
+
+
+def _version_notes(spec: Spec, asked: str, engines: Iterable[EngineSupport]) -> list[str]:
+    """Raises ConfigError when the spec needs a newer version than was asked for."""
+    if asked and not _reads(asked, spec.cdi_version):
+        raise ConfigError(
+            f"the spec needs CDI {spec.cdi_version}, newer than {asked}",
+            f"--max-cdi-version {spec.cdi_version} or later",
+            "raise it, or leave out what is new: names that begin with a digit (--device-name-strategy type-index), "
+            "--annotate, features",
+        )
+    return [
+        f"{engine.program} reads CDI up to {engine.newest}, so it refuses this spec of version {spec.cdi_version}: "
+        "update it"
+        for engine in engines
+        if engine.newest and not _reads(engine.newest, spec.cdi_version)
+    ]

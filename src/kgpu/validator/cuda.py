@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 
 from kgpu.base.threads import beside
 from kgpu.formats.names import ENV_HW_STATE
-from kgpu.host.driver_files import LIBRARY_DIRS
+from kgpu.host.driver.layouts import LIBRARY_DIRS
 from kgpu.host.root import DriverRoot
 
 CUDA_LIBRARY: Final = "libcuda.so.1"

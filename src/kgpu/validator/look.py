@@ -17,7 +17,8 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats.cdi import Spec, parse_spec, qualified_name
-from kgpu.host.driver_files import BINARY_DIRS, CONTROL_NODES, LIBRARY_DIRS
+from kgpu.host.driver.find import CONTROL_NODES
+from kgpu.host.driver.layouts import BINARY_DIRS, LIBRARY_DIRS
 from kgpu.host.root import DriverRoot, Tree
 
 LIBRARIES: Final = ("libnvidia-ml.so.1", "libcuda.so.1")

@@ -118,6 +118,7 @@ async def test_init_error_keeps_nvmls_reason(node: SimulatedNode, caplog) -> Non
     assert caught.value.code == 18
     lines = [record.getMessage() for record in caplog.records]
     assert lines.count("Failed to initialize NVML: Driver/library version mismatch.") == 1
+    assert not [line for line in lines if "docker" in line]
 
 
 async def test_missing_library_names_where_it_was_looked_for(tmp_path) -> None:

@@ -6,16 +6,8 @@ import pynvml
 import pytest
 from hw.nvidia.stub import StubLibrary
 
-from kgpu.hw.nvidia.fallbacks import (
-    CALLS,
-    FUNCTION_NOT_FOUND,
-    GPU_IS_LOST,
-    NEXT_WAY,
-    NOT_SUPPORTED,
-    VERSION_MISMATCH,
-    Nvml,
-    NvmlError,
-)
+from kgpu.hw.nvidia.codes import FUNCTION_NOT_FOUND, GPU_IS_LOST, NEXT_WAY, NOT_SUPPORTED, VERSION_MISMATCH
+from kgpu.hw.nvidia.fallbacks import CALLS, Nvml, NvmlError
 
 
 @pytest.mark.parametrize("name", CALLS)

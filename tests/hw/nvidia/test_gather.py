@@ -7,7 +7,9 @@ import pynvml
 import pytest
 from hw.nvidia.stub import StubLibrary, healthy_gpu
 
-from kgpu.hw.nvidia.fallbacks import GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED, Nvml, NvmlError
+from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED
+from kgpu.hw.nvidia.facts import accelerator
+from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
 from kgpu.hw.nvidia.gather import Gatherer
 from kgpu.hw.nvidia.wire import GpuFacts, Pulse
 
@@ -193,3 +195,22 @@ def test_readings_leave_out_what_the_gpu_lacks(tmp_path) -> None:
         "values": {"power_w": 71.5, "utilization_percent": 40, "memory_utilization_percent": 7, "memory_used_mib": 0,
                    "memory_free_mib": 0},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "coherent"), [(2, True), (1, False), (0, False)])
+def test_coherent_gpus_are_those_with_address_translation_by_the_cpu(tmp_path, mode: int, coherent: bool) -> None:
+    stub = healthy_gpu()
+    stub.answer("nvmlDeviceGetAddressingMode", 0, {"value": mode})
+    facts = over_the_wire(gatherer(stub, tmp_path).gpu(0))
+    assert facts.coherent is coherent
+    assert not over_the_wire(gatherer(healthy_gpu(), tmp_path).gpu(0)).coherent
+
+
+@pytest.mark.parametrize(
+    ("number", "brand"), [(0, "unknown"), (2, "tesla"), (14, "nvidia"), (16, "titanrtx"), (99, "")]
+)
+def test_brands_have_the_words_of_requirements(tmp_path, number: int, brand: str) -> None:
+    stub = healthy_gpu()
+    stub.answer("nvmlDeviceGetBrand", 0, number)
+    assert accelerator(over_the_wire(gatherer(stub, tmp_path).gpu(0))).brand == brand
+    assert accelerator(over_the_wire(gatherer(healthy_gpu(), tmp_path).gpu(0))).brand == ""

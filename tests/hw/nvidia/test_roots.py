@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from kgpu.hw.nvidia import roots
 
 
@@ -23,6 +25,26 @@ def test_links_are_followed(tmp_path) -> None:
     touch(tmp_path / "usr/lib64/libnvidia-ml.so.550.54.15")
     os.symlink("libnvidia-ml.so.550.54.15", tmp_path / "usr/lib64/libnvidia-ml.so.1")
     assert roots.find_library(str(tmp_path)) == str(tmp_path / "usr/lib64/libnvidia-ml.so.550.54.15")
+
+
+def test_absolute_links_mean_the_root_itself(tmp_path) -> None:
+    """Debian's alternatives and NixOS, seen by a process for which the host's root is a folder."""
+    root = tmp_path / "host"
+    touch(root / "nix/store/x/lib/libnvidia-ml.so.550.54.15")
+    os.symlink("/nix/store/x/lib/libnvidia-ml.so.550.54.15", root / "nix/store/x/lib/libnvidia-ml.so.1")
+    (root / "run").mkdir()
+    os.symlink("/nix/store/x", root / "run/opengl-driver")
+    assert roots.find_library(str(root)) == str(root / "nix/store/x/lib/libnvidia-ml.so.550.54.15")
+    touch(tmp_path / "outside/libnvidia-ml.so.1")
+    (root / "usr").mkdir()
+    os.symlink("../../outside", root / "usr/lib64")
+    assert roots.find_library(str(root)) == str(root / "nix/store/x/lib/libnvidia-ml.so.550.54.15")
+
+
+@pytest.mark.parametrize("folder", roots.LIBRARY_DIRS + roots.FURTHER_DIRS)
+def test_every_folder_is_looked_at(tmp_path, folder: str) -> None:
+    touch(tmp_path / folder / "libnvidia-ml.so.1")
+    assert roots.find_library(str(tmp_path)) == str(tmp_path / folder / "libnvidia-ml.so.1")
 
 
 def test_dangling_link_is_not_a_library(tmp_path) -> None:

@@ -314,3 +314,47 @@ def test_no_policy_makes_it_fail(spec: dict[str, Any], layout: Layout) -> None:
     found = Case(policy=given, settings=settings, observed=UBUNTU).rendered()
     assert all((error.what, error.expected, error.todo) for error in found.errors.values())
     assert bool(found.errors) == bool(found.keep)
+
+
+def test_only_what_tells_the_container_engine_sees_the_hosts_processes() -> None:
+    apart = by_key(Case(policy=policy(HOST_DRIVER), settings=AS_OPERANDS))
+    sees = {
+        name
+        for (kind, name), made in apart.items()
+        if kind == "DaemonSet" and made["spec"]["template"]["spec"].get("hostPID")
+    }
+    assert sees == {"nvidia-container-toolkit-daemonset"}
+
+
+def test_both_layouts_keep_the_engines_originals_at_one_place() -> None:
+    """A pod of the one layout gives back what a pod of the other has changed."""
+    folder = f"{names.STATE_DIR}/{names.ENGINES_FOLDER}"
+
+    def source(spec: Object) -> str:
+        (container,) = spec["containers"]
+        paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
+        mounts = [one for one in container["volumeMounts"] if f"{folder}/".startswith(f"{one['mountPath']}/")]
+        nearest = max(mounts, key=lambda one: len(one["mountPath"]))
+        return str(paths[nearest["name"]] + folder.removeprefix(nearest["mountPath"]))
+
+    one, other = (
+        by_key(Case(policy=policy(HOST_DRIVER), settings=settings))["DaemonSet", name]["spec"]["template"]["spec"]
+        for settings, name in ((SETTINGS, "kgpu-agent"), (AS_OPERANDS, "nvidia-container-toolkit-daemonset"))
+    )
+    assert source(one) == source(other) == folder
+
+
+def test_the_toolkit_is_told_another_name_of_the_runtime_class() -> None:
+    told = config(f"{HOST_DRIVER}\noperator: {{runtimeClass: gpu}}").roles["toolkit"].env
+    assert told["NVIDIA_RUNTIME_NAME"] == "gpu"
+    assert "NVIDIA_RUNTIME_NAME" not in config(HOST_DRIVER).roles["toolkit"].env
+
+
+def test_the_right_to_read_pods_comes_with_the_nri_plugin_alone() -> None:
+    def rules(spec: str) -> list[Object]:
+        made = by_key(Case(policy=policy(spec), settings=AS_OPERANDS))
+        found: list[Object] = made["ClusterRole", "nvidia-container-toolkit"]["rules"]
+        return [rule for rule in found if "pods" in rule["resources"]]
+
+    assert rules(HOST_DRIVER) == []
+    assert [rule["verbs"] for rule in rules(f"{HOST_DRIVER}\ncdi: {{nriPluginEnabled: true}}")] == [["get"]]

@@ -28,7 +28,8 @@ if "ctypes.util" not in sys.modules:
 import pynvml
 
 from kgpu.hw.nvidia import roots
-from kgpu.hw.nvidia.fallbacks import LIBRARY_NOT_FOUND, NOT_SUPPORTED, TIMEOUT, Nvml, NvmlError
+from kgpu.hw.nvidia.codes import LIBRARY_NOT_FOUND, NOT_SUPPORTED, TIMEOUT
+from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
 from kgpu.hw.nvidia.gather import Gatherer
 
 TYPE_CHECKING = False

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from kgpu.base.errors import HwError
 from kgpu.hw.nvidia import facts as judge
-from kgpu.hw.nvidia.fallbacks import STALE
+from kgpu.hw.nvidia.codes import STALE
 from kgpu.hw.nvidia.faults import NvmlInitError, held_error, init_error, log_init_error, node_error
 from kgpu.hw.nvidia.process import ChildProcess, Died, Refused, Stalled
 from kgpu.hw.nvidia.wire import (

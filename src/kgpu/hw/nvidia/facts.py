@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.formats.mig_profile import profile_name_of_kinds
-from kgpu.hw.nvidia.fallbacks import GPU_IS_LOST, RESET_REQUIRED
+from kgpu.hw.nvidia.codes import GPU_IS_LOST, RESET_REQUIRED
 from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Pulse, Trouble
 from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Partition, Problem, Vendor
 
@@ -24,9 +24,15 @@ RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
     2: "reboot",
     3: "drain",
     4: "drain-reset",
+    5: "imex",
     6: "reset",
     7: "reboot",
 }
+# NVML_BRAND_*, in the words of images' requirements.
+BRANDS: Final = (
+    "unknown", "quadro", "tesla", "nvs", "grid", "geforce", "titan", "vapps", "vpc", "vcs", "vws", "cloudgaming",
+    "quadrortx", "nvidiartx", "nvidia", "geforcertx", "titanrtx",
+)  # fmt: skip
 _TROUBLES: Final[Mapping[int, Problem]] = {GPU_IS_LOST: Problem.LOST, RESET_REQUIRED: Problem.NEEDS_RESET}
 _EVENTS: Final[Mapping[int, EventKind]] = {
     0x1: EventKind.SINGLE_BIT_ECC,
@@ -94,6 +100,8 @@ def accelerator(facts: GpuFacts) -> Accelerator:
         fabric_cluster=cluster,
         fabric_clique=clique,
         recovery_action=action,
+        coherent=facts.coherent,
+        brand=BRANDS[facts.brand] if facts.brand is not None and 0 <= facts.brand < len(BRANDS) else "",
         device_nodes=(node,),
         findings=tuple(findings),
     )

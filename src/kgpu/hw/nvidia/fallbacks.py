@@ -10,26 +10,12 @@ from __future__ import annotations
 import ctypes
 from collections import namedtuple
 
+from kgpu.hw.nvidia.codes import FUNCTION_NOT_FOUND, NEXT_WAY
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-NOT_SUPPORTED = 3
-NO_PERMISSION = 4
-NOT_FOUND = 6
-DRIVER_NOT_LOADED = 9
-TIMEOUT = 10
-LIBRARY_NOT_FOUND = 12
-FUNCTION_NOT_FOUND = 13
-GPU_IS_LOST = 15
-RESET_REQUIRED = 16
-INVALID_ARGUMENT = 2
-VERSION_MISMATCH = 25
-
-# What every call answers once the kernel module was unloaded or replaced under a running process.
-STALE = frozenset({1, DRIVER_NOT_LOADED, 18, 999})
-NEXT_WAY = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 
 # symbol; outs: "u32", "i32", "u64", "text:<bytes>" or the name of a struct in pynvml, each passed by reference after
 # the arguments; version: what to write into the struct's version member, named in pynvml, or "".
@@ -99,6 +85,10 @@ CALLS = {
         Way("nvmlDeviceGetGpuFabricInfoV", ("c_nvmlGpuFabricInfo_v2_t",), "nvmlGpuFabricInfo_v2"),
         Way("nvmlDeviceGetGpuFabricInfo", ("c_nvmlGpuFabricInfo_t",)),
     ),
+    "addressing": (
+        Way("nvmlDeviceGetAddressingMode", ("c_nvmlDeviceAddressingMode_t",), "nvmlDeviceAddressingMode_v1"),
+    ),
+    "brand": (Way("nvmlDeviceGetBrand"),),
     "topology": (Way("nvmlDeviceGetTopologyCommonAncestor"),),
     "link_state": (Way("nvmlDeviceGetNvLinkState"),),
     "link_remote": (

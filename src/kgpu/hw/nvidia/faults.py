@@ -12,7 +12,7 @@ from typing import Final
 
 from kgpu.base.errors import HwError
 from kgpu.hw.nvidia import roots
-from kgpu.hw.nvidia.fallbacks import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, NO_PERMISSION
+from kgpu.hw.nvidia.codes import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, NO_PERMISSION
 from kgpu.hw.nvidia.process import Died, Stalled
 from kgpu.hw.nvidia.wire import Trouble
 
@@ -68,7 +68,9 @@ def held_error(pids: Iterable[int]) -> HwError:
 
 
 def log_init_error(log: logging.Logger, error: NvmlInitError) -> None:
-    """The replaced plugin's two lines, then what to do."""
+    """The replaced plugin's line, which people search for, then what to do.
+
+    Its second line, about Docker's default runtime, is no advice where containers get their devices through CDI.
+    """
     log.warning("Failed to initialize NVML: %s.", error.reason)
-    log.warning("If this is a GPU node, did you set the docker default runtime to `nvidia`?")
     log.warning("%s", error.one_line())

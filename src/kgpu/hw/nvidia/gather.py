@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from kgpu.hw.nvidia.fallbacks import (
+from kgpu.hw.nvidia.codes import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
     INVALID_ARGUMENT,
@@ -17,9 +17,8 @@ from kgpu.hw.nvidia.fallbacks import (
     NOT_SUPPORTED,
     RESET_REQUIRED,
     VERSION_MISMATCH,
-    Nvml,
-    NvmlError,
 )
+from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ GI_PROFILES = 18
 CI_PROFILES = 9
 RECOVERY_ACTION_FIELD = 230
 FABRIC_COMPLETED = 3
+ADDRESSING_ATS = 2
 
 # key of hw.port.Reading -> call, arguments after the handle, member of the returned struct or "", factor
 READINGS = (
@@ -73,6 +73,7 @@ class Gatherer:
         memory = self._soft(errors, "memory", handle)
         total = memory.total if memory is not None else None
         minor = self._soft(errors, "minor", handle)
+        addressing = self._soft(errors, "addressing", handle)
         return {
             "index": index,
             "pulse": pulse,
@@ -86,6 +87,8 @@ class Gatherer:
             "memory_bytes": total,
             "compute_capability": self._soft(errors, "compute_capability", handle),
             "fabric": self._fabric(handle, errors),
+            "coherent": addressing is not None and addressing.value == ADDRESSING_ATS,
+            "brand": self._soft(errors, "brand", handle),
             "migs": self._migs(handle, pulse, minor, errors) if pulse["mig"] else [],
             "errors": errors,
         }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from kgpu.base.inside import resolve_inside
+
 LIBRARY = "libnvidia-ml.so.1"
 # The replaced device plugin's order (`--driver-root-ctr-path`): the first hit under the root wins.
 LIBRARY_DIRS = (
@@ -18,18 +20,39 @@ LIBRARY_DIRS = (
     "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
 )
+# Where special systems keep it, looked at last and left out of messages: Debian's alternatives, NixOS, Talos, GKE's and
+# other installers' folders, Bottlerocket, Arch. `kgpu.host.driver.layouts` has the same places for everything else.
+FURTHER_DIRS = (
+    "usr/local/nvidia/lib64",
+    "opt/nvidia/lib64",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+    "run/opengl-driver/lib",
+    "usr/local/glibc/usr/lib64",
+    "usr/local/glibc/usr/lib",
+    "usr/local/glibc/lib64",
+    "usr/local/glibc/lib",
+    "usr/local/lib",
+    "home/kubernetes/bin/nvidia/lib64",
+    "var/lib/nvidia/lib64",
+    "x86_64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla",
+    "aarch64-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla",
+    "usr/lib64/nvidia",
+    "usr/lib",
+)
 
 
 def library_candidates(root: str) -> list[str]:
-    """Every path under the root that would be looked at, in order."""
+    """The usual paths under the root, in the order of the search."""
     return [os.path.join(root, folder, LIBRARY) for folder in LIBRARY_DIRS]
 
 
 def find_library(root: str) -> str | None:
-    """The NVML library under the root with symbolic links followed, or None: then the loader path decides."""
-    for path in library_candidates(root):
-        if os.path.isfile(path):
-            return os.path.realpath(path)
+    """The NVML library under the root with links followed inside it, or None: then the loader path decides."""
+    for folder in LIBRARY_DIRS + FURTHER_DIRS:
+        inside = resolve_inside(root, f"{folder}/{LIBRARY}")
+        if inside is not None and os.path.isfile(path := root.rstrip("/") + inside):
+            return path
     return None
 
 

@@ -56,6 +56,8 @@ class GpuFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fabric: tuple[str, int, int] | None
     migs: tuple[MigFacts, ...]
     errors: tuple[Trouble, ...]
+    coherent: bool = False
+    brand: int | None = None
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

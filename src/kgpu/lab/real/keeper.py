@@ -165,7 +165,8 @@ async def until(condition: Callable[[], bool], pause_s: float) -> None:
 
 def next_delay(delay: float, lived: float, last_exit: int | None) -> float:
     """Seconds to wait before a restart: longer each time for what fails soon, short for what was killed."""
-    if lived > _STEADY_S or last_exit in {-signal.SIGKILL, -signal.SIGTERM}:
+    # An engine is told by a hangup to read its config: it ends, and whoever keeps it starts it again.
+    if lived > _STEADY_S or last_exit in {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP}:
         return _FIRST_DELAY_S
     return min(delay * 2, _LAST_DELAY_S)
 

@@ -57,6 +57,7 @@ def _daemon_set(scene: Scene) -> Object:
     spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
     spec |= {
         "nodeSelector": {names.OS_LABEL: "linux"},
+        "hostPID": True,  # the container engine is told by a signal to read its config
         "containers": [
             agent_container(
                 scene,
@@ -136,6 +137,10 @@ def host_access(paths: shape.Paths, user: str = "") -> tuple[list[Object], list[
         ("cdi", names.CDI_DIR, names.CDI_DIR, CREATE, ""),
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
+    if user:
+        # What the engines' configs were before is at one place, whichever layout of pods has written it.
+        engines = posixpath.join(names.STATE_DIR, names.ENGINES_FOLDER)
+        rows.append(("engines", engines, engines, CREATE, ""))
     if posixpath.commonpath(["/run/nvidia", paths.driver_install_dir]) != "/run/nvidia":
         # Elsewhere it is seen through run-nvidia already.
         install_dir = paths.driver_install_dir

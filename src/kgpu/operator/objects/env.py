@@ -53,6 +53,11 @@ def _if(on: Callable[[ClusterPolicySpec], object]) -> Value:
     return lambda spec: "true" if on(spec) else None
 
 
+def _runtime_name(spec: ClusterPolicySpec) -> str | None:
+    name = spec.operator.runtime_class
+    return name if name and name != names.RUNTIME_CLASS else None
+
+
 def _mps_root(spec: ClusterPolicySpec) -> str:
     return (spec.device_plugin.mps.root if spec.device_plugin.mps else "") or names.MPS_ROOT
 
@@ -63,7 +68,8 @@ ROWS: Final = (
     Row("toolkit", "NVIDIA_RUNTIME_SET_AS_DEFAULT", _with_cdi("false")),
     Row("toolkit", "NVIDIA_CONTAINER_RUNTIME_MODE", _with_cdi("cdi")),
     Row("toolkit", "CRIO_CONFIG_MODE", _with_cdi("config", "hook")),
-    Row("toolkit", "ENABLE_NRI_PLUGIN", _if(nri_on)),
+    Row("toolkit", names.ENV_NRI_ENABLED, _if(nri_on)),
+    Row("toolkit", "NVIDIA_RUNTIME_NAME", _runtime_name),
     Row("deviceplugin", "PASS_DEVICE_SPECS", "true"),
     Row("deviceplugin", "FAIL_ON_INIT_ERROR", "true"),
     Row("deviceplugin", "DEVICE_LIST_STRATEGY", _with_cdi("cdi-annotations,cdi-cri", "envvar")),

@@ -20,8 +20,8 @@ from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, agent_container, host_access
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.objects.env import check_role, role_args, role_env, section
-from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, account
+from kgpu.operator.objects.env import check_role, nri_on, role_args, role_env, section
+from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, NRI_RULES, account
 from kgpu.operator.tables import BY_ROLE, Operand
 
 
@@ -29,7 +29,8 @@ from kgpu.operator.tables import BY_ROLE, Operand
 class Pod:
     """What differs per role: the container's name as users know it, volumes and mounts, environment, a port.
 
-    ``volumes`` are names of ``host_access``; ``labels`` are further labels of pods that live selectors have.
+    ``volumes`` are names of ``host_access``; ``labels`` are further labels of pods that live selectors have. With
+    ``host_pid`` the pod sees the host's processes.
     """
 
     container: str
@@ -37,6 +38,7 @@ class Pod:
     env: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     port: tuple[str, int] | None = None
+    host_pid: bool = False
     resources: Object = field(default_factory=lambda: RESOURCES)
 
 
@@ -44,7 +46,11 @@ _DRIVER: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state
 
 PODS: Final = {
     "features": Pod(container="kgpu-node-features", volumes=("host-root", "run-nvidia", "driver-install-dir", "state")),
-    "toolkit": Pod(container="nvidia-container-toolkit-ctr", volumes=(*_DRIVER, "cdi")),
+    "toolkit": Pod(
+        container="nvidia-container-toolkit-ctr",
+        volumes=(*_DRIVER, "cdi", "engines", "pod-resources"),
+        host_pid=True,
+    ),
     "validator": Pod(
         container="nvidia-operator-validator",
         volumes=(*_DRIVER, "cdi"),
@@ -74,7 +80,9 @@ def objects(scene: Scene, operand: Operand) -> list[Object]:
     """ServiceAccount, rights and DaemonSet of one operand. Raises ConfigError."""
     check_role(operand.role, scene)
     daemon_set = _daemon_set(scene, operand)
-    cluster = CLUSTER_RULES.get(operand.role, ())
+    cluster: tuple[Object, ...] = CLUSTER_RULES.get(operand.role, ())
+    if operand.role == "toolkit" and nri_on(scene.policy.spec):
+        cluster += NRI_RULES
     namespaced = NAMESPACE_RULES.get(operand.role, ())
     return [
         *account(scene, operand.account, operand.state, cluster=cluster, namespaced=namespaced),
@@ -114,6 +122,8 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
         spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
     if secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in secrets]
+    if pod.host_pid:
+        spec["hostPID"] = True
     shape.host_network(spec, wanted=told.host_network if told else None)
     return shape.daemon_set(scene, operand.daemon_set, state=operand.state, app=own, spec=spec)
 

@@ -37,6 +37,9 @@ DRIVER_MANAGER_RULES: Final = (
 CLUSTER_RULES: Final = dict.fromkeys(BY_ROLE, (NODES, EVENTS)) | {"validator": (NODES, NODE_STATUS, EVENTS)}
 """By role, for all namespaces. Events about Nodes are in the namespace ``default``."""
 
+NRI_RULES: Final = (PODS_READ,)
+"""What the toolkit needs beside that with the NRI plugin: the API server alone says which service account a pod has."""
+
 NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,)) | {"labels": (CONFIGS, PODS_READ, NODE_FEATURES)}
 """By role, for the operator's namespace."""
 

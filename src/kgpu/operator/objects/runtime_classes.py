@@ -18,7 +18,7 @@ def objects(scene: Scene) -> list[Object]:
     spec = scene.policy.spec
     if nri_on(spec):
         return []
-    wanted = dict.fromkeys((spec.operator.runtime_class or "nvidia", *(WITH_CDI if cdi_on(spec) else ())))
+    wanted = dict.fromkeys((spec.operator.runtime_class or names.RUNTIME_CLASS, *(WITH_CDI if cdi_on(spec) else ())))
     return [
         scene.made("RuntimeClass", name, state=STATE, labels={names.COMPONENT_LABEL: "gpu-operator"}, handler=name)
         for name in wanted

@@ -5,7 +5,7 @@ Causes are looked for in the order in which they hide each other: what holds the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,7 +59,7 @@ def _evidence(facts: DriverFacts, inventory: Inventory | None) -> Iterator[str]:
 def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
     yield from (found.what for found in inventory.findings)
     if not facts.smi:
-        yield f"nvidia-smi is in none of {', '.join(facts.smi_searched)}; containers will not have it"
+        yield f"nvidia-smi is in none of {_some(facts.smi_searched)}; containers will not have it"
     for gpu in inventory.accelerators:
         if gpu.mig_pending != gpu.mig_enabled and gpu.mig_capable:
             yield f"{gpu_name(gpu)}: MIG is to be {'on' if gpu.mig_pending else 'off'} after the next GPU reset"
@@ -142,6 +142,12 @@ def _held_by_another(facts: DriverFacts, inventory: Inventory | None, _error: Hw
     return None
 
 
+def _some(folders: Sequence[str]) -> str:
+    """The first few: conditions and Events are cut, and what to do comes last."""
+    rest = len(folders) - 5
+    return ", ".join(folders[:5]) + (f" and {rest} more folders" if rest > 0 else "")
+
+
 def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError | None) -> Trouble | None:
     missing = [name for name, path in facts.libraries.items() if not path]
     if not missing:
@@ -155,7 +161,7 @@ def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError
     said = f" ({error.what})" if error is not None and not any(facts.libraries.values()) and facts.module else ""
     return Trouble(
         what=f"{' and '.join(missing)} not found under {facts.root}{said}",
-        expected=f"in one of {', '.join(facts.searched)}",
+        expected=f"in one of {_some(facts.searched)}",
         todo=module,
     )
 

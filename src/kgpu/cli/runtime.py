@@ -1,0 +1,494 @@
+"""``kgpu runtime``: give a container engine kgpu's runtime handlers, take them away again, or show what is there.
+
+``nvidia-ctk runtime configure`` is the same work with the replaced program's flags: one runtime, and a dry run that
+prints whole files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kgpu.base.errors import ConfigError, UserError
+from kgpu.cli._common import (
+    OPTION_SHAPES,
+    ExampleCommand,
+    ExampleGroup,
+    output_option,
+    print_error,
+    print_json,
+    run_async,
+)  # fmt: skip
+from kgpu.formats.names import STATE_DIR
+
+if TYPE_CHECKING:
+    from kgpu.host.engines.model import Change, EngineState, Place, Wanted
+    from kgpu.host.engines.paths import HostPaths
+    from kgpu.toolkit.engine.model import EngineContext
+
+ENGINES: Final = ("containerd", "crio", "docker")
+USUAL: Final = "RUNTIME_SPECIFIC_DEFAULT"
+BROKEN: Final = 1
+NOTHING: Final = 3
+DROP_IN_PROMISE: Final = (
+    "kgpu's own file beside the main one; \"\" edits the main file. Default: the engine's usual one."
+)
+EXAMPLES: Final = """
+kgpu runtime configure --dry-run
+kgpu runtime configure --runtime containerd --restart systemd
+kgpu runtime unconfigure --restart systemd
+kgpu runtime status -o json
+"""
+# Names, parameter, shape (as in _common.OPTION_SHAPES), default, metavar, help
+PLACE_FLAGS: Final = (
+    (("--runtime",), "engine", "text", "", "|".join(ENGINES), "The engine. Default: the one that the kubelet uses."),
+    (("--config",), "config", "text", "", "FILE", "Its main config file. Default: where it was found."),
+    (("--drop-in-config",), "drop_in", "text", USUAL, "FILE", DROP_IN_PROMISE),
+    (("--executable-path",), "binary", "text", "", "FILE", "Its program, asked for its version and about the config."),
+    (("--engine-version",), "version", "text", "", "X.Y.Z", "Its version, where its program can't be asked."),
+    (("--socket",), "socket", "text", "", "FILE", "Its socket."),
+    (("--service",), "service", "text", "", "UNIT", "Its systemd unit."),
+    (("--root", "--host-root"), "root", "text", "/", "DIR", "The host's root as it is seen here."),
+    (("--state-dir",), "state_dir", "text", "", "DIR",
+     f"Where the original config is kept. Default: {STATE_DIR} of the host, so below --root."),
+)  # fmt: skip
+# A command with one of these is about one engine.
+ONE_ENGINE: Final = ("engine", "config", "binary", "version", "socket", "service")
+RESTART_FLAGS: Final = (
+    (("--restart", "--restart-mode"), "restart", "text", "none", "signal|systemd|none",
+     "How the engine is made to read a changed config; it is then waited for, and all is put back if it isn't well."),
+)  # fmt: skip
+WANTED_FLAGS: Final = (
+    (("--nvidia-runtime-name",), "names", "list", (), "NAME",
+     "A handler; may be given several times. Default: nvidia, nvidia-cdi and nvidia-legacy."),
+    (("--nvidia-runtime-path", "--runtime-path"), "path", "text", "", "FILE",
+     "The handlers' OCI runtime. Default: the engine's own."),
+    (("--nvidia-set-as-default", "--set-as-default"), "as_default", "bool", "false", "BOOL",
+     "Make the first handler the default."),
+    (("--cdi.enabled", "--cdi.enable", "--enable-cdi"), "cdi", "bool", "true", "BOOL", "Turn the engine's CDI on."),
+    (("--dry-run",), "dry_run", "bool", "false", "BOOL", "Show what would change, and change nothing."),
+)  # fmt: skip
+GONE_FLAGS: Final = (
+    (("--nvidia-runtime-name",), "names", "list", (), "NAME",
+     "Take this handler out even if kgpu doesn't remember having added it; may be given several times."),
+)  # fmt: skip
+# Flags of the replaced program that have no meaning where the engine's own runtime is used.
+PEER_FLAGS: Final = (
+    (("--config-source",), "source", "text", "file", "file|command", "The config's files are always what is read."),
+    (("--config-mode",), "mode", "text", "config-file", "MODE", "Only config-file."),
+    (("--nvidia-runtime-hook-path",), "hook_path", "text", "", "FILE", "Accepted; no hook is used."),
+    (("--oci-hook-path",), "oci_hook_path", "text", "", "FILE", "Accepted; no hook is used."),
+)  # fmt: skip
+# Parameter to default and help, where the replaced program has others.
+PEER_TEXTS: Final = {
+    "engine": ("docker", "The engine."),
+    "names": ((), "The runtime's name; may be given several times. Default: nvidia."),
+    "as_default": ("false", "Make it the default runtime."),
+    "path": ("", "The runtime's program. Default: the engine's own OCI runtime."),
+    "dry_run": ("false", "Print the files as they would be, and change nothing."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _At:
+    """The engine that a command is about."""
+
+    place: Place
+    paths: HostPaths
+    ctx: EngineContext
+
+
+def _options(rows: Iterable[tuple[Any, ...]]) -> Callable[[Any], Any]:
+    def add(function: Any) -> Any:
+        for flags, name, shape, default, metavar, text in reversed(tuple(rows)):
+            kind = {**OPTION_SHAPES[shape], "default": default}
+            shown = f" Default: {default}." if shape == "text" and default and default != USUAL else ""
+            function = click.option(*flags, name, metavar=metavar, help=text + shown, **kind)(function)
+        return function
+
+    return add
+
+
+def _as_peer(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    flags, name, shape, default, metavar, text = row
+    default, text = PEER_TEXTS.get(name, (default, text))
+    return flags, name, shape, default, metavar, text
+
+
+@click.group(cls=ExampleGroup, examples=EXAMPLES)
+def runtime() -> None:
+    """Configure the container engine for GPUs, take that back, or show it."""
+
+
+@runtime.command(examples=EXAMPLES.splitlines()[1])
+@_options((*PLACE_FLAGS, *WANTED_FLAGS, *RESTART_FLAGS, *PEER_FLAGS))
+@output_option()
+def configure(*, output: str, **given: Any) -> None:
+    """Add runtime handlers for GPUs to a container engine, and turn its CDI on.
+
+    The original config is kept, byte for byte, for unconfigure. Nothing is written that the engine's own program would
+    not load; nothing is restarted when nothing changed.
+    """
+    _refuse_peer_modes(given)
+    run_async(_configure(given, output))
+
+
+@runtime.command(examples="kgpu runtime unconfigure --restart systemd")
+@_options((*PLACE_FLAGS, *GONE_FLAGS, WANTED_FLAGS[-1], *RESTART_FLAGS))
+@output_option()
+def unconfigure(*, output: str, **given: Any) -> None:
+    """Give container engines back their own config, byte for byte.
+
+    Of a file that was edited since, only kgpu's keys are taken out. Without --runtime or --config it is every engine
+    that kgpu remembers to have configured. JSON is a list with one entry for each engine.
+    """
+    run_async(_unconfigure(given, output))
+
+
+@runtime.command(examples="kgpu runtime status\nkgpu runtime status -o json")
+@_options(PLACE_FLAGS)
+@output_option()
+def status(*, output: str, **given: Any) -> None:
+    """Show the engines found on this host, their files, and the handlers that these name.
+
+    A flag about an engine (--engine-version, --socket, ...) is about the one named, or that the kubelet uses. Exit
+    code 1 when a config can't be read, 3 when there is no engine.
+    """
+    code = run_async(_status(given, output))
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@click.command("configure", cls=ExampleCommand, examples="nvidia-ctk runtime configure --runtime docker --dry-run")
+@_options(_as_peer(row) for row in (*PLACE_FLAGS, *WANTED_FLAGS, *PEER_FLAGS))
+def peer(**given: Any) -> None:
+    """Add the NVIDIA runtime to an engine's config."""
+    _refuse_peer_modes(given)
+    given["engine"] = given["engine"] or "docker"
+    given["names"] = given["names"] or ("nvidia",)
+    given["restart"] = "none"
+    run_async(_peer(given))
+
+
+async def _configure(given: dict[str, Any], output: str) -> None:
+    from kgpu.toolkit.engine import run
+
+    at = await _at(given)
+    wanted = _wanted(given)
+    if _true("--dry-run", given["dry_run"]):
+        plan = await asyncio.to_thread(run.preview, at.place, wanted, at.ctx)
+        row, changes = _plan_row(at.place, plan.changes, plan.notes, done=False), plan.changes
+    else:
+        outcome = await run.configure(at.place, wanted, at.ctx)
+        changes = outcome.changes
+        row = _plan_row(at.place, changes, outcome.notes, done=True, restarted=outcome.restarted)
+    if output == "json":
+        print_json(row)
+    else:
+        _print_plan(at.place, row, changes)
+
+
+async def _unconfigure(given: dict[str, Any], output: str) -> None:
+    from kgpu.toolkit.engine import run
+
+    dry = _true("--dry-run", given["dry_run"])
+    handlers = _list(given["names"])  # never by their usual names alone: they may be another toolkit's
+    engines, hints = await _configured(given)
+    rows: list[dict[str, Any]] = []
+    failed: list[UserError] = []
+    for at in engines:
+        try:
+            if dry:
+                plan = await asyncio.to_thread(run.preview_removal, at.place, at.ctx, handlers)
+                row, changes = _plan_row(at.place, plan.changes, plan.notes, done=False), plan.changes
+            else:
+                outcome = await run.unconfigure(at.place, at.ctx, handlers)
+                changes = outcome.changes
+                row = _plan_row(at.place, changes, outcome.notes, done=True, restarted=outcome.restarted)
+        except UserError as problem:
+            failed.append(problem)
+            continue
+        rows.append(row)
+        if output != "json":
+            _print_plan(at.place, row, changes)
+    if output == "json":
+        print_json(rows)
+    for hint in hints:
+        click.echo(f"note: {hint}", err=True)
+    for other in failed[1:]:
+        print_error(other)
+    if failed:
+        raise failed[0]
+
+
+async def _configured(given: dict[str, Any]) -> tuple[list[_At], list[str]]:
+    """The engines to give back: the one named, else all that kgpu remembers, else the kubelet's; and hints."""
+    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.places import find_places
+    from kgpu.toolkit.engine.store import Store, remembered
+
+    if any(given[name] for name in ONE_ENGINE) or given["drop_in"] != USUAL:
+        return [await _at(given)], []
+    paths = HostPaths.at(given["root"])
+    state_dir = _state_dir(given, paths)
+    places = find_places(paths)
+    known = remembered(state_dir)
+    mine = [place for place in places if Store(state_dir, place).folder in known]
+    if not mine:
+        mine = [*places[:1]]
+    ats = [await _at({**given, "engine": place.engine.value, "config": place.config}) for place in mine]
+    hints = [
+        f"kgpu has also changed {', '.join(files) or f'what {folder} says'}, of no engine that was found: "
+        "name it with --runtime and --config"
+        for folder, files in known.items()
+        if folder not in {Store(state_dir, place).folder for place in places}
+    ]
+    left = [place.flavour for place in places if place not in mine]
+    if left and not known:
+        hints.append(
+            f"kgpu remembers no config of its own in {state_dir}; {', '.join(left)} was left alone: name an "
+            "engine with --runtime"
+        )
+    return ats or [await _at(given)], hints
+
+
+async def _peer(given: dict[str, Any]) -> None:
+    from kgpu.toolkit.engine import run
+
+    at = await _at(given)
+    # The replaced program adds to what is there: a second run with another name takes nothing away.
+    wanted = await asyncio.to_thread(run.beside_others, at.place, _wanted(given), at.ctx)
+    if _true("--dry-run", given["dry_run"]):
+        plan = await asyncio.to_thread(run.preview, at.place, wanted, at.ctx)
+        for change in plan.changes:
+            click.echo((change.after or b"").decode(), nl=False)
+        notes = plan.notes
+    else:
+        outcome = await run.configure(at.place, wanted, at.ctx)
+        for change in outcome.changes:
+            click.echo(f"wrote {change.path}: {change.why}", err=True)
+        notes = outcome.notes
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+async def _status(given: dict[str, Any], output: str) -> int:
+    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.places import find_places
+    from kgpu.toolkit.engine.programs import with_version
+
+    paths = HostPaths.at(given["root"])
+    found = find_places(paths)
+    if not found and not given["engine"] and not given["config"]:
+        places: list[Place] = []
+    elif any(given[name] for name in ONE_ENGINE) or given["drop_in"] != USUAL:
+        places = [(await _at(given)).place]
+    else:
+        places = [await with_version(place, paths) for place in found]
+    failed: list[UserError] = []
+    rows = [_described(place, paths, failed) for place in places]
+    if output == "json":
+        print_json(rows)
+    elif not rows:
+        click.echo("no container engine was found on this host")
+    else:
+        _print_status(rows)
+    for problem in failed if output != "json" else ():
+        print_error(problem)
+    return BROKEN if failed else 0 if rows else NOTHING
+
+
+def _print_status(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        engine = f"{row['engine']} {row['version']}".strip()
+        heading = engine if row["flavour"] == row["engine"] else f"{row['flavour']} ({engine})"
+        click.echo(f"{heading}: {row['socket']}")
+        for label in ("files", "handlers", "default", "cdi", "notes", "problem"):
+            value = row.get(label)
+            text = ", ".join(map(str, value)) if isinstance(value, list | dict) else value
+            if isinstance(text, bool):
+                text = "on" if text else "off"
+            if text:
+                click.echo(f"  {label + ':':<11}{text}")
+
+
+def _described(place: Place, paths: HostPaths, failed: list[UserError]) -> dict[str, Any]:
+    from kgpu.toolkit.engine.run import state
+
+    row: dict[str, Any] = {
+        "engine": place.engine.value,
+        "flavour": place.flavour,
+        "version": ".".join(map(str, place.version or ())),
+        "socket": place.socket,
+        "service": place.service,
+        "config": place.config,
+        "dropIn": place.drop_in,
+        "template": place.template,
+    }
+    try:
+        found: EngineState = state(place, paths)
+    except UserError as error:
+        failed.append(error)
+        return {**row, "problem": error.what, "expected": error.expected, "todo": error.todo}
+    return {
+        **row,
+        "files": list(found.files),
+        "handlers": dict(found.handlers),
+        "default": found.default,
+        "cdi": found.cdi,
+        "cdiDirs": list(found.cdi_dirs),
+        "notes": list(found.notes),
+    }
+
+
+async def _at(given: dict[str, Any]) -> _At:
+    """The engine meant, its version, and what is needed to change its config. Raises ConfigError."""
+    from kgpu.host.engines.model import Engine
+    from kgpu.host.engines.paths import HostPaths
+    from kgpu.host.engines.places import find_places, place_for
+    from kgpu.toolkit.engine.model import EngineContext
+    from kgpu.toolkit.engine.programs import EngineValidator, parse_version, with_version
+    from kgpu.toolkit.engine.restart import restarter
+
+    paths = HostPaths.at(given["root"])
+    drop_in = None if given["drop_in"] == USUAL else given["drop_in"]
+    for flag, value in (("--config", given["config"]), ("--drop-in-config", drop_in), ("--socket", given["socket"])):
+        if value and not value.startswith("/") and "://" not in value:
+            raise ConfigError(
+                f"{flag} {value} isn't an absolute path", "a path of the host such as /etc/...", "correct it"
+            )
+    engine = given["engine"]
+    if engine and engine not in ENGINES:
+        raise _unknown("container engine", engine, ENGINES)
+    if not engine:
+        found = find_places(paths)
+        if not found:
+            raise ConfigError(
+                "no container engine was found on this host", f"one of: {', '.join(ENGINES)}", "name it with --runtime"
+            )
+        engine = found[0].engine.value
+    place = place_for(
+        Engine(engine), paths, config=given["config"], drop_in=drop_in, socket=given["socket"], service=given["service"]
+    )
+    if drop_in and place.engine is Engine.DOCKER:
+        raise ConfigError("Docker reads no drop-in config", "its one file, daemon.json", "leave out --drop-in-config")
+    version = parse_version(given["version"]) if given["version"] else None
+    if given["version"] and version is None:
+        raise ConfigError(f"--engine-version {given['version']} isn't a version", "three numbers: 1.7.30", "correct it")
+    place = await with_version(replace(place, version=version, binary=given["binary"] or place.binary), paths)
+    state_dir = _state_dir(given, paths)
+    return _At(
+        place=place,
+        paths=paths,
+        ctx=EngineContext(
+            paths=paths,
+            state_dir=state_dir,
+            restarter=restarter(given.get("restart") or "none", paths, place),
+            validator=EngineValidator(
+                paths, f"{STATE_DIR}/engines" if given["root"] != "/" else f"{state_dir}/engines"
+            ),
+        ),
+    )
+
+
+def _state_dir(given: dict[str, Any], paths: HostPaths) -> Path:
+    """On the host's own disk unless another is named: originals must outlive a container that has configured it."""
+    return Path(os.path.abspath(given["state_dir"] or paths.local(STATE_DIR)))
+
+
+def _wanted(given: dict[str, Any]) -> Wanted:
+    from kgpu.host.engines.model import NVIDIA_HANDLERS, Handler, Wanted
+
+    names = _list(given["names"]) or NVIDIA_HANDLERS
+    for name in names:
+        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise ConfigError(
+                f'"{name}" is no name of a runtime', "letters, digits and -", "correct --nvidia-runtime-name"
+            )
+    path = given["path"]
+    if path and not path.startswith("/"):
+        raise ConfigError(f"--nvidia-runtime-path {path} isn't an absolute path", "a path on the host", "correct it")
+    return Wanted(
+        handlers=tuple(Handler(name, path) for name in names),
+        default=names[0] if _true("--nvidia-set-as-default", given["as_default"]) else "",
+        cdi=_true("--cdi.enabled", given["cdi"]),
+    )
+
+
+def _refuse_peer_modes(given: dict[str, Any]) -> None:
+    if given["mode"] != "config-file":
+        raise ConfigError(
+            f"there is no config mode {given['mode']} here: containers get their devices through CDI, without hooks",
+            "config-file",
+            "leave out --config-mode",
+        )
+    kinds = ("file", "command")
+    if given["source"].partition("=")[0] not in kinds:
+        raise _unknown("config source", given["source"], kinds)
+    if given["source"] == "command":
+        click.echo(
+            "note: the config's files are read, because a dump would freeze every default of the engine", err=True
+        )
+
+
+def _plan_row(
+    place: Place, changes: Sequence[Change], notes: Sequence[str], *, done: bool, restarted: bool = False
+) -> dict[str, Any]:
+    return {
+        "engine": place.engine.value,
+        "flavour": place.flavour,
+        "changed": bool(changes) and done,
+        "restarted": restarted,
+        "changes": [{"path": one.path, "why": one.why, "diff": _diff(one)} for one in changes],
+        "notes": list(notes),
+    }
+
+
+def _print_plan(place: Place, row: dict[str, Any], changes: Sequence[Change]) -> None:
+    for change in changes:
+        if row["changed"]:
+            click.echo(f"{'removed' if change.after is None else 'wrote'} {change.path}: {change.why}")
+        else:
+            click.echo(_diff(change), nl=False)
+    if not changes:
+        click.echo(f"{place.flavour}: nothing to change")
+    if row["restarted"]:
+        click.echo(f"{place.service or place.flavour} has read its config and answers")
+    for note in row["notes"]:
+        click.echo(f"note: {note}", err=True)
+
+
+def _diff(change: Change) -> str:
+    before, after = (
+        (raw or b"").decode(errors="replace").splitlines(keepends=True) for raw in (change.before, change.after)
+    )
+    old, new = (change.path if raw is not None else "/dev/null" for raw in (change.before, change.after))
+    lines = difflib.unified_diff(before, after, old, new)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _list(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part for value in values for part in value.split(",") if part))
+
+
+def _true(flag: str, value: str) -> bool:
+    rows = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+    if value.lower() not in rows:
+        raise ConfigError(f"{flag} {value} is neither true nor false", "true or false", "correct it")
+    return rows[value.lower()]
+
+
+def _unknown(what: str, value: str, known: Sequence[str]) -> ConfigError:
+    from kgpu.base.suggest import did_you_mean
+
+    hint = did_you_mean(value, known)
+    return ConfigError(
+        f'there is no {what} "{value}"{"; " if hint else ""}{hint}', f"one of: {', '.join(known)}", "choose one"
+    )

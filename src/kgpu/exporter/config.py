@@ -1,0 +1,122 @@
+"""The exporter's settings from flags and variables: what each one means here is in the tables of ``options.py``.
+
+Precedence is the replaced exporter's: flag, then variable, then default. Names that mean something with DCGM only are
+known and accepted with a note that says why they do nothing, so that manifests keep working; a name that nobody knows
+is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kgpu.exporter.counters import Counter, default_counters
+from kgpu.exporter.devices import Selector
+from kgpu.exporter.labels import PodLabels, Style
+from kgpu.exporter.model import Generation
+from kgpu.exporter.options import OPTIONS, WITHOUT
+from kgpu.exporter.readers import Address, Option
+from kgpu.exporter.settings import Pods, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Everything that the exporter is told. Times are seconds. ``notes`` are for a person: what does nothing, and why.
+
+    ``collectors_given``: somebody named the counters file, so it has to be there.
+    """
+
+    collectors: str
+    address: Address
+    interval: float
+    kubernetes: bool
+    old_namespace: bool
+    cpu_devices: Selector
+    config_map: tuple[str, str] | None
+    pod_labels: bool
+    pod_uid: bool
+    gpu_id_type: str
+    pod_label_allowed: PodLabels
+    devices: Selector
+    no_hostname: bool
+    fake_gpus: bool
+    web_config: str
+    web_socket: bool
+    xid_window: float
+    clock_window: float
+    dashes: bool
+    debug: bool
+    log_format: str
+    pod_resources: str
+    jobs_dir: str
+    resources: frozenset[str]
+    virtual_gpus: bool
+    dra: bool
+    own_metrics: bool
+    write_timeout: float
+    compat: tuple[Generation, ...]
+    extra_fields: bool
+    mig_copies: bool
+    pods: Pods
+    series_limit: int
+    collectors_given: bool = False
+    notes: tuple[str, ...] = ()
+
+    def settings(self, *, hostname: str, counters: tuple[Counter, ...] | None = None) -> Settings:
+        """What the plan needs; ``counters`` None: the usual set. Two generations have the labels of the first."""
+        style = Style(
+            generation=self.compat[0],
+            hostname="" if self.no_hostname else hostname,
+            old_namespace=self.old_namespace,
+            dashes=self.dashes,
+        )
+        return Settings(
+            counters=default_counters(self.compat, extra=self.extra_fields) if counters is None else counters,
+            style=style,
+            devices=self.devices,
+            cpus=self.cpu_devices,
+            kubernetes=self.kubernetes,
+            pods=self.pods,
+            pod_uid=self.pod_uid,
+            pod_labels=self.pod_label_allowed if self.pod_labels else None,
+            virtual_gpus=self.virtual_gpus,
+            resources=self.resources,
+            mig_copies=self.mig_copies,
+            own_metrics=self.own_metrics,
+            series_limit=self.series_limit,
+        )
+
+
+def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Given:
+    """What is in force. ``flags`` are by attribute, None and empty lists count as not given. Raises ConfigError."""
+    flags, env = flags or {}, env or {}
+    values: dict[str, Any] = {}
+    given: set[str] = set()
+    for option in OPTIONS:
+        raw, where = _raw(option, flags, env)
+        if raw is not None:
+            given.add(option.attr)
+        values[option.attr] = option.read(option.default if raw is None else raw, where)
+    notes = [
+        f"{where} does nothing: {row.why}"
+        for row in WITHOUT
+        for where in (row.flag, *row.envs)
+        if (where == row.flag and flags.get(attr_of(row.flag)) is not None) or where in env
+    ]
+    return Given(**values, collectors_given="collectors" in given, notes=tuple(notes))
+
+
+def attr_of(flag: str) -> str:
+    """The parameter's name of a flag."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _raw(option: Option, flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Any, str]:
+    given = flags.get(option.attr)
+    if given is not None and given != ():
+        return given, option.flag
+    for name in option.envs:
+        if env.get(name, "").strip():
+            return env[name], name
+    return None, option.flag

@@ -1,0 +1,59 @@
+"""What an inventory says already, as readings: identities, versions, memory of GPU instances, the recovery action.
+
+With it and ``hw.port.Reading`` the exporter has values without asking the driver anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kgpu.exporter.labels import long_bus_id
+from kgpu.exporter.model import Unit, Value
+from kgpu.hw import port
+from kgpu.hw.port import Accelerator, Inventory
+
+RECOVERY: Final = {"none": 0, "reset": 1, "reboot": 2, "drain": 3, "drain-reset": 4}
+
+
+def gather(inventory: Inventory, readings: Iterable[port.Reading]) -> dict[Unit, dict[str, Value]]:
+    """Values by unit, from the inventory and the telemetry of whole GPUs; telemetry of unknown GPUs is left out."""
+    values = {Unit(gpu.uuid): facts_of(gpu, inventory) for gpu in inventory.accelerators}
+    for gpu in inventory.accelerators:
+        values |= instance_facts(gpu)
+    for reading in readings:
+        known = values.get(Unit(reading.uuid))
+        if known is not None:
+            known.update(reading.values)
+    return values
+
+
+def facts_of(gpu: Accelerator, inventory: Inventory) -> dict[str, Value]:
+    """What does not change while the GPU works; what is not known is left out."""
+    found: dict[str, Value] = {
+        "uuid": gpu.uuid, "name": gpu.name, "index": gpu.index, "minor": gpu.minor, "mig_mode": int(gpu.mig_enabled),
+    }  # fmt: skip
+    texts: Mapping[str, str] = {
+        "brand": gpu.brand, "serial": gpu.serial, "driver_version": inventory.driver_version,
+        "nvml_version": inventory.library_version, "fabric_cluster": gpu.fabric_cluster,
+        "pci_bus_id": long_bus_id(gpu.pci_bus_id),
+    }  # fmt: skip
+    found |= {name: text for name, text in texts.items() if text}
+    if gpu.fabric_cluster:
+        found["fabric_clique"] = gpu.fabric_clique
+    if gpu.compute_capability is not None:
+        found["compute_capability"] = gpu.compute_capability[0] * 65536 + gpu.compute_capability[1]
+    if gpu.memory_mib is not None:
+        found["memory_total_mib"] = gpu.memory_mib
+    if gpu.recovery_action in RECOVERY:
+        found["recovery_action"] = RECOVERY[gpu.recovery_action]
+    return found
+
+
+def instance_facts(gpu: Accelerator) -> dict[Unit, dict[str, Value]]:
+    """The same of each GPU instance: its memory, which its compute instances share."""
+    return {
+        Unit(gpu.uuid, partition.gpu_instance): {"memory_total_mib": partition.memory_mib}
+        for partition in gpu.partitions
+        if partition.memory_mib
+    }

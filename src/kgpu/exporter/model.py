@@ -1,0 +1,133 @@
+"""What goes into the exporter's plan and what comes out of it: units, values, pods; families of samples.
+
+Values are plain: a unit's readings by name, with the unit of measure in the name as in ``hw.port.Reading``
+(``power_w``, ``memory_used_mib``, ``energy_mj``). A reading that the device does not have is absent; one that failed is
+in ``failures`` with its reason. Nothing here knows how they were read.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from kgpu.base.decision import Decision
+from kgpu.hw.port import Inventory
+
+if TYPE_CHECKING:
+    from kgpu.kubelet.pod_resources import Holding
+
+Value: TypeAlias = "float | str"
+PodKey: TypeAlias = "tuple[str, str, str]"
+"""Namespace, pod, container."""
+
+
+class Unit(NamedTuple):
+    """What values are of: a GPU, or one GPU instance, NVLink or CPU. ``uuid`` is the GPU's, "" for a CPU."""
+
+    uuid: str
+    gpu_instance: int | None = None
+    link: int | None = None
+    cpu: int | None = None
+
+    @property
+    def order(self) -> tuple[str, int, int, int]:
+        """What units are sorted by: a GPU before its instances."""
+        return (self.uuid, *(-1 if part is None else part for part in self[1:]))  # type: ignore[return-value]
+
+
+class Kind(enum.StrEnum):
+    """A counter's type as the CSV spells it; LABEL makes no series, its value becomes a label of every series."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    SUMMARY = "summary"
+    LABEL = "label"
+
+
+class Generation(enum.StrEnum):
+    """Whose names, units and label capitals: exporter up to 4.8.2, 4.8.3 and 4.8.4, from 4.9.0."""
+
+    A = "a"
+    B = "b"
+    C = "c"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """All values of one tick. ``at`` is in seconds of a clock that only grows."""
+
+    at: float = 0.0
+    values: Mapping[Unit, Mapping[str, Value]] = field(default_factory=dict)
+    failures: Mapping[Unit, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Made(NamedTuple):
+    """One sample of a metric that no driver call gives, such as a count over a window; ``labels`` come last."""
+
+    unit: Unit
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """What the API server says of a pod."""
+
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Everything that one plan is made from.
+
+    ``holdings`` is None when the kubelet can't tell. ``pods`` is by (namespace, pod). ``claimed`` says which GPU or MIG
+    uuid a claim's device is, by (driver, device name). ``shares`` are values of one container on one unit, from its
+    processes. ``jobs`` are batch job ids by unit. ``made`` is by the metric's usual name.
+    """
+
+    inventory: Inventory
+    now: Tick
+    before: Tick | None = None
+    holdings: tuple[Holding, ...] | None = ()
+    pods: Mapping[tuple[str, str], PodFacts] = field(default_factory=dict)
+    claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    shares: Mapping[tuple[Unit, PodKey], Mapping[str, float]] = field(default_factory=dict)
+    jobs: Mapping[Unit, tuple[str, ...]] = field(default_factory=dict)
+    made: Mapping[str, tuple[Made, ...]] = field(default_factory=dict)
+    xid_texts: Mapping[int, str] = field(default_factory=dict)
+
+
+class Sample(NamedTuple):
+    """One line: its labels as text without braces, escaped for both formats, and its value as text."""
+
+    labels: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: samples have different labels, each set once."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The plan's outcome. ``errors`` counts this tick's failed values by (metric, reason).
+
+    ``series`` are those of the asked metrics, without the exporter's own.
+    ``label_sets`` are what the devices' series have in common, one per device and user, for the series budget.
+    """
+
+    families: tuple[Family, ...] = ()
+    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    series: int = 0
+    label_sets: tuple[tuple[tuple[str, str], ...], ...] = ()
+    decisions: tuple[Decision, ...] = ()

@@ -1,0 +1,122 @@
+"""The exporter's options as data: the replaced exporter's flags and variables, kgpu's, and those that do nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.exporter.readers import (
+    NO_CONFIG_MAP,
+    Option,
+    Without,
+    one_of,
+    read_address,
+    read_allowed_labels,
+    read_config_map,
+    read_duration,
+    read_generations,
+    read_limit,
+    read_milliseconds,
+    read_names,
+    read_pods,
+    read_selector,
+    read_text,
+)
+from kgpu.exporter.settings import SERIES_LIMIT
+from kgpu.formats.go_flags import read_bool
+from kgpu.formats.names import POD_RESOURCES_SOCKET
+
+DEFAULT_FILE: Final = "/etc/dcgm-exporter/default-counters.csv"
+_P: Final = "DCGM_EXPORTER_"
+_K: Final = "KGPU_EXPORTER_"
+
+
+def _switch(attr: str, flag: str, env: str, text: str, *aliases: str, default: str = "false") -> Option:
+    return Option(attr=attr, flag=flag, envs=(env,), read=read_bool, default=default, help=text, aliases=aliases,
+                  is_flag=True)  # fmt: skip
+
+
+OPTIONS: Final = (
+    Option(attr="collectors", flag="--collectors", aliases=("-f",), envs=(f"{_P}COLLECTORS",), read=read_text,
+           default=DEFAULT_FILE, help="The counters file: FIELD, type, help on each line."),
+    Option(attr="address", flag="--address", aliases=("-a",), envs=(f"{_P}LISTEN",), read=read_address,
+           default=":9400", help="Where to listen."),
+    Option(attr="interval", flag="--collect-interval", aliases=("-c",), envs=(f"{_P}INTERVAL",),
+           read=read_milliseconds, default="30000", help="Time between readings, in milliseconds."),
+    _switch("kubernetes", "--kubernetes", f"{_P}KUBERNETES", "Show which pods use which device.", "-k"),
+    _switch("old_namespace", "--use-old-namespace", f"{_P}USE_OLD_NAMESPACE",
+            "Labels uuid, pod_name, pod_namespace, container_name, as exporters before 2.0.", "-o"),
+    Option(attr="cpu_devices", flag="--cpu-devices", aliases=("-p",), envs=(f"{_P}CPU_DEVICES_STR",),
+           read=read_selector, default="f", help="Which CPUs to export."),
+    Option(attr="config_map", flag="--configmap-data", aliases=("-m",), envs=(f"{_P}CONFIGMAP_DATA",),
+           read=read_config_map, default=NO_CONFIG_MAP, help="A ConfigMap with counters, namespace:name."),
+    _switch("pod_labels", "--kubernetes-enable-pod-labels", f"{_P}KUBERNETES_ENABLE_POD_LABELS",
+            "Add the pods' own labels."),
+    _switch("pod_uid", "--kubernetes-enable-pod-uid", f"{_P}KUBERNETES_ENABLE_POD_UID", "Add pod_uid."),
+    Option(attr="gpu_id_type", flag="--kubernetes-gpu-id-type", envs=(f"{_P}KUBERNETES_GPU_ID_TYPE",),
+           read=one_of("uid", "device-name"), default="uid",
+           help="How the device plugin names GPUs; every form is understood with either."),
+    Option(attr="pod_label_allowed", flag="--kubernetes-pod-label-allowlist-regex",
+           envs=(f"{_P}KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",), read=read_allowed_labels, default="",
+           help="Which of the pods' own labels to add, as regular expressions; none: all of them."),
+    Option(attr="devices", flag="--devices", aliases=("-d",), envs=(f"{_P}DEVICES_STR",), read=read_selector,
+           default="f", help="Which devices to export: f, g:0,2-3, i:0-6, or g:... and i:... joined with +."),
+    _switch("no_hostname", "--no-hostname", f"{_P}NO_HOSTNAME", "Leave the hostname label out.", "-n"),
+    _switch("fake_gpus", "--fake-gpus", f"{_P}USE_FAKE_GPUS", "Go on without any GPU."),
+    Option(attr="web_config", flag="--web-config-file", envs=(f"{_P}WEB_CONFIG_FILE",), read=read_text, default="",
+           help="TLS and basic auth, as Prometheus' web config files have them."),
+    _switch("web_socket", "--web-systemd-socket", f"{_P}SYSTEMD_SOCKET", "Listen on the socket that systemd gives."),
+    Option(attr="xid_window", flag="--xid-count-window-size", aliases=("-x",), envs=(f"{_P}XID_COUNT_WINDOW_SIZE",),
+           read=read_milliseconds, default="300000", help="Window in which Xids are counted, in milliseconds."),
+    Option(attr="clock_window", flag="--clock-events-count-window-size",
+           envs=(f"{_P}CLOCK_EVENTS_COUNT_WINDOW_SIZE",), read=read_milliseconds, default="300000",
+           help="Window in which clock events are counted, in milliseconds."),
+    _switch("dashes", "--replace-blanks-in-model-name", f"{_P}REPLACE_BLANKS_IN_MODEL_NAME",
+            "Dashes for blanks in modelName.", "-rbmn"),
+    _switch("debug", "--debug", f"{_P}DEBUG", "Log more."),
+    Option(attr="log_format", flag="--log-format", envs=(f"{_P}LOG_FORMAT",), read=one_of("text", "json"),
+           default="text", help="Log lines for people, or one JSON object per line."),
+    Option(attr="pod_resources", flag="--pod-resources-kubelet-socket", envs=("DCGM_POD_RESOURCES_KUBELET_SOCKET",),
+           read=read_text, default=POD_RESOURCES_SOCKET, help="Where the kubelet tells who holds what."),
+    Option(attr="jobs_dir", flag="--hpc-job-mapping-dir", envs=("DCGM_HPC_JOB_MAPPING_DIR",), read=read_text,
+           default="", help="Folder with a file of batch job ids per GPU."),
+    Option(attr="resources", flag="--nvidia-resource-names", envs=("NVIDIA_RESOURCE_NAMES",), read=read_names,
+           default="", help="Further resources that are GPUs."),
+    _switch("virtual_gpus", "--kubernetes-virtual-gpus", "KUBERNETES_VIRTUAL_GPUS",
+            "One series per pod and share of a shared GPU, with its processes' own values."),
+    _switch("dra", "--kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", "Resolve the devices of resource claims."),
+    _switch("own_metrics", "--enable-exporter-metrics", f"{_P}ENABLE_EXPORTER_METRICS",
+            "Metrics about the exporter itself, kgpu_*.", default="true"),
+    Option(attr="write_timeout", flag="--web-write-timeout", envs=(f"{_P}WEB_WRITE_TIMEOUT",), read=read_duration,
+           default="30s", help="How long an answer may take."),
+    Option(attr="compat", flag="--compat", envs=(f"{_K}COMPAT",), read=read_generations, default="b",
+           help="Whose names and units: a (up to 4.8.2), b (4.8.3), c (from 4.9.0); two for a while: b,c."),
+    _switch("extra_fields", "--extra-fields", f"{_K}EXTRA_FIELDS",
+            "Add SM activity and Xid counts to the usual set.", default="true"),
+    _switch("mig_copies", "--mig-copies", f"{_K}MIG_COPIES",
+            "Give each MIG instance the whole GPU's values too; sums are then wrong."),
+    Option(attr="pods", flag="--pods", envs=(f"{_K}PODS",), read=read_pods, default="each",
+           help="Pods on each series, or in kgpu_gpu_pod_info to join with: each or join."),
+    Option(attr="series_limit", flag="--series-limit", envs=(f"{_K}SERIES_LIMIT",), read=read_limit,
+           default=str(SERIES_LIMIT), help="The most series per scrape, and different ones in an hour."),
+)  # fmt: skip
+
+_NO_DCGM: Final = "there is no DCGM behind kgpu, it reads the driver itself"
+_NO_DUMP: Final = "there are no debug dumps; see `kgpu exporter --once`"
+_ALWAYS: Final = "GPUs that come and go are always followed"
+
+WITHOUT: Final = (
+    Without("--remote-hostengine-info", ("DCGM_REMOTE_HOSTENGINE_INFO",), _NO_DCGM, aliases=("-r",)),
+    Without("--switch-devices", (f"{_P}OTHER_DEVICES_STR",), "NVSwitches can't be read without DCGM", aliases=("-s",)),
+    Without("--enable-dcgm-log", (f"{_P}ENABLE_DCGM_LOG",), _NO_DCGM, is_flag=True),
+    Without("--dcgm-log-level", (f"{_P}DCGM_LOG_LEVEL",), _NO_DCGM),
+    Without("--disable-startup-validate", ("DISABLE_STARTUP_VALIDATE",), _NO_DCGM, is_flag=True),
+    Without("--dump-enabled", (f"{_P}DUMP_ENABLED",), _NO_DUMP, is_flag=True),
+    Without("--dump-directory", (f"{_P}DUMP_DIRECTORY",), _NO_DUMP),
+    Without("--dump-retention", (f"{_P}DUMP_RETENTION",), _NO_DUMP),
+    Without("--dump-compression", (f"{_P}DUMP_COMPRESSION",), _NO_DUMP, is_flag=True),
+    Without("--enable-gpu-bind-unbind-watch", (f"{_P}ENABLE_GPU_BIND_UNBIND_WATCH",), _ALWAYS, is_flag=True),
+    Without("--gpu-bind-unbind-poll-interval", (f"{_P}GPU_BIND_UNBIND_POLL_INTERVAL",), _ALWAYS),
+    Without("--enable-pprof", (f"{_P}ENABLE_PPROF",), "it is a profiler of Go programs", is_flag=True),
+    Without("--container-labels", (f"{_P}CONTAINER_LABELS",), "containers are known from the kubelet", is_flag=True),
+    Without("--container-runtime-socket", ("DCGM_CONTAINER_RUNTIME_SOCKET",), "containers are known from the kubelet"),
+)

@@ -1,0 +1,262 @@
+"""The exporter's decision, pure: an inventory, readings and who holds what in; families of samples out.
+
+Promises: a value that is missing, failed or is no number costs its own series and nothing else, and is counted; a lost
+GPU costs its own series, and ``kgpu_gpu_up`` says so; no two series of a metric have the same labels; output has a
+stable order, so that two scrapes of the same state are the same text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.exporter import own
+from kgpu.exporter.counters import Counter
+from kgpu.exporter.fields import Scope, render_value
+from kgpu.exporter.holders import holders
+from kgpu.exporter.labels import Pairs, Texts
+from kgpu.exporter.model import Family, Kind, Look, Made, Planned, Sample, Unit, Value
+from kgpu.exporter.settings import Settings
+from kgpu.exporter.targets import Target, Variant, series_labels, targets
+
+UNKNOWN_XID: Final = "Unknown Error"
+ABSENT: Final = "absent"
+NOT_A_NUMBER: Final = "not-a-number"
+BLANK: Final = "blank"
+_XID: Final = "last_xid"
+_NOTHING: Final[Mapping[str, Value]] = {}
+_NO_FAILURES: Final[Mapping[str, str]] = {}
+_SHARED: Final = ("utilization_percent", "memory_used_mib")
+"""Readings that processes have too: with virtual GPUs each pod's series has its own."""
+
+
+@dataclass(slots=True)
+class Missing:
+    """What could not be told in one tick, by (metric, reason)."""
+
+    errors: Tally[tuple[str, str]] = field(default_factory=Tally)
+    absent: Tally[tuple[str, str]] = field(default_factory=Tally)
+
+
+def plan(look: Look, settings: Settings, memory: Memory | None = None) -> Planned:
+    """One scrape's content. ``memory`` may be kept between calls: it saves making the same labels again."""
+    memory = memory if memory is not None else Memory()
+    texts = memory.texts
+    rows = memory.rows(look, settings)
+    missing = Missing()
+    families = [
+        _family(counter, memory.by_scope[counter.spelled.field.scope], look, settings, missing)
+        for counter in settings.counters
+        if counter.kind is not Kind.LABEL
+    ]
+    about: list[Family] = []
+    if settings.own_metrics:
+        about = own.device_families([row.target for row in rows], look, settings, texts)
+        about.append(own.absent_family(missing.absent, texts))
+    # What says that something is missing is never left out, and does not count.
+    asked = sum(len(family.samples) for family in families)
+    kept, series, decisions = _limited(families, settings.series_limit)
+    if settings.own_metrics:
+        about.append(own.series_family(series, asked - series, texts))
+    kept += about
+    sets = tuple(pairs for row in rows for pairs in row.sets)
+    return Planned(families=tuple(kept), errors=missing.errors, series=series, label_sets=sets, decisions=decisions)
+
+
+class Row:
+    """One target with what is needed for each of its values: readings, and its variants' labels as text."""
+
+    __slots__ = ("_texts", "fixed", "now", "parent", "sets", "target", "variants")
+
+    def __init__(self, target: Target, texts: Texts) -> None:
+        self.target = target
+        self.fixed: Pairs | None = None
+        self.sets: tuple[Pairs, ...] = ()
+        self.variants: list[tuple[Variant, str]] = []
+        self._texts = texts
+
+    def read(self, look: Look, label_fields: Iterable[Counter]) -> None:
+        """Take the values of one look."""
+        self.now = _of(look, self.target.unit)
+        self.parent = self.now if self.target.unit.gpu_instance is None else _of(look, Unit(self.target.unit.uuid))
+        fixed = _fixed(label_fields, self.now.now, self.parent.now)
+        if fixed != self.fixed:
+            self.fixed = fixed
+            variants = self.target.variants
+            self.sets = tuple(series_labels(self.target, fixed, variant) for variant in variants)
+            self.variants = [(one, self._texts.text(pairs)) for one, pairs in zip(variants, self.sets, strict=True)]
+
+    def text(self, variant: Variant, ready: str, more: Pairs) -> str:
+        """The labels of one series as text; ``ready`` is the variant's without ``more``."""
+        return self._texts.text(series_labels(self.target, self.fixed or (), variant, more)) if more else ready
+
+
+class Memory:
+    """What stays the same from tick to tick while devices, users and settings do: rows, and labels as text."""
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self._made_from: tuple[object, ...] = ()
+        self._rows: list[Row] = []
+        self.by_scope: dict[Scope, list[Row]] = {}
+
+    def rows(self, look: Look, settings: Settings) -> list[Row]:
+        """The rows of one look with its values."""
+        others = [unit for unit in look.now.values if unit.link is not None or unit.cpu is not None]
+        made_from = (look.inventory, look.holdings, look.claimed, look.pods, look.jobs, settings, others)
+        if made_from != self._made_from:
+            held = holders(look.inventory, look.holdings or (), look.claimed, settings.resources)
+            self._rows = [Row(target, self.texts) for target in targets(look, held, settings)]
+            self.by_scope = {scope: [row for row in self._rows if scope in row.target.scopes] for scope in Scope}
+            self._made_from = made_from
+        label_fields = [counter for counter in settings.counters if counter.kind is Kind.LABEL]
+        for row in self._rows:
+            row.read(look, label_fields)
+        return self._rows
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One unit's readings now and before, with the seconds between (0 when there is nothing before)."""
+
+    now: Mapping[str, Value]
+    failures: Mapping[str, str]
+    before: Mapping[str, Value]
+    seconds: float
+
+
+def _of(look: Look, unit: Unit) -> Values:
+    before = look.before
+    return Values(
+        look.now.values.get(unit, _NOTHING),
+        look.now.failures.get(unit, _NO_FAILURES),
+        before.values.get(unit, _NOTHING) if before else _NOTHING,
+        look.now.at - before.at if before else 0.0,
+    )
+
+
+def _fixed(label_fields: Iterable[Counter], *places: Mapping[str, Value]) -> Pairs:
+    """Label fields of a target, by name; an instance has its GPU's where it has none of its own."""
+    found: list[tuple[str, str]] = []
+    for counter in label_fields:
+        readings = [source.reading for source in counter.spelled.field.sources]
+        value = next((values[name] for values in places for name in readings if name in values), None)
+        if value is not None:
+            found.append((counter.name, value if isinstance(value, str) else f"{value:.15g}"))
+    return tuple(sorted(found))
+
+
+def _family(counter: Counter, rows: Iterable[Row], look: Look, settings: Settings, missing: Missing) -> Family:
+    spelled = counter.spelled
+    scope = spelled.field.scope
+    own_values = settings.virtual_gpus and bool(look.shares)
+    xid = not spelled.field.made and spelled.field.sources[0].reading == _XID
+    samples: dict[str, str] = {}
+    if spelled.field.made:
+        _made(spelled.field.name, rows, look, samples)
+        return Family(counter.name, counter.kind, counter.help, _samples(samples))
+    for row in rows:
+        # Only a copy asks an instance for what its GPU has.
+        values = row.parent if scope is Scope.GPU else row.now
+        value = _value(counter, values, missing, row.target)
+        if value is None:
+            continue
+        if not xid and not own_values:
+            for _, ready in row.variants:
+                samples.setdefault(ready, value)
+            continue
+        more: Pairs = (("err_code", value), ("err_msg", look.xid_texts.get(int(value), UNKNOWN_XID))) if xid else ()
+        for variant, ready in row.variants:
+            share = _share(counter, variant, row.target, look) if own_values else None
+            samples.setdefault(row.text(variant, ready, more), value if share is None else share)
+    return Family(counter.name, counter.kind, counter.help, _samples(samples))
+
+
+def _value(counter: Counter, values: Values, missing: Missing, target: Target) -> str | None:
+    """The metric's text, or None with the reason counted."""
+    reason = ABSENT
+    for source in counter.spelled.field.sources:
+        failed = values.failures.get(source.reading)
+        if failed is not None:
+            reason = failed[:64] or "failed"
+            continue
+        value = values.now.get(source.reading)
+        if value is None:
+            continue
+        try:
+            if source.rate:
+                value = _rate(float(value), values.before.get(source.reading), values.seconds)
+            text = render_value(counter.spelled, value, source.factor)
+        except (TypeError, ValueError, OverflowError):
+            reason = NOT_A_NUMBER
+            continue
+        if text is not None:
+            return text
+        reason = BLANK
+    if reason == ABSENT:
+        # Nothing was read of a GPU that is down, and of an Xid there is nothing until there is one.
+        if values.now and counter.spelled.field.scope is not Scope.EITHER and (target.gpu is None or target.gpu.usable):
+            missing.absent[counter.name, ABSENT] += 1
+    elif reason == BLANK:
+        missing.absent[counter.name, BLANK] += 1
+    else:
+        missing.errors[counter.name, reason] += 1
+    return None
+
+
+def _rate(value: float, before: Value | None, seconds: float) -> float:
+    """Change per second; 0 at first, and when the counter began again."""
+    if not isinstance(before, int | float) or seconds <= 0:
+        return 0.0
+    return max(0.0, value - before) / seconds
+
+
+def _share(counter: Counter, variant: Variant, target: Target, look: Look) -> str | None:
+    """What one container's processes account for, with virtual GPUs; 0 for an idle one."""
+    source = counter.spelled.field.sources[0]
+    if variant.holder is None or source.reading not in _SHARED:
+        return None
+    value = look.shares.get((target.unit, variant.holder.key), {}).get(source.reading, 0.0)
+    return render_value(counter.spelled, value, source.factor)
+
+
+def _made(name: str, rows: Iterable[Row], look: Look, samples: dict[str, str]) -> None:
+    by_unit: dict[Unit, list[Made]] = {}
+    for made in look.made.get(name, ()):
+        by_unit.setdefault(made.unit, []).append(made)
+    for row in rows:
+        for made in by_unit.get(row.target.unit, ()):
+            for variant, ready in row.variants:
+                samples.setdefault(row.text(variant, ready, made.labels), own.number(made.value))
+
+
+def _samples(samples: Mapping[str, str]) -> tuple[Sample, ...]:
+    return tuple(map(Sample._make, samples.items()))
+
+
+def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tuple[Decision, ...]]:
+    """The families that fit the limit, whole ones only; what is left out is told."""
+    kept: list[Family] = []
+    out: list[str] = []
+    series = 0
+    for family in families:
+        if series + len(family.samples) > limit:
+            out.append(family.name)
+            continue
+        kept.append(family)
+        series += len(family.samples)
+    if not out:
+        return kept, series, ()
+    told = Decision(
+        subject="",
+        what=f"{len(out)} metrics are left out",
+        why=f"one scrape would have more than {limit} series",
+        evidence=(f"left out: {', '.join(out)[:400]}",),
+        severity=Severity.WARNING,
+        remedy="take fields out of the counters file, show pods by --pods join, or raise --series-limit",
+        reason="SeriesLimit",
+    )
+    return kept, series, (told,)

@@ -1,0 +1,44 @@
+"""What is in force for one plan, whatever said so (``config.py`` reads flags and variables)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.exporter.counters import Counter, default_counters
+from kgpu.exporter.devices import Selector
+from kgpu.exporter.labels import PodLabels, Style
+
+SERIES_LIMIT: Final = 20_000
+
+
+class Pods(enum.StrEnum):
+    """How users are shown: on every series, or in one info metric to join with (fewer labels on everything)."""
+
+    EACH = "each"
+    JOIN = "join"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``pod_labels`` None: none of the pods' own. ``resources`` are counted as GPUs beside the usual ones.
+
+    ``without``: labels that the series limit has taken away. ``series_limit``: series per scrape, and the different
+    ones in an hour.
+    """
+
+    counters: tuple[Counter, ...] = field(default_factory=default_counters)
+    style: Style = field(default_factory=Style)
+    devices: Selector = field(default_factory=Selector)
+    cpus: Selector = field(default_factory=Selector)
+    kubernetes: bool = True
+    pods: Pods = Pods.EACH
+    pod_uid: bool = False
+    pod_labels: PodLabels | None = None
+    virtual_gpus: bool = False
+    resources: frozenset[str] = frozenset()
+    mig_copies: bool = False
+    own_metrics: bool = True
+    series_limit: int = SERIES_LIMIT
+    without: frozenset[str] = frozenset()

@@ -1,0 +1,158 @@
+"""What series there are, before their values: each exported device, its fields' scopes, and one variant per user.
+
+With MIG on, a GPU and its instances are targets of their own: what the whole GPU has (power, temperature) is told once,
+what an instance has (memory, activity) once per instance, and nothing twice, so that sums are right. ``mig_copies``
+gives every instance the GPU's values instead, as the replaced exporter does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kgpu.exporter.fields import Scope
+from kgpu.exporter.holders import Holder
+from kgpu.exporter.labels import Pairs, cpu_labels, device_labels, joined, link_labels
+from kgpu.exporter.model import Look, PodFacts, Unit
+from kgpu.exporter.settings import Pods, Settings
+from kgpu.hw.port import Accelerator
+
+COPY_LABEL = "shared_copy"
+"""On the series of a shared device but one: ``sum(X{shared_copy=""})`` counts each device once."""
+
+_WHOLE = frozenset({Scope.GPU, Scope.INSTANCE, Scope.EITHER})
+_PARENT = frozenset({Scope.GPU, Scope.EITHER})
+_SLICE = frozenset({Scope.INSTANCE, Scope.EITHER})
+_NO_POD = PodFacts()
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One series of each of a target's fields: who uses it (None: nobody, or everybody), labels after the device's."""
+
+    holder: Holder | None
+    labels: Pairs
+    pod_labels: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A device with series of its own. ``labels`` are its first labels, ``holders`` all who use it."""
+
+    unit: Unit
+    labels: Pairs
+    scopes: frozenset[Scope]
+    gpu: Accelerator | None = None
+    holders: tuple[Holder, ...] = ()
+    variants: tuple[Variant, ...] = (Variant(None, ()),)
+
+
+class Making(NamedTuple):
+    """What every target is made from."""
+
+    look: Look
+    held: Mapping[Unit, tuple[Holder, ...]]
+    settings: Settings
+
+
+def targets(look: Look, held: Mapping[Unit, tuple[Holder, ...]], settings: Settings) -> list[Target]:
+    """Every target in the driver's order, then links, then CPUs."""
+    made = Making(look, held, settings)
+    found: list[Target] = []
+    position = 0
+    for gpu in look.inventory.accelerators:
+        slices = _instances(gpu) if gpu.mig_enabled else {}
+        wanted = [gi for number, gi in enumerate(slices, position) if settings.devices.instance(number)]
+        position += len(slices)
+        if settings.devices.gpu(gpu.index):
+            found.append(_target(Unit(gpu.uuid), gpu, "", _gpu_scopes(slices, wanted, settings), made))
+        scopes = _SLICE | {Scope.GPU} if settings.mig_copies else _SLICE
+        found += [_target(Unit(gpu.uuid, gi), gpu, slices[gi], scopes, made) for gi in wanted]
+    gpus = {gpu.uuid: gpu for gpu in look.inventory.accelerators if settings.devices.gpu(gpu.index)}
+    for unit in look.now.values:
+        if unit.link is not None and unit.uuid in gpus:
+            labels = link_labels(settings.style, gpus[unit.uuid], unit.link)
+            found.append(Target(unit=unit, labels=labels, scopes=frozenset({Scope.LINK})))
+    found += [
+        Target(unit=unit, labels=cpu_labels(settings.style, unit.cpu), scopes=frozenset({Scope.CPU}))
+        for unit in look.now.values
+        if unit.cpu is not None and settings.cpus.gpu(unit.cpu)
+    ]
+    return found
+
+
+def _instances(gpu: Accelerator) -> dict[int, str]:
+    """Profile by GPU instance; compute instances of one GPU instance share its memory and its counters."""
+    found: dict[int, str] = {}
+    for partition in gpu.partitions:
+        found.setdefault(partition.gpu_instance, partition.profile)
+    return dict(sorted(found.items()))
+
+
+def _gpu_scopes(slices: Mapping[int, str], wanted: Iterable[int], settings: Settings) -> frozenset[Scope]:
+    if not slices or not list(wanted):
+        return _WHOLE
+    return frozenset({Scope.EITHER}) if settings.mig_copies else _PARENT
+
+
+def _target(
+    unit: Unit,
+    gpu: Accelerator,
+    profile: str,
+    scopes: frozenset[Scope],
+    made: Making,
+) -> Target:
+    look, held, settings = made.look, made.held, made.settings
+    # A GPU whose instances are exported is used by those who use the instances.
+    users = held.get(unit, ()) if settings.kubernetes else ()
+    labels = device_labels(settings.style, gpu, profile, unit.gpu_instance)
+    variants = _variants(users, look, settings)
+    jobs = look.jobs.get(unit, ())
+    if jobs:
+        variants = tuple(
+            Variant(one.holder, (*one.labels, ("hpc_job", job)), one.pod_labels) for one in variants for job in jobs
+        )
+    return Target(unit=unit, gpu=gpu, labels=labels, scopes=scopes, holders=users, variants=variants)
+
+
+def _variants(users: tuple[Holder, ...], look: Look, settings: Settings) -> tuple[Variant, ...]:
+    nobody = Variant(None, ())
+    if not users or settings.pods is Pods.JOIN:
+        return (nobody,)
+    if not settings.virtual_gpus:
+        users = tuple({holder.key: Holder(*holder.key) for holder in users}.values())
+    found = [nobody] if settings.virtual_gpus else []
+    for holder in users:
+        copy = ((COPY_LABEL, "1"),) if found else ()
+        found.append(
+            Variant(holder, (*holder_labels(holder, look, settings), *copy), own_labels(holder, look, settings))
+        )
+    return tuple(found)
+
+
+def holder_labels(holder: Holder, look: Look, settings: Settings) -> Pairs:
+    """Who it is: pod, namespace, container, and uid and share where they are wanted."""
+    labels = settings.style.pod(holder.namespace, holder.pod, holder.container)
+    uid = look.pods.get((holder.namespace, holder.pod), _NO_POD).uid
+    if uid and (settings.pod_uid or settings.virtual_gpus) and "pod_uid" not in settings.without:
+        labels = (*labels, ("pod_uid", uid))
+    if settings.virtual_gpus and holder.replica:
+        labels = (*labels, ("vgpu", holder.replica))
+    return labels
+
+
+def own_labels(holder: Holder, look: Look, settings: Settings) -> Pairs:
+    """The pod's own labels that are let through."""
+    if settings.pod_labels is None:
+        return ()
+    facts = look.pods.get((holder.namespace, holder.pod), _NO_POD)
+    found = settings.pod_labels.of(facts.labels, settings.style)
+    return tuple(pair for pair in found if pair[0] not in settings.without)
+
+
+def series_labels(target: Target, fixed: Pairs, variant: Variant, more: Pairs = ()) -> Pairs:
+    """All labels of one series: the device's, the label fields, then everything else by name."""
+    first = joined(target.labels, fixed)
+    whole = joined(first, (*variant.labels, *more), variant.pod_labels)
+    return (*first, *sorted(whole[len(first) :]))

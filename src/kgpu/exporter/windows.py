@@ -1,0 +1,111 @@
+"""Counts of what happens between readings: Xids and clock events, over a window and in all. They do not latch.
+
+``DCGM_FI_DEV_XID_ERRORS`` keeps the last Xid for ever; these counts say when it was and how often. Memory is bounded:
+of the events of one window only so many are kept one by one, and only so many different ones are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kgpu.exporter.model import Made, Unit
+
+MOST_EVENTS: Final = 10_000
+MOST_KINDS: Final = 2_000
+XID_COUNT, XID_TOTAL = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL"
+CLOCK_COUNT, CLOCK_TOTAL = "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL"
+
+# Bits of NVML's clocks event reasons.
+CLOCK_EVENTS: Final = (
+    ("gpu_idle", 0x1), ("clocks_setting", 0x2), ("power_cap", 0x4), ("hw_slowdown", 0x8), ("sync_boost", 0x10),
+    ("sw_thermal", 0x20), ("hw_thermal", 0x40), ("hw_power_brake", 0x80), ("display_clocks", 0x100),
+)  # fmt: skip
+
+
+class Window:
+    """What happened to each unit within the last ``seconds``, and in all."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.total: Tally[tuple[Unit, str]] = Tally()
+        self._recent: Tally[tuple[Unit, str]] = Tally()
+        self._order: deque[tuple[float, tuple[Unit, str]]] = deque()
+
+    def add(self, at: float, unit: Unit, what: str, *, total: bool = True) -> None:
+        """Count one event. ``total`` False: in the window only."""
+        key = (unit, what)
+        if total and (key in self.total or len(self.total) < MOST_KINDS):
+            self.total[key] += 1
+        if len(self._order) >= MOST_EVENTS:
+            self._forget()
+        self._order.append((at, key))
+        self._recent[key] += 1
+
+    def recent(self, now: float) -> Mapping[tuple[Unit, str], int]:
+        """Counts within the window that ends now."""
+        while self._order and self._order[0][0] <= now - self.seconds:
+            self._forget()
+        return self._recent
+
+    def _forget(self) -> None:
+        _, key = self._order.popleft()
+        self._recent[key] -= 1
+        if not self._recent[key]:
+            del self._recent[key]
+
+
+class Xids:
+    """The node's Xids: the last of each unit, and counts."""
+
+    def __init__(self, window: float = 300.0) -> None:
+        self.last: dict[Unit, int] = {}
+        self._window = Window(window)
+
+    def add(self, at: float, unit: Unit, code: int) -> None:
+        """One Xid, of a GPU or of one of its instances."""
+        if unit in self.last or len(self.last) < MOST_KINDS:
+            self.last[unit] = code
+        self._window.add(at, unit, str(code))
+
+    def made(self, now: float, units: Iterable[Unit]) -> dict[str, tuple[Made, ...]]:
+        """Samples of both metrics; a unit without Xids in the window has one 0 without ``xid``, as users know it."""
+        size = ("window_size_in_ms", str(int(self._window.seconds * 1000)))
+        counts = self._window.recent(now)
+        found = [Made(unit, (size, ("xid", code)), float(count)) for (unit, code), count in _sorted(counts)]
+        having = {unit for unit, _ in counts}
+        found += [Made(unit, (size,), 0.0) for unit in units if unit not in having]
+        total = [Made(unit, (("xid", code),), float(count)) for (unit, code), count in _sorted(self._window.total)]
+        return {XID_COUNT: tuple(found), XID_TOTAL: tuple(total)}
+
+
+class Clocks:
+    """What holds clocks back: in how many readings of the window, and how often it began."""
+
+    def __init__(self, window: float = 300.0) -> None:
+        self._window = Window(window)
+        self._before: dict[Unit, int] = {}
+
+    def add(self, at: float, unit: Unit, reasons: int) -> None:
+        """One reading of the reasons' bits. What is on at the first reading has not begun then."""
+        before = self._before.get(unit, reasons)
+        self._before[unit] = reasons
+        for name, bit in CLOCK_EVENTS:
+            if reasons & bit:
+                self._window.add(at, unit, name, total=not before & bit)
+
+    def made(self, now: float) -> dict[str, tuple[Made, ...]]:
+        """Samples of both metrics."""
+        size = ("window_size_in_ms", str(int(self._window.seconds * 1000)))
+        recent = _sorted(self._window.recent(now))
+        total = _sorted(self._window.total)
+        return {
+            CLOCK_COUNT: tuple(Made(unit, (("clock_event", name), size), float(n)) for (unit, name), n in recent),
+            CLOCK_TOTAL: tuple(Made(unit, (("clock_event", name),), float(n)) for (unit, name), n in total),
+        }
+
+
+def _sorted(counts: Mapping[tuple[Unit, str], int]) -> list[tuple[tuple[Unit, str], int]]:
+    return sorted(counts.items(), key=lambda row: (row[0][0].order, row[0][1]))

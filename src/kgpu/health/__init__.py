@@ -1,0 +1,1 @@
+"""Says of every GPU whether it is well, on what evidence, and what to do. Read plan.py first."""

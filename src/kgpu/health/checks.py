@@ -1,0 +1,344 @@
+"""The checks of one reading: rows of pure functions, each about one fact.
+
+A check answers with evidence when the fact is there, with ``WELL`` when it is not, and with None when the reading does
+not say: what can't be read is evidence of nothing, and a GPU without NVLink or ECC is not judged by them.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from kgpu.base.decision import Severity
+from kgpu.health.buckets import GUIDANCE, RECOVERY, Bucket
+from kgpu.health.config import HealthConfig
+from kgpu.health.model import Action, Evidence, Memory, Reading, Source
+
+
+class Well(enum.Enum):
+    """The answer of a check that looked and found nothing."""
+
+    WELL = "well"
+
+
+WELL: Final = Well.WELL
+Answer: TypeAlias = "Evidence | Well | None"
+Look: TypeAlias = Callable[[Memory, Reading, HealthConfig], "Evidence | Well | None"]
+
+HW_SLOWDOWN: Final = 0x8
+HW_THERMAL: Final = 0x40
+POWER_BRAKE: Final = 0x80
+SLOW: Final = HW_SLOWDOWN | HW_THERMAL | POWER_BRAKE
+"""Clock event reasons that are trouble. A power cap (0x4) and an idle GPU (0x1) are not."""
+
+REPLAYS_PER_LANE: Final = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
+"""PCIe replays a minute that are normal, per lane, by generation (DCGM's passive health watch)."""
+
+RESET: Final = GUIDANCE[Bucket.RESET_GPU].advice
+REBOOT: Final = GUIDANCE[Bucket.RESTART_BM].advice
+RETURN: Final = "drain the GPU, run the vendor's diagnostics and have it replaced"
+LATER: Final = "reset the GPU when it is idle; what runs on it may go on until then"
+SEAT: Final = "have the card's seat, riser and slot checked; it is slower until then"
+
+
+class Delay(enum.Enum):
+    """How long a fact has to hold, and to be gone."""
+
+    NONE = "none"
+    HUNG = "hung"
+    USUAL = "usual"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row: ``key`` within its source, how long it has to hold, and the look at a reading."""
+
+    source: Source
+    key: str
+    delay: Delay
+    look: Look
+
+    @property
+    def name(self) -> str:
+        """As the evidence's name."""
+        return f"{self.source}:{self.key}"
+
+
+def _found(
+    check: tuple[Source, str],
+    what: str,
+    action: Action,
+    todo: str,
+    *,
+    value: float = 1.0,
+    severity: Severity = Severity.WARNING,
+    urgent: bool = True,
+) -> Evidence:
+    source, key = check
+    return Evidence(
+        source=source, key=key, what=what, action=action, todo=todo, value=value, severity=severity, urgent=urgent
+    )
+
+
+def _recovery(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory, config
+    if reading.recovery in {"unknown", ""}:
+        return None
+    asked = RECOVERY.get(reading.recovery)
+    if asked is None:
+        return WELL
+    return _found(
+        (Source.RECOVERY, "recovery"), f"the driver asks for: {reading.recovery}", asked.action, asked.advice,
+        value=asked.action.rank, severity=asked.severity,
+    )  # fmt: skip
+
+
+_PROBLEMS: Final = {
+    "lost": (Action.REBOOT, Severity.ERROR, Delay.NONE, "GPU has fallen off the bus", REBOOT),
+    "missing": (Action.REBOOT, Severity.ERROR, Delay.USUAL, "the driver does not list it any more", REBOOT),
+    "hung": (Action.REBOOT, Severity.ERROR, Delay.HUNG, "the driver does not answer about it", REBOOT),
+    "needs-reset": (Action.RESET_GPU, Severity.ERROR, Delay.NONE, "the driver wants it to be reset", RESET),
+    "crashed": (Action.INSPECT, Severity.ERROR, Delay.NONE, "the driver library crashes on it",
+                "read the kernel log's NVRM lines; reset the GPU if it goes on"),
+    "unproven": (Action.INSPECT, Severity.ERROR, Delay.NONE, "CUDA does not work on it", "see `kgpu validate`"),
+    "unreadable": (Action.INSPECT, Severity.WARNING, Delay.USUAL, "some of its readings fail",
+                   "read the kernel log's NVRM lines"),
+}  # fmt: skip
+
+
+def _problem(kind: str) -> Look:
+    def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+        del memory, config
+        action, severity, _, usual, todo = _PROBLEMS[kind]
+        said = next((text for name, text in reading.problems if name == kind), None)
+        if said is None:
+            return WELL
+        return _found((Source.DRIVER, kind), said or usual, action, todo, severity=severity)
+
+    return look
+
+
+def _ecc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory, config
+    # Where rows can be replaced, the rows and the driver say what an error calls for; counting it twice is no help.
+    if reading.ecc_uncorrected is None or reading.rows_failed is not None:
+        return None
+    if reading.ecc_uncorrected == 0:
+        return WELL
+    what = f"{reading.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
+    return _found((Source.ECC, "uncorrected"), what, Action.RESET_GPU, RESET, value=reading.ecc_uncorrected,
+                  severity=Severity.ERROR)  # fmt: skip
+
+
+def _flag(attr: str, check: tuple[Source, str], what: str, action: Action, todo: str, *, urgent: bool = True) -> Look:
+    def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+        del memory, config
+        value = getattr(reading, attr)
+        if value is None:
+            return None
+        severity = Severity.ERROR if urgent else Severity.WARNING
+        return _found(check, what, action, todo, severity=severity, urgent=urgent) if value else WELL
+
+    return look
+
+
+def _rows(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory
+    rows = reading.rows_uncorrectable
+    if rows is None:
+        return None
+    if rows < config.uncorrectable_rows:
+        return WELL
+    return _found((Source.ROWS, "many"), f"{rows} rows of memory were replaced for uncorrectable errors",
+                  Action.INSPECT, "plan to replace the GPU: few spare rows are left", value=rows)  # fmt: skip
+
+
+def _pages(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory
+    if reading.pages_retired is None:
+        return None
+    if reading.pages_retired < config.retired_pages:
+        return WELL
+    return _found((Source.PAGES, "many"), f"{reading.pages_retired} memory pages are retired", Action.REPLACE, RETURN,
+                  value=reading.pages_retired, severity=Severity.ERROR)  # fmt: skip
+
+
+def _links(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    expected = config.nvlink_links or memory.links
+    # In MIG mode some GPUs have their links off; a card without links has nothing to miss.
+    if reading.links_active is None or reading.mig or not expected:
+        return None
+    missing = expected - reading.links_active
+    if missing <= 0:
+        return WELL
+    return _found((Source.NVLINK, "down"), f"{missing} of {expected} NVLinks are down", Action.RESET_GPU,
+                  GUIDANCE[Bucket.WORKFLOW_NVLINK_ERR].advice, value=missing, severity=Severity.ERROR)  # fmt: skip
+
+
+def _rate(memory: Memory, reading: Reading, attr: str, span: float) -> tuple[int, float] | None:
+    """(growth, seconds) of a counter over about ``span`` seconds; None while too little is known, or after a reset."""
+    now = getattr(reading, attr)
+    past = [one for one in memory.samples if getattr(one, attr) is not None and reading.at - one.at <= span * 1.5]
+    if now is None or not past or reading.at - past[0].at < min(span, 60.0) * 0.9:
+        return None
+    growth = now - getattr(past[0], attr)
+    return (growth, reading.at - past[0].at) if growth >= 0 else None
+
+
+def _coarse(value: float) -> float:
+    """A measure that moves all the time, in steps of two: within one it has not got worse."""
+    return math.floor(math.log2(max(1.0, value)))
+
+
+def _crc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    rate = _rate(memory, reading, "nvlink_crc", 60.0)
+    if rate is None:
+        return None
+    per_second = rate[0] / rate[1]
+    if per_second < config.nvlink_crc_per_second:
+        return WELL
+    return _found((Source.NVLINK, "crc"), f"{per_second:.0f} CRC errors a second on its NVLinks", Action.INSPECT,
+                  GUIDANCE[Bucket.INVESTIGATE_LINK_SI].advice, value=_coarse(per_second))  # fmt: skip
+
+
+def _link_errors(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    rate = _rate(memory, reading, "nvlink_errors", 3600.0)
+    if rate is None:
+        return None
+    if rate[0] < config.nvlink_errors_per_hour:
+        return WELL
+    return _found((Source.NVLINK, "errors"), f"{rate[0]} replays and recoveries on its NVLinks in an hour",
+                  Action.INSPECT, GUIDANCE[Bucket.INVESTIGATE_LINK_SI].advice, value=_coarse(rate[0]))  # fmt: skip
+
+
+def _replays(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    rate = _rate(memory, reading, "pcie_replays", 60.0)
+    lane = REPLAYS_PER_LANE.get(reading.pcie_generation or 0)
+    if rate is None or lane is None or not reading.pcie_width:
+        return None
+    per_minute = rate[0] / rate[1] * 60
+    normal = math.ceil(lane * reading.pcie_width) * config.pcie_replay_factor
+    if per_minute <= normal:
+        return WELL
+    what = f"{per_minute:.0f} PCIe replays a minute, where up to {normal:.0f} are normal"
+    return _found((Source.PCIE, "replays"), what, Action.INSPECT, SEAT, value=_coarse(per_minute))
+
+
+def _width(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory, config
+    if not reading.pcie_width or not reading.pcie_width_max:
+        return None
+    if reading.pcie_width >= reading.pcie_width_max:
+        return WELL
+    what = f"PCIe link has {reading.pcie_width} of {reading.pcie_width_max} lanes"
+    return _found((Source.PCIE, "width"), what, Action.INSPECT, SEAT, value=reading.pcie_width_max - reading.pcie_width)
+
+
+def _speed(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory, config
+    # An idle GPU lowers its link's speed to save power: only a busy one tells.
+    if not reading.pcie_generation or not reading.pcie_generation_max or not reading.busy:
+        return None
+    if reading.pcie_generation >= reading.pcie_generation_max:
+        return WELL
+    what = f"PCIe link runs at generation {reading.pcie_generation} of {reading.pcie_generation_max} under load"
+    return _found((Source.PCIE, "speed"), what, Action.INSPECT, SEAT,
+                  value=reading.pcie_generation_max - reading.pcie_generation)  # fmt: skip
+
+
+def _throttle(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    if reading.slowdown is None:
+        return None
+    minutes = max(1.0, config.throttle_window / 60)
+    first = (reading.at - config.throttle_window) // 60
+    slow = sum(1 for minute in memory.slow_minutes if minute > first)
+    if slow / minutes <= config.throttle_share:
+        return WELL
+    brake = reading.slowdown & POWER_BRAKE
+    todo = (
+        "check the power supplies and the rack's power limit" if brake else "check fans, air flow and room temperature"
+    )
+    return _found((Source.THROTTLE, "hardware"), f"slowed down by its hardware in {slow} of {minutes:.0f} minutes",
+                  Action.INSPECT, todo)  # fmt: skip
+
+
+def _temperature(attr: str, place: str) -> Look:
+    def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+        del memory
+        margin = getattr(reading, attr)
+        if margin is None:
+            return None
+        if margin > config.margin_c:
+            return WELL
+        what = f"{place} is {abs(margin):.0f} degrees {'above' if margin < 0 else 'below'} its limit"
+        return _found((Source.TEMPERATURE, attr.removesuffix("_c")), what, Action.INSPECT,
+                      "check fans, air flow and room temperature", value=math.floor(-margin / 5))  # fmt: skip
+
+    return look
+
+
+_FABRIC: Final = {
+    "route-unhealthy": (Action.RESET_GPU, "its routes through the fabric are broken", RESET),
+    "degraded-bandwidth": (Action.INSPECT, "its fabric has less bandwidth", "look for NVLinks that are down"),
+    "incorrect-configuration": (Action.INSPECT, "its fabric is set up wrongly", GUIDANCE[Bucket.RESTART_FM].advice),
+}  # fmt: skip
+_PASSING: Final = frozenset({"route-recovery", "access-timeout-recovery", "healthy"})
+
+
+def _fabric_state(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory, config
+    if reading.fabric_state in {"", "not-supported"}:
+        return None
+    if reading.fabric_state == "completed" and not reading.fabric_error:
+        return WELL
+    why = f": {reading.fabric_error}" if reading.fabric_error else ""
+    what = f"it has not joined the NVLink fabric ({reading.fabric_state}{why})"
+    return _found((Source.FABRIC, "state"), what, Action.INSPECT, GUIDANCE[Bucket.RESTART_FM].advice,
+                  severity=Severity.ERROR)  # fmt: skip
+
+
+def _fabric_health(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
+    del memory, config
+    if reading.fabric_state != "completed":
+        return None
+    bad = [word for word in reading.fabric_health if word not in _PASSING]
+    if not bad:
+        return WELL
+    usual = (Action.INSPECT, f"its fabric's health is {', '.join(bad)}", GUIDANCE[Bucket.RESTART_FM].advice)
+    action, what, todo = max((_FABRIC.get(word, usual) for word in bad), key=lambda row: row[0].rank)
+    return _found((Source.FABRIC, "health"), what, action, todo, value=len(bad), severity=Severity.ERROR)
+
+
+CHECKS: Final = (
+    Check(Source.RECOVERY, "recovery", Delay.NONE, _recovery),
+    *(Check(Source.DRIVER, kind, row[2], _problem(kind)) for kind, row in _PROBLEMS.items()),
+    Check(Source.ECC, "uncorrected", Delay.NONE, _ecc),
+    Check(Source.ECC, "sram", Delay.NONE, _flag(
+        "sram_exceeded", (Source.ECC, "sram"), "its on-chip memory has too many errors", Action.REPLACE, RETURN)),
+    Check(Source.ECC, "unrepairable", Delay.NONE, _flag(
+        "unrepairable", (Source.ECC, "unrepairable"), "its memory can't be repaired", Action.REPLACE, RETURN)),
+    Check(Source.ROWS, "failed", Delay.NONE, _flag(
+        "rows_failed", (Source.ROWS, "failed"), "a bad row of memory could not be replaced", Action.REPLACE, RETURN)),
+    Check(Source.ROWS, "pending", Delay.NONE, _flag(
+        "rows_pending", (Source.ROWS, "pending"), "a bad row of memory waits to be replaced", Action.RESET_GPU, LATER,
+        urgent=False)),
+    Check(Source.ROWS, "many", Delay.NONE, _rows),
+    Check(Source.PAGES, "pending", Delay.NONE, _flag(
+        "pages_pending", (Source.PAGES, "pending"), "a bad page of memory waits to be retired", Action.RESET_GPU, LATER,
+        urgent=False)),
+    Check(Source.PAGES, "many", Delay.NONE, _pages),
+    Check(Source.NVLINK, "down", Delay.USUAL, _links),
+    Check(Source.NVLINK, "crc", Delay.USUAL, _crc),
+    Check(Source.NVLINK, "errors", Delay.USUAL, _link_errors),
+    Check(Source.PCIE, "replays", Delay.USUAL, _replays),
+    Check(Source.PCIE, "width", Delay.USUAL, _width),
+    Check(Source.PCIE, "speed", Delay.USUAL, _speed),
+    Check(Source.THROTTLE, "hardware", Delay.NONE, _throttle),
+    Check(Source.TEMPERATURE, "margin", Delay.USUAL, _temperature("margin_c", "the GPU")),
+    Check(Source.TEMPERATURE, "memory_margin", Delay.USUAL, _temperature("memory_margin_c", "its memory")),
+    Check(Source.FABRIC, "state", Delay.USUAL, _fabric_state),
+    Check(Source.FABRIC, "health", Delay.USUAL, _fabric_health),
+)  # fmt: skip

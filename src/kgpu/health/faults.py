@@ -1,0 +1,59 @@
+"""What one Xid or SXid calls for by itself: catalogue, the words of NVLink errors, and what the config says instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.base.printable import one_line
+from kgpu.health import nvlink
+from kgpu.health.buckets import GUIDANCE, RECOVERY, Guidance
+from kgpu.health.config import HealthConfig
+from kgpu.health.model import WORDS, Evidence, Fault, Source
+from kgpu.health.xids import guidance, short_name, switch_guidance, sxids
+
+MAX_TEXT: Final = 200
+
+
+def evidence_of(fault: Fault, config: HealthConfig) -> Evidence | None:
+    """The evidence, or None when the config says that it is none."""
+    if fault.code in (config.ignore_sxids if fault.sxid else config.ignore_xids):
+        return None
+    source = Source.SXID if fault.sxid else Source.XID
+    if source in config.ignore_checks:
+        return None
+    usual, what = _switch(fault) if fault.sxid else _gpu(fault)
+    told = (config.sxid_actions if fault.sxid else config.xid_actions).get(fault.code)
+    where = "" if fault.gpu_instance is None else f" in GPU instance {fault.gpu_instance}"
+    return Evidence(
+        source=source,
+        key=str(fault.code),
+        what=f"{'SXid' if fault.sxid else 'Xid'} {fault.code}{where}: {what}",
+        action=told or usual.action,
+        todo=usual.advice if told in {None, usual.action} else f"{WORDS[told]}: the config says so for this number",
+        severity=usual.severity,
+        first=fault.at,
+        last=fault.at,
+        text=one_line(fault.text, MAX_TEXT),
+        gpu_instance=fault.gpu_instance,
+        compute_instance=fault.compute_instance,
+    )
+
+
+def xid_guidance(code: int, text: str = "", recovery: str = "") -> tuple[Guidance, str]:
+    """What an Xid calls for, and what it means, with the words of its line taken into account."""
+    if recovery in RECOVERY:
+        return RECOVERY[recovery], f"the driver asks for: {recovery}"
+    link = nvlink.read(code, text)
+    if link is None:
+        return guidance(code), short_name(code)
+    return GUIDANCE[link.bucket], f"{short_name(code)}: {link.what}"
+
+
+def _gpu(fault: Fault) -> tuple[Guidance, str]:
+    return xid_guidance(fault.code, fault.text)
+
+
+def _switch(fault: Fault) -> tuple[Guidance, str]:
+    row = sxids().get(fault.code)
+    link = "" if fault.link is None else f", link {fault.link}"
+    return switch_guidance(fault.code, fatal=fault.fatal), (row.what if row else "not in the guide") + link

@@ -1,0 +1,323 @@
+"""From what was seen of a GPU to one verdict. Pure: memory and news in, new memory out; ``judge`` says what follows.
+
+Order of trust: the driver's own verdict, then NVIDIA's bucket for the Xid, then kgpu's checks. An error of a program
+never calls for a reset or reboot. What calls for a reset is over when the GPU was reset (the driver's verdict goes, or
+ the ECC counter starts anew) or the node was booted; nothing is "cured" by waiting, but for errors of programs and
+what a person was told to look at. What comes back after its remedy calls for the next stronger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from kgpu.base.decision import Severity
+from kgpu.health import checks
+from kgpu.health.buckets import RECOVERY
+from kgpu.health.checks import CHECKS, SLOW, WELL, Check, Delay
+from kgpu.health.config import HealthConfig
+from kgpu.health.faults import evidence_of
+from kgpu.health.model import (
+    FOREVER,
+    Action,
+    Condition,
+    Evidence,
+    Fault,
+    Memory,
+    Reading,
+    Sample,
+    Source,
+    Verdict,
+)
+from kgpu.health.xids import reports_recovery
+
+MAX_EVENTS: Final = 64
+MAX_EPISODES: Final = 128
+MAX_SAMPLES: Final = 61
+SAMPLE_SECONDS: Final = 60.0
+RECOVERY_XID: Final = 154
+DOUBLE_BIT: Final = "48"
+CONTAINED: Final = "94"
+WORSE: Final = frozenset({"64", "95"})
+_SEVERITIES: Final = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def on_fault(memory: Memory, fault: Fault, config: HealthConfig) -> Memory:
+    """The memory after an Xid or SXid. Older than the last boot it only counts as an episode."""
+    if fault.code == RECOVERY_XID and not fault.sxid:
+        return _on_recovery_line(memory, fault, config)
+    evidence = evidence_of(fault, config)
+    if evidence is None or fault.at <= memory.accepted_at or _in_maintenance(memory, config, fault.at):
+        return memory
+    known = next((one for one in memory.events if one.name == evidence.name), None)
+    if fault.at < memory.booted_at:
+        return _begun(memory, evidence, config)
+    if known is None:
+        memory = _begun(memory, evidence, config)
+        events = (*memory.events, evidence)
+    else:
+        # The log and the driver's events tell of the same Xid; only the log has a text.
+        twice = abs(fault.at - known.last) <= config.settle and bool(known.text) != bool(fault.text)
+        stronger = evidence if evidence.action.rank >= known.action.rank else known
+        merged = replace(
+            stronger,
+            first=min(known.first, fault.at),
+            last=max(known.last, fault.at),
+            count=known.count + (0 if twice else 1),
+            text=evidence.text or known.text,
+        )
+        events = (*(one for one in memory.events if one is not known), merged)
+    return replace(memory, events=events[-MAX_EVENTS:])
+
+
+def on_reading(memory: Memory, reading: Reading, config: HealthConfig) -> Memory:
+    """The memory after a reading: checks begin and end, resets are noticed."""
+    if _was_reset(memory, reading):
+        memory = on_reset(memory, reading.at)
+    minute = int(reading.at // 60)
+    slow = memory.slow_minutes
+    if reading.slowdown is not None and reading.slowdown & SLOW and minute not in slow:
+        slow = (*slow, minute)
+    oldest = (reading.at - config.throttle_window) // 60
+    memory = replace(
+        memory,
+        slow_minutes=tuple(one for one in slow if oldest < one <= minute),
+        links=max(memory.links, reading.links_active or 0),
+    )
+    conditions: list[Condition] = []
+    accepted = dict(memory.accepted)
+    held = {one.evidence.name: one for one in memory.conditions}
+    for check in CHECKS:
+        old = held.pop(check.name, None)
+        new = None
+        if check.source not in config.ignore_checks:
+            new = _condition(check, old, check.look(memory, reading, config), reading.at, config)
+        if new is None:
+            accepted.pop(check.name, None)
+        else:
+            conditions.append(new)
+        if new is not None and new.raised and not (old and old.raised):
+            memory = _begun(memory, new.evidence, config)
+    return replace(
+        memory,
+        conditions=tuple(conditions),
+        accepted=accepted,
+        samples=_sampled(memory, reading),
+        recovery=reading.recovery if reading.recovery not in {"unknown", ""} else memory.recovery,
+        ecc=reading.ecc_uncorrected if reading.ecc_uncorrected is not None else memory.ecc,
+        read_at=reading.at,
+    )
+
+
+def on_reset(memory: Memory, at: float) -> Memory:
+    """The GPU was reset at ``at``: what a reset cures is over."""
+    cured = {Action.RESET_GPU, Action.DRAIN, Action.RESTART_APP}
+    return replace(
+        memory,
+        events=tuple(one for one in memory.events if one.last >= at or one.action not in cured),
+        samples=(),
+        recovery="none" if memory.recovery in RECOVERY else memory.recovery,
+    )
+
+
+def on_boot(memory: Memory, booted_at: float) -> Memory:
+    """The node was booted: every Xid from before is over, but how often it came is kept."""
+    if booted_at <= memory.booted_at:
+        return memory
+    return replace(
+        memory,
+        events=tuple(one for one in memory.events if one.last >= booted_at),
+        conditions=(),
+        samples=(),
+        slow_minutes=(),
+        accepted={},
+        recovery="unknown",
+        ecc=None,
+        booted_at=booted_at,
+    )
+
+
+def set_healthy(memory: Memory, at: float) -> Memory:
+    """A person says that the GPU is well. It stays so until there is new evidence, or a known fact gets worse."""
+    return replace(
+        memory,
+        events=(),
+        episodes=(),
+        accepted={one.evidence.name: one.evidence.value for one in memory.conditions},
+        accepted_at=max(at, memory.accepted_at),
+    )
+
+
+def set_maintenance(memory: Memory, *, until: float = FOREVER) -> Memory:
+    """Work on the GPU until then: what is seen meanwhile is not acted on, and Xids of that time never count."""
+    return replace(memory, maintenance_until=until)
+
+
+def judge(memory: Memory, config: HealthConfig, now: float) -> tuple[Memory, Verdict]:
+    """The verdict at ``now``, and the memory without what is over."""
+    found = [_in_context(event, memory, config) for event in memory.events]
+    kept = tuple(
+        event
+        for event, effective in zip(memory.events, found, strict=True)
+        if not _is_over(event, effective, memory, config, now)
+    )
+    memory = replace(memory, events=kept, episodes=_recent(memory.episodes, config, now))
+    evidence = [
+        *(_in_context(event, memory, config) for event in kept),
+        *(_escalated(one.evidence, memory, config) for one in memory.conditions if _counts(one, memory)),
+    ]
+    evidence.sort(key=lambda one: (one.action.rank, one.urgent, _SEVERITIES[one.severity], one.last), reverse=True)
+    if _in_maintenance(memory, config, now):
+        return memory, Verdict(gpu=memory.gpu, evidence=tuple(evidence), since=memory.since, muted="in maintenance")
+    action = evidence[0].action if evidence else Action.IGNORE
+    since = memory.since if action is memory.action and memory.since else now
+    memory = replace(memory, action=action, since=since)
+    return memory, Verdict(
+        gpu=memory.gpu,
+        action=action,
+        healthy=not any(one.urgent and one.action.withdraws for one in evidence),
+        severity=evidence[0].severity if action is not Action.IGNORE else Severity.INFO,
+        evidence=tuple(evidence),
+        todo=evidence[0].todo if action is not Action.IGNORE else "",
+        since=since,
+    )
+
+
+def _on_recovery_line(memory: Memory, fault: Fault, config: HealthConfig) -> Memory:
+    """Xid 154 is no error but the driver's verdict, a moment before NVML gives the same."""
+    if fault.at < max(memory.booted_at, memory.accepted_at) or Source.RECOVERY in config.ignore_checks:
+        return memory
+    word = fault.recovery
+    if word in {"", "unknown"} or fault.at < memory.read_at or _in_maintenance(memory, config, fault.at):
+        return memory
+    check = CHECKS[0]
+    answer = check.look(memory, Reading(at=fault.at, recovery=word), config)
+    old = next((one for one in memory.conditions if one.evidence.name == check.name), None)
+    new = _condition(check, old, answer, fault.at, config)
+    if new is not None and not old:
+        memory = _begun(memory, new.evidence, config)
+    if word == "none" and memory.recovery in RECOVERY:
+        memory = on_reset(memory, fault.at)
+    others = tuple(one for one in memory.conditions if one.evidence.name != check.name)
+    return replace(memory, conditions=(*others, *((new,) if new else ())), recovery=word, read_at=fault.at)
+
+
+def _condition(
+    check: Check, old: Condition | None, answer: checks.Answer, at: float, config: HealthConfig
+) -> Condition | None:
+    """How a check goes on: it has to hold for a time before it counts, and to be gone for one before it ends."""
+    at = max(at, old.last) if old else at
+    if answer is None:
+        return old
+    if answer is WELL:
+        clear = 0.0 if check.delay is Delay.NONE else config.clear_after
+        return old if old and old.raised and at - old.last < clear else None
+    delay = {Delay.NONE: 0.0, Delay.HUNG: config.hung_after, Delay.USUAL: config.raise_after}[check.delay]
+    since = old.since if old else at
+    evidence = replace(answer, first=since, last=at)
+    return Condition(
+        evidence=evidence, since=since, last=at, raised=bool(old and old.raised) or at - since >= delay
+    )  # fmt: skip
+
+
+def _counts(condition: Condition, memory: Memory) -> bool:
+    accepted = memory.accepted.get(condition.evidence.name)
+    return condition.raised and (accepted is None or condition.evidence.value > accepted)
+
+
+def _in_context(event: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+    """What an event calls for beside everything else that is known."""
+    told = config.sxid_actions if event.source is Source.SXID else config.xid_actions
+    if int(event.key) in told:
+        return event
+    if event.source is Source.XID:
+        event = _double_bit(event, memory, config)
+        event = _driver_first(event, memory, config)
+    return _escalated(event, memory, config)
+
+
+def _double_bit(event: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+    """Xid 48 asks for a reset at once, unless Xid 94 says that the error was contained: then when the GPU is idle."""
+    if event.key != DOUBLE_BIT:
+        return event
+    beside = {one.key for one in memory.events if abs(one.last - event.last) <= config.burst and one is not event}
+    if CONTAINED not in beside or beside & WORSE:
+        return event
+    return replace(event, action=Action.RESET_GPU, urgent=False, severity=Severity.WARNING, todo=checks.LATER)
+
+
+def _driver_first(event: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+    """Where the driver follows this Xid with a verdict of its own, that one counts, also when it asks for nothing."""
+    if not (config.driver_first and event.action.withdraws and reports_recovery(int(event.key), memory.driver)):
+        return event
+    if memory.recovery == "unknown" or memory.read_at < event.last + config.settle:
+        return event
+    asked = RECOVERY.get(memory.recovery)
+    if asked is None:
+        return replace(event, action=Action.IGNORE, severity=Severity.INFO, todo="nothing: the driver asks for nothing")
+    return replace(event, action=asked.action, severity=asked.severity, todo=asked.advice)
+
+
+def _escalated(evidence: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
+    """The next stronger action for what has come back too often after its own. The driver's verdict stays as it is."""
+    if not evidence.urgent or evidence.source is Source.RECOVERY:
+        return evidence
+    times = [at for name, at in memory.episodes if name == evidence.name]
+    lately = sum(1 for at in times if evidence.last - at <= config.reset_window)
+    action = evidence.action
+    if action is Action.RESET_GPU and lately > config.reset_repeats:
+        action = Action.REBOOT
+    if action is Action.REBOOT and len(times) > config.reboot_repeats:
+        action = Action.REPLACE
+    if action is evidence.action:
+        return evidence
+    todo = checks.RETURN if action is Action.REPLACE else checks.REBOOT
+    return replace(
+        evidence, action=action, todo=todo, severity=Severity.ERROR, what=f"{evidence.what}; it came {len(times)} times"
+    )
+
+
+def _is_over(event: Evidence, effective: Evidence, memory: Memory, config: HealthConfig, now: float) -> bool:
+    if event.last <= memory.accepted_at:
+        return True
+    if effective.action in {Action.IGNORE, Action.RESTART_APP}:
+        return now - event.last > config.app_forget
+    return effective.action is Action.INSPECT and now - event.last > config.inspect_forget
+
+
+def _begun(memory: Memory, evidence: Evidence, config: HealthConfig) -> Memory:
+    """Note that a trouble begins; those of the same burst are one."""
+    at = evidence.last
+    if any(name == evidence.name and abs(at - when) <= config.burst for name, when in memory.episodes):
+        return memory
+    episodes = _recent(((evidence.name, at), *memory.episodes), config, at)
+    return replace(memory, episodes=tuple(sorted(episodes, key=lambda one: one[1]))[-MAX_EPISODES:])
+
+
+def _recent(episodes: Iterable[tuple[str, float]], config: HealthConfig, now: float) -> tuple[tuple[str, float], ...]:
+    return tuple(one for one in episodes if now - one[1] <= config.repeat_window)
+
+
+def _was_reset(memory: Memory, reading: Reading) -> bool:
+    if memory.recovery in RECOVERY and reading.recovery == "none":
+        return True
+    return memory.ecc is not None and reading.ecc_uncorrected is not None and reading.ecc_uncorrected < memory.ecc
+
+
+def _sampled(memory: Memory, reading: Reading) -> tuple[Sample, ...]:
+    last = memory.samples[-1] if memory.samples else None
+    if last is not None and 0 <= reading.at - last.at < SAMPLE_SECONDS:
+        return memory.samples
+    new = Sample(
+        at=reading.at,
+        pcie_replays=reading.pcie_replays,
+        nvlink_crc=reading.nvlink_crc,
+        nvlink_errors=reading.nvlink_errors,
+    )
+    past = tuple(one for one in memory.samples if one.at < reading.at)
+    return (*past, new)[-MAX_SAMPLES:]
+
+
+def _in_maintenance(memory: Memory, config: HealthConfig, at: float) -> bool:
+    return at < memory.maintenance_until or config.in_maintenance(memory.gpu, memory.index)

@@ -1,0 +1,71 @@
+"""The catalogue of Xids and SXids: what each number means, what NVIDIA says to do, and what kgpu advises.
+
+The numbers, mnemonics, products and buckets are those of NVIDIA's Xid catalogue and Fabric Manager guide; the texts are
+kgpu's own. Rows are in ``xid_rows_*.py`` and ``sxid_rows.py``. A number that is not in the catalogue has no row: it is
+shown as it is, and a person should look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from kgpu.base.decision import Severity
+from kgpu.health import sxid_rows, xid_rows_high, xid_rows_low
+from kgpu.health.buckets import GUIDANCE, Bucket, Guidance
+from kgpu.health.model import Action
+from kgpu.health.rows import Sxid, Xid
+
+LAST_XID: Final = 172
+
+
+@cache
+def xids() -> Mapping[int, Xid]:
+    """Every Xid of the catalogue by its number, in order."""
+    return {row.code: row for row in (*xid_rows_low.ROWS, *xid_rows_high.ROWS)}
+
+
+@cache
+def sxids() -> Mapping[int, Sxid]:
+    """Every NVSwitch SXid of the guide by its number, in order."""
+    return {row.code: row for row in sorted(sxid_rows.rows(), key=lambda row: row.code)}
+
+
+def guidance(code: int) -> Guidance:
+    """What an Xid alone calls for. A row may know better than its bucket; an unknown number is for a person."""
+    row = xids().get(code)
+    if row is None:
+        return Guidance(
+            Action.INSPECT, Severity.WARNING, "it is not in the catalogue: update kgpu, and ask support about it"
+        )
+    usual = GUIDANCE[row.immediate]
+    return Guidance(row.action or usual.action, row.severity or usual.severity, row.advice or usual.advice)
+
+
+def switch_guidance(code: int, *, fatal: bool | None = None) -> Guidance:
+    """What an SXid calls for. ``fatal`` is the log's own word, which decides about numbers that have no row."""
+    row = sxids().get(code)
+    if row is not None:
+        usual = GUIDANCE[row.bucket]
+        return Guidance(row.action or usual.action, usual.severity, row.advice or usual.advice)
+    if fatal:
+        return GUIDANCE[Bucket.RESET_GPU]
+    if fatal is False:
+        return GUIDANCE[Bucket.IGNORE]
+    return GUIDANCE[Bucket.CONTACT_SUPPORT]
+
+
+def short_name(code: int) -> str:
+    """The meaning for a line of text; never empty."""
+    row = xids().get(code)
+    return row.what if row else "not in the catalogue"
+
+
+def reports_recovery(code: int, driver: int | None) -> bool:
+    """True when a driver of this major version follows this Xid with its own verdict (Xid 154).
+
+    None for a version that is not known: then nothing is concluded from the driver's silence.
+    """
+    row = xids().get(code)
+    return row is not None and bool(row.linked) and driver is not None and driver >= row.linked

@@ -1,0 +1,268 @@
+"""NVIDIA's device nodes and the links to them in /dev/char, pure: what there should be, and the steps that lead there.
+
+systemd rewrites a container's device rules on daemon-reload from /dev/char/MAJOR:MINOR, so a node without its link is
+lost to running containers. Promises: minors are those that the driver says (never 0..n-1), a link or node with
+numbers that are no longer right is replaced, whatever is already right is left alone. Paths are as the host sees them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+DEV: Final = "/dev"
+DEV_CHAR: Final = "/dev/char"
+CAPS_FOLDER: Final = "nvidia-caps"
+MODULES: Final = ("nvidia", "nvidia-uvm", "nvidia-modeset")
+MAX_NUMBER: Final = (1 << 20) - 1
+"""The largest minor that Linux has; majors are smaller."""
+
+# name, the driver's names in /proc/devices (the older one last), minor. Source: nvidia-modprobe.
+CONTROL: Final = (
+    ("nvidiactl", ("nvidia", "nvidia-frontend"), 255),
+    ("nvidia-modeset", ("nvidia", "nvidia-frontend"), 254),
+    ("nvidia-uvm", ("nvidia-uvm",), 0),
+    ("nvidia-uvm-tools", ("nvidia-uvm",), 1),
+)
+_GPU_MAJORS: Final = ("nvidia", "nvidia-frontend")
+_CAPS_MAJORS: Final = ("nvidia-caps",)
+_OURS: Final = re.compile(r"nvidia(?!-(?:fs|nvswitch|nvlink)).*", re.DOTALL)
+_CAP: Final = re.compile(r"nvidia-cap[0-9]+")
+_CHAR_NAME: Final = re.compile(r"([0-9]{1,7}):([0-9]{1,7})")
+_GPU_MINOR: Final = re.compile(r"^Device Minor:[ \t]*([0-9]{1,7})[ \t]*$", re.MULTILINE)
+_MIG_MINOR: Final = re.compile(
+    r"^(config|monitor|gpu[0-9]{1,7}/gi[0-9]{1,7}(?:/ci[0-9]{1,7})?/access) ([0-9]{1,7})$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A character device's numbers."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}:{self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device node that is there or should be."""
+
+    path: str
+    numbers: Numbers
+
+
+class Action(StrEnum):
+    """What a step does."""
+
+    CREATE = "create"
+    REPLACE = "replace"
+    REMOVE = "remove"
+    KEEP = "keep"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step: at ``path`` a link to ``target``, or the node ``numbers``; ``why`` when it isn't plain."""
+
+    action: Action
+    path: str
+    target: str = ""
+    numbers: Numbers | None = None
+    why: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """True when applying it changes a file."""
+        return self.action in {Action.CREATE, Action.REPLACE, Action.REMOVE}
+
+    def __str__(self) -> str:
+        what = f" -> {self.target}" if self.target else f" c {self.numbers}" if self.numbers else ""
+        return f"{self.action} {self.path}{what}{f' ({self.why})' if self.why else ''}"
+
+
+class DevFiles(Protocol):
+    """The device files of one host. No call follows a link at the path's end; changes are atomic, OSError otherwise."""
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """The sorted names in a folder; empty when there is none."""
+
+    def device(self, path: str) -> Numbers | None:
+        """The numbers of a character device; None for anything else."""
+
+    def link(self, path: str) -> str | None:
+        """The text of a symbolic link; None for anything else."""
+
+    def there(self, path: str) -> bool:
+        """Whether anything is at the path."""
+
+    def put_link(self, path: str, target: str) -> None:
+        """Make or replace a link; missing folders above are made."""
+
+    def put_node(self, path: str, numbers: Numbers) -> None:
+        """Make or replace a character device with mode 0666; missing folders above are made."""
+
+    def remove(self, path: str) -> None:
+        """Remove a link; nothing there is fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The nodes that there should be, and what could not be known, in words."""
+
+    nodes: tuple[Node, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_majors(proc_devices: str) -> dict[str, int]:
+    """Driver name to major, of the character devices in the text of /proc/devices; other lines don't count."""
+    found: dict[str, int] = {}
+    for line in proc_devices.partition("Block devices:")[0].splitlines():
+        number, _, name = line.strip().partition(" ")
+        if number.isascii() and number.isdigit() and len(number) <= 7 and name:
+            found[name] = int(number)
+    return found
+
+
+def read_gpu_minor(information: str) -> int | None:
+    """A GPU's minor, of the text of /proc/driver/nvidia/gpus/<bus id>/information; None when it has none."""
+    match = _GPU_MINOR.search(information)
+    return _number(match[1]) if match else None
+
+
+def read_cap_minors(mig_minors: str) -> dict[str, int]:
+    """Capability (``config``, ``gpu0/gi1/access``) to minor, of the text of /proc/driver/nvidia-caps/mig-minors."""
+    found = {match[1]: _number(match[2]) for match in _MIG_MINOR.finditer(mig_minors)}
+    return {name: minor for name, minor in found.items() if minor is not None}
+
+
+def control_nodes(majors: Mapping[str, int], *, dev: str = DEV) -> Wanted:
+    """The nodes that every use of the driver needs; those whose module isn't loaded are notes."""
+    nodes: list[Node] = []
+    notes: list[str] = []
+    for name, drivers, minor in CONTROL:
+        major = _major(majors, drivers)
+        if major is None:
+            notes.append(f"{name} can't be made: /proc/devices has no {drivers[0]}; is its module loaded?")
+        else:
+            nodes.append(Node(f"{dev}/{name}", Numbers(major, minor)))
+    return Wanted(tuple(nodes), tuple(notes))
+
+
+def every_node(
+    majors: Mapping[str, int], gpu_minors: Iterable[int], cap_minors: Mapping[str, int], *, dev: str = DEV
+) -> Wanted:
+    """All nodes that the driver may ever have: control, GPUs by their real minors, MIG capabilities."""
+    control = control_nodes(majors, dev=dev)
+    nodes, notes = list(control.nodes), list(control.notes)
+    rows = (
+        (_major(majors, _GPU_MAJORS), [(f"{dev}/nvidia{minor}", minor) for minor in sorted(set(gpu_minors))]),
+        (
+            _major(majors, _CAPS_MAJORS),
+            [(f"{dev}/{CAPS_FOLDER}/nvidia-cap{minor}", minor) for minor in sorted(set(cap_minors.values()))],
+        ),
+    )
+    for major, found in rows:
+        if major is not None:
+            nodes += [Node(path, Numbers(major, minor)) for path, minor in found]
+        elif found:
+            which = found[0][0] if len(found) == 1 else f"{found[0][0]} and {len(found) - 1} more"
+            notes.append(f"left out, because its major is not in /proc/devices: {which}")
+    return Wanted(tuple(nodes), tuple(notes))
+
+
+def existing_nodes(files: DevFiles, *, dev: str = DEV) -> tuple[Node, ...]:
+    """The driver's nodes that are there; file systems, switches and links between GPUs are not for containers."""
+    paths = [f"{dev}/{name}" for name in files.names(dev) if _OURS.fullmatch(name)]
+    paths += [f"{dev}/{CAPS_FOLDER}/{name}" for name in files.names(f"{dev}/{CAPS_FOLDER}") if _CAP.fullmatch(name)]
+    found = ((path, files.device(path)) for path in paths)
+    return tuple(Node(path, numbers) for path, numbers in found if numbers is not None)
+
+
+def join_nodes(there: Iterable[Node], expected: Iterable[Node]) -> tuple[Node, ...]:
+    """One node for each path; what is there counts, because its numbers are a fact."""
+    by_path = {node.path: node for node in (*expected, *there)}
+    return tuple(by_path.values())
+
+
+def plan_links(files: DevFiles, nodes: Iterable[Node], *, dev_char: str = DEV_CHAR) -> tuple[Step, ...]:
+    """The steps after which each node has its link, and no link says numbers that its node doesn't have."""
+    listed = tuple(nodes)
+    wanted = {str(node.numbers): node.path for node in listed}
+    ours = {node.path for node in listed}
+    names = set(files.names(dev_char))
+    steps = [_link_step(files, dev_char, name, target, there=name in names) for name, target in wanted.items()]
+    for name in sorted(names - set(wanted)):
+        match = _CHAR_NAME.fullmatch(name)
+        path = f"{dev_char}/{name}"
+        target = _follow(path, files.link(path)) if match else ""
+        now = files.device(target) if match and target in ours else None
+        if match and now is not None and now != Numbers(int(match[1]), int(match[2])):
+            steps.append(Step(action=Action.REMOVE, path=path, why=f"stale: {target} is {now} now"))
+    return tuple(steps)
+
+
+def plan_nodes(files: DevFiles, nodes: Iterable[Node]) -> tuple[Step, ...]:
+    """The steps after which each node is there with its numbers. A file that is no device is left, and said."""
+    steps: list[Step] = []
+    for node in nodes:
+        now = files.device(node.path)
+        if now == node.numbers:
+            action, why = Action.KEEP, ""
+        elif now is not None:
+            action, why = Action.REPLACE, f"stale: it was {now}"
+        elif files.there(node.path):
+            action, why = Action.SKIP, "there is something that is no character device"
+        else:
+            action, why = Action.CREATE, ""
+        steps.append(Step(action=action, path=node.path, numbers=node.numbers, why=why))
+    return tuple(steps)
+
+
+def apply(files: DevFiles, steps: Iterable[Step]) -> None:
+    """Make the changes of the steps, in order. Raises OSError from the first that can't be made."""
+    for step in steps:
+        if not step.changes:
+            continue
+        if step.action is Action.REMOVE:
+            files.remove(step.path)
+        elif step.numbers is not None:
+            files.put_node(step.path, step.numbers)
+        else:
+            files.put_link(step.path, step.target)
+
+
+def _link_step(files: DevFiles, dev_char: str, name: str, target: str, *, there: bool) -> Step:
+    path = f"{dev_char}/{name}"
+    text = files.link(path)
+    if text is None:
+        action, why = (Action.SKIP, "there is something that is no link") if there else (Action.CREATE, "")
+        return Step(action=action, path=path, target=target, why=why)
+    current = _follow(path, text)
+    now = files.device(current)
+    if current == target:
+        return Step(action=Action.KEEP, path=path, target=target)
+    if now is not None and str(now) == name:
+        return Step(action=Action.KEEP, path=path, target=target, why=f"it leads to the same device at {current}")
+    why = f"stale: it led to {current}, which is {now or 'not there'}"
+    return Step(action=Action.REPLACE, path=path, target=target, why=why)
+
+
+def _follow(path: str, text: str | None) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), text)) if text else ""
+
+
+def _major(majors: Mapping[str, int], drivers: Iterable[str]) -> int | None:
+    return next((majors[driver] for driver in drivers if driver in majors), None)
+
+
+def _number(digits: str) -> int | None:
+    number = int(digits)
+    return number if number <= MAX_NUMBER else None

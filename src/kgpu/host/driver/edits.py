@@ -1,0 +1,144 @@
+"""Makes CDI edits of a driver's files: hook-free ones, and those for specs with hooks. Pure but for following links.
+
+Hook-free: each library is mounted under all its names in the loader's default folders, so that neither links nor a
+loader cache have to be made inside the container. With hooks: each file is mounted once, where the host has it.
+"""
+
+from __future__ import annotations
+
+import platform
+import posixpath
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.cdi import MOUNT_OPTIONS, SOCKET_OPTIONS, ContainerEdits, Mount
+from kgpu.host.driver.graphics import GBM_NAME, gbm_library
+from kgpu.host.driver.model import DriverFiles, Library
+from kgpu.host.driver.params import PARAMS
+from kgpu.host.root import DriverRoot
+
+# Default folders of the dynamic loader that need no cache. Each is compiled into it: Debian's and Ubuntu's; those of
+# Fedora, RHEL and SUSE; those of a glibc that is built plainly (Wolfi, Yocto), which has no other in common with them.
+# Debian's loader would look into the last one too, but a driver that an image brings along lies in the first.
+CONTAINER_LIBRARY_DIRS: Final = {
+    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"),
+    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"),
+}
+CONTAINER_LIBRARY_DIRS_32: Final = ("/usr/lib/i386-linux-gnu", "/usr/lib")
+CONTAINER_BINARY_DIR: Final = "/usr/bin"
+
+
+def library_dirs(machine: str = "") -> tuple[str, ...]:
+    """The container's folders for libraries, for ``machine`` (as uname says it; default: this one's)."""
+    return CONTAINER_LIBRARY_DIRS.get(machine or platform.machine(), CONTAINER_LIBRARY_DIRS["x86_64"])
+
+
+def driver_edits(root: DriverRoot, files: DriverFiles, *, machine: str = "", params_file: str = "") -> ContainerEdits:
+    """The edits that every container with a GPU needs, free of hooks: the ``common`` of ``formats.cdi.build_spec``.
+
+    ``params_file`` is a prepared copy of /proc/driver/nvidia/params (host path), for engines whose runtime accepts
+    mounts inside /proc: crun does, runc does not (see ``params``). A simulated root brings its state.
+    """
+    mounts = [
+        *_library_mounts(root, files.libraries, library_dirs(machine)),
+        *_shared_mounts(root, files, lambda path: f"{CONTAINER_BINARY_DIR}/{posixpath.basename(path)}"),
+    ]
+    if params_file:
+        mounts.append(_mount(params_file, PARAMS))
+    return _edits(root, files, mounts, env=_told(files.libraries, library_dirs(machine)))
+
+
+def host_edits(root: DriverRoot, files: DriverFiles) -> ContainerEdits:
+    """The edits for specs with hooks: each file mounted once, at its path in the driver root; no links, no names.
+
+    ``link_pairs`` are then the ``create-symlinks`` arguments, ``library_folders`` those of ``update-ldcache``.
+    """
+    libraries = [_mount(root.files.on_host(library.path), library.path) for library in files.libraries]
+    return _edits(root, files, [*libraries, *_shared_mounts(root, files, lambda path: path)])
+
+
+def link_pairs(files: DriverFiles) -> tuple[str, ...]:
+    """``TARGET::LINK`` of every further name of the libraries, for the peer's create-symlinks hook.
+
+    A bare name (``libcuda.so``) links to the versioned name that programs load (``libcuda.so.1``), that to the file.
+    """
+    pairs: list[str] = []
+    for library in files.libraries:
+        folder, file = posixpath.split(library.path)
+        others = sorted((name for name in library.names if name != file), key=len, reverse=True)
+        for at, name in enumerate(others):
+            longer = (one for one in reversed(others[:at]) if one.startswith(f"{name}."))
+            pairs.append(f"{next(longer, file)}::{folder}/{name}")
+    if (allocator := gbm_library(files.libraries)) is not None:
+        folder, file = posixpath.split(allocator.path)
+        pairs.append(f"../{file}::{folder}/{GBM_NAME}")
+    return tuple(dict.fromkeys(pairs))
+
+
+def library_folders(files: DriverFiles) -> tuple[str, ...]:
+    """The folders in which libraries are mounted by ``host_edits``, for the peer's update-ldcache hook."""
+    return tuple(sorted({posixpath.dirname(library.path) for library in files.libraries}))
+
+
+def _told(libraries: Iterable[Library], folders: tuple[str, ...]) -> tuple[str, ...]:
+    """For Triton, and so for torch.compile and vLLM: it asks the image's loader cache where libcuda is, which only a
+    hook could write, and else its variable.
+    """
+    there = any(library.bits == 64 and "libcuda.so.1" in library.names for library in libraries)
+    return (f"{names.ENV_TRITON_LIBCUDA}={folders[0]}",) if there else ()
+
+
+def _edits(
+    root: DriverRoot, files: DriverFiles, mounts: Iterable[Mount], *, env: tuple[str, ...] = ()
+) -> ContainerEdits:
+    """With the nodes, the environment and a simulation's state; each place in the container is used once."""
+    every_env = [*env, f"{names.ENV_VISIBLE_DEVICES}=void"]
+    every = list(mounts)
+    if (state := root.state_file) is not None:
+        options = ("rw", *MOUNT_OPTIONS[1:])
+        every.append(Mount(host_path=root.files.on_host(state), container_path=names.HW_STATE_PATH, options=options))
+        every_env.append(f"{names.ENV_HW_STATE}={names.HW_STATE_PATH}")
+    by_place: dict[str, Mount] = {}
+    for mount in every:
+        by_place.setdefault(mount.container_path, mount)
+    return ContainerEdits(
+        env=tuple(every_env),
+        device_nodes=tuple(root.device_node(path) for path in files.control_nodes),
+        mounts=tuple(by_place.values()),
+    )
+
+
+def _library_mounts(root: DriverRoot, libraries: Iterable[Library], folders: Iterable[str]) -> Iterator[Mount]:
+    places = {64: tuple(folders), 32: CONTAINER_LIBRARY_DIRS_32}
+    # Those of 32 bits first: RHEL's programs of that kind look into /usr/lib alone, and were asked for.
+    for library in sorted(libraries, key=lambda one: one.bits):
+        host = root.files.on_host(library.path)
+        for folder in places[library.bits]:
+            for name in library.names:
+                yield _mount(host, posixpath.join(folder, library.subfolder, name))
+    if (allocator := gbm_library(libraries)) is not None:
+        for folder in places[64]:
+            yield _mount(root.files.on_host(allocator.path), f"{folder}/{GBM_NAME}")
+
+
+def _shared_mounts(root: DriverRoot, files: DriverFiles, place: Callable[[str], str]) -> Iterator[Mount]:
+    """What is mounted alike with and without hooks; ``place`` gives a program's path in the container."""
+    for path in files.binaries:
+        yield _mount(_on_host(root, path), place(path))
+    for path in files.firmware:
+        yield _mount(_on_host(root, path), path)
+    for path in (*files.sockets, *files.folders):
+        yield Mount(host_path=_on_host(root, path), container_path=path, options=SOCKET_OPTIONS)
+    for placed in (*files.graphics, *files.loaders):
+        for target in placed.targets:
+            yield _mount(root.files.on_host(placed.path), target)
+
+
+def _on_host(root: DriverRoot, path: str) -> str:
+    """The real path: the runtime would follow a driver root's absolute link out of the root."""
+    return root.files.on_host(root.files.resolve(path) or path)
+
+
+def _mount(host: str, container: str) -> Mount:
+    return Mount(host_path=host, container_path=container, options=MOUNT_OPTIONS)

@@ -1,0 +1,203 @@
+"""Finds what of an installed NVIDIA driver a container needs: libraries, programs, firmware, sockets, control nodes.
+
+Promise: links are followed inside the driver root; each library comes with every name by which programs ask for it;
+what is missing is in the report (or, for what nothing works without, a HostError), never a silent gap.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.errors import HostError
+from kgpu.host.driver import programs
+from kgpu.host.driver.graphics import find_graphics
+from kgpu.host.driver.layouts import layout_of
+from kgpu.host.driver.libraries import Found, find_libraries
+from kgpu.host.driver.model import DriverFiles, DriverReport, Item, Search
+from kgpu.host.driver.params import params_item, read_params
+from kgpu.host.root import DriverRoot, read_some
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A control device: what it is for, what does not work without it, and what to do then."""
+
+    path: str
+    breaks: str
+    todo: str
+    essential: bool = False
+    optional: bool = False
+
+
+_NODES: Final = (
+    _Node("/dev/nvidiactl", "no container can use a GPU", "load the driver and run `nvidia-modprobe`", essential=True),
+    _Node("/dev/nvidia-uvm", "CUDA will not start", "run `nvidia-modprobe -u -c0`", essential=True),
+    _Node(
+        "/dev/nvidia-uvm-tools",
+        "CUDA debuggers and profilers don't work",
+        "run `nvidia-modprobe -u -c0`",
+        optional=True,
+    ),
+    _Node("/dev/nvidia-modeset", "nothing can be drawn on a display", "run `nvidia-modprobe -m`", optional=True),
+)
+_MAX_VERSION: Final = 4096
+_MODULE_VERSION: Final = re.compile(rb"Kernel Module\b.{0,40}?\b(\d{1,6}\.\d{1,6}(?:\.\d{1,6})?)\b")
+CONTROL_NODES: Final = tuple(node.path for node in _NODES)
+# Libraries that every whole driver of today has -> what does not work without one. Many nodes miss some on purpose
+# (server packages leave drawing out), so a lack is told in the report, not as a warning.
+_EXPECTED: Final = {
+    "libnvidia-ptxjitcompiler": "CUDA programs with code for other GPUs (PTX) don't start",
+    "libnvidia-nvvm": "CUDA's link-time optimization does not work",
+    "libcudadebugger": "cuda-gdb does not work",
+    "libnvidia-opencl": "OpenCL does not work",
+    "libnvidia-encode": "video encoding (NVENC) does not work",
+    "libnvcuvid": "video decoding (NVDEC) does not work",
+    "libnvidia-opticalflow": "optical flow does not work",
+    "libEGL_nvidia": "rendering by EGL does not work",
+    "libGLX_nvidia": "rendering by GLX does not work",
+    "libnvidia-glcore": "OpenGL does not work",
+    "libnvidia-glvkspirv": "Vulkan does not work",
+    "libnvoptix": "OptiX does not work",
+    "libnvidia-allocator": "buffers can't be shared with a display server (GBM)",
+}
+
+
+def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | None = None) -> DriverFiles:
+    """Look under the root. ``version`` is what NVML says, "" when unknown.
+
+    Raises HostError when the essential libraries are not there, when only another version's are, or when nvidiactl is
+    missing. Everything else that is missing is in ``report`` (and, with what it breaks, in ``notes``).
+    """
+    search = search or Search()
+    tree = root.files
+    loaded = module_version(root, search)
+    found = find_libraries(tree, version, search, loaded=loaded)
+    nodes = tuple(path for path in CONTROL_NODES if root.has_node(path))
+    if CONTROL_NODES[0] not in nodes:
+        raise HostError(
+            f"{root.dev.local(CONTROL_NODES[0])} is not there",
+            "the driver's control device, without which no container can use a GPU",
+            "load the driver and make its nodes (`nvidia-modprobe`), or point --dev-root at the folder that has /dev",
+        )
+    binaries = programs.find_binaries(tree, search)
+    firmware = programs.find_firmware(root, found.version, search)
+    sockets = programs.find_sockets(tree) if search.ipc else programs.Finding()
+    folders = programs.find_mps_folder(tree) if search.ipc else programs.Finding()
+    graphics, graphics_items = (
+        find_graphics(tree, found.folders, found.version, search) if search.graphics else ([], [])
+    )
+    loaders, loader_items = programs.find_loaders(tree, binaries.paths, found.libraries)
+    report = DriverReport(
+        version=found.version,
+        root=str(tree.here),
+        layout=layout_of(tree),
+        folders=tuple(dict.fromkeys(posixpath.dirname(library.path) for library in found.libraries)),
+        items=(
+            *_node_items(root),
+            *_library_items(root, found),
+            *binaries.items,
+            *firmware.items,
+            *sockets.items,
+            *folders.items,
+            *loader_items,
+            *graphics_items,
+            params_item(read_params(root, search)),
+            *_module_items(found, version, loaded),
+        ),
+    )
+    return DriverFiles(
+        version=found.version,
+        libraries=tuple(found.libraries),
+        binaries=binaries.paths,
+        firmware=firmware.paths,
+        sockets=sockets.paths,
+        folders=folders.paths,
+        control_nodes=nodes,
+        graphics=tuple(graphics),
+        loaders=tuple(loaders),
+        notes=(*report.notes(), *_stand_ins(root, nodes)),
+        report=report,
+    )
+
+
+def module_version(root: DriverRoot, search: Search | None = None) -> str:
+    """The loaded kernel module's version by /proc/driver/nvidia/version; "" when none is loaded or that is unread."""
+    text = read_some(programs.proc_of(root, search or Search()) / "driver/nvidia/version", _MAX_VERSION)
+    match = _MODULE_VERSION.search(text)
+    return match[1].decode() if match else ""
+
+
+def _module_items(found: Found, told: str, loaded: str) -> Iterator[Item]:
+    """A lack where NVML was not asked (it would have refused) and module and libraries are of two versions."""
+    if not told and loaded and loaded != found.version:
+        yield Item(
+            kind="module",
+            name="nvidia",
+            found=False,
+            why=f"the loaded kernel module is version {loaded}, the libraries are {found.version}",
+            breaks="NVML and CUDA refuse to start; finish the driver's update by a reboot",
+            essential=True,
+        )
+
+
+def _node_items(root: DriverRoot) -> Iterator[Item]:
+    for node in _NODES:
+        there = root.has_node(node.path)
+        yield Item(
+            kind="node",
+            name=node.path,
+            found=there,
+            path=node.path if there else "",
+            why="" if there else f"{node.path} is not there",
+            breaks="" if there else f"{node.breaks}; {node.todo}",
+            essential=node.essential,
+            optional=node.optional,
+        )
+
+
+def _library_items(root: DriverRoot, found: Found) -> Iterator[Item]:
+    stems: set[str] = set()
+    for library in found.libraries:
+        stem = posixpath.basename(library.path).partition(".so")[0]
+        stems |= {stem, *(name.partition(".so")[0] for name in library.names)}
+        yield Item(kind="library", name=stem, found=True, path=library.path)
+    for library in found.empty:
+        if root.state_file is None:
+            yield Item(
+                kind="library",
+                name=posixpath.basename(library.path),
+                found=False,
+                path=library.path,
+                why=f"{library.path} is empty, as a container's end leaves the places of its mounts",
+                breaks="programs that load it fail; install the driver again, or give the right --driver-root",
+                essential=any(name.startswith(("libcuda.so", "libnvidia-ml.so")) for name in library.names),
+            )
+    for stem, breaks in {"libcuda": "CUDA will not start", "libnvidia-ml": "nvidia-smi does not work"}.items():
+        if stem not in stems:
+            yield _missing_library(found, stem, breaks, essential=True)
+    for stem, breaks in _EXPECTED.items():
+        if not any(one.startswith(stem) for one in stems):
+            yield _missing_library(found, stem, breaks, essential=False)
+    for path, reason in found.refused:
+        yield Item(kind="library", name=posixpath.basename(path), found=False, why=f"{path!r} is left out: {reason}")
+
+
+def _missing_library(found: Found, stem: str, breaks: str, *, essential: bool) -> Item:
+    return Item(
+        kind="library",
+        name=stem,
+        found=False,
+        why=f"{stem}.so.{found.version} is not beside the driver's other libraries",
+        breaks=breaks,
+        essential=essential,
+        optional=not essential,
+    )
+
+
+def _stand_ins(root: DriverRoot, nodes: tuple[str, ...]) -> Iterator[str]:
+    if stand_ins := [path for path in nodes if root.is_stand_in(path)]:
+        yield f"{len(stand_ins)} device nodes are plain files (simulated without the right to make nodes)"

@@ -1,0 +1,80 @@
+"""Where this process finds the host's files: below the host's root, or below a mount of one of its folders.
+
+A container that sees the host's root read-only gets the folders that it may write mounted elsewhere; a host path is
+then found below the mount with the longest fitting prefix.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kgpu.base.errors import HostError
+from kgpu.host.engines.globs import matches
+from kgpu.host.root import Tree
+
+
+class HostPaths:
+    """Host paths as this process opens them. ``mounts``: host folder to the place where it is mounted here."""
+
+    def __init__(self, tree: Tree, mounts: Mapping[str, Path] | None = None) -> None:
+        self.tree = tree
+        rows = [(host.rstrip("/"), here) for host, here in (mounts or {}).items()]
+        self._mounts = sorted(rows, key=lambda row: len(row[0]), reverse=True)
+
+    @classmethod
+    def at(cls, root: Path | str = "/", mounts: Mapping[str, Path] | None = None) -> HostPaths:
+        """The host's root as it is seen here."""
+        return cls(Tree.at(root, "/"), mounts)
+
+    def local(self, path: str) -> Path:
+        """The path as this process opens it, links inside the host's root followed as the host would follow them."""
+        real = self.real(path)
+        for host, here in self._mounts:
+            if real == host or real.startswith(host + "/"):
+                return here / real[len(host) :].lstrip("/")
+        return self.tree.local(real)
+
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        """Existing host paths that fit a pattern (as Go's ``filepath.Glob`` reads it), sorted."""
+        found = [""]
+        for part in pattern.strip("/").split("/"):
+            if not any(char in part for char in "*?["):
+                found = [f"{folder}/{part}" for folder in found]
+                continue
+            found = [
+                f"{folder}/{name}" for folder in found for name in self._names(folder or "/") if matches(part, name)
+            ]
+        return tuple(sorted(filter(self.exists, found)))
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(self.local(folder))
+        except (HostError, OSError):
+            return []
+
+    def real(self, path: str) -> str:
+        """The host path with links followed as far as it exists; what does not exist yet stays as it is named.
+
+        Raises HostError for a link that leads nowhere.
+        """
+        resolved = self.tree.resolve(path)
+        if resolved is not None:
+            return resolved
+        head, _, name = path.rstrip("/").rpartition("/")
+        real = f"{self.real(head).rstrip('/')}/{name}" if head else f"/{name}"
+        if self.tree.local(real).is_symlink():  # opened here, it would lead out of the host's root
+            raise HostError(
+                f"{path} is a link that leads to nothing on this host",
+                "a file, or a link to one",
+                "repair the link, or take it away",
+            )
+        return real
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something at the end of the path."""
+        try:
+            return self.local(path).exists()
+        except (HostError, OSError):
+            return False

@@ -1,0 +1,106 @@
+"""One entry for every engine: what to change, what is said now, and which files have to be read for that."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.errors import HostError
+from kgpu.host.engines import containerd, crio, docker, template
+from kgpu.host.engines.model import MAX_FILE_BYTES, Engine, EngineState, Files, Place, Plan, Wanted
+from kgpu.host.engines.paths import HostPaths
+from kgpu.host.engines.toml_edit import TomlFile
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Pure functions of one engine."""
+
+    configure: Callable[[Place, Wanted, Files], Plan]
+    state: Callable[[Place, Files], EngineState]
+    load_order: Callable[[Place, Files], tuple[str, ...]]
+
+
+def _only_main(place: Place, files: Files) -> tuple[str, ...]:
+    del files
+    return (place.config,)
+
+
+RULES: Final[Mapping[Engine, Rules]] = {
+    Engine.CONTAINERD: Rules(containerd.configure, containerd.state, containerd.load_order),
+    Engine.CRIO: Rules(crio.configure, crio.state, crio.load_order),
+    Engine.DOCKER: Rules(docker.configure, docker.state, _only_main),
+}
+
+
+def configure(place: Place, wanted: Wanted, files: Files) -> Plan:
+    """What to change so that the engine offers what is wanted; the files have nothing of kgpu's. Raises ConfigError."""
+    rule = template.configure if place.template else RULES[place.engine].configure
+    return rule(place, wanted, files)
+
+
+def state(place: Place, files: Files) -> EngineState:
+    """What the engine's files say. Raises ConfigError."""
+    return RULES[place.engine].state(place, files)
+
+
+def gather(place: Place, paths: HostPaths) -> dict[str, bytes | None]:
+    """Every file that matters to this engine's config. Raises HostError and ConfigError."""
+    files: dict[str, bytes | None] = {}
+    for path in (place.config, place.template, place.drop_in):
+        if path:
+            files[path] = read(paths, path)
+    if place.drop_in or place.engine is Engine.CRIO:
+        folder = posixpath.dirname(place.drop_in) if place.drop_in else crio.FOLDER
+        for path in _below(paths, folder) if place.engine is Engine.CRIO else _toml_in(paths, folder):
+            files.setdefault(path, read(paths, path))
+    if place.engine is Engine.CONTAINERD:
+        _add_imports(place, paths, files)
+    return files
+
+
+def read(paths: HostPaths, path: str) -> bytes | None:
+    """A file's bytes, None when it isn't there. Raises HostError."""
+    local = paths.local(path)
+    try:
+        with local.open("rb") as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise HostError(
+            f"{path} can't be read: {error.strerror}", "a config file that this process may read", "check what is there"
+        ) from error
+
+
+def _add_imports(place: Place, paths: HostPaths, files: dict[str, bytes | None]) -> None:
+    """Imported files, and what those import, until none is new."""
+    pending = [place.config]
+    seen: set[str] = set()
+    while pending:
+        path = pending.pop()
+        raw = files.setdefault(path, read(paths, path))
+        if path in seen or raw is None:
+            continue
+        seen.add(path)
+        if path == place.drop_in and raw.startswith(containerd.MARK.encode()):
+            continue  # kgpu's own imports nothing, and is written anew when somebody has broken it
+        for pattern in containerd.import_patterns(TomlFile(raw, path)):
+            found = paths.glob(pattern) if "*" in pattern else (pattern,)
+            pending.extend(found)
+
+
+def _toml_in(paths: HostPaths, folder: str) -> tuple[str, ...]:
+    return paths.glob(f"{folder}/*.toml")
+
+
+def _below(paths: HostPaths, folder: str) -> list[str]:
+    top = paths.local(folder)
+    found: list[str] = []
+    for base, _, names in os.walk(top):
+        inside = os.path.relpath(base, top)
+        found.extend(posixpath.normpath(posixpath.join(folder, inside, name)) for name in names)
+    return sorted(found)

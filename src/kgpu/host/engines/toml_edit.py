@@ -1,0 +1,263 @@
+"""Setting and taking out keys of a TOML file with every other byte, comment and order kept.
+
+The last word has the parser: a result that does not parse to exactly the data that was meant is refused, so that a
+text of an unforeseen shape becomes an error and never a changed setting.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kgpu.base.errors import ConfigError, HostError
+from kgpu.host.engines.model import MAX_FILE_BYTES
+from kgpu.host.engines.toml_text import Path, Statement, key_text, last_in_list, statements, table_text, value_text
+
+MISSING: Final = object()
+
+
+class TomlFile:
+    """One TOML file being edited. ``source`` names it in errors. Raises ConfigError for what isn't TOML."""
+
+    def __init__(self, raw: bytes | None, source: str) -> None:
+        self.source = source
+        self.text = decode(raw or b"", source)
+        self.data = load(self.text, source)
+        self._newline = "\r\n" if "\r\n" in self.text else "\n"
+
+    def encode(self) -> bytes:
+        return self.text.encode()
+
+    def get(self, path: Path, default: Any = None) -> Any:
+        """The value at the path, or ``default``."""
+        return lookup(self.data, path, default)
+
+    def set(self, path: Path, value: Any) -> None:
+        """Set a value, or add a whole table; nothing happens when it is there already. Raises HostError."""
+        if same(lookup(self.data, path, MISSING), value):
+            return
+        before = lookup(self.data, path, MISSING)
+        if isinstance(value, Mapping) and isinstance(before, dict):
+            for key in [key for key in before if key not in value]:
+                self.delete((*path, key))
+            for key, item in value.items():
+                self.set((*path, key), item)
+            if lookup(self.data, path, MISSING) is not MISSING:
+                return
+        if before is not MISSING and (isinstance(value, Mapping) or isinstance(before, dict)):
+            self.delete(path)
+        expected = copy.deepcopy(self.data)
+        put(expected, path, copy.deepcopy(value), self.source)
+        self._become(self._with(path, value), expected, path)
+
+    def delete(self, path: Path) -> None:
+        """Take a key or a table away, and the tables above it that only existed through it."""
+        if lookup(self.data, path, MISSING) is MISSING:
+            return
+        expected = copy.deepcopy(self.data)
+        parent = lookup(expected, path[:-1], expected)
+        del parent[path[-1]]
+        text = self._without(path)
+        # A table that existed only through what was in it goes with it.
+        for depth in range(len(path) - 1, 0, -1):
+            above = path[:depth]
+            if lookup(expected, above) or lookup(load(text, self.source), above, MISSING) is not MISSING:
+                break
+            del lookup(expected, above[:-1], expected)[above[-1]]
+        self._become(text, expected, path)
+
+    def _become(self, text: str, expected: dict[str, Any], path: Path) -> None:
+        try:
+            data = load(text, self.source)
+        except ConfigError:
+            data = None
+        if data is None or not same(data, expected):
+            raise HostError(
+                f"{self.source} can't be edited at {key_text(path)} without changing something else",
+                "TOML of a usual shape: tables with headers of their own",
+                "write that setting with a table header, or set the keys by hand",
+            )
+        self.text, self.data = text, data
+
+    def _with(self, path: Path, value: Any) -> str:
+        found = statements(self.text)
+        for statement in found:
+            if not statement.is_header and statement.path == path[: len(statement.path)]:
+                return self._rewritten(statement, path[len(statement.path) :], value)
+        parent = path[:-1]
+        for depth in range(len(parent), -1, -1):
+            above = parent[:depth]
+            headers = [one for one in found if one.is_header and one.table == above] if depth else []
+            if headers and depth == len(parent) and not isinstance(value, Mapping):
+                body = [one for one in found if one.table == above]
+                return self._after(
+                    body[-1], path[-1:], value, indent=body[-1].indent if len(body) > 1 else "  " + headers[0].indent
+                )
+            dotted = [
+                one for one in found if not one.is_header and len(one.table) < depth and one.path[:depth] == above
+            ]
+            if dotted:
+                return self._dotted_after(dotted[-1], path, value)
+            if headers or any(one.is_header and one.table[:depth] == above for one in found if depth):
+                break
+        if not parent and not isinstance(value, Mapping):
+            return self._at_root(found, path[-1], value)
+        if isinstance(value, Mapping):
+            return self._appended(table_text(path, value, self._newline))
+        return self._appended(table_text(parent, {path[-1]: value}, self._newline))
+
+    def _rewritten(self, statement: Statement, rest: Path, value: Any) -> str:
+        """The statement's value replaced, or the inline table in it changed."""
+        if not rest and isinstance(value, list) and isinstance(self.get(statement.path), list):
+            longer = self._extended(statement, self.get(statement.path), value)
+            if longer:
+                return longer
+        if rest:
+            table = copy.deepcopy(lookup(self.data, statement.path))
+            put(table, rest, value, self.source)
+            value = table
+        return self.text[: statement.value_start] + value_text(value) + self.text[statement.value_end :]
+
+    def _extended(self, statement: Statement, before: list[Any], after: list[Any]) -> str:
+        """The list with items added at its end, its comments and lines kept; "" when it isn't that."""
+        if not before or not same(after[: len(before)], before):
+            return ""
+        last = last_in_list(self.text, statement.value_start, statement.value_end)
+        line = self.text.rfind("\n", statement.value_start, last) + 1
+        lead = self._newline + self.text[line : _skip_space(self.text, line)] if line else " "
+        comma = self.text[last - 1] == ","
+        added = ",".join(lead + value_text(item) for item in after[len(before) :])
+        return self.text[:last] + ("" if comma else ",") + added + ("," if comma else "") + self.text[last:]
+
+    def _after(self, statement: Statement, key: Path, value: Any, *, indent: str) -> str:
+        line = f"{indent}{key_text(key)} = {value_text(value)}{self._newline}"
+        head = self.text[: statement.end]
+        return head + ("" if head.endswith("\n") else self._newline) + line + self.text[statement.end :]
+
+    def _dotted_after(self, statement: Statement, path: Path, value: Any) -> str:
+        return self._after(statement, path[len(statement.table) :], value, indent=statement.indent)
+
+    def _at_root(self, found: tuple[Statement, ...], key: str, value: Any) -> str:
+        root = [one for one in found if not one.table]
+        if root:
+            return self._after(root[-1], (key,), value, indent=root[-1].indent)
+        mark = "\ufeff" if self.text.startswith("\ufeff") else ""
+        return f"{mark}{key_text((key,))} = {value_text(value)}{self._newline}{self.text.removeprefix(mark)}"
+
+    def _appended(self, block: str) -> str:
+        head = self.text
+        if head and not head.endswith("\n"):
+            head += self._newline
+        return head + (self._newline if head.strip() else "") + block
+
+    def _without(self, path: Path) -> str:
+        found = statements(self.text)
+        for statement in found:
+            if (
+                not statement.is_header
+                and len(statement.path) < len(path)
+                and statement.path == path[: len(statement.path)]
+            ):
+                table = copy.deepcopy(lookup(self.data, statement.path))
+                rest = path[len(statement.path) :]
+                del lookup(table, rest[:-1], table)[rest[-1]]
+                return self.text[: statement.value_start] + value_text(table) + self.text[statement.value_end :]
+        text = self.text
+        for start, end in reversed(self._spans(found, path)):
+            text = text[:start] + text[end:]
+        return text
+
+    def _spans(self, found: tuple[Statement, ...], path: Path) -> list[tuple[int, int]]:
+        """The lines to take out: the key's own, or those of every section of the table, each to its last key."""
+        spans: list[tuple[int, int]] = []
+        inside = False
+        for statement in found:
+            if statement.is_header:
+                inside = statement.table[: len(path)] == path
+                if inside:
+                    spans.append((self._blank_before(statement.start), statement.end))
+            elif inside:
+                spans[-1] = (spans[-1][0], statement.end)
+            elif statement.path[: len(path)] == path:
+                spans.append((statement.start, statement.end))
+        return spans
+
+    def _blank_before(self, start: int) -> int:
+        """Where the one blank line above begins, if there is one."""
+        above = self.text.rfind("\n", 0, max(start - 1, 0)) + 1
+        return above if start and not self.text[above:start].strip() else start
+
+
+def _skip_space(text: str, at: int) -> int:
+    while text[at] in " \t":
+        at += 1
+    return at
+
+
+def decode(raw: bytes, source: str) -> str:
+    """The bytes as text. Raises ConfigError when they are too many or aren't UTF-8."""
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"{source} has {len(raw)} bytes",
+            f"a config file of at most {MAX_FILE_BYTES} bytes",
+            "see what has filled it",
+        )
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{source} isn't UTF-8 text (byte {error.start})",
+            "a text file",
+            "repair the file, or restore it from a backup",
+        ) from error
+
+
+def load(text: str, source: str) -> dict[str, Any]:
+    """The data of a TOML text. Raises ConfigError, naming the place."""
+    try:
+        return tomllib.loads(text.removeprefix("\ufeff"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{source} isn't valid TOML: {error}",
+            "a config file that its engine can load",
+            "repair the file; it was left as it is",
+        ) from error
+    except RecursionError as error:
+        raise ConfigError(
+            f"{source} nests values too deeply",
+            "a config file that its engine can load",
+            "repair the file; it was left as it is",
+        ) from error
+
+
+def lookup(data: Any, path: Path, default: Any = None) -> Any:
+    """The value at a path of nested tables, or ``default``."""
+    for part in path:
+        if not isinstance(data, Mapping) or part not in data:
+            return default
+        data = data[part]
+    return data
+
+
+def put(data: dict[str, Any], path: Path, value: Any, source: str) -> None:
+    """Set a value in nested tables. Raises ConfigError where something that isn't a table is in the way."""
+    for depth, part in enumerate(path[:-1]):
+        data = data.setdefault(part, {})
+        if not isinstance(data, dict):
+            raise ConfigError(
+                f"{source}: {key_text(path[: depth + 1])} isn't a table",
+                "a table there",
+                "correct that setting by hand",
+            )
+    data[path[-1]] = value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and in type, and NaN equals itself."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))  # noqa: PLR0124 - NaN

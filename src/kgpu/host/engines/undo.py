@@ -1,0 +1,109 @@
+"""Taking kgpu's part out of files again: the original bytes where nobody has edited since, else only kgpu's keys.
+
+What kgpu's part is follows from two versions of the file that are kept: the original, and what kgpu wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kgpu.host.engines.containerd import MARK
+from kgpu.host.engines.json_edit import JsonFile
+from kgpu.host.engines.model import Place
+from kgpu.host.engines.template import without_block
+from kgpu.host.engines.toml_edit import MISSING, TomlFile, decode, same
+from kgpu.host.engines.toml_text import Path
+
+
+class Kind(StrEnum):
+    """How a file's keys are found."""
+
+    TOML = "toml"
+    JSON = "json"
+    TEMPLATE = "template"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A file that kgpu has changed: the bytes before (None: there was no file) and the bytes that kgpu wrote."""
+
+    path: str
+    kind: Kind
+    original: bytes | None
+    written: bytes | None
+
+
+def kind_of(place: Place, path: str) -> Kind:
+    """The kind of one of this engine's files."""
+    if path == place.template:
+        return Kind.TEMPLATE
+    return Kind.JSON if path.endswith(".json") else Kind.TOML
+
+
+def without(record: Record, current: bytes | None) -> bytes | None:
+    """What the file is without kgpu's part. Raises ConfigError for a file that somebody has broken since."""
+    if current == record.written:
+        return record.original
+    if current is None or current == record.original:
+        return current
+    if record.original is None and current.startswith(MARK.encode()):
+        return None  # kgpu's own file, which says that edits of it are lost
+    if record.kind is Kind.TEMPLATE:
+        rest = without_block(decode(current, record.path)).encode()
+        left_over = record.original is None and rest == without_block((record.written or b"").decode()).encode()
+        return None if left_over else rest
+    file = _opened(record, current)
+    original, written = _opened(record, record.original), _opened(record, record.written)
+    _take_out(file, (), original.data, written.data)
+    if record.original is None and not file.data:
+        return None
+    return file.encode()
+
+
+def _opened(record: Record, raw: bytes | None) -> TomlFile | JsonFile:
+    return JsonFile(raw, record.path) if record.kind is Kind.JSON else TomlFile(raw, record.path)
+
+
+def _take_out(file: TomlFile | JsonFile, path: Path, original: Mapping[str, Any], written: Mapping[str, Any]) -> None:
+    """Set back each value that kgpu changed and that is still as kgpu wrote it."""
+    for key in [*written, *(key for key in original if key not in written)]:
+        here = (*path, key)
+        before, ours = original.get(key, MISSING), written.get(key, MISSING)
+        now = file.get(here, MISSING)
+        if now is MISSING or (ours is not MISSING and before is not MISSING and same(before, ours)):
+            continue
+        if (
+            isinstance(ours, Mapping)
+            and isinstance(now, Mapping)
+            and (before is MISSING or isinstance(before, Mapping))
+        ):
+            if before is MISSING and same(now, ours):
+                file.delete(here)
+            else:
+                _take_out(file, here, before if isinstance(before, Mapping) else {}, ours)
+                if before is MISSING and file.get(here) == {}:
+                    file.delete(here)
+        elif isinstance(ours, list) and isinstance(now, list) and (before is MISSING or isinstance(before, list)):
+            _take_out_items(file, here, before if isinstance(before, list) else None, ours, now)
+        elif ours is not MISSING and same(now, ours):
+            if before is MISSING:
+                file.delete(here)
+            else:
+                file.set(here, before)
+
+
+def _take_out_items(
+    file: TomlFile | JsonFile, path: Path, before: list[Any] | None, ours: list[Any], now: list[Any]
+) -> None:
+    if same(now, ours) and before is not None:
+        file.set(path, before)
+        return
+    added = [item for item in ours if item not in (before or [])]
+    rest = [item for item in now if item not in added]
+    if before is None and not rest:
+        file.delete(path)
+    elif rest != now:
+        file.set(path, rest)

@@ -1,0 +1,85 @@
+"""Who holds which devices on this node, by the kubelet's own word (its pod resources API, v1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from kgpu.formats.names import POD_RESOURCES_SOCKET
+from kgpu.kubelet.methods import LIST_POD_RESOURCES
+from kgpu.kubelet.pb import podresources_v1_pb2 as pb
+from kgpu.kubelet.rpc import RpcClient
+
+LIST_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Devices of one resource, or of one claim, that a container has.
+
+    ``resource`` is the resource's name, for a claim its driver's; ``devices`` are the plugin's or driver's ids;
+    ``cdi_devices`` the qualified names of a claim's.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    devices: tuple[str, ...]
+    cdi_devices: tuple[str, ...] = ()
+
+
+class Holdings(Protocol):
+    """Tells who holds what."""
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """Everything held now. Raises KubeletError when nobody can tell."""
+        ...
+
+
+class PodResources:
+    """Asks the kubelet, each time anew: it may have been restarted in between."""
+
+    def __init__(self, socket: Path = Path(POD_RESOURCES_SOCKET), *, seconds: float = LIST_SECONDS) -> None:
+        self._socket = socket
+        self._seconds = seconds
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        async with RpcClient(self._socket) as client:
+            reply = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=self._seconds)
+        found: list[Holding] = []
+        for pod in reply.pod_resources:
+            for container in pod.containers:
+                found += [
+                    Holding(
+                        namespace=pod.namespace, pod=pod.name, container=container.name,
+                        resource=row.resource_name, devices=tuple(row.device_ids),
+                    )
+                    for row in container.devices
+                ]  # fmt: skip
+                found += [
+                    Holding(
+                        namespace=pod.namespace, pod=pod.name, container=container.name,
+                        resource=claimed.driver_name, devices=(claimed.device_name,),
+                        cdi_devices=tuple(device.name for device in claimed.cdi_devices),
+                    )
+                    for claim in container.dynamic_resources
+                    for claimed in claim.claim_resources
+                ]  # fmt: skip
+        return tuple(found)
+
+
+class FakeHoldings:
+    """Says what a test sets; ``problem`` is raised instead when set."""
+
+    def __init__(self, *holdings: Holding) -> None:
+        self.now = holdings
+        self.problem: Exception | None = None
+        self.asked = 0
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        self.asked += 1
+        if self.problem is not None:
+            raise self.problem
+        return self.now

@@ -1,0 +1,179 @@
+"""Making an engine read its config: by a signal to the process behind its socket, by systemd, or not at all.
+
+The signal is SIGHUP, as the replaced toolkit sends it. Docker reads its config then and goes on (its runtimes, that is;
+CDI it turns on only at a start); containerd and CRI-O end, and whoever supervises them (systemd, k3s, k0s) starts them
+again. Containers keep running meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from kgpu.base.errors import ConfigError, HostError
+from kgpu.base.suggest import did_you_mean
+from kgpu.base.threads import beside
+from kgpu.host.engines.model import Engine, Place
+from kgpu.host.engines.paths import HostPaths
+from kgpu.toolkit.engine.model import Restarter
+from kgpu.toolkit.engine.programs import run_program
+
+MODES: Final = ("signal", "systemd", "none")
+USUAL_MODE: Final[Mapping[Engine, str]] = {
+    Engine.CONTAINERD: "signal",
+    Engine.DOCKER: "signal",
+    Engine.CRIO: "systemd",
+}
+CONNECT_SECONDS: Final = 5.0
+END_SECONDS: Final = 30.0
+SYSTEMCTL_SECONDS: Final = 90.0
+
+
+class NoRestart:
+    """Leaves it to somebody else."""
+
+    mode = "none"
+
+    async def restart(self, place: Place) -> None:
+        del place
+
+
+class SignalRestart:
+    """SIGHUP to the process that listens on the engine's socket."""
+
+    mode = "signal"
+
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
+
+    async def restart(self, place: Place) -> None:
+        await beside(self._signal, place)
+
+    def _signal(self, place: Place) -> None:
+        pid = self._listener(place)
+        try:
+            handle = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(handle, signal.SIGHUP)
+                if place.engine is not Engine.DOCKER:
+                    self._wait_for_end(handle, place, pid)
+            finally:
+                os.close(handle)
+        except ProcessLookupError:
+            return  # it has just ended by itself: it will come back with the new config
+        except OSError as error:
+            raise HostError(
+                f"{place.flavour} (process {pid}) can't be sent a signal: {error.strerror}",
+                "the right to signal processes of the host",
+                "run as root in the host's process namespace, or use --restart-mode systemd",
+            ) from error
+
+    def _listener(self, place: Place) -> int:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(CONNECT_SECONDS)
+            try:
+                sock.connect(str(self._paths.local(place.socket)))
+            except OSError as error:
+                raise HostError(
+                    f"{place.flavour} doesn't answer on {place.socket}: {error}",
+                    "a running engine to tell about its new config",
+                    "start it, or correct --socket",
+                ) from error
+            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid = int(struct.unpack("3i", raw)[0])
+            # The peer is whoever began to listen: of Docker's socket that is usually systemd (docker.socket).
+            if place.engine is Engine.DOCKER:
+                pid = _answering(sock) or pid
+        if pid <= 1:
+            raise HostError(
+                f"the process behind {place.socket} can't be seen from here, or only systemd is behind it",
+                "the host's process namespace, and an engine that runs",
+                "run with hostPID, or use --restart-mode systemd",
+            )
+        return pid
+
+    @staticmethod
+    def _wait_for_end(handle: int, place: Place, pid: int) -> None:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        if not poll.poll(END_SECONDS * 1000):
+            raise HostError(
+                f"{place.flavour} (process {pid}) has not ended {END_SECONDS:.0f} s after the signal to do so",
+                "that it ends and is started again",
+                f"restart it by hand: systemctl restart {place.service or place.flavour}",
+            )
+
+
+class SystemdRestart:
+    """``systemctl restart`` of the engine's unit, in the host's root."""
+
+    mode = "systemd"
+
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
+
+    async def restart(self, place: Place) -> None:
+        answer = await run_program(
+            self._paths, ("systemctl", "restart", place.service or place.flavour), seconds=SYSTEMCTL_SECONDS
+        )
+        if answer is None or answer.code:
+            said = answer.text.strip() if answer else "systemctl can't be run here"
+            raise HostError(
+                f"{place.service} can't be restarted: {said}",
+                "systemd on this host, and a unit of that name",
+                "correct --service, or use --restart-mode signal or none",
+            )
+
+
+def _answering(sock: socket.socket) -> int:
+    """The process that answers a request on the connection, by the kernel's word; 0 when none does in time."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        sock.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+        _, said, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("3i")))
+    except OSError:
+        return 0
+    for level, kind, raw in said:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return int(struct.unpack("3i", raw[: struct.calcsize("3i")])[0])
+    return 0
+
+
+def restarter(mode: str, paths: HostPaths, place: Place) -> Restarter:
+    """The restarter of that name, "" for the engine's usual one. Raises ConfigError."""
+    chosen = mode or USUAL_MODE[place.engine]
+    if chosen not in MODES:
+        hint = did_you_mean(chosen, MODES)
+        raise ConfigError(
+            f'there is no restart mode "{chosen}"{"; " if hint else ""}{hint}',
+            f"one of: {', '.join(MODES)}",
+            "choose one",
+        )
+    if chosen == "signal":
+        return SignalRestart(paths)
+    return SystemdRestart(paths) if chosen == "systemd" else NoRestart()
+
+
+async def connects(path: str) -> str:
+    """Why nobody answers on the socket; "" when somebody does."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_unix_connection(path)
+    except TimeoutError:
+        return f"its socket takes no connection within {CONNECT_SECONDS:.0f} s"
+    except OSError as error:
+        return f"its socket doesn't answer: {error.strerror or error}"
+    finally:
+        if writer is not None:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+    return ""

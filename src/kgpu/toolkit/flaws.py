@@ -1,0 +1,30 @@
+"""What can be wrong with a CDI spec on a node: plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+AGAIN: Final = "generate it again: `kgpu cdi generate --output FILE`"
+
+
+class Severity(StrEnum):
+    """How bad a flaw is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flaw:
+    """What is wrong in file ``path``, of the devices in ``where`` ("" for the file itself), and what to do about it."""
+
+    severity: Severity
+    path: str
+    where: str = ""
+    what: str
+    todo: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {f'{self.where}: ' if self.where else ''}{self.what}"

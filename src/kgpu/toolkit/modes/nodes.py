@@ -1,0 +1,66 @@
+"""Modes whose one device, ``all``, is a set of device nodes: a row of data each, and one function for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from kgpu.base.errors import HostError
+from kgpu.formats.cdi import ALL_DEVICE, MOUNT_OPTIONS, CdiDevice, Mount
+from kgpu.host.driver.model import DriverReport, Item
+from kgpu.toolkit.model import Finding, Look
+from kgpu.toolkit.modes.base import Mode, check_only_all, gids, matching, void_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMode:
+    """``nodes`` are patterns of device nodes; ``needs`` is what makes them.
+
+    Beside them, where they are there: ``optional`` nodes with what their absence breaks, ``dev_mounts`` from where
+    /dev is, ``mounts`` from the driver root.
+    """
+
+    name: str
+    help: str
+    nodes: tuple[str, ...]
+    needs: str
+    optional: tuple[tuple[str, str], ...] = ()
+    dev_mounts: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+
+
+def node_mode(row: NodeMode) -> Mode:
+    """The row as a mode of the table; its class is its name."""
+    return Mode(name=row.name, help=row.help, device_class=row.name, find=partial(_find, row))
+
+
+def _find(row: NodeMode, look: Look) -> Finding:
+    check_only_all(look, row.name)
+    root = look.root
+    found = matching(root, row.nodes)
+    if not found:
+        raise HostError(
+            f"mode {row.name} found no device: {' or '.join(row.nodes)} is not under {root.dev.here}",
+            f"the device nodes of {row.needs}",
+            f"load {row.needs} on this node, point --dev-root at the folder that has /dev, or choose another --mode",
+        )
+    items = [Item(kind="node", name=path, found=True, path=path, why=row.help) for path in found]
+    for path, breaks in row.optional:
+        there = root.has_node(path)
+        why = row.help if there else f"{path} is not there"
+        items.append(Item(kind="node", name=path, found=there, path=path if there else "", why=why, breaks=breaks))
+        found += (path,) if there else ()
+    mounts = tuple(
+        Mount(host_path=tree.on_host(path), container_path=path, options=MOUNT_OPTIONS)
+        for tree, paths in ((root.dev, row.dev_mounts), (root.files, row.mounts))
+        for path in paths
+        if tree.resolve(path) is not None
+    )
+    nodes = tuple(root.device_node(path) for path in found)
+    report = DriverReport(root=str(root.dev.here), items=tuple(items))
+    return Finding(
+        devices=(CdiDevice(names=(ALL_DEVICE,), nodes=nodes, mounts=mounts, gids=gids(look, nodes)),),
+        common=void_only(),
+        notes=tuple(report.notes()),
+        driver=report,
+    )

@@ -1,0 +1,227 @@
+"""The CDI spec of this node's GPUs, for as long as the toolkit role runs: it is there and true.
+
+Written at the start and whenever GPUs, MIG devices or the driver change, whole and only when its content differs. A
+driver that can't be read leaves the last spec where it is: what it names may still be in use, and a spec that vanished
+would stop pods that are being started. It is taken away when the policy wants no toolkit, and while a file of another
+program names the same devices: a name in two files of one folder is a name that no runtime resolves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import HostError, UserError
+from kgpu.base.files import write_atomic
+from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
+from kgpu.base.threads import beside
+from kgpu.formats.cdi import dump_spec
+from kgpu.formats.names import CDI_DIR, CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
+from kgpu.host.root import DriverRoot
+from kgpu.hw.follow import follow_events
+from kgpu.hw.port import Inventory, Reader
+from kgpu.toolkit.cdi_support import EngineSupport
+from kgpu.toolkit.config import AUTO, GenerateConfig
+from kgpu.toolkit.model import Generated
+from kgpu.toolkit.run import generate
+from kgpu.toolkit.specs import read_folders
+
+log = logging.getLogger(__name__)
+
+SPEC_NAME: Final = f"{CDI_NVIDIA_KIND.replace('/', '-')}.json"
+MANAGEMENT_NAME: Final = f"{CDI_MANAGEMENT_KIND.replace('/', '-')}.json"
+CALM_SECONDS: Final = 30.0
+"""How often the hardware is looked at when nothing tells of a change."""
+TROUBLE_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 0.25
+
+
+def _ignore_state(ready: bool, reason: str) -> None:
+    del ready, reason
+
+
+def _ignore_path(path: Path) -> None:
+    del path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecContext:
+    """Everything that the keeper gets from outside.
+
+    ``engines`` are those that have to read the spec. ``management``: a second spec, of every node of the driver, for
+    what manages GPUs. ``on_write`` hears of a file whenever it was written, ``remove`` takes one away if it is kgpu's.
+    ``on_state(ready, reason)`` hears whether the spec is there.
+    """
+
+    reader: Reader
+    root: DriverRoot
+    report: DecisionSink
+    cdi_dir: Path = Path(CDI_DIR)
+    clock: Clock = field(default_factory=SystemClock)
+    on_state: Callable[[bool, str], None] = _ignore_state
+    on_write: Callable[[Path], None] = _ignore_path
+    remove: Callable[[Path], None] = _ignore_path
+    engines: Callable[[], Iterable[EngineSupport]] = tuple
+    management: bool = False
+
+
+async def run(ctx: SpecContext) -> None:
+    """Keep the spec true until cancelled."""
+    await _Keeper(ctx).run()
+
+
+def make_spec(
+    inventory: Inventory, root: DriverRoot, *, mode: str = AUTO, engines: Iterable[EngineSupport] = ()
+) -> Generated:
+    """The spec for these GPUs and this driver: names by index, by UUID, and ``all``; what is not whole is left out.
+
+    Raises HostError and ConfigError.
+    """
+    return generate(lambda: inventory, root, GenerateConfig(mode=mode), engines=engines)
+
+
+def foreign(folder: Path, own: Path, kind: str) -> str:
+    """Another file of the folder that has devices of this kind, "" for none."""
+    for found in read_folders([folder]):
+        if found.spec is not None and found.spec.kind == kind and Path(found.path) != own and found.names:
+            return found.path
+    return ""
+
+
+def _listing(folder: Path) -> Hashable:
+    """The folder's files, as far as they tell whether one of them is another now."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(one.name, one.stat(follow_symlinks=False)) for one in entries]
+    except OSError:
+        return ()
+    return tuple(sorted((name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found))
+
+
+class _Keeper:
+    def __init__(self, ctx: SpecContext) -> None:
+        self._ctx = ctx
+        self._path = ctx.cdi_dir / SPEC_NAME
+        self._key: Hashable = None
+        self._problem = ""
+        self._other = ""
+        self._seen: Hashable = None
+        self._notes: tuple[str, ...] = ()
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        async with Inotify() as inotify:
+            followers = [
+                asyncio.create_task(
+                    follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock),
+                    name="toolkit-events",
+                ),
+                asyncio.create_task(self._follow_folder(inotify), name="toolkit-folder"),
+            ]
+            try:
+                await asyncio.sleep(0)  # listening begins before the first look
+                while True:
+                    self._wake.clear()
+                    well = await self._look()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(CALM_SECONDS if well else TROUBLE_SECONDS):
+                            await self._wake.wait()
+                    await self._ctx.clock.sleep(PAUSE_SECONDS)
+            finally:
+                for task in followers:
+                    task.cancel()
+                await asyncio.gather(*followers, return_exceptions=True)
+
+    async def _look(self) -> bool:
+        try:
+            inventory = await self._ctx.reader.inventory()
+            generated = await beside(self._bring_in_line, inventory)
+        except UserError as problem:
+            if problem.one_line() != self._problem:
+                self._problem = problem.one_line()
+                self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
+            self._ctx.on_state(False, self._problem)
+            return False
+        if self._problem:
+            self._ctx.report(
+                Decision(
+                    subject=str(self._path), what="the CDI spec can be written", why="its trouble is over",
+                    reason="CdiWritten",
+                )
+            )  # fmt: skip
+            self._problem = ""
+        if generated is not None:
+            self._tell(generated)
+        if self._other:
+            self._ctx.on_state(True, f"{self._other} of another program names the GPUs, so kgpu writes no second one")
+        else:
+            self._ctx.on_state(True, str(self._path))
+        return True
+
+    def _bring_in_line(self, inventory: Inventory) -> Generated | None:
+        """The spec when it was written, None when there was nothing to do."""
+        ctx = self._ctx
+        seen = _listing(ctx.cdi_dir)
+        if seen != self._seen:
+            self._other = foreign(ctx.cdi_dir, self._path, CDI_NVIDIA_KIND)
+            self._seen = seen
+        if self._other:
+            ctx.remove(self._path)
+        key = (_key(inventory, ctx.root), bool(self._other))
+        if key == self._key and (self._other or self._path.is_file()):
+            return None
+        engines = tuple(ctx.engines())
+        generated = make_spec(inventory, ctx.root, engines=engines)
+        if not self._other:
+            self._write(self._path, generated)
+        if ctx.management:
+            try:
+                self._write(self._path.with_name(MANAGEMENT_NAME), make_spec(inventory, ctx.root, mode="management"))
+            except UserError as error:
+                log.info("CDI: no devices for management: %s", error.one_line())
+        self._key = key
+        return generated
+
+    def _write(self, path: Path, generated: Generated) -> None:
+        text = dump_spec(generated.spec, "json")
+        try:
+            if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
+                write_atomic(path, text)
+        except OSError as error:
+            raise HostError(
+                f"the CDI spec {path} can't be written: {error.strerror}",
+                "a folder that may be written and that the container runtime reads",
+                "correct --cdi-dir (CDI_DIR), or mount the folder",
+            ) from error
+        self._ctx.on_write(path)
+
+    def _tell(self, generated: Generated) -> None:
+        log.info("%s: %d devices", self._path, len(generated.spec.devices))
+        if generated.notes != self._notes:
+            self._notes = generated.notes
+            for note in generated.notes:
+                log.info("CDI: %s", note)
+
+    async def _follow_folder(self, inotify: Inotify) -> None:
+        """Somebody may empty the folder: it is on a file system that does not last."""
+        while True:
+            inotify.watch({nearest_existing(self._ctx.cdi_dir)}, ENTRIES)
+            if await inotify.wait(CALM_SECONDS):
+                self._wake.set()
+
+
+def _key(inventory: Inventory, root: DriverRoot) -> Hashable:
+    """What the spec depends on, so that the driver's files are looked for only when something changed."""
+    devices = tuple(
+        (gpu.uuid, gpu.index, gpu.usable, gpu.mig_enabled, gpu.partitions, tuple(map(root.has_node, gpu.device_nodes)))
+        for gpu in inventory.accelerators
+    )
+    return inventory.driver_version, root, devices

@@ -1,0 +1,243 @@
+"""Holds CDI specs against CDI's rules and against the node they are on. Pure: specs and facts in, flaws out.
+
+An error is what makes a container fail, get the wrong device, or endanger the host; a warning is what will surprise
+later. Each thing is looked at once, however many devices share it; the flaw says which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from kgpu.formats.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec, qualified_name
+from kgpu.formats.names import CDI_BOOT_ANNOTATION, CDI_DRIVER_ANNOTATION
+from kgpu.host.dev_nodes import Numbers
+from kgpu.hw.port import Inventory
+from kgpu.toolkit.flaws import AGAIN, Flaw, Severity
+from kgpu.toolkit.specs import FoundSpec, NodeFacts
+from kgpu.toolkit.validate_layout import layout_flaws
+
+# Linux gives these character majors out at boot, so they may change (Documentation/admin-guide/devices.txt).
+DYNAMIC_MAJORS: Final = (range(234, 255), range(384, 512))
+_DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
+_SHARED: Final = frozenset({"shared", "rshared"})
+_COMMON: Final = "every device"
+
+T = TypeVar("T", DeviceNode, Mount, Hook)
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The result: files looked at, names that a runtime can resolve, flaws, and what could not be checked."""
+
+    files: tuple[str, ...]
+    names: tuple[str, ...]
+    flaws: tuple[Flaw, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """True when something was checked and nothing is an error."""
+        return bool(self.files) and all(flaw.severity is not Severity.ERROR for flaw in self.flaws)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What the rules for one thing see beside it."""
+
+    node: NodeFacts
+    lasting: bool  # the folder survives a reboot
+    version: str
+    majors: frozenset[int]
+
+
+_Said = tuple[Severity, str, str]
+
+
+def validate_specs(
+    found: Sequence[FoundSpec],
+    node: NodeFacts | None,
+    *,
+    static_dirs: Iterable[str] = (),
+    inventory: Inventory | None = None,
+) -> Validation:
+    """Every flaw of these files. Without ``node`` only the files themselves and their names are looked at.
+
+    ``static_dirs`` are the folders that survive a reboot. ``inventory``: the GPUs and MIG slices that there are now;
+    without it those of the specs are not compared.
+    """
+    flaws: list[Flaw] = []
+    lasting = tuple(f"{folder.rstrip('/')}/" for folder in static_dirs)
+    given = frozenset(name for spec in found for name in spec.names)
+    for spec in found:
+        flaws += _file_flaws(spec, given)
+    notes: list[str] = []
+    if node is None:
+        notes.append("the node was not looked at")
+    else:
+        version, majors = node.driver_version(), frozenset(node.majors().values())
+        notes += [] if version else ["the running driver's version is not known: versions were not compared"]
+        for spec in found:
+            if spec.spec is not None:
+                place = _Place(node, spec.path.startswith(lasting), version, majors)
+                flaws += [
+                    Flaw(severity=how, path=spec.path, what=what, todo=todo)
+                    for how, what, todo in _made_for(spec.spec, place)
+                ]
+                flaws += [
+                    Flaw(severity=how, path=spec.path, where=where, what=what, todo=todo)
+                    for where, (how, what, todo) in _node_flaws(spec.spec, place)
+                ]
+    if inventory is not None:
+        flaws += layout_flaws(found, inventory)
+    flaws += _name_flaws(found)
+    unresolvable = {flaw.where for flaw in flaws if flaw.severity is Severity.ERROR and flaw.what.startswith(_TWICE)}
+    names = dict.fromkeys(name for spec in found for name in spec.names if name not in unresolvable)
+    flaws.sort(key=lambda flaw: flaw.severity is not Severity.ERROR)
+    return Validation(tuple(spec.path for spec in found), tuple(names), tuple(dict.fromkeys(flaws)), tuple(notes))
+
+
+_TWICE: Final = "this name is in"
+
+
+def _file_flaws(found: FoundSpec, given: frozenset[str]) -> Iterator[Flaw]:
+    """``given``: the devices that runtimes find in any file."""
+    if found.problem is not None:
+        what = found.problem.what.removeprefix(f"{found.path}: ")
+        yield Flaw(severity=Severity.ERROR, path=found.path, what=what, todo=found.problem.todo)
+    if found.ignored:
+        lost = found.spec is not None and any(
+            qualified_name(found.spec.kind, device.name) not in given for device in found.spec.devices
+        )
+        yield Flaw(
+            severity=Severity.ERROR if lost else Severity.WARNING,
+            path=found.path,
+            what="runtimes don't read it: they read *.yaml and *.json"
+            + (", so its devices can't be given" if lost else ""),
+            todo="rename or remove it",
+        )
+    if found.open_to_all:
+        yield Flaw(
+            severity=Severity.ERROR,
+            path=found.path,
+            what="every user of the node may change it, and with it mount anything into containers",
+            todo="take the right to write from others (chmod o-w) for the file and its folder",
+        )
+
+
+def _name_flaws(found: Sequence[FoundSpec]) -> Iterator[Flaw]:
+    holders: dict[str, list[FoundSpec]] = defaultdict(list)
+    for spec in found:
+        for name in spec.names:
+            holders[name].append(spec)
+    for name, specs in holders.items():
+        top = max(spec.priority for spec in specs)
+        winners = [spec for spec in specs if spec.priority == top]
+        if len(winners) > 1:
+            files = ", ".join(spec.path for spec in winners)
+            yield Flaw(
+                severity=Severity.ERROR,
+                path=winners[-1].path,
+                where=name,
+                what=f"{_TWICE} {files}: no runtime resolves it",
+                todo="remove all files but one",
+            )
+    shadowed: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, specs in holders.items():
+        winner = max(specs, key=lambda spec: spec.priority)
+        for spec in specs:
+            if spec.priority < winner.priority:
+                shadowed[spec.path, winner.path].append(name)
+    for (path, winner_path), names in shadowed.items():
+        yield Flaw(
+            severity=Severity.WARNING,
+            path=path,
+            where=_some(names),
+            what=f"not used: {winner_path} has the same names and more priority",
+            todo="remove the copy, or it comes back with an old state when the other file goes",
+        )
+
+
+def _made_for(spec: Spec, place: _Place) -> Iterator[_Said]:
+    """By what ``kgpu cdi generate --annotate`` has recorded."""
+    version = spec.annotations.get(CDI_DRIVER_ANNOTATION, "")
+    if version and place.version and version != place.version:
+        yield Severity.ERROR, f"it was made for driver {version}, but {place.version} runs", AGAIN
+    boot, now = spec.annotations.get(CDI_BOOT_ANNOTATION, ""), place.node.boot_id()
+    if boot and now and boot != now:
+        yield Severity.WARNING, "it was made before this boot: device numbers and MIG slices may be others now", AGAIN
+
+
+def _node_flaws(spec: Spec, place: _Place) -> Iterator[tuple[str, _Said]]:
+    tables: tuple[tuple[Callable[[ContainerEdits], Iterable[object]], Callable[..., Iterator[_Said]]], ...] = (
+        (lambda edits: edits.device_nodes, _device),
+        (lambda edits: edits.mounts, _mount),
+        (lambda edits: edits.hooks, _hook),
+    )
+    for things, rule in tables:
+        owners: dict[object, list[str]] = defaultdict(list)
+        for thing in things(spec.container_edits):
+            owners[thing].append(_COMMON)
+        for device in spec.devices:
+            for thing in dict.fromkeys(things(device.container_edits)):
+                owners[thing].append(device.name)
+        for thing, names in owners.items():
+            where = _COMMON if _COMMON in names else f"device {_some(names)}"
+            yield from ((where, said) for said in rule(thing, place))
+
+
+def _device(node: DeviceNode, place: _Place) -> Iterator[_Said]:
+    host = node.host_path or node.path
+    kind = place.node.kind(host)
+    if kind not in {"char", "block", "pipe"}:
+        state = f"is a {kind} and no device node" if kind else "is not there"
+        yield Severity.ERROR, f"{host} {state}", f"load the driver, or {AGAIN}"
+        return
+    real = place.node.numbers(host)
+    recorded = Numbers(node.major, node.minor)
+    said = recorded != Numbers(0, 0)
+    if said and real is not None and recorded != real:
+        yield Severity.ERROR, f"it says {recorded} for {host}, which is {real}", AGAIN
+    elif real is not None and kind == "char" and place.majors and real.major not in place.majors:
+        yield Severity.ERROR, f"{host} is stale: no driver has its major {real.major}", "make the node again, or reboot"
+    if said and place.lasting and any(recorded.major in numbers for numbers in DYNAMIC_MAJORS):
+        yield (
+            Severity.WARNING,
+            f"it records the major {recorded.major} of {host}, which may be another after a reboot",
+            "write specs to /var/run/cdi, which is made anew",
+        )
+
+
+def _mount(mount: Mount, place: _Place) -> Iterator[_Said]:
+    if not place.node.kind(mount.host_path):
+        yield Severity.ERROR, f"{mount.host_path} is not there", AGAIN
+    match = _DRIVER_LIBRARY.fullmatch(mount.host_path.rpartition("/")[2])
+    if match and place.version and match[1] != place.version:
+        yield Severity.ERROR, f"it is for driver {match[1]}, but {place.version} runs ({mount.host_path})", AGAIN
+    if _SHARED & set(mount.options):
+        yield (
+            Severity.WARNING,
+            f"the mount at {mount.container_path} is shared: what a container mounts below it shows on the host",
+            "use rprivate",
+        )
+
+
+def _hook(hook: Hook, place: _Place) -> Iterator[_Said]:
+    # startContainer's program is looked up in the container.
+    if hook.hook_name != "startContainer" and not place.node.executable(hook.path):
+        yield Severity.ERROR, f"the hook {hook.path} is no program on this node", f"install it, or {AGAIN}"
+    if not hook.env:
+        yield (
+            Severity.ERROR,
+            f"the hook {hook.path} has no env and gets the container's: an image's LD_PRELOAD would run as root",
+            "give the hook an env, such as NVIDIA_CTK_DEBUG=false",
+        )
+    if "chmod" in hook.args[1:3]:
+        yield Severity.WARNING, "the hook chmod follows links of the image as root", "generate the spec without it"
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")

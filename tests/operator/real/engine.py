@@ -1,0 +1,105 @@
+"""The container engine of the lab's node, as somebody on the node sees it: its files, what it says, what the role says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from kgpu.formats import names
+from tests.operator.real.conftest import Site
+
+FOLDER = "/etc/containerd"
+CONFIG = f"{FOLDER}/config.toml"
+HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+IMAGE = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
+ASK = """
+import asyncio, json
+from pathlib import Path
+from kgpu.kubelet.cri import CriClient
+found = asyncio.run(CriClient(Path("/run/containerd/containerd.sock")).status())
+print(json.dumps({"handlers": found.handlers, "cdi": found.cdi, "ready": found.ready}))
+"""
+
+
+@dataclass
+class Engine:
+    """``original``: its files before kgpu came."""
+
+    site: Site
+    original: dict[str, str]
+
+    @classmethod
+    def of(cls, site: Site) -> Engine:
+        """The engine now, without kgpu."""
+        found = cls(site, {})
+        found.original = found.files()
+        assert not HANDLERS & found.handlers()
+        return found
+
+    def files(self) -> dict[str, str]:
+        """Every file of its configuration: path to content, in hexadecimal digits."""
+        lines = self.site.shell(f"find {FOLDER} -type f -exec sh -c 'echo $1 $(xxd -p $1 | tr -d \"\\n\")' _ {{}} \\;")
+        return {path: content for path, _, content in (line.partition(" ") for line in lines.splitlines())}
+
+    def text(self) -> str:
+        """Its main file."""
+        return bytes.fromhex(self.files()[CONFIG]).decode()
+
+    def write(self, text: str) -> None:
+        """Replace its main file, as a package manager does."""
+        self.site.shell(f"cat > {CONFIG}.new <<'END'\n{text}END\nmv {CONFIG}.new {CONFIG}")
+
+    def status(self) -> dict[str, Any]:
+        """What it says of itself; nothing while it does not answer."""
+        found: dict[str, Any] = json.loads(self.site.shell(f"{sys.executable} -c '{ASK}' 2>/dev/null || echo '{{}}'"))
+        return found
+
+    def handlers(self) -> set[str]:
+        """The handlers that it offers."""
+        return set(self.status().get("handlers") or ())
+
+    def pid(self) -> int:
+        """Its process on the node, 0 while there is none."""
+        return next(one["pid"] for one in self.site.lab.processes() if one["name"] == "containerd")
+
+    def role(self) -> dict[str, Any]:
+        """What the agent reports of the toolkit, in either layout."""
+        return self.role_in(names.ROLES_ANNOTATION) or self.role_in(f"{names.ROLES_ANNOTATION_PREFIX}toolkit")
+
+    def role_in(self, key: str) -> dict[str, Any]:
+        """What that annotation of the Node says of it."""
+        annotations = self.site.lab.node()["metadata"]["annotations"]
+        found: dict[str, Any] = json.loads(annotations.get(key, "{}")).get("roles", {}).get("toolkit", {})
+        return found
+
+    def settled(self, what: str) -> None:
+        """Wait until it offers the handlers and the role runs."""
+        self.site.until(lambda: self.handlers() >= HANDLERS, f"containerd to have the handlers {what}", 120)
+        self.site.until(lambda: self.role().get("state") == "running", f"the toolkit to run {what}", 120)
+
+    def as_before(self, what: str) -> None:
+        """Wait until it answers, with its own files and without the handlers."""
+        self.site.until(lambda: self.files() == self.original, f"the original config {what}", 60)
+        self.site.until(lambda: self.status().get("ready") and not HANDLERS & self.handlers(), f"containerd {what}")
+
+
+def pod(name: str, *, namespace: str = "default", gpus: int = 0, runtime_class: str = "", annotation: str = "") -> str:
+    """A pod that adds two vectors on its GPUs."""
+    container: dict[str, Any] = {"name": "cuda", "image": IMAGE}
+    if gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    if annotation:
+        metadata["annotations"] = {names.NRI_CDI_ANNOTATION: annotation}
+    spec: dict[str, Any] = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    if runtime_class:
+        spec["runtimeClassName"] = runtime_class
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def patch_policy(site: Site, path: str, value: Any) -> None:
+    """Set one field of the ClusterPolicy."""
+    patch = [{"op": "add", "path": path, "value": value}]
+    site.lab.kubectl("patch", "clusterpolicy", "cluster-policy", "--type=json", "-p", json.dumps(patch))
