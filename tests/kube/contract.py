@@ -167,6 +167,17 @@ class Contract:
         left = await api.apply(CONFIG_MAPS, place.config_map("a", {}), manager="one")
         assert left["data"] == {"x": "2"}, "who lost a field to force does not remove it"
 
+    async def test_a_brief_answer_to_apply_says_which_object_in_which_version(self, api: KubeApi, place: Place) -> None:
+        brief = dataclasses.replace(CONFIG_MAPS, metadata_only=True)
+        config_map = place.config_map("a", {"x": "1"})
+        made = await api.apply(brief, config_map, manager="one")
+        found = await api.get(CONFIG_MAPS, name_of(config_map), namespace=place.namespace)
+        assert found is not None
+        assert (name_of(made), version_of(made)) == (name_of(config_map), version_of(found))
+        with pytest.raises(KubeRefusedError, match="conflict") as caught:
+            await api.apply(brief, place.config_map("a", {"x": "2"}), manager="two", force=False)
+        assert caught.value.conflict
+
     async def test_who_changes_a_field_takes_it_from_its_manager(self, api: KubeApi, place: Place) -> None:
         await api.apply(CONFIG_MAPS, place.config_map("a", {"x": "1", "y": "1"}), manager="one")
         name = f"{place.prefix}-a"

@@ -125,7 +125,7 @@ class Accelerator:
     partitions: tuple[Partition, ...] = ()
     fabric_cluster: str = ""  # cluster uuid of the NVLink fabric, "" when not attached or not completed
     fabric_clique: int = 0
-    recovery_action: str = "none"  # none | reset | reboot | drain | drain-reset | unknown
+    recovery_action: str = "none"  # none | reset | reboot | drain | drain-reset | imex | unknown
     brand: str = ""  # as images' requirements have it, e.g. tesla, geforce, nvidiartx; "" when the driver was not asked
     coherent: bool = False  # reaches system memory through the CPU's page tables (NVML: addressing mode ATS)
     device_nodes: tuple[str, ...] = ()

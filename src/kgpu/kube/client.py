@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from kgpu.base.errors import KubeError
-from kgpu.kube import guard
+from kgpu.kube import brief, guard
 from kgpu.kube.port import (
     EVERYTHING,
     Change,
@@ -44,6 +44,7 @@ DEADLINE: Final = 10.0  # seconds for one request
 WATCH_SECONDS: Final = 290  # after which the server is asked to end a watch, so that a dead connection is noticed
 PAGE: Final = 500  # objects per page of a list
 _APPLY: Final = "application/apply-patch+yaml"
+_BRIEF: Final = f"{brief.CONTENT_TYPE},application/json"
 _METADATA: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
 _AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -130,7 +131,9 @@ class Client:
         metadata = obj.get("metadata") or {}
         path = _path(resource, str(metadata.get("namespace") or ""), str(metadata["name"]), subresource)
         body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
-        return await self._call("PATCH", path, {"fieldManager": manager, "force": str(force).lower()}, body, _APPLY)
+        query = {"fieldManager": manager, "force": str(force).lower()}
+        accept = _BRIEF if resource.metadata_only else "application/json"
+        return await self._call("PATCH", path, query, body, _APPLY, accept=accept)
 
     async def patch(
         self, resource: Resource, name: str, change: Object, *, namespace: str = "", subresource: str = "",
@@ -207,8 +210,9 @@ class Client:
         if answer.status_code >= 400:
             raise _refusal(method, path, answer)
         try:
-            found = msgspec.json.decode(answer.content)
-        except (msgspec.DecodeError, RecursionError) as error:
+            short = answer.content.startswith(brief.MAGIC)
+            found = brief.read(answer.content) if short else msgspec.json.decode(answer.content)
+        except (ValueError, RecursionError) as error:  # a DecodeError is a ValueError
             raise _nonsense(method, path, answer.text) from error
         if not isinstance(found, dict):
             raise _nonsense(method, path, answer.text)
@@ -336,7 +340,8 @@ def _watch_event(path: str, line: str) -> WatchEvent:
 
 def _refusal(method: str, path: str, answer: Answer | httpx2.Response) -> KubeRefusedError:
     try:
-        status = answer.json()
+        short = answer.content.startswith(brief.MAGIC)
+        status = brief.read_status(answer.content) if short else answer.json()
     except ValueError:
         status = {}
     return _status_error(method, path, answer.status_code, status if isinstance(status, dict) else {})

@@ -27,6 +27,7 @@ from kgpu.kube.port import (
     Resource,
     Selector,
     WatchEvent,
+    is_newer,
     name_of,
     namespace_of,
     version_of,
@@ -105,7 +106,7 @@ class Informer:
         Only what is newer than what is known counts; resourceVersions are compared as the numbers that they are.
         """
         key, known = _key(obj), self._objects.get(_key(obj))
-        if not self.synced.is_set() or not _newer(version_of(obj), version_of(known) if known else self._version):
+        if not self.synced.is_set() or not is_newer(version_of(obj), version_of(known) if known else self._version):
             return
         obj = self._objects[key] = self._project(obj)
         if known is None or not _same(known, obj):
@@ -168,7 +169,7 @@ class Informer:
             if self._on_change is not None:
                 self._on_change(Change.DELETED, self._project(event.object))
             return known is not None
-        if known is not None and not _newer(version_of(event.object), version_of(known)):
+        if known is not None and not is_newer(version_of(event.object), version_of(known)):
             return False  # it was learned, or something newer was
         obj = self._objects[key] = self._project(event.object)
         if self._on_change is not None:
@@ -197,12 +198,6 @@ class Informer:
 
 def _key(obj: Object) -> Key:
     return namespace_of(obj), name_of(obj)
-
-
-def _newer(version: str, than: str) -> bool:
-    if version.isdecimal() and than.isdecimal():
-        return int(version) > int(than)
-    return version != than
 
 
 def _same(one: Object, other: Object) -> bool:

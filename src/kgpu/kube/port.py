@@ -28,8 +28,8 @@ Project: TypeAlias = Callable[[Object], Object]
 class Resource:
     """A kind of object and where the API server has it; ``group`` is "" for the core group.
 
-    ``metadata_only``: lists and watches are asked for the objects' metadata alone, which the server honours where it
-    can; it is the same kind all the same.
+    ``metadata_only``: lists and watches are asked for the objects' metadata alone, and ``apply`` for the object's name
+    and version alone, which the server honours where it can; it is the same kind all the same.
     """
 
     group: str
@@ -225,3 +225,10 @@ def namespace_of(obj: Object) -> str:
 def version_of(obj: Object) -> str:
     """``metadata.resourceVersion``, "" when there is none."""
     return str((obj.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Whether a resourceVersion is later than another of the same kind: they are numbers, or at least differ."""
+    if version.isdecimal() and than.isdecimal():
+        return int(version) > int(than)
+    return version != than

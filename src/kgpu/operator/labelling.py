@@ -8,6 +8,7 @@ that is what the plan knew, it is overridden, and otherwise the plan was made on
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
 from kgpu.fit.plain import mapping, strings, text
 from kgpu.formats import names
-from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object, version_of
+from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object, is_newer, version_of
 from kgpu.operator.lead import LostLeadError
 from kgpu.operator.model import NodeLabels
 from kgpu.operator.watching import Watching
@@ -26,6 +27,8 @@ from kgpu.operator.watching import Watching
 log = logging.getLogger(__name__)
 
 CONCURRENCY: Final = 16
+# The labels come by the watch: their version is all that is needed of the answer.
+_BRIEFLY: Final = dataclasses.replace(NODES, metadata_only=True)
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.5, healthy_after=60.0)
 
 
@@ -75,10 +78,10 @@ class Labeller:
                 task.cancel()
 
     def _is_written(self, one: NodeLabels) -> bool:
-        """True when this was written and the Node has not changed since: asking again would change nothing."""
-        done = self._written.get(one.name)
+        """True when this was written and the Node is not known to have changed since: asking again would be in vain."""
+        wrote, version = self._written.get(one.name, (None, ""))
         live = self._watching.objects("nodes").get(("", one.name))
-        return done is not None and live is not None and done == (one, version_of(live))
+        return wrote == one and live is not None and not is_newer(version_of(live), version)
 
     def _enqueue(self, name: str) -> None:
         if name not in self._queued and name not in self._active:
@@ -131,7 +134,7 @@ class Labeller:
         if one.clear:
             self._count("Node")
             gone = {"metadata": {"uid": metadata["uid"], "labels": dict.fromkeys(one.clear)}}
-            await self._learn(await self._api.patch(NODES, one.name, gone))
+            await self._watching.learn(NODES, await self._api.patch(NODES, one.name, gone))
         if one.labels:
             metadata["labels"] = dict(one.labels)
         if one.annotations:
@@ -139,7 +142,7 @@ class Labeller:
         obj: Object = {"metadata": metadata}
         self._count("Node")
         try:
-            made = await self._api.apply(NODES, obj, manager=names.OPERATOR_FIELD_MANAGER, force=False)
+            made = await self._api.apply(_BRIEFLY, obj, manager=names.OPERATOR_FIELD_MANAGER, force=False)
         except KubeRefusedError as refused:
             if not refused.conflict:
                 raise
@@ -150,9 +153,8 @@ class Labeller:
                 await self._watching.learn(NODES, fresh)
                 return
             self._count("Node")
-            made = await self._api.apply(NODES, obj, manager=names.OPERATOR_FIELD_MANAGER)
+            made = await self._api.apply(_BRIEFLY, obj, manager=names.OPERATOR_FIELD_MANAGER)
         self._written[one.name] = (one, version_of(made))
-        await self._learn(made)
 
     def _is_known(self, one: NodeLabels, fresh: Object, uid: str) -> bool:
         """True when the Node's labels are what the plan was made from, as far as they are concerned here."""
@@ -161,6 +163,3 @@ class Labeller:
             return False
         now = strings(mapping(fresh.get("metadata")).get("labels"))
         return all(now.get(key) == live["node"].labels.get(key) for key in (*one.labels, *one.clear))
-
-    async def _learn(self, made: Object) -> None:
-        await self._watching.learn(NODES, made)

@@ -99,7 +99,17 @@ def test_missing_capability_node_is_a_finding_not_a_silent_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "action"), [(0, "none"), (1, "reset"), (2, "reboot"), (3, "drain"), (4, "drain-reset"), (5, "unknown")]
+    ("code", "action"),
+    [
+        (0, "none"),
+        (1, "reset"),
+        (2, "reboot"),
+        (3, "drain"),
+        (4, "drain-reset"),
+        (5, "imex"),
+        (6, "reset"),
+        (8, "unknown"),
+    ],
 )
 def test_recovery_action_makes_the_gpu_unusable_unless_none(code: int, action: str) -> None:
     accelerator = judge.accelerator(gpu(pulse={"recovery": code}))
