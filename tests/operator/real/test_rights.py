@@ -55,9 +55,12 @@ EXCUSED: Final = {
 
 
 def asked(site: Site) -> tuple[dict[str, set[Right]], list[str]]:
-    """What each of the chart's accounts has asked for, and what was refused."""
+    """What each of the chart's accounts has asked for, and what was refused and never granted.
+
+    A request that was granted at another time had come a moment before its right was known, or after its operand went.
+    """
     used: dict[str, set[Right]] = defaultdict(set)
-    refused = []
+    refused, granted_once = [], set()
     for line in site.lab.paths.audit_log.read_text().splitlines():
         entry = json.loads(line)
         place = f"system:serviceaccount:{NAMESPACE}:"
@@ -69,9 +72,12 @@ def asked(site: Site) -> tuple[dict[str, set[Right]], list[str]]:
         used[account].add((ref.get("apiGroup", ""), resource, entry["verb"]))
         if entry["verb"] == "patch" and code == 201:  # an apply that made the object needs both
             used[account].add((ref.get("apiGroup", ""), resource, "create"))
+        request = f"{account}: {entry['verb']} {entry['requestURI']}"
         if code == 403:
-            refused.append(f"{account}: {entry['verb']} {entry['requestURI']}")
-    return used, refused
+            refused.append(request)
+        elif code < 300:
+            granted_once.add(request)
+    return used, [request for request in refused if request not in granted_once]
 
 
 def granted(site: Site, account: str) -> set[Right]:
