@@ -118,9 +118,10 @@ class Churn:
         """Wait for the nodes, churn, drain, check."""
         await self._nodes_ready()
         over = time.monotonic() + self.plan.seconds
-        tasks = [asyncio.create_task(work) for work in (self._kills(), self._checks(), self._pods())]
+        tasks = [asyncio.create_task(work) for work in (self._kills(), self._checks(), self._pods(over))]
         try:
-            await asyncio.wait(tasks, timeout=max(0.0, over - time.monotonic()), return_when=asyncio.FIRST_EXCEPTION)
+            # Only the pods' task ends by itself: between two requests, so that what was asked for is counted as it was.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
@@ -182,9 +183,9 @@ class Churn:
 
     # --- what happens ---
 
-    async def _pods(self) -> None:
-        """Keep as many pods as the plan says; each lives for a random time."""
-        while True:
+    async def _pods(self, over: float) -> None:
+        """Until the time is ``over``, keep as many pods as the plan says; each lives for a random time."""
+        while time.monotonic() < over:
             now = time.monotonic()
             for name in [name for name, end in self._ends.items() if end <= now]:
                 await self._delete(name)
@@ -197,7 +198,7 @@ class Churn:
         self._number += 1
         name = f"p{self._number}"
         gpus, image = self._pick(GPUS), self._pick(IMAGES)
-        # Known before it is made: when the time is over in between, it is drained like the others.
+        # Known before it is made: when a neighbouring task fails in between, it is drained like the others.
         self._ends[name] = time.monotonic() + self._random.expovariate(1 / self.plan.life)
         await self._api.create(PODS, pod(name, image=image, gpus=gpus))
         self.result.created += 1
@@ -211,8 +212,8 @@ class Churn:
                 self.result.refused[f"{reason}: {str(found['status'].get('message'))[:160]}"] += 1
         with contextlib.suppress(KubeRefusedError):
             await self._api.delete(PODS, name, namespace=NAMESPACE)
+            self.result.deleted += 1
         self._ends.pop(name, None)
-        self.result.deleted += 1
 
     def _pick(self, rows: Iterable[tuple[Any, int]]) -> Any:
         values, weights = zip(*rows, strict=True)
