@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kgpu.base.errors import HostError
-from kgpu.base.files import write_atomic
 from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import Settings
 from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
@@ -22,7 +20,7 @@ from kgpu.formats.names import CDI_PLUGIN_VENDOR
 from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
 from kgpu.toolkit.config import GenerateConfig
-from kgpu.toolkit.run import generate
+from kgpu.toolkit.run import generate, keep_spec
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +75,7 @@ class PluginSpecs:
             for spec in (self._gpus(inventory, settings, root), *_extras(settings, root))
         }
         for path, text in texts.items():
-            _write(path, text)
+            keep_spec(path, text)
             self._on_write(path)
         self._written = (key, texts)
 
@@ -121,16 +119,3 @@ def _key(inventory: Inventory, settings: Settings, root: DriverRoot) -> Hashable
     )
     extras = tuple(tuple(extra.nodes(settings, root).items()) for extra in EXTRAS if extra.wanted(settings))
     return inventory.driver_version, settings.id_strategy, settings.mig_strategy, root, devices, extras
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-            return
-        write_atomic(path, text)
-    except OSError as error:
-        raise HostError(
-            f"the CDI spec {path} can't be written: {error.strerror}",
-            "a folder that may be written and that the container runtime reads",
-            "correct --cdi-dir (CDI_DIR), or mount the folder",
-        ) from error

@@ -161,3 +161,10 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
 def print_error(error: UserError, program: str = "kgpu") -> None:
     """Write the three parts to standard error."""
     click.echo(f"{program}: {error}", file=sys.stderr)
+
+
+def spec_dir_option(text: str) -> Callable[[F], F]:
+    """``--spec-dir DIR``, several times; the parameter is ``folders``. ``text`` is its help."""
+    return click.option(
+        "--spec-dir", "folders", multiple=True, metavar="DIR", envvar="NVIDIA_CTK_CDI_SPEC_DIRS", help=text
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import ConfigError, HostError, HwError
-from kgpu.cli._common import ExampleCommand, ExampleGroup, output_option, print_json
+from kgpu.cli._common import ExampleCommand, ExampleGroup, output_option, print_json, spec_dir_option
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR
 
 if TYPE_CHECKING:
@@ -46,14 +46,7 @@ def _folders(given: tuple[str, ...], host_root: str = "/") -> tuple[str, ...]:
 
 
 @click.command("list", cls=ExampleCommand, examples=LIST_EXAMPLES)
-@click.option(
-    "--spec-dir",
-    "folders",
-    multiple=True,
-    metavar="DIR",
-    envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
-    help=f"A folder of specs; later ones win. Default: {CDI_STATIC_DIR} and {CDI_DIR}.",
-)
+@spec_dir_option(f"A folder of specs; later ones win. Default: {CDI_STATIC_DIR} and {CDI_DIR}.")
 @output_option()
 def list_(folders: tuple[str, ...], output: str) -> None:
     """Print the qualified name of every device that a runtime can resolve, one per line."""
@@ -123,14 +116,7 @@ def _spec(source: str) -> Spec:
 
 @click.command("validate", cls=ExampleCommand, examples=VALIDATE_EXAMPLES)
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option(
-    "--spec-dir",
-    "folders",
-    multiple=True,
-    metavar="DIR",
-    envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
-    help=f"A folder of specs; later ones win. Default: {CDI_STATIC_DIR} and {CDI_DIR}, unless files are named.",
-)
+@spec_dir_option(f"A folder of specs; later ones win. Default: {CDI_STATIC_DIR} and {CDI_DIR}, unless files are named.")
 @click.option("--spec-only", is_flag=True, help="Don't look whether the node has what the specs name.")
 @click.option("--host-root", default="/", show_default=True, metavar="DIR", help="The host's / as seen here.")
 @click.option(

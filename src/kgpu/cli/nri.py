@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, log_options, root_option, run_async
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, log_options, root_option, run_async, spec_dir_option
 from kgpu.formats import names
 
 if TYPE_CHECKING:
@@ -75,14 +75,7 @@ SPELLINGS: Final = {
     envvar=names.ENV_NRI_INDEX,
     help="The place among NRI plugins; lower ones are asked first.",
 )
-@click.option(
-    "--spec-dir",
-    "folders",
-    multiple=True,
-    metavar="DIR",
-    envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
-    help="A folder of CDI specs that the runtime reads; later ones win. Default: /etc/cdi and /var/run/cdi.",
-)
+@spec_dir_option("A folder of CDI specs that the runtime reads; later ones win. Default: /etc/cdi and /var/run/cdi.")
 @click.option(
     "--pod-resources-socket",
     "pod_resources",

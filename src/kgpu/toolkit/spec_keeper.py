@@ -19,8 +19,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HostError, UserError
-from kgpu.base.files import write_atomic
+from kgpu.base.errors import UserError
 from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
 from kgpu.base.threads import beside
 from kgpu.formats.cdi import dump_spec
@@ -31,7 +30,7 @@ from kgpu.hw.port import Inventory, Reader
 from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import AUTO, GenerateConfig
 from kgpu.toolkit.model import Generated
-from kgpu.toolkit.run import generate
+from kgpu.toolkit.run import generate, keep_spec
 from kgpu.toolkit.specs import read_folders
 
 log = logging.getLogger(__name__)
@@ -191,20 +190,11 @@ class _Keeper:
         return generated
 
     def _write(self, path: Path, generated: Generated) -> None:
-        text = dump_spec(generated.spec, "json")
-        try:
-            if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
-                write_atomic(path, text)
-        except OSError as error:
-            raise HostError(
-                f"the CDI spec {path} can't be written: {error.strerror}",
-                "a folder that may be written and that the container runtime reads",
-                "correct --cdi-dir (CDI_DIR), or mount the folder",
-            ) from error
+        keep_spec(path, dump_spec(generated.spec, "json"))
         self._ctx.on_write(path)
 
     def _tell(self, generated: Generated) -> None:
-        log.info("%s: %d devices", self._path, len(generated.spec.devices))
+        log.info("%s: devices: %d", self._path, len(generated.spec.devices))
         if generated.notes != self._notes:
             self._notes = generated.notes
             for note in generated.notes:

@@ -10,8 +10,9 @@ import pytest
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines import rules
 from kgpu.host.engines.containerd import MARK, effective, layout_of
+from kgpu.host.engines.edited import lookup
 from kgpu.host.engines.model import Engine, Handler, Place, Wanted
-from kgpu.host.engines.toml_edit import TomlFile, lookup
+from kgpu.host.engines.toml_edit import TomlFile
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 PLACE = Place(engine=Engine.CONTAINERD, flavour="containerd", config=MAIN, drop_in=DROP_IN, version=(2, 1, 4))

@@ -12,8 +12,8 @@ from host.engines.test_random_configs import V2, V3, WANTED, changed_leaves
 from hypothesis import HealthCheck, given, settings
 
 from kgpu.host.engines import rules
+from kgpu.host.engines.edited import lookup
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Place
-from kgpu.host.engines.toml_edit import lookup
 from kgpu.toolkit.engine.programs import parse_version
 
 CRI3 = ("plugins", "io.containerd.cri.v1.runtime")

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kgpu.host.engines import rules
+from kgpu.host.engines.edited import lookup, same
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Place, Wanted
-from kgpu.host.engines.toml_edit import lookup, same
 from kgpu.host.engines.undo import Record, kind_of, without
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"

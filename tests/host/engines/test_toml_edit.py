@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
-from kgpu.host.engines.toml_edit import TomlFile, lookup, same
+from kgpu.host.engines.edited import lookup, same
+from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import key_text, statements, value_text
 
 PATHS = st.lists(WORDS, min_size=1, max_size=4).map(tuple)

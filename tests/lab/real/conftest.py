@@ -6,7 +6,6 @@ Where the machine can't carry it the tests are skipped with the reason; with ``K
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,27 +22,14 @@ from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import build, hosttools
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME, LabSpec, node_dir
+from tests import on_real
 
 T = TypeVar("T")
-REQUIRE = "KGPU_REQUIRE_REAL"
 GPU = "nvidia.com/gpu"
-# A cold build of Kubernetes belongs to the first test's setup.
-TIMEOUT_S = 3000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.real)
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-
-
-def unavailable(reason: str) -> NoReturn:
-    """Skip with the reason, or fail where the real cluster is required."""
-    if os.environ.get(REQUIRE) == "1":
-        pytest.fail(f"{REQUIRE}=1, and the real cluster can't be had: {reason}")
-    pytest.skip(f"no real cluster here: {reason}")
+    on_real.mark(items, __file__)
 
 
 def until(condition: Callable[[], T], what: str, deadline_s: float = 60) -> T:
@@ -160,7 +146,7 @@ def real_machine() -> None:
         hosttools.ensure_host_tools(PlainProgress())
         build.find_toolchain()
     except LabError as error:
-        unavailable(error.one_line())
+        on_real.unavailable(error.one_line())
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,27 +22,18 @@ from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import bootstrap, build, hosttools, own_image
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME, LabSpec
+from tests import on_real
 
 T = TypeVar("T")
 CHART = Path(__file__).resolve().parents[3] / "charts" / "kgpu"
 NAMESPACE = "gpu-operator"
 RELEASE = "kgpu"
-TIMEOUT_S = 3000
 
 Object = dict[str, Any]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.real)
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-
-
-def unavailable(reason: str) -> NoReturn:
-    if os.environ.get("KGPU_REQUIRE_REAL") == "1":
-        pytest.fail(f"KGPU_REQUIRE_REAL=1, and the real cluster can't be had: {reason}")
-    pytest.skip(f"no real cluster here: {reason}")
+    on_real.mark(items, __file__)
 
 
 @dataclass
@@ -164,7 +155,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         hosttools.ensure_host_tools(progress)
         helm = build.ensure_helm(progress)
     except LabError as error:
-        unavailable(error.one_line())
+        on_real.unavailable(error.one_line())
     folder = tmp_path_factory.mktemp("operator")
     lab = RealLab(
         LabSpec(name=f"operator-{os.getpid()}", agent=False, audit=True), folder=folder / "lab", progress=progress

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -23,28 +23,20 @@ from kgpu.lab.real import bootstrap, build, hosttools, images
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import LabSpec
 from kgpu.lab.real.namespaces import child_env
+from tests import on_real
 from tests.lab.real.conftest import Cluster
 from tests.toolkit.real import glibc, rootfs
 from tests.toolkit.real.engine import Engine
 
-TIMEOUT_S = 3000
 GLIBC_CACHE = Path.home() / ".cache" / "kgpu" / "tests" / glibc.PACKAGE
 PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.real)
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+    on_real.mark(items, __file__)
 
 
-def unavailable(reason: str) -> NoReturn:
-    """Skip with the reason, or fail where the real engine is required."""
-    if os.environ.get("KGPU_REQUIRE_REAL") == "1":
-        pytest.fail(f"KGPU_REQUIRE_REAL=1, and the real engine can't be had: {reason}")
-    pytest.skip(f"no real engine here: {reason}")
+unavailable = partial(on_real.unavailable, what="real engine")
 
 
 @dataclass(frozen=True, slots=True)

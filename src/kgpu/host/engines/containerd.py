@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR
+from kgpu.host.engines.edited import lookup, same
 from kgpu.host.engines.globs import matches
 from kgpu.host.engines.model import Change, EngineState, Files, Handler, Place, Plan, Version, Wanted
 from kgpu.host.engines.shapes import ANY, Rows, check_shape
-from kgpu.host.engines.toml_edit import TomlFile, lookup, same
+from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import Path, key_text, table_text
 
 MARK: Final = "# Written by kgpu and taken away with it; what is changed here is lost."

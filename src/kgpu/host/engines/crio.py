@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines.containerd import DEFAULT_CDI_DIRS, MARK, missing_dirs
+from kgpu.host.engines.edited import lookup
 from kgpu.host.engines.model import Change, EngineState, Files, Handler, Place, Plan, Version, Wanted
 from kgpu.host.engines.shapes import ANY, Rows, check_shape
-from kgpu.host.engines.toml_edit import TomlFile, lookup
+from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import Path, table_text
 
 RUNTIME: Final[Path] = ("crio", "runtime")

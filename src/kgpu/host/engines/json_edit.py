@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.host.engines.toml_edit import MISSING, decode, lookup, put, same
+from kgpu.host.engines.edited import MISSING, EditedFile, lookup, put, same
 from kgpu.host.engines.toml_text import Path
 
 _SPACE: Final = " \t\r\n"
@@ -27,23 +27,14 @@ class _Member:
     value_end: int
 
 
-class JsonFile:
+class JsonFile(EditedFile):
     """One JSON object being edited. Raises ConfigError for what isn't one; an empty file is an empty object."""
 
     def __init__(self, raw: bytes | None, source: str) -> None:
-        self.source = source
-        self.text = decode(raw or b"", source)
+        super().__init__(raw, source)
         self.data = _load(self.text, source)
         if not self.text.strip("\ufeff" + _SPACE):
             self.text = "{}\n"
-        self._newline = "\r\n" if "\r\n" in self.text else "\n"
-
-    def encode(self) -> bytes:
-        return self.text.encode()
-
-    def get(self, path: Path, default: Any = None) -> Any:
-        """The value at the path, or ``default``."""
-        return lookup(self.data, path, default)
 
     def set(self, path: Path, value: Any) -> None:
         """Set a value; nothing happens when it is there already. Raises ConfigError and HostError."""

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines.containerd import additions, layout_of, said_by
+from kgpu.host.engines.edited import decode, lookup
 from kgpu.host.engines.model import Change, Files, Place, Plan, Wanted
-from kgpu.host.engines.toml_edit import TomlFile, decode, lookup
+from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import table_text
 
 BEGIN: Final = "# BEGIN kgpu: written by kgpu and taken away with it"

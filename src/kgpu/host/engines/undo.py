@@ -11,10 +11,11 @@ from enum import StrEnum
 from typing import Any
 
 from kgpu.host.engines.containerd import MARK
+from kgpu.host.engines.edited import MISSING, decode, same
 from kgpu.host.engines.json_edit import JsonFile
 from kgpu.host.engines.model import Place
 from kgpu.host.engines.template import without_block
-from kgpu.host.engines.toml_edit import MISSING, TomlFile, decode, same
+from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import Path
 
 
