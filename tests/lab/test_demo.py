@@ -8,12 +8,15 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 
+from kgpu.cli import lab_demo
 from kgpu.lab import demo
 from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.scenarios.run import Interrupts
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -116,3 +119,47 @@ def test_interrupted_it_takes_everything_away(number: signal.Signals, kubectl: s
             EmbeddedLab("demo", folder).down()
     assert not folder.exists()
     assert "Traceback" not in (tmp_path / "out").read_text()
+
+
+def lost_signal(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """SIGTERM while a weak reference's callback runs, whose exceptions Python drops; what it dropped."""
+    dropped: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: dropped.append(lost.exc_type))
+
+    class Thing:
+        """May be referred to weakly."""
+
+    def end(_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0)
+
+    thing = Thing()
+    kept = weakref.ref(thing, end)
+    del thing
+    assert kept() is None
+    return dropped
+
+
+def test_a_signal_whose_exception_was_lost_ends_it_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lab:
+        name = "demo"
+        ended = False
+
+        def down(self) -> None:
+            self.ended = True
+
+    lab = Lab()
+    with lab_demo._taken_down(lab, None) as check:  # type: ignore[arg-type]
+        check()
+        assert lost_signal(monkeypatch) == [KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    assert lab.ended
+
+
+def test_a_story_ends_by_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Interrupts(lambda _: None) as interrupts:
+        interrupts.check()
+        assert lost_signal(monkeypatch) == [KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -151,10 +151,12 @@ def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None)
     lab = the_demo.make(name, folder, reporter, port=port or 0)
     _prepare(reporter)
     the_demo.refuse_running(lab)
-    with _taken_down(lab, folder):
+    with _taken_down(lab, folder) as check:
         begun = time.monotonic()
         the_demo.bring_up(lab, screen)
+        check()
         results = the_demo.tell(lab, screen, say=lambda text: click.echo(text, err=True))
+        check()
         screen.end(lab, time.monotonic() - begun, folder, stays=stays)
         if stays:
             _stay(lab, screen)
@@ -163,16 +165,27 @@ def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None)
 
 
 @contextmanager
-def _taken_down(lab: EmbeddedLab, folder: Path | None) -> Iterator[None]:
-    """The lab goes in the end, also after Ctrl-C, SIGTERM and a terminal that is closed."""
+def _taken_down(lab: EmbeddedLab, folder: Path | None) -> Iterator[Callable[[], None]]:
+    """The lab goes in the end, also after Ctrl-C, SIGTERM and a terminal that is closed.
+
+    What is yielded ends it as well, where a signal has come and its exception was lost: Python drops one that is
+    raised in a weak reference's callback, of which an import has some.
+    """
+    asked = False
 
     def end(number: int, frame: object) -> None:
+        nonlocal asked
         del number, frame
+        asked = True
         raise KeyboardInterrupt
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        yield check
     finally:
         try:
             lab.down()

@@ -199,6 +199,7 @@ def play(
                     for step in scenario.steps:
                         results.append(play_step(step, inner))
                         tell(results[-1])
+                        interrupts.check()
                         if not results[-1].ok:
                             break
                 finally:
@@ -239,6 +240,11 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def check(self) -> None:
+        """End the story where a signal has come whose exception was lost, as in a weak reference's callback."""
+        if self._patience:
+            raise KeyboardInterrupt
 
     def hold(self) -> None:
         """From here on it is cleanup."""
