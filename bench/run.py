@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, measures, nodes, operator
+from bench import churn, exporter, measures, nodes, operator
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -120,6 +120,24 @@ MEASUREMENTS: Final = (
             Figure("generation", "the same without starting Python and NVML: find, plan, render", "ms"),
         ),
         measures.cdi_spec,
+    ),
+    Measurement(
+        "scrape-56",
+        (
+            Figure("p99", "scrape of 8 GPUs in 56 MIG slices with pods, 10,000 times, p99", "ms", 5),
+            Figure("p50", "the same, p50", "ms"),
+            Figure("pss", "the agent with all roles but the toolkit after them, PSS", "MiB", 60),
+            Figure("growth", "the same, growth meanwhile", "MiB", 1),
+        ),
+        exporter.scrapes_and_memory,
+    ),
+    Measurement(
+        "exporter-rest",
+        (
+            Figure("usual", "exporter with 56 slices, scraped every second, read every 30 s", "% of a core", 0.5),
+            Figure("second", "the same, read every second", "% of a core"),
+        ),
+        exporter.at_rest,
     ),
     Measurement(
         "churn",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -11,6 +12,16 @@ import pytest
 # How long an example takes is a question for a benchmark: a busy machine must fail no test.
 hypothesis.settings.register_profile("kgpu", deadline=None)
 hypothesis.settings.load_profile("kgpu")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A command that is run within the test sets up the log for a standard error that is gone afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from typing import Any
 
 from kgpu.formats import yaml
 from kgpu.formats.crd.definitions import crds
+from kgpu.monitoring.alerts import ALERTS
+from kgpu.monitoring.model import DURATION
 
 CHART = Path(__file__).parent.parent / "charts" / "kgpu"
 Schema = dict[str, Any]
@@ -39,6 +41,10 @@ def choice(*values: str) -> Schema:
     return {"enum": list(values)}
 
 
+ALERT = struct(
+    enabled=SWITCH, threshold={"type": "number"}, severity={"type": "string", "minLength": 1},
+    **{"for": {"type": "string", "minLength": 1, "pattern": f"^(?:{DURATION.pattern})$"}},
+)  # fmt: skip
 CONFIG_MAP = {"create": SWITCH, "data": LABELS}
 POD_DELETION = struct(force=SWITCH, timeoutSeconds=COUNT, deleteEmptyDir=SWITCH)
 # What the chart has beyond the ClusterPolicy's own sections; "a.b" is inside a section.
@@ -50,6 +56,11 @@ ADDED: dict[str, Schema] = {
     "imagePullSecrets": TEXTS,
     "layout": choice("agent", "operands"),
     "admissionPolicy": struct(enabled=SWITCH),
+    "health": struct(enabled=SWITCH, config=MAP),
+    "monitoring": struct(
+        rules=struct(enabled=SWITCH, alerts=struct(**{alert.name: ALERT for alert in ALERTS})),
+        dashboards=struct(enabled=SWITCH, labels=LABELS, annotations=LABELS),
+    ),
     "platform": struct(openshift=SWITCH),
     "nfd": struct(enabled=SWITCH, nodefeaturerules=SWITCH),
     "operator.replicas": COUNT,

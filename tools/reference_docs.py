@@ -15,6 +15,8 @@ from kgpu.cli.cdi import OPTIONS as CDI_OPTIONS
 from kgpu.cli.runtime import PLACE_FLAGS, RESTART_FLAGS, USUAL, WANTED_FLAGS
 from kgpu.deviceplugin.config import FLAGS
 from kgpu.discovery.config import OPTIONS
+from kgpu.exporter import options as exporter
+from kgpu.exporter.fields import all_fields
 from kgpu.formats.crd import common, core
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
@@ -22,13 +24,14 @@ from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.toolkit_config import BY_NAME, KEYS
 from kgpu.formats.toolkit_values import toml
 from kgpu.health import config as health
-from kgpu.health.buckets import GUIDANCE, RECOVERY, RECOVERY_CODES
+from kgpu.health.buckets import GUIDANCE, RECOVERY
 from kgpu.health.model import WORDS
 from kgpu.health.xids import guidance, switch_guidance, sxids, xids
 from kgpu.host.engines import places
 from kgpu.hw.fake import profiles
 from kgpu.hw.fake.operate import FAULTS
 from kgpu.hw.fake.settings import SETTINGS
+from kgpu.hw.recovery import RECOVERY_ACTIONS
 from kgpu.lab import samples
 from kgpu.lab.scenarios import model as scenarios
 from kgpu.toolkit.modes.table import MODULES, mode_named
@@ -236,7 +239,7 @@ def _buckets() -> str:
 def _recovery() -> str:
     rows = [
         (str(number), word, WORDS[RECOVERY[word].action] if word in RECOVERY else "nothing to do")
-        for number, word in RECOVERY_CODES.items()
+        for number, word in RECOVERY_ACTIONS.items()
     ]
     return _table(("value", "the driver asks for", "kgpu"), rows)
 
@@ -251,6 +254,41 @@ def _health() -> str:
     usual = health.HealthConfig()
     rows = [(f"`{row.key}`", _time(getattr(usual, row.attr), row), row.doc) for row in health.ROWS]
     return _table(("key", "default", "meaning"), rows)
+
+
+def _exporter_flags() -> str:
+    rows = [
+        (
+            ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),
+            ", ".join(f"`{name}`" for name in row.envs),
+            row.default or "-",
+            row.help,
+        )
+        for row in exporter.OPTIONS
+    ]
+    return _table(("flag", "environment", "default", "meaning"), rows)
+
+
+def _exporter_without() -> str:
+    rows = [
+        (
+            ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),
+            ", ".join(f"`{name}`" for name in row.envs),
+            row.why,
+        )
+        for row in exporter.WITHOUT
+    ]
+    return _table(("flag", "environment", "why"), rows)
+
+
+def _exporter_metrics() -> str:
+    rows = []
+    for field in all_fields():
+        modern = field.modern
+        new = f" [`{modern.name}`{f', {modern.unit}' if modern.unit else ''}]" if modern else ""
+        usual = "yes" if field.default else "+" if field.extra else "in c" if field.default_in_c else ""
+        rows.append((f"`{field.name}`{new}", str(field.kind), field.unit, str(field.scope), usual, field.help))
+    return _table(("metric", "type", "unit", "per", "usual", "meaning"), rows)
 
 
 GENERATED: Mapping[str, Callable[[], str]] = {
@@ -269,6 +307,9 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "buckets": _buckets,
     "recovery-actions": _recovery,
     "health-config": _health,
+    "exporter-flags": _exporter_flags,
+    "exporter-without": _exporter_without,
+    "exporter-metrics": _exporter_metrics,
     "cdi-flags": _cdi_flags,
     "cdi-modes": _modes,
     "runtime-flags": _runtime_flags,

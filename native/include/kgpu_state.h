@@ -23,6 +23,14 @@
 #define KG_PROC_GRAPHICS 2u /* process kind: graphics context */
 #define KG_PROC_MPS 4u /* process kind: MPS client */
 #define KG_PROC_LOCK_BASE 4294967296ull /* offset of the POSIX lock byte of process slot 0 of GPU 0 */
+#define KG_FAIL_POWER 1u /* failing: power readings */
+#define KG_FAIL_TEMPERATURE 2u /* failing: temperature readings */
+#define KG_FAIL_UTILIZATION 4u /* failing: utilisation of the GPU and its engines */
+#define KG_FAIL_MEMORY 8u /* failing: memory readings */
+#define KG_FAIL_CLOCKS 16u /* failing: clocks */
+#define KG_FAIL_FIELDS 32u /* failing: every field id */
+#define KG_FAIL_GPM 64u /* failing: GPM samples */
+#define KG_FAIL_PROCESSES 128u /* failing: process lists */
 #define KG_LOAD_RAMP_MS 4000u /* time in which a load change reaches its full effect on power and temperature */
 
 /* a PCI function's address and ids */
@@ -273,7 +281,7 @@ typedef struct kg_gpu {
     uint32_t gpm_streaming; /* GPM streaming on */
     uint32_t link_count; /* NVLinks */
     uint32_t c2c_links; /* chip to chip links (Grace) */
-    uint32_t reserved; /* zero */
+    uint32_t failing; /* fault: readings that answer UNKNOWN, bits FAIL_* */
     kg_link link[36]; /* NVLinks */
     uint64_t cpu_affinity[16]; /* CPUs near the GPU */
     uint64_t mem_affinity[4]; /* NUMA nodes near the GPU */
@@ -560,7 +568,7 @@ _Static_assert(offsetof(kg_gpu, gpm_supported) == 3252, "kg_gpu.gpm_supported");
 _Static_assert(offsetof(kg_gpu, gpm_streaming) == 3256, "kg_gpu.gpm_streaming");
 _Static_assert(offsetof(kg_gpu, link_count) == 3260, "kg_gpu.link_count");
 _Static_assert(offsetof(kg_gpu, c2c_links) == 3264, "kg_gpu.c2c_links");
-_Static_assert(offsetof(kg_gpu, reserved) == 3268, "kg_gpu.reserved");
+_Static_assert(offsetof(kg_gpu, failing) == 3268, "kg_gpu.failing");
 _Static_assert(offsetof(kg_gpu, link) == 3272, "kg_gpu.link");
 _Static_assert(offsetof(kg_gpu, cpu_affinity) == 7016, "kg_gpu.cpu_affinity");
 _Static_assert(offsetof(kg_gpu, mem_affinity) == 7144, "kg_gpu.mem_affinity");

@@ -179,7 +179,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvm
         nvmlFieldValue_t *v = &values[i];
         uint64_t began = kg_now_ns(), value = 0;
         unsigned type = T_UINT;
-        v->nvmlReturn = d.ci ? NVML_ERROR_NOT_SUPPORTED : field(d.g, v->fieldId, v->scopeId, &type, &value);
+        if (d.g->failing & KG_FAIL_FIELDS) v->nvmlReturn = NVML_ERROR_UNKNOWN;
+        else v->nvmlReturn = d.ci ? NVML_ERROR_NOT_SUPPORTED : field(d.g, v->fieldId, v->scopeId, &type, &value);
         if (v->nvmlReturn != NVML_SUCCESS) value = 0;
         v->valueType = type;
         v->value.ullVal = 0;

@@ -71,6 +71,7 @@ static uint32_t instance_load(const kg_gpu *g, uint32_t gi) {
 
 static nvmlReturn_t get(kg_dev *d, uint32_t gi, nvmlGpmSample_t handle) {
     if (!d->g->gpm_supported) return NVML_ERROR_NOT_SUPPORTED;
+    if (d->g->failing & KG_FAIL_GPM) return NVML_ERROR_UNKNOWN;
     sample now = {.filled = 1, .gpu = d->gpu, .gi = gi, .ns = kg_now_ns(), .busy_ns = kg_busy_ns(d->g)};
     now.load = gi == KG_NO_INSTANCE ? kg_load(d->g, now.ns) : instance_load(d->g, gi);
     for (uint32_t i = 0; i < KG_MAX_LINKS; i++)

@@ -49,6 +49,12 @@ nvmlReturn_t kg_gi_of(nvmlGpuInstance_t handle, kg_dev *out);
 nvmlReturn_t kg_ci_of(nvmlComputeInstance_t handle, kg_dev *out);
 nvmlReturn_t kg_faults(uint32_t gpu);
 
+/* Of a reading that is made to fail: return UNKNOWN, as a driver does that can't tell why. */
+#define FAILS(bit)                                                                \
+    do {                                                                          \
+        if (d.g->failing & (bit)) return NVML_ERROR_UNKNOWN;                      \
+    } while (0)
+
 /* model.c: readings as a function of wall time */
 uint32_t kg_power_mw(const kg_gpu *g);
 int kg_temperature(const kg_gpu *g);

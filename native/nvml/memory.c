@@ -13,6 +13,7 @@ static nvmlReturn_t split(const kg_dev *d, uint64_t *total, uint64_t *reserved, 
 /* Version 1 counts what the driver keeps as used. */
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     ENTER(kg_dev_of, device, memory);
+    FAILS(KG_FAIL_MEMORY);
     uint64_t total, reserved, used;
     split(&d, &total, &reserved, &used);
     *memory = (nvmlMemory_t){.total = total, .free = total - reserved - used, .used = reserved + used};
@@ -23,6 +24,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
     ENTER(kg_dev_of, device, memory);
     SINCE(510);
     VERSIONED(memory, nvmlMemory_v2_t, 2);
+    FAILS(KG_FAIL_MEMORY);
     uint64_t total, reserved, used;
     split(&d, &total, &reserved, &used);
     memory->total = total, memory->reserved = reserved, memory->used = used, memory->free = total - reserved - used;

@@ -25,6 +25,7 @@ static uint32_t collect(const kg_dev *d, uint32_t kinds, entry *out) {
 
 static nvmlReturn_t list(nvmlDevice_t device, uint32_t kinds, unsigned int *count, void *infos, int version) {
     ENTER(kg_dev_of, device, count);
+    FAILS(KG_FAIL_PROCESSES);
     entry found[KG_MAX_PROCESSES];
     uint32_t have = collect(&d, kinds, found), room = *count;
     if (room && !infos) return NVML_ERROR_INVALID_ARGUMENT;

@@ -8,7 +8,13 @@
         *value = (type)(expression);                                  \
         return NVML_SUCCESS;                                          \
     }
-READ(nvmlDeviceGetPowerUsage, unsigned int, d.g->power_supported, kg_power_mw(d.g))
+EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *value) {
+    ENTER(kg_gpu_of, device, value);
+    if (!d.g->power_supported) return NVML_ERROR_NOT_SUPPORTED;
+    FAILS(KG_FAIL_POWER);
+    *value = kg_power_mw(d.g);
+    return NVML_SUCCESS;
+}
 READ(nvmlDeviceGetPowerManagementMode, unsigned int, 1, d.g->power_supported)
 READ(nvmlDeviceGetPowerManagementLimit, unsigned int, d.g->power_supported, d.g->power_limit_mw)
 READ(nvmlDeviceGetEnforcedPowerLimit, unsigned int, d.g->power_supported, d.g->power_limit_mw)
@@ -70,6 +76,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMinMaxFanSpeed(nvmlDevice_t device, unsigned in
 
 EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor, unsigned int *value) {
     ENTER(kg_gpu_of, device, value && sensor == 0);
+    FAILS(KG_FAIL_TEMPERATURE);
     *value = (unsigned int)kg_temperature(d.g);
     return NVML_SUCCESS;
 }
@@ -103,6 +110,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlVers
 
 EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int kind, unsigned int *clock) {
     ENTER(kg_gpu_of, device, clock && kind < 4);
+    FAILS(KG_FAIL_CLOCKS);
     *clock = kg_clock(d.g, kind);
     return NVML_SUCCESS;
 }
@@ -164,6 +172,7 @@ static nvmlReturn_t whole_of(nvmlDevice_t device, kg_dev *d) {
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out) {
     ENTER(whole_of, device, out);
+    FAILS(KG_FAIL_UTILIZATION);
     *out = (nvmlUtilization_t){.gpu = kg_utilization(d.g), .memory = kg_memory_utilization(d.g)};
     return NVML_SUCCESS;
 }
@@ -178,6 +187,7 @@ static uint32_t engine(const kg_gpu *g, int decoder) {
 #define ENGINE(function, expression)                                                                 \
     EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *value, unsigned int *period) {   \
         ENTER(whole_of, device, value && period);                                                    \
+        FAILS(KG_FAIL_UTILIZATION);                                                                  \
         uint32_t percent = (expression);                                                             \
         *value = percent > 100 ? 100 : percent, *period = 167000;                                    \
         return NVML_SUCCESS;                                                                         \

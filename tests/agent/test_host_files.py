@@ -79,6 +79,13 @@ def test_emptying_takes_kgpus_files_and_does_not_follow_links(tmp_path):
     assert (folder / "deep/er/agent.json").exists()
 
 
+def test_the_health_roles_history_goes_with_all_that_lies_beside_it(tmp_path):
+    for name in ("health.db", "health.db-journal", "health.db.orders", "health.db.broken", "others.db"):
+        (tmp_path / name).touch()
+    empty(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["others.db"]
+
+
 def test_a_folder_that_is_not_there_is_empty(tmp_path):
     empty(tmp_path / "none")
     assert not (tmp_path / "none").exists()

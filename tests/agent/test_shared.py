@@ -39,7 +39,12 @@ class Scripted:
     async def links(self):
         return ()
 
-    async def readings(self):
+    async def readings(self, keys=None):
+        self.calls.append(("readings", None if keys is None else sorted(keys)))
+        return ()
+
+    async def processes(self):
+        self.calls.append("processes")
         return ()
 
     def events(self):
@@ -223,3 +228,18 @@ async def test_close_without_a_reader_ever_opened():
     world = World()
     await world.shared.close()
     assert world.opens == 0
+
+
+async def test_readings_are_read_for_everybodys_wishes_together(world: World) -> None:
+    one, two = world.shared.view(), world.shared.view()
+    asked = lambda: [call[1] for call in world.real.calls if call[0] == "readings"]  # noqa: E731
+    await one.readings(["power_w"])
+    await two.readings({"temperature_c"})
+    assert asked() == [["power_w"], ["power_w", "temperature_c"]]
+    await one.readings(["power_w"])
+    assert len(asked()) == 2, "what was read for both is still fresh"
+    await two.readings()
+    assert asked()[-1] is None
+    await world.clock.advance(5.0)
+    await one.readings(["power_w"])
+    assert asked()[-1] is None

@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.base.http import MAX_CONNECTIONS, MAX_HEAD, Address, Response, StatusServer, answer, encode, parse_address
+from kgpu.base.http import (
+    MAX_CONNECTIONS,
+    MAX_HEAD,
+    Address,
+    Asked,
+    OpenDoor,
+    Request,
+    Response,
+    StatusServer,
+    answer,
+    encode,
+    parse,
+    parse_address,
+)
 
 
 def broken() -> Response:
@@ -75,6 +88,30 @@ async def test_status_codes(server, request_head, status):
     assert b"secret detail" not in reply
     if request_head.startswith(b"HEAD"):
         assert reply.endswith(b"\r\n\r\n")
+
+
+class StrictDoor(OpenDoor):
+    async def refuse(self, request: Request) -> Response | None:
+        return None if request.headers.get("x-key") == "open" else Response(403, "no\n")
+
+    def headers(self):
+        return (("X-Frame-Options", "deny"),)
+
+
+async def test_a_door_decides_before_any_page_is_made():
+    large = b"x" * 3_000_000
+    server = StatusServer({"/": Asked(lambda _: Response(200, large, "application/octet-stream"))}, door=StrictDoor())
+    server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
+    assert (await exchange(server, b"GET /nowhere HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
+    reply = await exchange(server, b"GET / HTTP/1.1\r\nX-Key: open\r\n\r\n")
+    assert b"X-Frame-Options: deny\r\n" in reply
+    assert reply.endswith(b"\r\n\r\n" + large)
+    await server.close()
+
+
+def test_headers_of_a_name_are_joined_and_lines_that_are_none_left_out():
+    request = parse(b"GET /a?b HTTP/1.1\r\nAccept: x\r\nbad line\r\n folded: 1\r\naccept:  y \r\n\r\n")
+    assert request == Request("GET", "/a", {"accept": "x, y"})
 
 
 async def test_a_head_that_is_too_long(server):

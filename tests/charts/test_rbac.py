@@ -29,7 +29,12 @@ def test_the_operator_may_do_what_it_grants(chart: Chart) -> None:
     made = chart()
     cluster = of_role(made, "ClusterRole", "kgpu:operator")
     namespaced = cluster | of_role(made, "Role", "gpu-operator")
-    granted = [*rbac.DRIVER_MANAGER_RULES, *(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules)]
+    of_exporter = (*rbac.POD_METADATA_RULES, *rbac.SLICE_RULES)
+    granted = [
+        *rbac.DRIVER_MANAGER_RULES,
+        *of_exporter,
+        *(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules),
+    ]
     assert rights(granted) <= cluster
     assert rights(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules) <= namespaced
 

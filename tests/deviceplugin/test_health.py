@@ -9,17 +9,18 @@ from deviceplugin.nodes import broken, gpus, with_mig
 
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.health import (
-    APPLICATION_XIDS,
     QUIET_SECONDS,
     Health,
     XidRules,
     on_event,
     on_reading,
+    on_verdicts,
     rules_from_env,
 )
 from kgpu.deviceplugin.model import Unit
 from kgpu.deviceplugin.plan import plan
 from kgpu.hw.port import Event, EventKind, Problem
+from kgpu.hw.verdicts import GpuVerdict
 
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
 NODES = gpus(2)
@@ -37,9 +38,9 @@ def xid(code: int, gpu=NODES[0], gi: int | None = None, ci: int | None = None) -
 @pytest.mark.parametrize(
     ("env", "critical", "ignored"),
     [
-        ({}, {79, 48, 94, 1}, set(APPLICATION_XIDS)),
+        ({}, {79, 48, 109, 1}, {13, 31, 43, 45, 68, 94}),
         ({DISABLE: "79"}, {48}, {79, 13}),
-        ({DISABLE: "79, 48 ,x"}, {94}, {79, 48, 13}),
+        ({DISABLE: "79, 48 ,x"}, {95}, {79, 48, 13}),
         ({DISABLE: "all"}, set(), {79, 13}),
         ({DISABLE: "XIDS"}, set(), {79, 13}),
         ({DISABLE: "48,xids"}, set(), {79, 48}),
@@ -90,9 +91,9 @@ def test_one_xid_marks_every_slice_of_its_gpu() -> None:
 
 def test_an_xid_of_a_slice_marks_that_slice() -> None:
     node = (with_mig(NODES[0], ("1g.10gb", 3)),)
-    health, _ = on_event(Health(), xid(94, gi=2, ci=0), RULES, 0)
+    health, _ = on_event(Health(), xid(95, gi=2, ci=0), RULES, 0)
     assert [bool(health.reason(unit)) for unit in units(node, "single")] == [False, True, False]
-    whole_instance, _ = on_event(Health(), xid(94, gi=2), RULES, 0)
+    whole_instance, _ = on_event(Health(), xid(95, gi=2), RULES, 0)
     assert [bool(whole_instance.reason(unit)) for unit in units(node, "single")] == [False, True, False]
     # Strategy none offers the GPU whole: an error in a slice of it is an error of what is offered.
     assert health.reason(units(node, "none")[0])
@@ -175,7 +176,7 @@ def test_an_xid_and_a_lost_gpu_recover_together_and_are_told_once() -> None:
 
 def test_a_slice_that_was_taken_down_takes_its_illness_along() -> None:
     node = (with_mig(NODES[0], ("1g.10gb", 3)), NODES[1])
-    health, _ = on_event(Health(), xid(94, gi=2, ci=0), RULES, 0)
+    health, _ = on_event(Health(), xid(95, gi=2, ci=0), RULES, 0)
     assert read(health, node, 1).illnesses
     assert not read(health, (with_mig(NODES[0], ("1g.10gb", 1)), NODES[1]), 1).illnesses
 
@@ -196,3 +197,76 @@ def test_a_driver_without_recovery_actions_that_hung_for_a_moment_is_not_well_at
     back = (replace(NODES[0], recovery_action="unknown"), NODES[1])
     assert read(health, back, 2).reason(unit)
     assert not read(health, back, 1 + QUIET_SECONDS).reason(unit)
+
+
+def verdict(gpu=NODES[0], *causes: str, withdraws: bool = True) -> GpuVerdict:
+    return GpuVerdict(
+        uuid=gpu.uuid,
+        withdraws=withdraws,
+        causes=causes,
+        action="reset-gpu" if withdraws else "restart-app",
+        what="why",
+    )
+
+
+def judged(*verdicts: GpuVerdict, rules: XidRules = RULES, health: Health | None = None) -> Health:
+    return on_verdicts(health or Health(), {one.uuid: one for one in verdicts}, rules)[0]
+
+
+def test_a_verdict_takes_a_gpu_away_and_gives_it_back() -> None:
+    ill, told = on_verdicts(Health(), {NODES[0].uuid: verdict(NODES[0], "xid:109")}, RULES)
+    assert [ill.reason(unit) for unit in units()] == ["why (reset-gpu)", ""]
+    # The health role has written the Event.
+    assert [(one.reason, one.severity.notable) for one in told] == [("DeviceUnhealthy", False)]
+    assert on_verdicts(ill, {NODES[0].uuid: verdict(NODES[0], "xid:109")}, RULES) == (ill, [])
+    well, told = on_verdicts(ill, {NODES[0].uuid: verdict(withdraws=False)}, RULES)
+    assert [well.reason(unit) for unit in units()] == ["", ""]
+    assert [one.reason for one in told] == ["VerdictOver"]
+
+
+def test_where_there_are_verdicts_they_say_what_an_xid_means() -> None:
+    well = judged(verdict(withdraws=False))
+    assert on_event(well, xid(79), RULES, 0) == (well, [])
+    # Of the other GPU nobody says anything.
+    assert on_event(well, xid(79, NODES[1]), RULES, 0)[0].illnesses
+    # Nobody gives verdicts any more: Xids count here again.
+    alone, _ = on_verdicts(well, None, RULES)
+    assert on_event(alone, xid(79), RULES, 0)[0].illnesses
+
+
+def test_an_xid_that_was_heard_before_the_verdict_does_not_outlive_it() -> None:
+    ill, _ = on_event(Health(), xid(79), RULES, 0)
+    assert judged(verdict(withdraws=False), health=ill).reason(units()[0]) == ""
+
+
+def test_what_the_driver_says_is_broken_counts_whatever_the_verdict() -> None:
+    found, _ = on_reading(judged(verdict(withdraws=False)), (broken(NODES[0], Problem.LOST), NODES[1]), RULES, 0)
+    assert found.reason(units()[0]).startswith("lost")
+
+
+@pytest.mark.parametrize(
+    ("env", "causes", "withdrawn"),
+    [
+        ({}, ("xid:109",), True),
+        ({DISABLE: "109"}, ("xid:109",), False),
+        ({DISABLE: "109"}, ("xid:109@7.0",), False),
+        ({DISABLE: "109"}, ("xid:109", "driver:lost"), True),
+        ({DISABLE: "109"}, ("xid:109", "xid:79"), True),
+        ({DISABLE: "xids"}, ("xid:109", "xid:79"), False),
+        ({DISABLE: "xids"}, ("xid:79", "remapped-rows:failed"), True),
+        ({DISABLE: "xids", ENABLE: "79"}, ("xid:79",), True),
+        ({DISABLE: "all"}, ("remapped-rows:failed",), False),
+        ({DISABLE: "all", ENABLE: "79"}, ("remapped-rows:failed",), False),
+    ],
+)
+def test_the_environment_is_obeyed_with_verdicts_too(
+    env: dict[str, str], causes: tuple[str, ...], withdrawn: bool
+) -> None:
+    rules, _ = rules_from_env(env)
+    assert bool(judged(verdict(NODES[0], *causes), rules=rules).withdrawn) is withdrawn
+
+
+def test_an_xid_that_somebody_named_counts_whatever_the_verdict() -> None:
+    rules, _ = rules_from_env({ENABLE: "13"})
+    ill, _ = on_event(judged(verdict(withdraws=False), rules=rules), xid(13), rules, 0)
+    assert ill.reason(units()[0]) == "Xid 13"

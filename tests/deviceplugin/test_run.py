@@ -18,6 +18,7 @@ from kgpu.deviceplugin.model import HostFacts
 from kgpu.formats.config_choice import problem_text
 from kgpu.hw.memory import MemoryReader, sample_partitions
 from kgpu.hw.port import Event, EventKind, Inventory, Problem
+from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kubelet import convert
 from kgpu.kubelet.fake import AdmissionError
 from kgpu.kubelet.methods import LIST_AND_WATCH
@@ -51,6 +52,28 @@ async def test_an_xid_takes_one_gpu_out_and_it_comes_back(node: Node) -> None:
     await node.offers(gpu=8)
     assert "DeviceRecovered" in node.reasons()
     assert len(node.kubelet.registrations) == 1
+
+
+async def test_verdicts_take_a_gpu_out_from_the_start_and_give_it_back(node: Node) -> None:
+    bad = GpuVerdict(uuid=GPUS[3].uuid, withdraws=True, causes=("remapped-rows:failed",), action="replace", what="rows")
+    verdicts = MemoryVerdicts()
+    verdicts.put(bad)
+    offered: list[int] = []
+    node.start(verdicts=verdicts, on_offer=lambda counts: offered.append(counts.get(GPU, 0)))
+    await node.offers(gpu=7)
+    assert max(offered) == 7  # not even for a moment
+    well = replace(bad, withdraws=False, causes=(), action="ignore")
+    verdicts.put(well)
+    await node.offers(gpu=8)
+    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))
+    node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[4].uuid, code=79))
+    await node.offers(gpu=7)  # of that one nobody gives a verdict
+    verdicts.put(well, GpuVerdict(uuid=GPUS[4].uuid))
+    await node.offers(gpu=8)
+    verdicts.put(bad)
+    await node.offers(gpu=6)
+    verdicts.end()
+    await node.offers(gpu=7)
 
 
 @pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.MISSING])

@@ -143,7 +143,7 @@ async def test_a_save_under_way_at_the_end_does_not_undo_the_last_one(
     node.task.cancel()
     asyncio.get_running_loop().call_later(0.1, freed.set)
     await node.stop()
-    kept = run.roster.load(node.folder / "state", source="driver", boot=run.roster.boot_id())[0]
+    kept = run.roster.load(node.folder / "state", source="driver", boot=run.boot_id())[0]
     assert kept.resources == (GPU,)
     assert ended[-1] == (GPU,)
     assert len(ended) == 2  # nothing is still being written

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from kgpu.exporter.model import Look, Tick, Unit
 from kgpu.exporter.render import Format, render
 from kgpu.hw.port import Accelerator, Inventory, Partition, Vendor
-from kgpu.kubelet.pod_resources import Holding
+from kgpu.kubelet.pod_resources import Claim, Holding
 
 DRIVER = "570.133.20"
 
@@ -53,9 +53,10 @@ def look(*gpus: Accelerator, values: dict | None = None, failures: dict | None =
 
 
 def holding(
-    pod: str, *devices: str, namespace: str = "team", container: str = "main", resource: str = "nvidia.com/gpu"
-):
-    return Holding(namespace=namespace, pod=pod, container=container, resource=resource, devices=devices)
+    pod: str, *devices: str, namespace: str = "team", container: str = "main", resource: str = "nvidia.com/gpu",
+    claim: Claim | None = None,
+):  # fmt: skip
+    return Holding(namespace=namespace, pod=pod, container=container, resource=resource, devices=devices, claim=claim)
 
 
 def series(planned, name: str) -> list[tuple[dict[str, str], float]]:

@@ -17,6 +17,7 @@ from kgpu.exporter.plan import Memory, plan
 from kgpu.exporter.render import render
 from kgpu.exporter.settings import Pods, Settings
 from kgpu.hw.port import Finding, Problem
+from kgpu.kubelet.pod_resources import Claim
 
 POWER, USED, BUSY, XID = (f"DCGM_FI_DEV_{name}" for name in ("POWER_USAGE", "FB_USED", "GPU_UTIL", "XID_ERRORS"))
 STYLE = Style(hostname="node-1")
@@ -94,6 +95,14 @@ def test_virtual_gpus_have_their_processes_values_and_one_series_of_the_device()
     assert found == {None: (5.0, None, None), "a": (3.0, "0", "u-a"), "b": (0.0, "1", None)}
     assert sum(value for labels, value in series(planned, USED) if not labels.get("shared_copy")) == 5.0
     assert [value for _, value in series(planned, "kgpu_pod_gpu_memory_used_bytes")] == [3 << 20]
+
+
+def test_a_containers_memory_is_told_once_whatever_it_has_the_device_by():
+    held = (holding("a", f"{uuid(0)}::0", f"{uuid(0)}::1"), holding("a", "g", resource="d", claim=Claim("c", "n")))
+    shares = {(Unit(uuid(0)), ("team", "a", "main")): {"memory_used_mib": 3.0}}
+    asked = look(gpu(), holdings=held, shares=shares, claimed={("d", "n", "g"): uuid(0)})
+    for chosen in (wanted(), wanted(virtual_gpus=True)):
+        assert [value for _, value in series(plan(asked, chosen), "kgpu_pod_gpu_memory_used_bytes")] == [3 << 20]
 
 
 def test_pod_labels_pass_by_the_allow_list_and_never_replace_another():
@@ -190,9 +199,14 @@ def test_batch_jobs_are_labels():
 
 
 def test_a_claims_device_is_found_by_what_the_driver_published():
-    held = (holding("p", "gpu-0", resource="gpu.nvidia.com"),)
-    asked = look(gpu(), holdings=held, claimed={("gpu.nvidia.com", "gpu-0"): uuid(0)})
-    assert [labels["pod"] for labels, _ in series(plan(asked, wanted()), POWER)] == ["p"]
+    held = (holding("p", "gpu-0", resource="gpu.nvidia.com", claim=Claim("mine", "n")),)
+    asked = look(gpu(), holdings=held, claimed={("gpu.nvidia.com", "n", "gpu-0"): uuid(0)})
+    ((labels, _),) = series(plan(asked, wanted()), POWER)
+    assert labels["pod"] == "p"
+    assert {key: value for key, value in labels.items() if key.startswith("dra_")} == {
+        "dra_claim_name": "mine", "dra_claim_namespace": "team", "dra_driver_name": "gpu.nvidia.com",
+        "dra_pool_name": "n", "dra_device_name": "gpu-0",
+    }  # fmt: skip
 
 
 def test_nvlinks_and_cpus_have_labels_of_their_own():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kgpu.base.decision import Severity
-from kgpu.health.buckets import GUIDANCE, RECOVERY, RECOVERY_CODES, Bucket
+from kgpu.health.buckets import GUIDANCE, RECOVERY, Bucket
 from kgpu.health.model import Action
 from kgpu.health.xids import LAST_XID, guidance, reports_recovery, switch_guidance, sxids, xids
+from kgpu.hw.recovery import RECOVERY_ACTIONS
 
 
 def numbers(text: str) -> set[int]:
@@ -113,7 +114,7 @@ def test_an_unknown_number_is_for_a_person() -> None:
 
 def test_every_bucket_has_guidance() -> None:
     assert set(GUIDANCE) == set(Bucket)
-    assert set(RECOVERY) | {"none"} == set(RECOVERY_CODES.values())
+    assert set(RECOVERY) | {"none"} == set(RECOVERY_ACTIONS.values())
 
 
 def test_sxids() -> None:

@@ -30,6 +30,8 @@ class Node(Protocol):
 
     async def slice(self, gpu: int, count: int) -> None: ...
 
+    async def run(self, gpu: int, pid: int, memory_mib: int) -> None: ...
+
     async def clear(self, gpu: int) -> None: ...
 
     async def take_driver(self) -> None: ...
@@ -119,6 +121,18 @@ class ReaderContract:
         uuids = [gpu.uuid for gpu in (await node.reader.inventory()).accelerators]
         readings = await node.reader.readings()
         assert [reading.uuid for reading in readings] == uuids
+
+    async def test_processes_are_of_the_gpus_that_answer(self, node: Node) -> None:
+        assert await node.reader.processes() == ()
+        gpus = (await node.reader.inventory()).accelerators
+        await node.run(1, 4101, 300)
+        await node.run(6, 4102, 500)
+        found = {(one.uuid, one.pid, one.kind, one.memory_mib) for one in await node.reader.processes()}
+        first, second = (gpus[1].uuid, 4101, "compute", 300), (gpus[6].uuid, 4102, "compute", 500)
+        assert found == {first, second}
+        await node.lose(1)
+        await wait_for(node.reader, lambda inventory: 1 not in usable(inventory))
+        assert [(one.uuid, one.pid) for one in await node.reader.processes()] == [second[:2]]
 
     async def test_lost_gpu_keeps_its_facts_and_its_neighbours(self, node: Node) -> None:
         before = await node.reader.inventory()

@@ -9,7 +9,7 @@ from hw.contract import ReaderContract
 
 from kgpu.base.errors import HwError
 from kgpu.hw.memory import MemoryReader, sample_inventory, sample_partitions
-from kgpu.hw.port import Event, EventKind, Level, Link, Problem
+from kgpu.hw.port import Event, EventKind, Level, Link, Problem, Process, Reading
 from kgpu.hw.subscription import LIMIT, Subscriptions
 
 
@@ -17,6 +17,7 @@ class MemoryNode:
     def __init__(self) -> None:
         self.start = sample_inventory()
         self.reader = MemoryReader(self.start)
+        self.running: list[Process] = []
 
     def uuid(self, gpu: int) -> str:
         return self.start.accelerators[gpu].uuid
@@ -32,6 +33,10 @@ class MemoryNode:
 
     async def slice(self, gpu: int, count: int) -> None:
         self.reader.set_partitions(self.uuid(gpu), sample_partitions(self.start.accelerators[gpu], count=count))
+
+    async def run(self, gpu: int, pid: int, memory_mib: int) -> None:
+        self.running.append(Process(uuid=self.uuid(gpu), pid=pid, memory_mib=memory_mib))
+        self.reader.set_processes(self.running)
 
     async def clear(self, gpu: int) -> None:
         self.reader.heal(self.uuid(gpu))
@@ -98,3 +103,20 @@ def test_sample_inventory_is_deterministic() -> None:
     gpu = sample_inventory(1).accelerators[0]
     assert dataclasses.replace(gpu) == gpu
     assert len(sample_partitions(gpu)) == 7
+
+
+async def test_readings_of_instances_and_links_follow_their_gpu() -> None:
+    inventory = sample_inventory(count=2)
+    first, second = (gpu.uuid for gpu in inventory.accelerators)
+    reader = MemoryReader(inventory, readings={second: {"power_w": 70.0, "vbios_version": "96.00"}})
+    reader.set_readings(
+        [Reading(uuid=first, link=1), Reading(uuid=first, gpu_instance=7, failures={"gpm_1": "unknown"})]
+    )
+    found = await reader.readings()
+    assert [(one.uuid, one.gpu_instance, one.link) for one in found] == [
+        (first, None, None), (first, 7, None), (first, None, 1), (second, None, None),
+    ]  # fmt: skip
+    assert [one.whole for one in found] == [True, False, False, True]
+    assert found[-1].numbers == {"power_w": 70.0}
+    reader.set_readings([Reading(uuid=second, values={"power_w": 71.0})])
+    assert (await reader.readings())[-1].values == {"power_w": 71.0}

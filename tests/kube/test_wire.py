@@ -98,6 +98,22 @@ async def test_every_way_of_saying_a_body(said: bytes, body: bytes) -> None:
         assert server.requests[0].endswith(b"A: b\r\nContent-Length: 4\r\n\r\nbody")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123456789",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n4\r\n6789\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n123456789",
+    ],
+)
+async def test_an_answer_is_no_longer_than_asked_for(said: bytes) -> None:
+    async with running(lambda _: said) as (_, wire):
+        assert (await wire.request("GET", "/", {}, b"", limit=9)).content == b"123456789"
+    async with running(lambda _: said) as (_, wire):
+        with pytest.raises(WireError):
+            await wire.request("GET", "/", {}, b"", limit=8)
+
+
 async def test_a_connection_is_kept() -> None:
     async with running(lambda _: OK) as (server, wire):
         for _ in range(5):

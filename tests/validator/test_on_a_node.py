@@ -19,7 +19,7 @@ from kgpu.kubelet.fake import FakeKubelet
 from kgpu.validator.files import Folder
 from kgpu.validator.model import Check, Status
 
-SECONDS = 60.0
+SECONDS = 100.0
 
 
 class Node:

@@ -58,8 +58,7 @@ class Steps(Node):
         super().__init__(folder)
         self.clock = SaidClock()
         self.readings = {uuid: dict(SEEN) for uuid in self.uuids}
-        self.reader = SometimesReader(self.inventory)
-        self.reader._readings = self.readings
+        self.reader = SometimesReader(self.inventory, readings=self.readings)
         self.offered: dict[str, int] = {}
         self.off = ""
         self.settings: dict[str, object] = {}
@@ -268,7 +267,7 @@ async def test_a_gpu_that_is_not_known_to_be_idle_is_left_alone(node, busy) -> N
 async def test_readings_that_fail_are_no_reason_to_try(node) -> None:
     await proven(node)
 
-    async def readings() -> None:
+    async def readings(_keys: object = None) -> None:
         raise DOWN
 
     node.reader.readings = readings

@@ -25,7 +25,7 @@ MEMORY: Final = 512  # decisions remembered for repeats
 QUEUE: Final = 64  # events waiting for the API server
 
 # What ends a trouble is told too, and makes the same trouble news when it comes again.
-GOOD_NEWS: Final = frozenset({"DeviceRecovered", "DriverReadable", "ConfigApplied", "ValidationPassed"})
+GOOD_NEWS: Final = frozenset({"DeviceRecovered", "DriverReadable", "ConfigApplied", "ValidationPassed", "GPUHealthy"})
 
 
 class EventPublisher(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from typing import Final
 from kgpu.agent.shared import Subscription
 from kgpu.base.errors import HwError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
-from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Inventory, Link, Problem, Reader, Reading
+from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Inventory, Link, Problem, Process, Reader, Reading
 from kgpu.validator import files
 from kgpu.validator.model import Check, DeviceResult, Report, Status
 from kgpu.validator.plan import NEEDS
@@ -204,8 +204,11 @@ class GatedReader:
     async def links(self) -> tuple[Link, ...]:
         return await self._reader.links()
 
-    async def readings(self) -> tuple[Reading, ...]:
-        return await self._reader.readings()
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        return await self._reader.readings(keys)
+
+    async def processes(self) -> tuple[Process, ...]:
+        return await self._reader.processes()
 
     def events(self) -> Subscription:
         source = self._reader.events()

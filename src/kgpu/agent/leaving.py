@@ -17,12 +17,13 @@ from kgpu.agent.remembered import CONFIG_MEMORY
 from kgpu.agent.roles import Role
 from kgpu.base.errors import HostError
 from kgpu.base.threads import beside
+from kgpu.formats.names import HEALTH_HISTORY
 from kgpu.kube.port import KubeApi
 
 DEVICES: Final = "devices.json"
 """The device plugin's memory, ``kgpu.deviceplugin.roster.FILE_NAME``: not imported where no device plugin runs."""
 OURS: Final = (MEMORY, LEDGER, CONFIG_MEMORY, DEVICES)
-"""Every file that kgpu keeps in its own folder."""
+"""Every file that kgpu keeps in its own folder; the health role's history is a few whose names begin alike."""
 
 
 async def leave(api: KubeApi, options: AgentOptions, roles: Iterable[Role]) -> None:
@@ -63,7 +64,7 @@ def _entries(folder: Path) -> list[Path]:
 def _is_ours(path: Path) -> bool:
     """One of the files, or what is left of writing one (``kgpu.base.files``)."""
     plain = path.is_symlink() or not path.is_dir()
-    return plain and (path.name in OURS or path.name.startswith(tuple(f".{name}." for name in OURS)))
+    return plain and (path.name in OURS or path.name.startswith((HEALTH_HISTORY, *(f".{name}." for name in OURS))))
 
 
 def _remove(path: Path) -> None:

@@ -156,7 +156,7 @@ async def behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIt
         yield reader
         return
     from kgpu.agent.gate import Gate, GatedReader
-    from kgpu.validator.run import boot_id
+    from kgpu.base.boot import boot_id
 
     gate = Gate(folder, boot=boot_id(), stopped=partial(host.stopped, "validator"))
     async with gate.following():

@@ -37,10 +37,10 @@ class ConfigMapRef:
 class AgentOptions:
     """Everything the agent is told. ``root`` is the driver root as this process sees it, None for its own ``/``.
 
-    ``plugin_overrides`` and ``labels_overrides`` are component flags that were given, by the components' own names.
-    ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the files that the device
-    plugin waits for before it offers anything, None to wait for nothing. ``toolkit_expected``: something on this node
-    writes CDI specs, which the validator then looks for. ``foreign_nfd``: another node feature
+    ``plugin_overrides``, ``labels_overrides`` and ``exporter_overrides`` are component flags that were given, by the
+    components' own names. ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the
+    files that the device plugin waits for before it offers anything, None to wait for nothing. ``toolkit_expected``:
+    something on this node writes CDI specs, which the validator then looks for. ``foreign_nfd``: another node feature
     discovery is known to work in this cluster.
     """
 
@@ -68,6 +68,7 @@ class AgentOptions:
     shutdown_seconds: float = 10.0
     plugin_overrides: Mapping[str, Any] = field(default_factory=dict)
     labels_overrides: Mapping[str, Any] = field(default_factory=dict)
+    exporter_overrides: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import ChainMap, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final, Protocol
 
 from kgpu import __version__
@@ -16,7 +16,7 @@ from kgpu.agent.options import AgentOptions
 from kgpu.base.backoff import BackoffPolicy
 from kgpu.base.decision import Decision
 from kgpu.base.errors import UserError
-from kgpu.base.http import Address, Response, Routes, StatusServer
+from kgpu.base.http import Address, Page, Routes, StatusServer
 from kgpu.base.log import log_decision
 from kgpu.base.supervise import RoleHandle, RoleStatus, Supervisor
 from kgpu.kube.port import KubeApi
@@ -62,7 +62,7 @@ class Process:
         self._decisions: deque[tuple[float, Decision]] = deque(maxlen=DECISIONS_KEPT)
         self._events = EventQueue()
         self._api = api
-        self.pages: dict[str, Callable[[], Response]] = {}  # of roles, beside those that every agent has
+        self.pages: dict[str, Page] = {}  # of roles, beside those that every agent has
         self.offered: dict[str, int] = {}  # by the device plugin: healthy devices by resource
 
     def decide(self, decision: Decision) -> None:

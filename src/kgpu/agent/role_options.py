@@ -26,6 +26,7 @@ TOOLKIT: Final = "toolkit"
 # Options that matter to these roles alone.
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "driver_install_dir": ("features",),
+    "exporter_overrides": ("exporter",),
     "foreign_nfd": ("features",),
     "labels_sink": ("labels",),
     "toolkit_expected": (VALIDATOR,),
@@ -65,6 +66,7 @@ def role_options(
             "env": {**({ENV_HW_STATE: state} if state else {}), **env},
             "labels_sink": LabelsSink.NODE_FEATURE if config.node_feature_api else LabelsSink.NODE,
             "labels_overrides": {**base.labels_overrides, **given.get("labels_overrides", {})},
+            "exporter_overrides": {**base.exporter_overrides, **given.get("exporter_overrides", {})},
             "plugin_overrides": {
                 "container_driver_root": str(place.seen),
                 "driver_root": place.host,

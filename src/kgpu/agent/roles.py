@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from kgpu.agent import node_roles
+from kgpu.agent import health_role, node_roles
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.remembered import FollowedConfig
 from kgpu.agent.shared import SharedReader
 from kgpu.base.decision import DecisionSink
 from kgpu.base.errors import ConfigError
-from kgpu.base.http import Response
+from kgpu.base.http import Page
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.supervise import RoleHandle
 from kgpu.kube.port import KubeApi
@@ -47,7 +47,7 @@ class Host:
     decide: DecisionSink
     api: Callable[[], KubeApi]
     files: HostFiles | None = None
-    pages: dict[str, Callable[[], Response]] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
     offered: dict[str, int] = field(default_factory=dict)
     stopped: Callable[[str], str] = lambda _: ""
     off: Callable[[str], str] = lambda _: ""
@@ -137,6 +137,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 overrides=options.plugin_overrides,
                 env=options.env,
                 cdi_writer=_spec_writer(options, host.files),
+                verdicts=health_role.verdicts(options),
                 on_state=_on_state(handle),
                 on_offer=offer,
             )
@@ -218,6 +219,12 @@ async def _features(host: Host, handle: RoleHandle) -> None:
     )
 
 
+async def _exporter(host: Host, handle: RoleHandle) -> None:
+    from kgpu.agent import exporter_role
+
+    await exporter_role.exporter(host, handle)
+
+
 async def _withdraw_features(api: KubeApi, options: AgentOptions) -> None:
     from kgpu.discovery.features.publish import NodeFeatureLabels
     from kgpu.discovery.features.run import withdraw
@@ -246,6 +253,12 @@ def _plugin_flags() -> tuple[str, tuple[Any, ...]]:
     return "plugin_overrides", FLAGS
 
 
+def _exporter_flags() -> tuple[str, tuple[Any, ...]]:
+    from kgpu.exporter.options import OPTIONS, WITHOUT
+
+    return "exporter_overrides", (*OPTIONS, *WITHOUT)
+
+
 def _label_flags() -> tuple[str, tuple[Any, ...]]:
     from kgpu.discovery.config import OPTIONS
 
@@ -264,6 +277,8 @@ ROLES: Final = (
         finish=12.0,
     ),
     Role("validator", node_roles.validator, aliases=("operator-validator",), withdraw=node_roles.withdraw_validator),
+    Role("health", health_role.health, withdraw=health_role.withdraw),
+    Role("exporter", _exporter, aliases=("dcgm-exporter", "nvidia-dcgm-exporter"), flags=_exporter_flags),
     Role("node-status", node_roles.node_status, aliases=("node-status-exporter",), hardware=False),
     Role("features", _features, aliases=("nfd", "node-features"), hardware=False, withdraw=_withdraw_features),
 )

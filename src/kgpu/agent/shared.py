@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Generic, TypeVar
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Event, EventKind, Inventory, Link, Reader, Reading
+from kgpu.hw.port import Event, EventKind, Inventory, Link, Process, Reader, Reading
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,8 @@ class SharedReader:
         self._inventory = Coalesced(self._read_inventory, clock=clock, max_age=max_age)
         self._links = Coalesced(self._read_links, clock=clock, max_age=max_age)
         self._readings = Coalesced(self._read_readings, clock=clock, max_age=max_age)
+        self._processes = Coalesced(self._read_processes, clock=clock, max_age=max_age)
+        self._keys: frozenset[str] | None = frozenset()
         self._subscribers: list[Subscription] = []
         self._pump: asyncio.Task[None] | None = None
         self._source: AsyncIterator[Event] | None = None
@@ -131,8 +133,15 @@ class SharedReader:
     async def links(self) -> tuple[Link, ...]:
         return await self._links.get()
 
-    async def readings(self) -> tuple[Reading, ...]:
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        if self._keys is not None and (keys is None or not self._keys.issuperset(keys)):
+            # Who reads often asks for the same again: everybody's wishes are read together.
+            self._keys = None if keys is None else self._keys.union(keys)
+            self._readings.forget()
         return await self._readings.get()
+
+    async def processes(self) -> tuple[Process, ...]:
+        return await self._processes.get()
 
     def events(self) -> Subscription:
         """Subscribe now: whatever happens after the next ``inventory`` call has begun reaches the subscription."""
@@ -156,7 +165,7 @@ class SharedReader:
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
-        for shared in (self._inventory, self._links, self._readings):
+        for shared in (self._inventory, self._links, self._readings, self._processes):
             await shared.cancel()
         with contextlib.suppress(HwError, asyncio.CancelledError):
             if self._open._task is not None:
@@ -187,7 +196,10 @@ class SharedReader:
         return await (await self._reader()).links()
 
     async def _read_readings(self) -> tuple[Reading, ...]:
-        return await (await self._reader()).readings()
+        return await (await self._reader()).readings(self._keys)
+
+    async def _read_processes(self) -> tuple[Process, ...]:
+        return await (await self._reader()).processes()
 
     async def _deliver(self) -> None:
         try:
@@ -226,8 +238,11 @@ class RoleReader:
     async def links(self) -> tuple[Link, ...]:
         return await self._shared.links()
 
-    async def readings(self) -> tuple[Reading, ...]:
-        return await self._shared.readings()
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        return await self._shared.readings(keys)
+
+    async def processes(self) -> tuple[Process, ...]:
+        return await self._shared.processes()
 
     def events(self) -> Subscription:
         subscription = self._shared.events()

@@ -1,8 +1,9 @@
-"""Answers GET requests for a handful of fixed paths: enough for probes and for a person with curl.
+"""Answers GET requests for a handful of fixed paths: enough for probes, scrapers and a person with curl.
 
 A whole web server costs 6 MB of a process's memory; this costs nothing beyond asyncio. Promises: a request's head is at
-most 8 KiB and must arrive within the deadline; at most ``MAX_CONNECTIONS`` are open; every connection carries one
-request; nothing that a client sends reaches a log or a file.
+most 8 KiB and must arrive within the deadline, the TLS handshake included; at most ``MAX_CONNECTIONS`` are open; every
+connection carries one request; nothing that a client sends reaches a log or a file. Who may come in, and by which
+certificate, is asked of a ``Door`` at every connection, so that it can change while connections are open.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kgpu.base.errors import ConfigError, HostError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +31,8 @@ LINGER: Final = 1.0  # seconds for a client to take its answer and close
 REASONS: Final = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
@@ -37,16 +44,70 @@ REASONS: Final = {
 _REQUEST_LINE: Final = re.compile(rb"(?P<method>[A-Z]{1,16}) (?P<path>/[\x21-\x7e]*) (?P<version>HTTP/\d\.\d)")
 
 
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked: the path without its query; headers by name in lower case, several of a name joined by commas.
+
+    ``certificate`` is the client's as ``SSLSocket.getpeercert`` has it, None where none was shown.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    certificate: Mapping[str, Any] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """What to answer."""
 
     status: int
-    body: str
+    body: str | bytes
     content_type: str = "text/plain; charset=utf-8"
+    headers: Headers = ()
 
 
-Routes: TypeAlias = Mapping[str, Callable[[], Response]]
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A page that depends on the request, such as on the formats that the client takes."""
+
+    page: Callable[[Request], Response]
+
+
+Page: TypeAlias = Callable[[], Response] | Asked
+Routes: TypeAlias = Mapping[str, Page]
+
+
+class Door(Protocol):
+    """Who may come in. Asked anew at each connection."""
+
+    def tls(self) -> SSLContext | None:
+        """What the connection is encrypted with, None for plain HTTP."""
+        ...
+
+    async def refuse(self, request: Request) -> Response | None:
+        """What to answer instead of a page, None to let the request through."""
+        ...
+
+    def headers(self) -> Headers:
+        """Headers of every answer."""
+        ...
+
+
+class OpenDoor:
+    """Lets everybody in, in plain HTTP."""
+
+    def tls(self) -> SSLContext | None:
+        return None
+
+    async def refuse(self, request: Request) -> Response | None:  # noqa: ARG002 - the port's
+        return None
+
+    def headers(self) -> Headers:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,44 +134,64 @@ def parse_address(text: str, *, flag: str = "--health-address") -> Address:
     return Address(host.strip("[]"), int(port))
 
 
+def parse(head: bytes) -> Request | Response:
+    """What a request's head asks, or the answer to one that asks nothing. Lines that are no header are left out."""
+    first, *rest = head.split(b"\r\n")
+    line = _REQUEST_LINE.fullmatch(first)
+    if line is None:
+        return Response(400, "this is not an HTTP request\n")
+    if line["version"] not in {b"HTTP/1.0", b"HTTP/1.1"}:
+        return Response(505, "only HTTP/1.0 and HTTP/1.1\n")
+    headers: dict[str, str] = {}
+    for name, colon, value in (row.decode("latin-1").partition(":") for row in rest):
+        if colon and name and name == name.strip():
+            key = name.lower()
+            headers[key] = (f"{headers[key]}, " if key in headers else "") + value.strip(" \t")
+    return Request(line["method"].decode("ascii"), line["path"].decode("ascii").split("?", 1)[0], headers)
+
+
+def reply(request: Request, routes: Routes) -> Response:
+    """The page that was asked for."""
+    if request.method not in {"GET", "HEAD"}:
+        return Response(405, "only GET and HEAD\n", headers=(("Allow", "GET, HEAD"),))
+    route = routes.get(request.path)
+    if route is None:
+        return Response(404, f"there is: {' '.join(routes)}\n")
+    try:
+        return route.page(request) if isinstance(route, Asked) else route()
+    except Exception:
+        log.exception("a page failed")
+        return Response(500, "this page failed; see the log\n")
+
+
 def answer(head: bytes, routes: Routes) -> tuple[Response, bool]:
     """The answer to a request's head, and whether its body is to be sent (not for HEAD)."""
-    line = _REQUEST_LINE.fullmatch(head.split(b"\r\n", 1)[0])
-    if line is None:
-        return Response(400, "this is not an HTTP request\n"), True
-    if line["version"] not in {b"HTTP/1.0", b"HTTP/1.1"}:
-        return Response(505, "only HTTP/1.0 and HTTP/1.1\n"), True
-    if line["method"] not in {b"GET", b"HEAD"}:
-        return Response(405, "only GET and HEAD\n"), True
-    with_body = line["method"] == b"GET"
-    route = routes.get(line["path"].decode("ascii").split("?", 1)[0])
-    if route is None:
-        return Response(404, f"there is: {' '.join(routes)}\n"), with_body
-    try:
-        return route(), with_body
-    except Exception:
-        log.exception("a status page failed")
-        return Response(500, "this page failed; see the log\n"), with_body
+    request = parse(head)
+    return (request, True) if isinstance(request, Response) else (reply(request, routes), request.method != "HEAD")
 
 
-def encode(response: Response, *, with_body: bool) -> bytes:
-    """The response's bytes."""
-    body = response.body.encode()
-    allow = "Allow: GET, HEAD\r\n" if response.status == 405 else ""
+def encode(response: Response, *, with_body: bool, more: Iterable[tuple[str, str]] = ()) -> bytes:
+    """The response's bytes; ``more`` are further headers."""
+    body = response.body.encode() if isinstance(response.body, str) else response.body
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (*response.headers, *more))
     head = (
         f"HTTP/1.1 {response.status} {REASONS[response.status]}\r\n"
-        f"Content-Type: {response.content_type}\r\nContent-Length: {len(body)}\r\n{allow}"
+        f"Content-Type: {response.content_type}\r\nContent-Length: {len(body)}\r\n{lines}"
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + (body if with_body else b"")
+    return head.encode("latin-1", "replace") + (body if with_body else b"")
 
 
 class StatusServer:
-    """Serves the routes until closed."""
+    """Serves the routes until closed. A request has ``deadline`` seconds to arrive, its answer ``patience`` to go."""
 
-    def __init__(self, routes: Routes, *, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self, routes: Routes, *, deadline: float = DEADLINE, patience: float = LINGER, door: Door | None = None
+    ) -> None:
         self._routes = routes
         self._deadline = deadline
+        self._patience = patience
+        self._door = door or OpenDoor()
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
 
@@ -128,6 +209,12 @@ class StatusServer:
             ) from error
         return Address(address.host, self._server.sockets[0].getsockname()[1])
 
+    async def start_on(self, listening: socket.socket) -> Address:
+        """Listen on a socket that somebody else has opened; it is closed with the server."""
+        self._server = await asyncio.start_server(self._accept, sock=listening, limit=MAX_HEAD, backlog=MAX_CONNECTIONS)
+        name = listening.getsockname()
+        return Address(str(name[0]), int(name[1])) if isinstance(name, tuple) else Address(str(name), 0)
+
     async def close(self) -> None:
         """Stop listening and drop what is open."""
         if self._server is not None:
@@ -141,35 +228,64 @@ class StatusServer:
         if len(self._open) >= 2 * MAX_CONNECTIONS:
             writer.transport.abort()
             return
-        task = asyncio.create_task(self._serve(reader, writer, refuse=len(self._open) >= MAX_CONNECTIONS))
+        context = self._door.tls()
+        if context is not None:
+            # Before the first byte is read: what has been read could not be given to the handshake any more.
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        task = asyncio.create_task(self._serve(reader, writer, context, refuse=len(self._open) >= MAX_CONNECTIONS))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, refuse: bool) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: SSLContext | None, *, refuse: bool
+    ) -> None:
         response, with_body = Response(503, "too many connections\n"), True
+        encrypted = context is None
         try:
             try:
                 async with asyncio.timeout(self._deadline):
+                    if context is not None:
+                        await writer.start_tls(context)
+                        encrypted = True
                     if not refuse:
-                        response, with_body = await self._read(reader)
+                        response, with_body = await self._read(reader, writer)
             except TimeoutError:
+                if not encrypted:
+                    return
                 response = Response(408, "too slow\n")
+            await self._send(writer, encode(response, with_body=with_body, more=self._door.headers()))
             async with asyncio.timeout(LINGER):
-                writer.write(encode(response, with_body=with_body))
-                writer.write_eof()
-                # Closing on unread input would reset the connection and destroy the answer on its way.
-                while await reader.read(MAX_HEAD):
-                    pass
+                if writer.can_write_eof():
+                    writer.write_eof()
+                    # Closing on unread input would reset the connection and destroy the answer on its way.
+                    while await reader.read(MAX_HEAD):
+                        pass
+                else:
+                    writer.close()
+                    await writer.wait_closed()
         except OSError:
             pass
         finally:
             writer.transport.abort()
 
-    async def _read(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
+    async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        async with asyncio.timeout(self._patience):
+            writer.transport.set_write_buffer_limits(high=0)
+            writer.write(data)
+            await writer.drain()
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Response, bool]:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return Response(431, f"a request's head has at most {MAX_HEAD} bytes\n"), True
         except asyncio.IncompleteReadError:
             return Response(400, "the request ended early\n"), True
-        return answer(head, self._routes)
+        request = parse(head)
+        if isinstance(request, Response):
+            return request, True
+        certificate = writer.get_extra_info("peercert") or None
+        if certificate is not None:
+            request = Request(request.method, request.path, request.headers, certificate)
+        refused = await self._door.refuse(request)
+        return refused or reply(request, self._routes), request.method != "HEAD"

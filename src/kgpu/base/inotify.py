@@ -103,3 +103,11 @@ def nearest_existing(folder: Path) -> Path:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder
+
+
+def homes(*files: Path) -> set[Path]:
+    """The folders to watch for files that may be links: of the link and of what it leads to.
+
+    A ConfigMap volume swaps the link ``..data`` beside the file; a linked file changes in its own folder.
+    """
+    return {nearest_existing(folder) for file in files for folder in (file.parent, file.resolve().parent)}

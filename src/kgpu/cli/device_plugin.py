@@ -27,7 +27,7 @@ from kgpu.cli._common import (
     run_async,
     with_state,
 )
-from kgpu.formats.names import CDI_DIR, KUBELET_SOCKET, STATE_DIR
+from kgpu.formats.names import CDI_DIR, ENV_HOST_ROOT, KUBELET_SOCKET, STATE_DIR
 
 if TYPE_CHECKING:
     from kgpu.formats.config_choice import ConfigText
@@ -123,6 +123,7 @@ async def _run(
     from kgpu.deviceplugin.run import DevicePluginContext, run
     from kgpu.deviceplugin.source import MemoryConfigSource
     from kgpu.formats.plugin_config_parse import parse_config
+    from kgpu.hw.verdicts import VerdictFile, verdicts_path
 
     source = FileConfigSource(Path(config_file)) if config_file else MemoryConfigSource()
     first = await source.next(None)
@@ -142,6 +143,7 @@ async def _run(
         overrides={"container_driver_root": str(root), **overrides},
         env=env,
         cdi_writer=PluginSpecs(root, cdi_dir),
+        verdicts=VerdictFile(verdicts_path(os.environ.get(ENV_HOST_ROOT) or "/", os.environ)),
         wait=not settings.fail_on_init_error,
     )
     tasks = [asyncio.create_task(run(context), name="device plugin")]

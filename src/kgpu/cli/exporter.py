@@ -1,7 +1,7 @@
-"""``kgpu exporter``: one look at what every accelerator does, as metrics, with the replaced exporter's flags.
+"""``kgpu exporter``: what every accelerator does, served as metrics, with the replaced exporter's flags.
 
 ``--once`` prints what a scrape would give; what is wrong with the counters file, and flags that do nothing here, go to
-standard error.
+standard error. A counters file or web config file that is wrong at the start is an error; later the last good stays.
 """
 
 from __future__ import annotations
@@ -10,30 +10,38 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from kgpu.base.errors import ConfigError, HwError, KubeletError
-from kgpu.cli._common import ExampleCommand, root_option, run_async
-from kgpu.exporter.config import Given, attr_of, resolve
+from kgpu.base.errors import ConfigError, HwError
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, root_option, run_async
+from kgpu.exporter.config import Given, resolve
 from kgpu.exporter.options import OPTIONS, WITHOUT
+from kgpu.formats.names import ENV_HOST_ROOT
 
 if TYPE_CHECKING:
+    from kgpu.base.decision import Decision
     from kgpu.exporter.counters import Counter
-    from kgpu.exporter.model import Look
-    from kgpu.kubelet.pod_resources import Holding
+    from kgpu.exporter.model import Family, Users
+    from kgpu.hw.port import Reader
+    from kgpu.kube.port import KubeApi
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXAMPLES: Final = """
+kgpu exporter --kubernetes --collect-interval 10000
 kgpu exporter --once
 kgpu exporter --once --root /run/nvidia/driver --openmetrics
 kgpu exporter --once -f my-counters.csv
 kgpu exporter --once --kubernetes --compat b,c
 """
-COUNTERS_LIMIT: Final = 1 << 20
+BETWEEN: Final = 0.2
+"""Seconds between the readings of ``--once``; averages of the driver's need 0.1."""
+LOOK_SECONDS: Final = 5.0
+"""Between looks whether devices are others; the driver's events tell of most changes at once, and no pod waits here."""
 _SWITCH: Final[dict[str, Any]] = {"is_flag": False, "flag_value": "true", "metavar": "BOOL"}
 _VALUE: Final[dict[str, Any]] = {"metavar": "VALUE"}
 
@@ -42,7 +50,7 @@ def _options(function: F) -> F:
     """An option per row of the tables, which decide precedence: there is no default or envvar here."""
     for silent in reversed(WITHOUT):
         shape = _SWITCH if silent.is_flag else _VALUE
-        names = (silent.flag, *silent.aliases, attr_of(silent.flag))
+        names = (silent.flag, *silent.aliases, silent.attr)
         function = click.option(*names, default=None, hidden=True, **shape)(function)
     for row in reversed(OPTIONS):
         shape = _SWITCH if row.is_flag else _VALUE
@@ -55,72 +63,187 @@ def _options(function: F) -> F:
 @root_option
 @click.option("--once", is_flag=True, help="Print the metrics of this moment and end.")
 @click.option("--openmetrics", is_flag=True, help="With --once: OpenMetrics instead of Prometheus' plain text.")
+@click.option(
+    "--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE",
+    help="How to reach the API server. Default: in-cluster.",
+)  # fmt: skip
+@click.option(
+    "--host-root", default="/", envvar=ENV_HOST_ROOT, metavar="DIR", show_default=True,
+    help="The host's / as this process sees it.",
+)  # fmt: skip
 @_options
-def exporter(*, root: str, once: bool, openmetrics: bool, **flags: Any) -> None:
+@click.pass_context
+def exporter(
+    ctx: click.Context, /, *, root: str, once: bool, openmetrics: bool, kubeconfig: str, host_root: str, **flags: Any
+) -> None:
     """What every accelerator does and for whom, as metrics that Prometheus reads."""
+    check_kubeconfig(ctx, kubeconfig)
     given = resolve(flags, os.environ)
+    place = Place(root=root, kubeconfig=kubeconfig, host_root=host_root)
+    if not once:
+        if openmetrics:
+            raise ConfigError("--openmetrics is for --once", "scrapers ask for it by themselves", "leave it out")
+        run_async(_serve(place, given))
+        return
     for note in given.notes:
         click.echo(f"kgpu exporter: {note}", err=True)
-    if not once:
-        raise ConfigError("metrics can't be served by this command yet", "--once, for one look", "give --once")
     counters = _counters(given)
-    from kgpu.exporter.own import Figures
-    from kgpu.exporter.plan import Memory, plan
     from kgpu.exporter.render import Format, render
 
-    look = run_async(_look(root, given))
-    memory = Memory()
-    settings = given.settings(hostname=os.environ.get("NODE_NAME") or socket.gethostname(), counters=counters)
-    planned = plan(look, settings, memory)
-    figures = Figures()
-    figures.count(planned)
-    own = figures.families(memory.texts) if settings.own_metrics else ()
-    for decision in planned.decisions:
+    families = run_async(_look(place, given, counters))
+    sys.stdout.write(render(families, Format.OPENMETRICS if openmetrics else Format.TEXT))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this exporter is: driver root and host root as it sees them, and how it reaches the API server."""
+
+    root: str
+    kubeconfig: str
+    host_root: str
+
+    @property
+    def has_api_server(self) -> bool:
+        return bool(self.kubeconfig or os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+    def api(self) -> KubeApi | None:
+        """The API server's client, None where nothing says where it is. Raises KubeError."""
+        if not self.has_api_server:
+            return None
+        from kgpu.kube.client import connect
+
+        return connect(self.kubeconfig)
+
+
+def _counters(given: Given) -> tuple[Counter, ...]:
+    """What the counters file asks for, or the usual set; a file that was named has to be good."""
+    from kgpu.exporter.reload import CountersSource
+
+    source = CountersSource(given, _echo)
+    if source.file_error is not None:
+        raise source.file_error
+    return source.rows
+
+
+def _echo(decision: Decision) -> None:
+    if decision.severity.notable:
         click.echo(f"kgpu exporter: {decision.one_line()}", err=True)
-    sys.stdout.write(render((*planned.families, *own), Format.OPENMETRICS if openmetrics else Format.TEXT))
 
 
-def _counters(given: Given) -> tuple[Counter, ...] | None:
-    """What the counters file asks for; None where none was named and the usual place has none."""
-    from kgpu.exporter.counters import parse_counters
-    from kgpu.host.bounded import read_regular
+async def _look(place: Place, given: Given, counters: tuple[Counter, ...]) -> tuple[Family, ...]:
+    """The families of one moment: of two readings, since rates and averages are over the time between two."""
+    import asyncio
+    import time
 
-    if not given.collectors_given and not os.path.exists(given.collectors):
-        return None
-    raw, _ = read_regular(given.collectors, COUNTERS_LIMIT, what="a counters file: FIELD, type, help on each line")
-    parsed = parse_counters(raw.decode("utf-8", "replace"), given.collectors)
-    for problem in parsed.problems:
-        click.echo(f"kgpu exporter: {problem.one_line()}", err=True)
-    return parsed.rows
-
-
-async def _look(root: str, given: Given) -> Look:
-    from kgpu.exporter.facts import gather
-    from kgpu.exporter.model import Look, Tick
+    from kgpu.exporter.model import Users
+    from kgpu.exporter.ticks import Ticks
     from kgpu.hw.open import open_reader
-    from kgpu.hw.port import Inventory, Vendor
+    from kgpu.hw.verdicts import VerdictFile, verdicts_path
 
+    ticks = Ticks(given.settings(hostname=_hostname(), counters=counters), xid_text=_xid_text)
     try:
-        reader = open_reader(driver_root=Path(root) if root else None)
+        reader = open_reader(driver_root=Path(place.root) if place.root else None)
         try:
             inventory = await reader.inventory()
-            values = gather(inventory, await reader.readings())
+            for pause in (0.0, BETWEEN):
+                await asyncio.sleep(pause)
+                ticks.read(time.monotonic(), inventory, await reader.readings(ticks.keys))
+            users = await _users(place, given, reader)
         finally:
             await reader.close()
     except HwError:
         if not given.fake_gpus:
             raise
-        inventory, values = Inventory(vendor=Vendor.NVIDIA, driver_version=""), {}
-    held = await _held(given) if given.kubernetes else ()
-    return Look(inventory=inventory, now=Tick(values=values), holdings=held)
+        users = Users()
+    verdicts = VerdictFile(verdicts_path(place.host_root, os.environ)).read()
+    outcome = ticks.families(0.0, users, verdicts=verdicts.gpus if verdicts else ())
+    for decision in outcome.decisions:
+        _echo(decision)
+    return outcome.families
 
 
-async def _held(given: Given) -> tuple[Holding, ...] | None:
-    """Who holds what; None, and a word about it, where the kubelet does not tell."""
-    from kgpu.kubelet.pod_resources import PodResources
+async def _users(place: Place, given: Given, reader: Reader) -> Users:
+    """Who uses what; what can't be had is told."""
+    from kgpu.exporter.users_open import open_users
 
+    api = place.api() if given.kubernetes else None
+    users = open_users(
+        given,
+        reader,
+        tell=_echo,
+        api=api,
+        node=os.environ.get("NODE_NAME", ""),
+        host_root=Path(place.host_root),
+        driver_root=Path(place.root) if place.root else None,
+    )
     try:
-        return await PodResources(Path(given.pod_resources)).holdings()
-    except KubeletError as error:
-        click.echo(f"kgpu exporter: pods are not shown: {error.one_line()}", err=True)
-        return None
+        found = await users.seen()
+    finally:
+        await users.close()
+        if api is not None:
+            await api.close()
+    if found.holdings is None:
+        click.echo("kgpu exporter: pods are not shown", err=True)
+    return found
+
+
+def _hostname() -> str:
+    return os.environ.get("NODE_NAME") or socket.gethostname()
+
+
+def _xid_text(code: int) -> str:
+    from kgpu.health.xids import short_name
+
+    return short_name(code)
+
+
+async def _serve(place: Place, given: Given) -> None:
+    """Serve until SIGTERM or SIGINT; SIGHUP looks at every file at once."""
+    import asyncio
+    import logging
+    import signal
+
+    from kgpu.agent.exporter_role import make_context
+    from kgpu.agent.shared import SharedReader
+    from kgpu.base.log import configure, log_decision
+    from kgpu.base.supervise import stop_on_signals
+    from kgpu.exporter.run import Exporter
+    from kgpu.hw.open import open_reader
+
+    configure(level="debug" if given.debug else "info", form=given.log_format)
+    log = logging.getLogger("kgpu.exporter")
+    for note in given.notes:
+        log.warning("%s", note)
+
+    async def open_now() -> Reader:
+        return open_reader(driver_root=Path(place.root) if place.root else None, poll=LOOK_SECONDS)
+
+    reader = SharedReader(open_now)
+    api = place.api()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    try:
+        context = make_context(
+            given,
+            reader.view(),
+            report=lambda decision: log_decision(log, decision),
+            api=api,
+            node=os.environ.get("NODE_NAME", ""),
+            host_root=place.host_root,
+            driver_root=Path(place.root) if place.root else None,
+            on_address=lambda address: log.info("serving at %s", address),
+        )
+        served = Exporter(context)
+        if served.counters.file_error is not None:
+            raise served.counters.file_error
+        loop.add_signal_handler(signal.SIGHUP, served.reload)
+        with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(served.run())
+                await stop.wait()
+                task.cancel()
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        await reader.close()
+        if api is not None:
+            await api.close()

@@ -242,6 +242,39 @@ def inject_command(
     operate.inject(root, fault, **options)
 
 
+@hw_group.command("process", examples="kgpu lab hw process --root /tmp/node1 --gpu 0 4242 --memory 2048\n"
+    "kgpu lab hw process --root /tmp/node1 --gpu 1 4243 --gi 7 --ci 0 --utilization 60\n"
+    "kgpu lab hw process --root /tmp/node1 --gpu 0 4242 --end")  # fmt: skip
+@ROOT
+@GPU_REQUIRED
+@click.argument("pid", type=int)
+@click.option("--memory", type=int, default=0, show_default=True, metavar="MIB", help="Memory that it holds.")
+@click.option("--utilization", type=int, default=0, show_default=True, metavar="PERCENT", help="Load that it causes.")
+@click.option("--kind", default="compute", show_default=True, help="compute, graphics or mps.")
+@click.option("--gi", type=int, help="The GPU instance that it runs on.")
+@click.option("--ci", type=int, help="The compute instance that it runs on.")
+@click.option("--end", is_flag=True, help="Take it away again.")
+def process_command(
+    *,
+    root: Path,
+    gpu: int,
+    pid: int,
+    memory: int,
+    utilization: int,
+    kind: str,
+    gi: int | None,
+    ci: int | None,
+    end: bool,
+) -> None:
+    """Put a process on a GPU or MIG slice by word alone, or take it away."""
+    from kgpu.hw.fake import processes
+
+    if end:
+        processes.remove(root, gpu, pid)
+    else:
+        processes.add(root, gpu, pid=pid, memory_mib=memory, sm_percent=utilization, kind=kind, gi=gi, ci=ci)
+
+
 @hw_group.command("clear", examples="kgpu lab hw clear --root /tmp/node1\nkgpu lab hw clear --root /tmp/node1 --gpu 3")
 @ROOT
 @GPU

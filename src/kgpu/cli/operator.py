@@ -17,11 +17,12 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log_options, run_async
+from kgpu.formats.names import ENV_HEALTH_CONFIG
 
 if TYPE_CHECKING:
     from kgpu.base.http import Address
     from kgpu.operator.cleanup import Limits
-    from kgpu.operator.model import Settings
+    from kgpu.operator.model import Monitoring, Settings
     from kgpu.operator.run import Options
 
 EXAMPLES: Final = """
@@ -44,6 +45,18 @@ RUN: Final = (
      "Names of pull secrets for kgpu's own image, separated by commas."),
     (("--layout",), ("KGPU_LAYOUT",), "layout", "agent", "LAYOUT", "agent or operands."),
     (("--discovery",), ("KGPU_DISCOVERY",), "discovery", "true", "BOOL", "Whether to find node features itself."),
+    (("--health",), ("KGPU_HEALTH",), "health", "true", "BOOL", "Whether to watch the GPUs' health."),
+    (("--health-config",), (ENV_HEALTH_CONFIG,), "health_config", "", "YAML", "Its configuration."),
+    (("--alert-rules",), ("KGPU_ALERT_RULES",), "alert_rules", "true", "BOOL",
+     "Whether to make PrometheusRules, where there is that kind."),
+    (("--alerts",), ("KGPU_ALERTS",), "alerts", "", "YAML",
+     "What differs of alerts, by name: {GPUIdle: {enabled: false}}; also threshold, for, severity."),
+    (("--dashboards",), ("KGPU_DASHBOARDS",), "dashboards", "false", "BOOL",
+     "Whether to make ConfigMaps with Grafana dashboards."),
+    (("--dashboard-labels",), ("KGPU_DASHBOARD_LABELS",), "dashboard_labels", 'grafana_dashboard: "1"', "YAML",
+     "Labels of these."),
+    (("--dashboard-annotations",), ("KGPU_DASHBOARD_ANNOTATIONS",), "dashboard_annotations", "", "YAML",
+     "Annotations of these."),
     (("--metrics-bind-address",), ("METRICS_BIND_ADDRESS",), "metrics_address", ":8080", "HOST:PORT",
      "Serve /metrics there; 0 for nowhere."),
     (("--health-probe-bind-address",), ("HEALTH_PROBE_BIND_ADDRESS",), "health_address", ":8081", "HOST:PORT",
@@ -191,8 +204,46 @@ def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         image_pull_secrets=tuple(one.strip() for one in given["image_pull_secrets"].split(",") if one.strip()),
         layout=Layout(given["layout"]),
         discovery=_bool(given, "discovery", "--discovery or KGPU_DISCOVERY"),
+        health=_bool(given, "health", "--health or KGPU_HEALTH"),
+        health_config=given["health_config"],
+        monitoring=_monitoring(given),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
     )
+
+
+def _monitoring(given: Mapping[str, Any]) -> Monitoring:
+    from kgpu.monitoring.rules import adjusted
+    from kgpu.operator.model import Monitoring
+
+    return Monitoring(
+        rules=_bool(given, "alert_rules", "--alert-rules or KGPU_ALERT_RULES"),
+        alerts=adjusted(_mapping(given, "alerts", "--alerts or KGPU_ALERTS"), "alerts"),
+        dashboards=_bool(given, "dashboards", "--dashboards or KGPU_DASHBOARDS"),
+        labels=_texts(given, "dashboard_labels", "--dashboard-labels or KGPU_DASHBOARD_LABELS"),
+        annotations=_texts(given, "dashboard_annotations", "--dashboard-annotations or KGPU_DASHBOARD_ANNOTATIONS"),
+    )
+
+
+def _mapping(given: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    from kgpu.formats import yaml
+
+    try:
+        found = yaml.load(given[name]) if given[name].strip() else {}
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.what}", error.expected, error.todo) from error
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+        raise ConfigError(f"{where} is no mapping", "YAML or JSON such as {a: b}", f"correct {where}")
+    return found
+
+
+def _texts(given: Mapping[str, Any], name: str, where: str) -> dict[str, str]:
+    found = _mapping(given, name, where)
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{where}: {key} is {value!r}", "a text; numbers in quotes", f"correct {where}")
+    return dict(found)
 
 
 def options_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Options:

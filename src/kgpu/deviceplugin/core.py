@@ -25,6 +25,7 @@ from kgpu.deviceplugin.topology import Topology
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import Accelerator, Event, Finding, Inventory, Link, Problem
+from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest
 
 
@@ -101,6 +102,13 @@ class Core:
         self._tell(decisions)
         return self.health.illnesses != before.illnesses
 
+    def verdicts(self, verdicts: Mapping[str, GpuVerdict] | None) -> bool:
+        """Take the health role's verdicts over, None when there are none; True when something changed."""
+        before = self.health
+        self.health, decisions = health_rules.on_verdicts(before, verdicts, self._rules)
+        self._tell(decisions)
+        return (self.health.judged, self.health.withdrawn) != (before.judged, before.withdrawn)
+
     def _observe(self, now: float) -> None:
         self.read = True
         self.health, decisions = health_rules.on_reading(self.health, self.accelerators, self._rules, now)
@@ -138,7 +146,7 @@ class Core:
     @property
     def sick(self) -> bool:
         """True while something may recover."""
-        return bool(self.health.broken or self.health.illnesses)
+        return bool(self.health.broken or self.health.illnesses or self.health.withdrawn)
 
     def states(self, resource: Resource) -> tuple[DeviceState, ...]:
         """The device list for the kubelet."""

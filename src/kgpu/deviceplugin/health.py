@@ -1,8 +1,10 @@
 """Which devices are unhealthy, and when they recover. Pure: events, readings and the time in, a new state out.
 
-Xid rules are the replaced program's, with the documented meaning of its two environment variables. Unlike there, one
-Xid marks every replica and slice of its GPU (or just the slice that the event names) and nothing else, and health comes
-back: at once when a pending recovery action is done or a finding is gone, else after a quiet time without another Xid.
+Where the health role gives verdicts, they decide about Xids; what the driver says is broken counts in any case.
+Where it does not, Xid rules are the replaced program's but for 94 (an error of the program) and 109 (ends with a
+reset). The two environment variables mean what is documented, for both. One Xid marks every replica and slice of its
+GPU (or just the slice that the event names) and nothing else, and health comes back: at once when a verdict, a pending
+recovery action or a finding is over, else after a quiet time without another Xid.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from kgpu.base.decision import Decision, Severity
 from kgpu.deviceplugin.model import Unit
 from kgpu.formats.names import ENV_DISABLE_HEALTHCHECKS, ENV_ENABLE_HEALTHCHECKS
 from kgpu.hw.port import Accelerator, Event, EventKind, Problem
+from kgpu.hw.verdicts import GpuVerdict
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 94})
 """Errors of the program rather than of the GPU; ignored unless enabled."""
 QUIET_SECONDS = 30.0
 """How long a GPU that looks well must stay without a critical Xid before it is offered again."""
 NO_ACTION = frozenset({"none", "unknown", ""})
 _ALL = frozenset({"all", "xids"})
 _XID = re.compile(r"[0-9]{1,9}")
+_XID_CAUSE = re.compile(r"xid:([0-9]{1,9})(@.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ class XidRules:
     """Which Xids make a device unhealthy. ``findings`` is False when every health check is off."""
 
     ignored: frozenset[int] = APPLICATION_XIDS
+    disabled: frozenset[int] = frozenset()  # by name
     enabled: frozenset[int] = frozenset()
     all_ignored: bool = False
     all_enabled: bool = False
@@ -41,6 +46,22 @@ class XidRules:
             return True
         return not self.all_ignored and xid not in self.ignored
 
+    def demanded(self, xid: int) -> bool:
+        """Somebody wants this one to count, whatever a verdict says of it."""
+        return self.all_enabled or xid in self.enabled
+
+    def obeys(self, verdict: GpuVerdict) -> bool:
+        """Whether a verdict takes the GPU away: for something else than Xids that somebody has switched off."""
+        off = bool(verdict.causes) and all(self._is_off(cause) for cause in verdict.causes)
+        return verdict.withdraws and self.findings and not off
+
+    def _is_off(self, cause: str) -> bool:
+        match = _XID_CAUSE.fullmatch(cause)
+        if match is None:
+            return False
+        code = int(match[1])
+        return not self.demanded(code) and (self.all_ignored or code in self.disabled)
+
 
 def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Decision]]:
     """The rules that the two environment variables ask for; words that mean nothing are told and skipped."""
@@ -50,6 +71,7 @@ def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Decision]]:
     return (
         XidRules(
             ignored=APPLICATION_XIDS | disabled,
+            disabled=disabled,
             enabled=enabled,
             all_ignored=bool(disabled_words),
             all_enabled=bool(enabled_words),
@@ -87,6 +109,7 @@ class Illness:
     compute_instance: int | None = None
     last: float = 0.0  # monotonic second of the newest sign of it
     pending: bool = False
+    demanded: bool = False  # somebody has named the Xid
 
     def touches(self, unit: Unit) -> bool:
         """True when ``unit`` is on the GPU, and is or contains or belongs to the slice, that the Xid was about."""
@@ -106,17 +129,27 @@ class Illness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Everything that makes devices unhealthy now. ``broken`` maps a GPU's uuid to what was found."""
+    """Everything that makes devices unhealthy now. ``broken`` maps a GPU's uuid to what was found.
+
+    ``judged`` are the GPUs of which the health role gives verdicts, ``withdrawn`` those that it takes away, and why.
+    """
 
     illnesses: tuple[Illness, ...] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[tuple[str, int]] = frozenset()  # told once each
+    judged: frozenset[str] = frozenset()
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
 
     def reason(self, unit: Unit) -> str:
         """Why ``unit`` is unhealthy; "" when it is healthy."""
         reasons = [self.broken[unit.gpu_uuid]] if unit.gpu_uuid in self.broken else []
-        reasons += [illness.reason for illness in self.illnesses if illness.touches(unit)]
+        reasons += [self.withdrawn[unit.gpu_uuid]] if unit.gpu_uuid in self.withdrawn else []
+        reasons += [illness.reason for illness in self.illnesses if self.counts(illness) and illness.touches(unit)]
         return "; ".join(dict.fromkeys(reasons))
+
+    def counts(self, illness: Illness) -> bool:
+        """Whether an Xid is judged here."""
+        return illness.demanded or illness.gpu_uuid not in self.judged
 
 
 def on_event(
@@ -136,6 +169,8 @@ def on_event(
                 reason="XidWithoutDevice",
             )
         ]
+    if event.uuid in health.judged and not rules.demanded(event.code):
+        return health, []  # the verdict says what it means
     if not rules.critical(event.code):
         key = (event.uuid, event.code)
         if key in health.ignored:
@@ -156,6 +191,7 @@ def on_event(
         gpu_instance=event.gpu_instance,
         compute_instance=event.compute_instance,
         last=now,
+        demanded=rules.demanded(event.code),
     )
     others = tuple(old for old in health.illnesses if _key(old) != _key(new))
     if len(others) < len(health.illnesses):
@@ -219,6 +255,37 @@ def on_reading(
         _recovered(by_uuid[uuid], reasons) for uuid, reasons in ended.items() if uuid in by_uuid and uuid not in ill
     ]
     return replace(health, illnesses=tuple(kept), broken=broken), decisions
+
+
+def on_verdicts(
+    health: Health, verdicts: Mapping[str, GpuVerdict] | None, rules: XidRules
+) -> tuple[Health, list[Decision]]:
+    """The state after new verdicts, by uuid; None: nobody gives any. The health role tells of them with an Event."""
+    known = verdicts or {}
+    withdrawn = {uuid: f"{one.what} ({one.action})" for uuid, one in known.items() if rules.obeys(one)}
+    news = [
+        Decision(
+            subject=uuid,
+            what=f"device marked unhealthy: {uuid}",
+            why=f"the health role says: {why}",
+            evidence=known[uuid].evidence,
+            remedy=known[uuid].todo,
+            reason="DeviceUnhealthy",
+        )
+        for uuid, why in withdrawn.items()
+        if uuid not in health.withdrawn
+    ]
+    news += [
+        Decision(
+            subject=uuid,
+            what=f"the verdict about {uuid} is over",
+            why="the health role says that it is well" if uuid in known else "nobody gives verdicts any more",
+            reason="VerdictOver",
+        )
+        for uuid in health.withdrawn
+        if uuid not in withdrawn
+    ]
+    return replace(health, judged=frozenset(known), withdrawn=withdrawn), news
 
 
 def _found(gpu: Accelerator, rules: XidRules) -> str:

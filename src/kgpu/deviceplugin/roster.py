@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 FILE_NAME = "devices.json"
 FILE_VERSION = 1
 COARSE_SECONDS = 10.0
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +113,6 @@ def _missing(gpu: Accelerator) -> Accelerator:
         todo="look for Xid 79 in the kernel log; reset the GPU or restart the machine",
     )
     return replace(gpu, findings=(finding,))
-
-
-def boot_id() -> str:
-    """The id of this boot; "" where the kernel does not tell."""
-    try:
-        return BOOT_ID.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Decision]]:

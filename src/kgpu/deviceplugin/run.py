@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HwError, UserError
@@ -33,6 +34,7 @@ from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
 from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Event, EventKind, Inventory, Reader
+from kgpu.hw.verdicts import Verdicts, VerdictSource
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
 log = logging.getLogger(__name__)
@@ -85,6 +87,7 @@ class DevicePluginContext:
     usable configuration) is raised instead of waited for. ``on_state(ready, reason, why)`` hears whether the
     plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its configuration can't be used,
     "" otherwise. ``on_offer(healthy)`` hears how many healthy devices each resource has in what the kubelet is told.
+    ``verdicts`` are the health role's; None: nobody gives any.
     """
 
     reader: Reader
@@ -97,6 +100,7 @@ class DevicePluginContext:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cdi_writer: CdiWriter | None = None
+    verdicts: VerdictSource | None = None
     host_facts: Callable[[Settings], HostFacts] | None = None
     kubelet_changes: Callable[[Path], AsyncIterator[SocketIdentity | None]] = folder_changes
     reread_seconds: float = REREAD_SECONDS
@@ -114,7 +118,7 @@ async def run(ctx: DevicePluginContext) -> None:
 class _Plugin:
     def __init__(self, ctx: DevicePluginContext) -> None:
         self._ctx = ctx
-        self._boot = roster.boot_id()
+        self._boot = boot_id()
         memory, decisions = roster.load(ctx.state_dir, source=ctx.env.get(ENV_HW_STATE, "driver"), boot=self._boot)
         for decision in decisions:
             ctx.report(decision)
@@ -126,6 +130,8 @@ class _Plugin:
             facts=ctx.host_facts or (lambda settings: read_host_facts(settings, simulated=ENV_HW_STATE in ctx.env)),
             memory=memory,
         )
+        if ctx.verdicts is not None:  # before anything is offered
+            self._judge(ctx.verdicts.read())
         self._former = set(memory.resources)  # offered by an earlier run
         self._identity: SocketIdentity | None = None
         self._offers: dict[str, tuple[Offer, asyncio.Task[None]]] = {}
@@ -156,7 +162,7 @@ class _Plugin:
             await self._read_inventory(at_start=True)
             async with asyncio.TaskGroup() as group:
                 loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
-                for loop in (*loops, self._apply(group), _end_of(events)):
+                for loop in (*loops, self._follow_verdicts(), self._apply(group), _end_of(events)):
                     group.create_task(loop)
         finally:
             events.cancel()
@@ -250,6 +256,16 @@ class _Plugin:
             self._changed.set()
         if event.kind not in {EventKind.SINGLE_BIT_ECC, EventKind.DOUBLE_BIT_ECC}:
             self._look.set()
+
+    async def _follow_verdicts(self) -> None:
+        if self._ctx.verdicts is None:
+            return
+        async for verdicts in self._ctx.verdicts.follow():
+            if self._judge(verdicts):
+                self._changed.set()
+
+    def _judge(self, verdicts: Verdicts | None) -> bool:
+        return self._core.verdicts(verdicts.by_uuid if verdicts is not None else None)
 
     # --- kubelet ---
 

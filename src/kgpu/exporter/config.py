@@ -102,14 +102,9 @@ def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | Non
         f"{where} does nothing: {row.why}"
         for row in WITHOUT
         for where in (row.flag, *row.envs)
-        if (where == row.flag and flags.get(attr_of(row.flag)) is not None) or where in env
+        if (where == row.flag and flags.get(row.attr) is not None) or where in env
     ]
     return Given(**values, collectors_given="collectors" in given, notes=tuple(notes))
-
-
-def attr_of(flag: str) -> str:
-    """The parameter's name of a flag."""
-    return flag.removeprefix("--").replace("-", "_")
 
 
 def _raw(option: Option, flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Any, str]:

@@ -17,15 +17,24 @@ RECOVERY: Final = {"none": 0, "reset": 1, "reboot": 2, "drain": 3, "drain-reset"
 
 
 def gather(inventory: Inventory, readings: Iterable[port.Reading]) -> dict[Unit, dict[str, Value]]:
-    """Values by unit, from the inventory and the telemetry of whole GPUs; telemetry of unknown GPUs is left out."""
+    """Values by unit, from the inventory and the telemetry; telemetry of unknown GPUs is left out."""
     values = {Unit(gpu.uuid): facts_of(gpu, inventory) for gpu in inventory.accelerators}
     for gpu in inventory.accelerators:
         values |= instance_facts(gpu)
     for reading in readings:
-        known = values.get(Unit(reading.uuid))
-        if known is not None:
-            known.update(reading.values)
+        if Unit(reading.uuid) in values:
+            values.setdefault(Unit(reading.uuid, reading.gpu_instance, reading.link), {}).update(reading.values)
     return values
+
+
+def failures(inventory: Inventory, readings: Iterable[port.Reading]) -> dict[Unit, Mapping[str, str]]:
+    """What could not be read, by unit, with a word for the reason."""
+    known = {gpu.uuid for gpu in inventory.accelerators}
+    return {
+        Unit(reading.uuid, reading.gpu_instance, reading.link): reading.failures
+        for reading in readings
+        if reading.failures and reading.uuid in known
+    }
 
 
 def facts_of(gpu: Accelerator, inventory: Inventory) -> dict[str, Value]:

@@ -1,7 +1,7 @@
 """Who uses which device: the kubelet's holdings, resolved to GPUs and GPU instances by any form of device id.
 
 Every container that holds a device is found, also several on one time-sliced or MPS-shared GPU; the replaced exporter
-shows the last of them only. Ids that are no device of this node are passed over: other plugins have ids too.
+shows the last of them only. Ids of other plugins are passed over; a GPU's that names no device of this node is told.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kgpu.exporter.model import PodKey, Unit
-from kgpu.formats.names import GPU_RESOURCE
+from kgpu.exporter.model import ClaimedKey, PodKey, Unit
+from kgpu.formats.names import DRA_GPU_DRIVER, GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from kgpu.hw.port import Inventory
 
 if TYPE_CHECKING:
@@ -23,16 +23,26 @@ _OLD_MIG: Final = re.compile(f"MIG-(GPU-{_UUID})/([0-9]{{1,4}})/([0-9]{{1,4}})",
 _NODE: Final = re.compile(r"nvidia([0-9]{1,4})(?:/gi([0-9]{1,4}))?(?:/vgpu([0-9]{1,6}))?", re.ASCII)
 _REPLICA: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
 _DOMAIN: Final = GPU_RESOURCE.partition("/")[0] + "/"
+_OURS: Final = (f"{GPU_RESOURCE}.", MIG_RESOURCE_PREFIX)
+_UUIDS: Final = ("GPU-", "MIG-")
+NOT_ASKED: Final = "not-asked"
+UNKNOWN_ID: Final = "unknown-id"
+NOT_PUBLISHED: Final = "not-published"
+_NONE: Final[Mapping[ClaimedKey, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Holder:
-    """One container on one device; ``replica`` is its share of a shared device, "" when the device is not shared."""
+    """One container on one device; ``replica`` is its share of a shared device, "" when the device is not shared.
+
+    ``claim`` are the labels of the resource claim that it has the device by, as the replaced exporter calls them.
+    """
 
     namespace: str
     pod: str
     container: str
     replica: str = ""
+    claim: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> PodKey:
@@ -75,20 +85,88 @@ class Devices:
         return Held(Unit(uuid, int(node[2]) if node[2] else None), node[3] or "") if uuid else None
 
 
+class Unshown(NamedTuple):
+    """Something held that is not shown: a ``device`` or ``claim``, why, who has it, and its id."""
+
+    what: str
+    reason: str
+    key: PodKey
+    id: str
+
+
+class Resolved(NamedTuple):
+    """Who holds each unit, in order, and what could not be resolved."""
+
+    held: dict[Unit, tuple[Holder, ...]]
+    unshown: tuple[Unshown, ...]
+
+
+def concerns(holding: Holding, also: frozenset[str] = frozenset()) -> bool:
+    """Whether a holding may be of a GPU; other plugins' devices need not be kept."""
+    return (
+        holding.claim is not None
+        or holding.resource.startswith(_DOMAIN)
+        or holding.resource in also
+        or any(text.startswith(_UUIDS) for text in holding.devices)
+    )
+
+
+def resolve(
+    inventory: Inventory,
+    holdings: Iterable[Holding],
+    claimed: Mapping[ClaimedKey, str] | None = None,
+    also: frozenset[str] = frozenset(),
+) -> Resolved:
+    """Who holds what. ``also`` are resources beside the usual ones; ``claimed`` as in ``Look``, None: never asked."""
+    devices = Devices(inventory)
+    found: dict[Unit, set[Holder]] = {}
+    unshown: list[Unshown] = []
+    for holding in holdings:
+        for text in holding.devices:
+            key = (holding.namespace, holding.pod, holding.container)
+            name = text if holding.claim is None else _claimed(holding, claimed or _NONE, text)
+            held = devices.find(name, holding.resource, also) if name else None
+            if name and held is not None:
+                labels = _claim_labels(holding, text, name, inventory)
+                found.setdefault(held.unit, set()).add(Holder(*key, held.replica, labels))
+            elif holding.claim is not None:
+                if name != "":
+                    reason = NOT_ASKED if claimed is None else NOT_PUBLISHED if name is None else UNKNOWN_ID
+                    unshown.append(Unshown("claim", reason, key, name or text))
+            elif holding.resource == GPU_RESOURCE or holding.resource.startswith(_OURS) or holding.resource in also:
+                unshown.append(Unshown("device", UNKNOWN_ID, key, text))
+    return Resolved({unit: tuple(sorted(all_of_it)) for unit, all_of_it in found.items()}, tuple(unshown))
+
+
 def holders(
     inventory: Inventory,
     holdings: Iterable[Holding],
-    claimed: Mapping[tuple[str, str], str] | None = None,
+    claimed: Mapping[ClaimedKey, str] | None = None,
     also: frozenset[str] = frozenset(),
 ) -> dict[Unit, tuple[Holder, ...]]:
-    """Who holds each unit, in order. ``also`` are resources beside the usual ones; ``claimed`` as in ``Look``."""
-    devices = Devices(inventory)
-    claimed = claimed or {}
-    found: dict[Unit, set[Holder]] = {}
-    for holding in holdings:
-        for text in holding.devices:
-            held = devices.find(claimed.get((holding.resource, text), text), holding.resource, also)
-            if held is not None:
-                holder = Holder(holding.namespace, holding.pod, holding.container, held.replica)
-                found.setdefault(held.unit, set()).add(holder)
-    return {unit: tuple(sorted(all_of_it)) for unit, all_of_it in found.items()}
+    """``resolve`` without what it could not."""
+    return resolve(inventory, holdings, claimed, also).held
+
+
+def _claimed(holding: Holding, claimed: Mapping[ClaimedKey, str], device: str) -> str | None:
+    """The uuid of a claim's device, "" for one that is no GPU, None for one that its driver should have published."""
+    assert holding.claim is not None
+    name = claimed.get((holding.resource, holding.claim.pool, device))
+    if name is not None or holding.resource == DRA_GPU_DRIVER:
+        return name
+    return None if any(driver == holding.resource and uuid for (driver, _, _), uuid in claimed.items()) else ""
+
+
+def _claim_labels(holding: Holding, device: str, uuid: str, inventory: Inventory) -> tuple[tuple[str, str], ...]:
+    if holding.claim is None:
+        return ()
+    slices = {part.uuid: part.profile for gpu in inventory.accelerators for part in gpu.partitions}
+    mig = (("dra_mig_profile", slices[uuid]), ("dra_mig_device_uuid", uuid)) if uuid in slices else ()
+    return (
+        ("dra_claim_name", holding.claim.name),
+        ("dra_claim_namespace", holding.namespace),
+        ("dra_driver_name", holding.resource),
+        ("dra_pool_name", holding.claim.pool),
+        ("dra_device_name", device),
+        *mig,
+    )

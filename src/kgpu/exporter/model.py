@@ -8,9 +8,9 @@ in ``failures`` with its reason. Nothing here knows how they were read.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from kgpu.base.decision import Decision
 from kgpu.hw.port import Inventory
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Value: TypeAlias = "float | str"
 PodKey: TypeAlias = "tuple[str, str, str]"
 """Namespace, pod, container."""
+ClaimedKey: TypeAlias = "tuple[str, str, str]"
+"""Driver, pool and name of a device that resource claims may have."""
 
 
 class Unit(NamedTuple):
@@ -81,20 +83,57 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Users:
+    """Who uses what, as far as it is known at one moment; the first five are what ``Look`` has of the same names.
+
+    ``failures`` says which of them could not be had or are old, by the part's name with a short reason word
+    (``holdings`` to ``unreachable``). ``missing`` counts what is held or used but is not shown, by (what, reason):
+    ``("device", "unknown-id")``. Both are for metrics; what a person should know was told when it was new.
+    """
+
+    holdings: tuple[Holding, ...] | None = ()
+    pods: Mapping[tuple[str, str], PodFacts] = field(default_factory=dict)
+    claimed: Mapping[ClaimedKey, str] = field(default_factory=dict)
+    shares: Mapping[tuple[Unit, PodKey], Mapping[str, float]] = field(default_factory=dict)
+    jobs: Mapping[Unit, tuple[str, ...]] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class UsersPort(Protocol):
+    """Tells who uses what. ``users.KubeletUsers`` is the real one, ``users.FakeUsers`` stands in tests.
+
+    ``changed`` is called when there is news that ``seen`` would find.
+    """
+
+    changed: Callable[[], None]
+
+    async def seen(self) -> Users:
+        """What is known now; never raises, and waits two seconds at most, at the first call only. Call it each tick."""
+        ...
+
+    async def close(self) -> None:
+        """Stop following; what was known stays readable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """Everything that one plan is made from.
 
-    ``holdings`` is None when the kubelet can't tell. ``pods`` is by (namespace, pod). ``claimed`` says which GPU or MIG
-    uuid a claim's device is, by (driver, device name). ``shares`` are values of one container on one unit, from its
-    processes. ``jobs`` are batch job ids by unit. ``made`` is by the metric's usual name.
+    ``answers`` is False when the driver did not; the inventory is then the last that was read. ``holdings`` is None
+    when the kubelet can't tell. ``pods`` is by (namespace, pod). ``claimed`` says which GPU or MIG uuid a claim's
+    device is, by driver, pool and name, "" for a device that is no GPU. ``shares`` are values of one container on one
+    unit, from its processes. ``jobs`` are batch job ids by unit. ``made`` is by the metric's usual name.
     """
 
     inventory: Inventory
     now: Tick
     before: Tick | None = None
+    answers: bool = True
     holdings: tuple[Holding, ...] | None = ()
     pods: Mapping[tuple[str, str], PodFacts] = field(default_factory=dict)
-    claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    claimed: Mapping[ClaimedKey, str] = field(default_factory=dict)
     shares: Mapping[tuple[Unit, PodKey], Mapping[str, float]] = field(default_factory=dict)
     jobs: Mapping[Unit, tuple[str, ...]] = field(default_factory=dict)
     made: Mapping[str, tuple[Made, ...]] = field(default_factory=dict)

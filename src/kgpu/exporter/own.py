@@ -7,18 +7,43 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from kgpu.exporter.labels import Pairs, Texts, joined
-from kgpu.exporter.model import Family, Kind, Look, Planned, Sample
+from kgpu.exporter.holders import Holder
+from kgpu.exporter.labels import Pairs, Texts, device_labels, joined
+from kgpu.exporter.model import Family, Kind, Look, Planned, Sample, Users
 from kgpu.exporter.settings import Pods, Settings
 from kgpu.exporter.targets import Target, holder_labels, own_labels
+from kgpu.hw.verdicts import GpuVerdict
 
 MIB: Final = 1 << 20
 MOST_REASONS: Final = 1_000
 UP: Final = "kgpu_gpu_up"
 INFO: Final = "kgpu_gpu_pod_info"
 SHARE: Final = "kgpu_pod_gpu_memory_used_bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A configuration that is followed: ``current`` when what is in force is what it says now."""
+
+    source: str
+    current: bool
+    problems: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How the exporter itself does. ``read_at`` is in seconds since 1970, None when nothing was read yet."""
+
+    version: str
+    answers: bool
+    read_at: float | None
+    read_seconds: float
+    scrapes: int
+    counters: tuple[Followed, ...] = ()
+    web: Followed | None = None
 
 
 def number(value: float) -> str:
@@ -35,7 +60,7 @@ def device_families(wanted: Iterable[Target], look: Look, settings: Settings, te
         if target.gpu is None:
             continue
         if target.unit.gpu_instance is None:
-            good = target.gpu.usable and target.unit in look.now.values
+            good = look.answers and target.gpu.usable and target.unit in look.now.values
             up[texts.text(target.labels)] = str(int(good))
         for holder in target.holders:
             who: Pairs = (*target.labels, *holder_labels(holder, look, settings))
@@ -43,7 +68,9 @@ def device_families(wanted: Iterable[Target], look: Look, settings: Settings, te
                 users[texts.text(joined(who, own_labels(holder, look, settings)))] = "1"
             used = look.shares.get((target.unit, holder.key), {}).get("memory_used_mib")
             if used is not None:
-                memory[texts.text(who)] = number(float(int(used * MIB)))
+                # Once for a container, however many shares or claims it has the device by.
+                alone = holder_labels(Holder(*holder.key), look, settings)
+                memory[texts.text((*target.labels, *alone))] = number(float(int(used * MIB)))
     known = "0" if look.holdings is None else "1"
     return [
         _family(UP, "1 when the GPU answers and nothing found says that work on it would fail.", up),
@@ -64,6 +91,58 @@ def series_family(series: int, dropped: int, texts: Texts) -> Family:
     """How many series the scrape has, and how many the limit left out."""
     rows = {texts.text((("state", "exported"),)): str(series), texts.text((("state", "dropped"),)): str(dropped)}
     return _family("kgpu_exporter_series", "Series of this scrape, and those that the limit left out.", rows)
+
+
+def verdict_families(verdicts: Iterable[GpuVerdict], look: Look, settings: Settings, texts: Texts) -> list[Family]:
+    """What the health role has concluded; nothing where none runs."""
+    gpus = {gpu.uuid: gpu for gpu in look.inventory.accelerators}
+    healthy: dict[str, str] = {}
+    verdict: dict[str, str] = {}
+    for one in verdicts:
+        gpu = gpus.get(one.uuid)
+        if gpu is None or not settings.devices.gpu(gpu.index):
+            continue
+        labels = device_labels(settings.style, gpu)
+        healthy[texts.text(labels)] = str(int(one.healthy))
+        if one.reason:
+            verdict[texts.text((*labels, ("action", one.action), ("reason", one.reason)))] = "1"
+    return [
+        _family("kgpu_gpu_healthy", "1 when the health role lets the GPU get new work.", healthy),
+        _family("kgpu_gpu_verdict", "What the health role has concluded, and what should be done.", verdict),
+    ]
+
+
+def users_families(users: Users, texts: Texts) -> list[Family]:
+    """What is not known of who uses what, and what is known of and not shown."""
+    unknown = {texts.text((("part", part), ("reason", reason))): "1" for part, reason in sorted(users.failures.items())}
+    missing = {
+        texts.text((("what", what), ("reason", reason))): str(count)
+        for (what, reason), count in sorted(users.missing.items())
+    }
+    return [
+        _family("kgpu_exporter_users_unknown", "1 for each part of who uses what that can't be had.", unknown),
+        _family("kgpu_exporter_users_missing", "What is held or used and not shown, by the reason.", missing),
+    ]
+
+
+def work_families(work: Work, texts: Texts) -> list[Family]:
+    """How the exporter itself does."""
+    current = {texts.text((("source", one.source),)): str(int(one.current)) for one in work.counters}
+    problems = {texts.text((("source", one.source),)): str(one.problems) for one in work.counters}
+    web = {texts.text((("source", work.web.source),)): str(int(work.web.current))} if work.web else {}
+    read = {"": number(round(work.read_at, 3))} if work.read_at is not None else {}
+    return [
+        _family("kgpu_exporter_build_info", "The exporter's version.", {texts.text((("version", work.version),)): "1"}),
+        _family("kgpu_exporter_driver_up", "1 when the driver answers.", {"": str(int(work.answers))}),
+        _family("kgpu_exporter_last_reading_timestamp_seconds", "When the values were read.", read),
+        _family("kgpu_exporter_reading_seconds", "How long the last reading took.",
+                {"": number(round(work.read_seconds, 6))}),
+        Family("kgpu_exporter_scrapes_total", Kind.COUNTER, "Scrapes so far.", (Sample("", str(work.scrapes)),)),
+        _family("kgpu_exporter_counters_current", "1 when the metrics are those of the source as it is.", current),
+        _family("kgpu_exporter_counters_problems", "Lines of the source that are not exported.", problems),
+        _family("kgpu_exporter_web_config_current", "1 when the web config file in force is what the file says now.",
+                web),
+    ]  # fmt: skip
 
 
 class Figures:

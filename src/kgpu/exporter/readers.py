@@ -50,6 +50,11 @@ class Without:
     is_flag: bool = False
     aliases: tuple[str, ...] = ()
 
+    @property
+    def attr(self) -> str:
+        """The parameter's name."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:

@@ -8,7 +8,7 @@ gives every instance the GPU's values instead, as the replaced exporter does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kgpu.exporter.fields import Scope
@@ -121,7 +121,8 @@ def _variants(users: tuple[Holder, ...], look: Look, settings: Settings) -> tupl
     if not users or settings.pods is Pods.JOIN:
         return (nobody,)
     if not settings.virtual_gpus:
-        users = tuple({holder.key: Holder(*holder.key) for holder in users}.values())
+        # A container's shares of one device are one series, and so are its claims on it.
+        users = tuple({holder.key: replace(holder, replica="") for holder in users}.values())
     found = [nobody] if settings.virtual_gpus else []
     for holder in users:
         copy = ((COPY_LABEL, "1"),) if found else ()
@@ -139,7 +140,7 @@ def holder_labels(holder: Holder, look: Look, settings: Settings) -> Pairs:
         labels = (*labels, ("pod_uid", uid))
     if settings.virtual_gpus and holder.replica:
         labels = (*labels, ("vgpu", holder.replica))
-    return labels
+    return (*labels, *(pair for pair in holder.claim if pair[0] not in settings.without))
 
 
 def own_labels(holder: Holder, look: Look, settings: Settings) -> Pairs:

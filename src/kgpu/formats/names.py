@@ -168,6 +168,8 @@ STATE_DIR: Final = "/var/lib/kgpu"
 KUBELET_ROOT: Final = "/var/lib/kubelet"
 AGENT_HEALTH_PORT: Final = 8090
 NODE_STATUS_PORT: Final = 8000
+EXPORTER_PORT: Final = 9400
+EXPORTER_SECOND_PORT: Final = 9401  # of the Service alone, which can't have one port under two names
 MPS_ROOT: Final = "/run/nvidia/mps"
 TAINT_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
 
@@ -238,3 +240,22 @@ CDI_MOFED_KIND: Final = "nvidia.com/mofed"
 CDI_GDRCOPY_KIND: Final = "nvidia.com/gdrcopy"
 CDI_NVSWITCH_KIND: Final = "nvidia.com/nvswitch"
 CDI_IMEX_KIND: Final = "nvidia.com/imex-channel"
+
+# Health: the verdicts that others act on, the Node condition, and what the role is told
+RUN_DIR: Final = "/run/kgpu"
+ENV_RUN_DIR: Final = "KGPU_RUN_DIR"  # where a process sees it, if not below the host's root
+HEALTH_VERDICTS: Final = "/run/kgpu/health/verdicts.json"
+GPUS_HEALTHY_CONDITION: Final = "kgpu.dev/GPUsHealthy"
+HEALTH_FIELD_MANAGER: Final = "kgpu-health"
+HEALTH_HISTORY: Final = "health.db"
+"""In kgpu's state folder."""
+KERNEL_LOG: Final = "/dev/kmsg"
+ENV_KERNEL_LOG: Final = "KGPU_KERNEL_LOG"  # another kernel log than the host's; "" as a value: none
+ENV_HEALTH_CONFIG: Final = "KGPU_HEALTH_CONFIG"  # the configuration itself (YAML)
+ENV_HEALTH_CONFIG_FILE: Final = "KGPU_HEALTH_CONFIG_FILE"
+
+# Dynamic Resource Allocation: NVIDIA's driver of GPUs and MIG devices
+DRA_GPU_DRIVER: Final = "gpu.nvidia.com"
+
+# The kubelet's links to the logs of running containers: pod_namespace_container-id.log
+CONTAINER_LOGS: Final = "/var/log/containers"

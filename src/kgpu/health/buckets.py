@@ -153,8 +153,3 @@ RECOVERY: Final[dict[str, Guidance]] = {
     "imex": Guidance(_LOOK, _E, "recover the IMEX domain: see the state of nvidia-imex on all its nodes"),
 }
 """What the driver's own verdict (NVML recovery action, Xid 154) calls for; ``none`` and ``unknown`` are not here."""
-
-RECOVERY_CODES: Final = {
-    0: "none", 1: "reset", 2: "reboot", 3: "drain", 4: "drain-reset", 5: "imex", 6: "reset", 7: "reboot",
-}  # fmt: skip
-"""NVML's numbers, as Xid 154 prints them."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kgpu.health.buckets import RECOVERY_CODES
+from kgpu.hw.recovery import RECOVERY_ACTIONS
 
 MAX_LINE: Final = 8192
 """As the kernel's own limit for a record of /dev/kmsg."""
@@ -268,7 +268,7 @@ def _xid(hit: re.Match[str]) -> LogEvent | None:
         pid=pid,
         process=process,
         text=rest,
-        recovery=RECOVERY_CODES.get(int(change["new"], 16), "unknown") if change and code == 154 else "",
+        recovery=RECOVERY_ACTIONS.get(int(change["new"], 16), "unknown") if change and code == 154 else "",
     )
 
 

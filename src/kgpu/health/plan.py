@@ -1,9 +1,9 @@
 """From what was seen of a GPU to one verdict. Pure: memory and news in, new memory out; ``judge`` says what follows.
 
 Order of trust: the driver's own verdict, then NVIDIA's bucket for the Xid, then kgpu's checks. An error of a program
-never calls for a reset or reboot. What calls for a reset is over when the GPU was reset (the driver's verdict goes, or
- the ECC counter starts anew) or the node was booted; nothing is "cured" by waiting, but for errors of programs and
-what a person was told to look at. What comes back after its remedy calls for the next stronger one.
+never calls for a reset or reboot. What calls for a reset is over when the GPU was reset (the driver's verdict goes, the
+ECC counter starts anew, or it is back on the bus) or the node was booted; nothing is "cured" by waiting, but for errors
+of programs and what a person was told to look at. What comes back after its remedy calls for the next stronger one.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ MAX_SAMPLES: Final = 61
 SAMPLE_SECONDS: Final = 60.0
 RECOVERY_XID: Final = 154
 DOUBLE_BIT: Final = "48"
+LOST: Final = "79"
+LOST_CHECK: Final = "driver:lost"
 CONTAINED: Final = "94"
 WORSE: Final = frozenset({"64", "95"})
 _SEVERITIES: Final = {severity: rank for rank, severity in enumerate(Severity)}
@@ -75,6 +77,9 @@ def on_reading(memory: Memory, reading: Reading, config: HealthConfig) -> Memory
     """The memory after a reading: checks begin and end, resets are noticed."""
     if _was_reset(memory, reading):
         memory = on_reset(memory, reading.at)
+    if _came_back(memory, reading):
+        memory = on_reset(memory, reading.at)
+        memory = replace(memory, events=tuple(one for one in memory.events if one.key != LOST or one.last > reading.at))
     minute = int(reading.at // 60)
     slow = memory.slow_minutes
     if reading.slowdown is not None and reading.slowdown & SLOW and minute not in slow:
@@ -303,6 +308,12 @@ def _was_reset(memory: Memory, reading: Reading) -> bool:
     if memory.recovery in RECOVERY and reading.recovery == "none":
         return True
     return memory.ecc is not None and reading.ecc_uncorrected is not None and reading.ecc_uncorrected < memory.ecc
+
+
+def _came_back(memory: Memory, reading: Reading) -> bool:
+    """A GPU that was off the bus answers again: only a reset of its slot or a boot does that."""
+    was_lost = any(one.raised and one.evidence.name == LOST_CHECK for one in memory.conditions)
+    return was_lost and not reading.problems
 
 
 def _sampled(memory: Memory, reading: Reading) -> tuple[Sample, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,9 @@ from kgpu.hw.port import (
     Link,
     Partition,
     Problem,
+    Process,
     Reading,
+    Value,
     Vendor,
 )
 from kgpu.hw.subscription import Subscription, Subscriptions
@@ -41,11 +43,14 @@ class MemoryReader:
         inventory: Inventory,
         *,
         links: Iterable[Link] | None = None,
-        readings: Mapping[str, Mapping[str, float]] | None = None,
+        readings: Mapping[str, Mapping[str, Value]] | None = None,
+        processes: Iterable[Process] = (),
     ) -> None:
         self._inventory = inventory
         self._links = None if links is None else tuple(links)
-        self._readings = dict(readings or {})
+        self._readings: dict[tuple[str, int | None, int | None], Reading] = {}
+        self.set_readings(Reading(uuid=uuid, values=values) for uuid, values in (readings or {}).items())
+        self._processes = tuple(processes)
         self._error: HwError | None = None
         self._subscriptions = Subscriptions()
         self._closed = False
@@ -65,10 +70,23 @@ class MemoryReader:
             return tuple(Link(a=a, b=b, level=Level.SYSTEM) for a, b in itertools.combinations(readable, 2))
         return tuple(link for link in self._links if link.a in readable and link.b in readable)
 
-    async def readings(self) -> tuple[Reading, ...]:
-        """Telemetry of readable devices, empty where none was given."""
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        """Telemetry of readable devices, empty where none was given; of instances and links where it was."""
+        del keys
         self._check()
-        return tuple(Reading(uuid=one.uuid, values=self._readings.get(one.uuid, {})) for one in self._readable())
+        found: list[Reading] = []
+        for device in self._readable():
+            own = [reading for reading in self._readings.values() if reading.uuid == device.uuid]
+            if not any(reading.whole for reading in own):
+                own.append(Reading(uuid=device.uuid))
+            found += sorted(own, key=_place)
+        return tuple(found)
+
+    async def processes(self) -> tuple[Process, ...]:
+        """What was set, of readable devices."""
+        self._check()
+        readable = {one.uuid for one in self._readable()}
+        return tuple(process for process in self._processes if process.uuid in readable)
 
     def events(self) -> Subscription:
         """Events from now on."""
@@ -81,6 +99,15 @@ class MemoryReader:
         self._subscriptions.close()
 
     # --- what a test does to the node ---
+
+    def set_readings(self, readings: Iterable[Reading]) -> None:
+        """Replace what was read of the same device, instance or link."""
+        for reading in readings:
+            self._readings[reading.uuid, reading.gpu_instance, reading.link] = reading
+
+    def set_processes(self, processes: Iterable[Process]) -> None:
+        """Replace everything that runs."""
+        self._processes = tuple(processes)
 
     def set_inventory(self, inventory: Inventory) -> None:
         """Replace everything, and announce it."""
@@ -128,6 +155,12 @@ class MemoryReader:
     def _check_open(self) -> None:
         if self._closed:
             raise HwError("the hardware reader is closed", "a reader that is in use", "open a new one")
+
+
+def _place(reading: Reading) -> tuple[int, int]:
+    """The device itself, its instances, its links."""
+    link = -1 if reading.link is None else reading.link
+    return (link, -1 if reading.gpu_instance is None else reading.gpu_instance)
 
 
 def sample_inventory(

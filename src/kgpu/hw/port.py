@@ -10,9 +10,9 @@ The in-memory fake is ``kgpu.hw.memory``; both it and the real readers pass ``te
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 class Vendor(enum.StrEnum):
@@ -174,16 +174,65 @@ class Event:
     compute_instance: int | None = None
 
 
+Value: TypeAlias = "float | str"
+"""A reading's value: a number, or the text of an identity (``vbios_version``)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Telemetry of one accelerator; a value that the device does not have is absent, not zero.
+    """Telemetry of one accelerator, of one of its GPU instances, or of one of its links.
 
-    Keys and units: temperature_c, memory_temperature_c, power_w, power_limit_w, utilization_percent,
-    memory_utilization_percent, memory_used_mib, memory_free_mib, sm_clock_mhz, memory_clock_mhz, energy_mj, ...
+    ``uuid`` is always the physical device's; ``gpu_instance`` is set for a hardware slice, ``link`` for an NVLink. The
+    unit of measure is in the name: ``power_w``, ``memory_used_mib``, ``energy_mj``; the list is in ``hw/README.md``. A
+    value that the device does not have is absent, not zero; one whose reading failed is in ``failures``, with a short
+    word for the reason (``timeout``, ``no-permission``, ``unknown``).
     """
 
     uuid: str
-    values: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, Value] = field(default_factory=dict)
+    gpu_instance: int | None = None
+    link: int | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """True when it is about the accelerator itself."""
+        return self.gpu_instance is None and self.link is None
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The values that are numbers."""
+        return {name: value for name, value in self.values.items() if not isinstance(value, str)}
+
+
+class ProcessKind(enum.StrEnum):
+    """How a process uses the accelerator."""
+
+    COMPUTE = "compute"
+    GRAPHICS = "graphics"
+    MPS = "mps"  # through a multi-process service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process on an accelerator, or on one of its slices: one row for each device, slice and pid.
+
+    One that computes and draws is ``compute``. ``uuid`` is the physical device's. ``pid`` is in the pid namespace of
+    this process: the node's when it may see that. ``memory_mib`` is None where the driver can't tell. The percentages
+    are parts of the whole accelerator's engines over the last second or so, None where the driver does not measure
+    them, as with MIG on.
+    """
+
+    uuid: str
+    pid: int
+    kind: ProcessKind = ProcessKind.COMPUTE
+    memory_mib: int | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    sm_percent: float | None = None
+    memory_percent: float | None = None
+    encoder_percent: float | None = None
+    decoder_percent: float | None = None
 
 
 class Reader(Protocol):
@@ -197,8 +246,16 @@ class Reader(Protocol):
         """Every unordered pair of readable accelerators; pairs whose topology can't be read are left out."""
         ...
 
-    async def readings(self) -> tuple[Reading, ...]:
-        """Telemetry of every readable accelerator."""
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        """Telemetry of every readable accelerator: each one's own reading first, then its instances', then its links'.
+
+        ``keys`` names the values that are wanted, to save reading the others (which may come nevertheless); None is
+        all. Cheap enough for once a second. Averages (``gpm_...``) are over the time since the reading before.
+        """
+        ...
+
+    async def processes(self) -> tuple[Process, ...]:
+        """Who uses the readable accelerators now."""
         ...
 
     def events(self) -> AsyncIterator[Event]:

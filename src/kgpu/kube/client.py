@@ -22,6 +22,7 @@ from kgpu.base.errors import KubeError
 from kgpu.kube import brief, guard
 from kgpu.kube.port import (
     EVERYTHING,
+    PODS,
     Change,
     KubeRefusedError,
     KubeUnreachableError,
@@ -187,6 +188,21 @@ class Client:
                 found += tuple(Resource(name, version, row["name"], row["kind"], row["namespaced"]) for row in rows)
         return found
 
+    async def pod_page(
+        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
+    ) -> str:
+        import httpx2
+
+        target = f"{_path(PODS, namespace, f'{scheme}:{pod}:{port}', 'proxy')}{path}"
+        try:
+            async with asyncio.timeout(DEADLINE):
+                answer = await self._send("GET", target, {}, None, {"Accept": "text/plain"}, small=True, limit=limit)
+        except (httpx2.HTTPError, WireError, TimeoutError) as error:
+            raise _unreachable("GET", target, self._http, error) from error
+        if answer.status_code >= 300:
+            raise _refusal("GET", target, answer)
+        return answer.text
+
     async def close(self) -> None:
         await self._http.aclose()
         if self._wire is not None:
@@ -220,13 +236,15 @@ class Client:
 
     async def _send(
         self, method: str, path: str, query: dict[str, str], content: bytes | None, headers: dict[str, str], *,
-        small: bool,
+        small: bool, limit: int = 64 << 20,
     ) -> Answer | httpx2.Response:  # fmt: skip
         if self._wire is not None and small:
             if self._credentials is None:
                 self._credentials = await _credentials(self._http)
             target = f"{path}?{urlencode(query)}" if query else path
-            answer = await self._wire.request(method, target, {**headers, **self._credentials}, content or b"")
+            answer = await self._wire.request(
+                method, target, {**headers, **self._credentials}, content or b"", limit=limit
+            )
             if answer.status_code != 401 and not 300 <= answer.status_code < 400:
                 return answer
             self._credentials = None  # the library renews them, and follows where it is sent

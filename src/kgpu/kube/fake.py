@@ -92,6 +92,8 @@ class FakeApi:
         """Kinds that discovery shows beside those of which there are objects."""
         self.unserved: set[Resource] = set()
         """Kinds whose CRD is not there: their lists are answered with 404."""
+        self.pages: dict[tuple[str, str], str] = {}
+        """What pods serve, by (namespace, pod)."""
         self.calls: list[tuple[str, str, str]] = []
         """Every call as (verb, plural, name)."""
 
@@ -291,6 +293,15 @@ class FakeApi:
         await self._enter("discover", Resource("", "v1", "", ""))
         known = dict.fromkeys((*self.served, *(resource for resource, _, _ in self._objects)))
         return Served(self.version, tuple(one for one in known if one not in self.unserved))
+
+    async def pod_page(
+        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
+    ) -> str:
+        del port, path, scheme, limit
+        await self._enter("proxy", PODS, pod)
+        if (namespace, pod) not in self.pages:
+            raise _refused("proxy", PODS, 503, "ServiceUnavailable", "error trying to reach service")
+        return self.pages[namespace, pod]
 
     async def close(self) -> None:
         self.set_down(True)

@@ -212,6 +212,18 @@ class KubeDiscovery(Protocol):
         ...
 
 
+class PodPages(Protocol):
+    """Reads what pods serve, through the API server; the clients of ``KubeApi`` are this too."""
+
+    async def pod_page(
+        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
+    ) -> str:
+        """The page under ``path`` of the pod's port, of at most ``limit`` bytes; the right is ``get`` of
+        ``pods/proxy``. Raises KubeRefusedError, also with what the pod itself refused, or KubeUnreachableError.
+        """
+        ...
+
+
 def name_of(obj: Object) -> str:
     """``metadata.name``, "" when there is none."""
     return str((obj.get("metadata") or {}).get("name") or "")

@@ -85,9 +85,11 @@ class Wire:
         self._kept: deque[_Connection] = deque()
         self._room = asyncio.Semaphore(MOST_CONNECTIONS)
 
-    async def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def request(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes, *, limit: int = _BODY_LIMIT
+    ) -> Answer:
         """Send and take the answer. Raises WireError. A PATCH or DELETE that met a dead kept connection is sent once
-        more on a new one; a POST is not, since the server may have acted on it.
+        more on a new one; a POST is not, since the server may have acted on it. ``limit`` is the answer's in bytes.
         """
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._host_header}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -99,7 +101,7 @@ class Wire:
             while True:
                 connection = self._take() if method != "POST" else None
                 try:
-                    return await self._exchange(connection or await self._open(), message)
+                    return await self._exchange(connection or await self._open(), message, limit)
                 except _Stale:
                     continue  # the next one, at last a new one
                 except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
@@ -130,9 +132,9 @@ class Wire:
         )
         return _Connection(*streams)
 
-    async def _exchange(self, connection: _Connection, message: bytes) -> Answer:
+    async def _exchange(self, connection: _Connection, message: bytes, limit: int) -> Answer:
         try:
-            answer, keep = await self._talk(connection, message)
+            answer, keep = await self._talk(connection, message, limit)
         except BaseException:
             connection.end()  # whatever is still to come belongs to nobody
             raise
@@ -143,7 +145,7 @@ class Wire:
             connection.end()
         return answer
 
-    async def _talk(self, connection: _Connection, message: bytes) -> tuple[Answer, bool]:
+    async def _talk(self, connection: _Connection, message: bytes, limit: int) -> tuple[Answer, bool]:
         reader = connection.reader
         if not message.startswith(b"GET "):
             guard.check()
@@ -161,11 +163,10 @@ class Wire:
         if status in _NO_BODY:
             return Answer(status, b""), keep
         if headers.get("transfer-encoding", "").lower() == "chunked":
-            return Answer(status, await _chunks(reader)), keep
+            return Answer(status, await _chunks(reader, limit)), keep
         if "content-length" in headers:
-            return Answer(status, await reader.readexactly(_length(headers["content-length"], 10))), keep
-        body = await reader.read(_BODY_LIMIT)
-        return Answer(status, body), False
+            return Answer(status, await reader.readexactly(_length(headers["content-length"], 10, limit))), keep
+        return Answer(status, await _rest(reader, limit)), False
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
@@ -184,24 +185,36 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     return int(code), headers
 
 
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _rest(reader: asyncio.StreamReader, limit: int) -> bytes:
+    """Up to the end: a read gives what has come so far, and no more."""
+    parts: list[bytes] = []
+    total = 0
+    while part := await reader.read(_HEAD_LIMIT):
+        total += len(part)
+        if total > limit:
+            raise ValueError(f"the answer has more than {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _chunks(reader: asyncio.StreamReader, limit: int) -> bytes:
     parts: list[bytes] = []
     total = 0
     while True:
-        size = _length((await reader.readuntil(b"\r\n")).split(b";")[0].strip().decode("latin-1"), 16)
+        size = _length((await reader.readuntil(b"\r\n")).split(b";")[0].strip().decode("latin-1"), 16, limit)
         if size == 0:
             while (await reader.readuntil(b"\r\n")) != b"\r\n":
                 pass  # trailers
             return b"".join(parts)
         total += size
-        if total > _BODY_LIMIT:
-            raise ValueError(f"the answer has more than {_BODY_LIMIT} bytes")
+        if total > limit:
+            raise ValueError(f"the answer has more than {limit} bytes")
         parts.append(await reader.readexactly(size))
         await reader.readexactly(2)
 
 
-def _length(text: str, base: int) -> int:
+def _length(text: str, base: int, limit: int) -> int:
     with contextlib.suppress(ValueError):
-        if text.isascii() and text.isalnum() and (found := int(text, base)) <= _BODY_LIMIT:
+        if text.isascii() and text.isalnum() and (found := int(text, base)) <= limit:
             return found
     raise ValueError(f"{text[:40]!r} is no length")

@@ -14,9 +14,20 @@ from kgpu.kubelet.rpc import RpcClient
 LIST_SECONDS: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The resource claim that a device came by; its namespace is the pod's. ``share`` is for devices that are shared
+    by capacity.
+    """
+
+    name: str
+    pool: str = ""
+    share: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Devices of one resource, or of one claim, that a container has.
+    """Devices of one resource, or one device of a claim, that a container has.
 
     ``resource`` is the resource's name, for a claim its driver's; ``devices`` are the plugin's or driver's ids;
     ``cdi_devices`` the qualified names of a claim's.
@@ -28,6 +39,7 @@ class Holding:
     resource: str
     devices: tuple[str, ...]
     cdi_devices: tuple[str, ...] = ()
+    claim: Claim | None = None
 
 
 class Holdings(Protocol):
@@ -63,6 +75,7 @@ class PodResources:
                         namespace=pod.namespace, pod=pod.name, container=container.name,
                         resource=claimed.driver_name, devices=(claimed.device_name,),
                         cdi_devices=tuple(device.name for device in claimed.cdi_devices),
+                        claim=Claim(claim.claim_name, claimed.pool_name, claimed.share_id),
                     )
                     for claim in container.dynamic_resources
                     for claimed in claim.claim_resources

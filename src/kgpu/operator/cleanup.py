@@ -42,6 +42,7 @@ MANAGERS: Final = (
     names.LABELS_FIELD_MANAGER,
     names.FIELD_MANAGER,
     names.VALIDATOR_FIELD_MANAGER,
+    names.HEALTH_FIELD_MANAGER,
 )
 CONCURRENCY: Final = 16
 _OPERATOR: Final = Selector(labels=(("app", "gpu-operator"),))

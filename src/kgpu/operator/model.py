@@ -15,6 +15,9 @@ from kgpu.base.decision import Decision
 from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.monitoring.alerts import ALERTS
+from kgpu.monitoring.grafana import SIDECAR_LABEL
+from kgpu.monitoring.model import Alert
 
 Object: TypeAlias = dict[str, Any]
 
@@ -24,6 +27,20 @@ class Layout(enum.StrEnum):
 
     AGENT = "agent"
     OPERANDS = "operands"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """What is made for Prometheus and Grafana beside ServiceMonitors: alert rules, and dashboards in ConfigMaps.
+
+    ``labels`` and ``annotations`` are those by which Grafana's sidecar finds dashboards.
+    """
+
+    rules: bool = True
+    alerts: tuple[Alert, ...] = ALERTS
+    dashboards: bool = False
+    labels: Mapping[str, str] = field(default_factory=lambda: dict(SIDECAR_LABEL))
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +54,11 @@ class Settings:
     layout: Layout = Layout.AGENT
     discovery: bool = True
     """The built-in node features (Helm value ``nfd.enabled``); they stand back where another discovery works."""
+    health: bool = True
+    """Whether GPUs' health is watched (Helm value ``health.enabled``)."""
+    health_config: str = ""
+    """Its configuration, YAML, "" for the usual."""
+    monitoring: Monitoring = field(default_factory=Monitoring)
     images: Mapping[str, str] = field(default_factory=dict)
     """Images of operands by the environment variables of the replaced operator, e.g. ``DRIVER_IMAGE``."""
     owner: Object | None = None

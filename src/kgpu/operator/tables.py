@@ -54,7 +54,10 @@ OPERANDS: Final = (
             condition="DCGMReady", section="dcgm", deploy="dcgm"),
     Operand(name="dcgm-exporter", title="metrics exporter", state="state-dcgm-exporter",
             daemon_set="nvidia-dcgm-exporter", account="nvidia-dcgm-exporter", condition="DCGMExporterReady",
-            section="dcgm_exporter", deploy="dcgm-exporter"),
+            section="dcgm_exporter", deploy="dcgm-exporter", role="exporter"),
+    # It runs where GPUs are looked after at all, and stops with the validator while a driver is exchanged.
+    Operand(name="health", title="GPU health", state="kgpu-gpu-health", daemon_set="kgpu-gpu-health",
+            account="kgpu-gpu-health", condition="GPUHealthReady", deploy="operator-validator", role="health"),
     Operand(name="gfd", title="GPU feature discovery", state="gpu-feature-discovery",
             daemon_set="gpu-feature-discovery", account="nvidia-gpu-feature-discovery",
             condition="FeatureDiscoveryReady", section="gfd", deploy="gpu-feature-discovery", role="labels"),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.formats.names import NVIDIA_DOMAIN, VALIDATED_CONDITION, VALIDATOR_FIELD_MANAGER
+from kgpu.kube.conditions import NodeCondition
 from kgpu.kube.nodes import get_node
-from kgpu.kube.port import NODES, KubeApi, Object
+from kgpu.kube.port import KubeApi
 from kgpu.validator.checks.plugin import NodeFacts
 from kgpu.validator.plan import Condition
 
@@ -45,31 +46,22 @@ class MemoryNode:
 
 
 class NodeObject:
-    """Both ports over the API server: server-side apply on the Node's status, so that exactly our condition is ours."""
+    """Both ports over the API server."""
 
     def __init__(self, api: KubeApi, *, node: str, now: Callable[[], float] = time.time) -> None:
         self._api = api
         self._node = node
-        self._now = now
+        self._condition = NodeCondition(
+            api, node=node, kind=VALIDATED_CONDITION, manager=VALIDATOR_FIELD_MANAGER, now=now
+        )
 
     async def publish(self, condition: Condition) -> None:
-        """``lastTransitionTime`` is kept while the status stays the same, whoever wrote it."""
-        known = _condition(await get_node(self._api, self._node))
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
-        same = known.get("status") == condition.status and isinstance(known.get("lastTransitionTime"), str)
-        row = {
-            "type": VALIDATED_CONDITION,
-            "status": condition.status,
-            "reason": condition.reason,
-            "message": condition.message,
-            "lastHeartbeatTime": stamp,
-            "lastTransitionTime": known["lastTransitionTime"] if same else stamp,
-        }
-        await self._apply([row])
+        """Raises KubeError."""
+        await self._condition.write(condition.status, condition.reason, condition.message)
 
     async def withdraw(self) -> None:
         """Remove the condition. Raises KubeError."""
-        await self._apply([])
+        await self._condition.withdraw()
 
     async def facts(self) -> NodeFacts:
         """What the Node shows. Raises KubeError."""
@@ -80,18 +72,6 @@ class NodeObject:
             allocatable=_counts(status.get("allocatable")),
             runtime=runtime if isinstance(runtime, str) else "",
         )
-
-    async def _apply(self, conditions: list[Object]) -> None:
-        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
-        if conditions:  # a manager that names nothing at all is forgotten by the API server
-            node["status"] = {"conditions": conditions}
-        await self._api.apply(NODES, node, manager=VALIDATOR_FIELD_MANAGER, subresource="status")
-
-
-def _condition(node: Object) -> Mapping[str, Any]:
-    rows = _dict(node.get("status")).get("conditions")
-    every = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return next((row for row in every if row.get("type") == VALIDATED_CONDITION), {})
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -21,6 +21,7 @@ CONFIRM_SECONDS: Final = 10.0
 IDLE_MEMORY_MIB: Final = 256.0
 """A CUDA context alone takes more than this on any GPU that computes in a data centre."""
 BUSY_KEYS: Final = ("utilization_percent", "memory_utilization_percent")
+IDLE_KEYS: Final = (*BUSY_KEYS, "memory_used_mib")
 
 Readings = Mapping[str, Mapping[str, float]]
 """Telemetry by the uuid of the physical GPU, keys as ``kgpu.hw.port.Reading``."""

@@ -14,10 +14,10 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink
 from kgpu.base.errors import HostError, HwError, KubeError, UserError
@@ -37,7 +37,7 @@ from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Statu
 from kgpu.validator.patience import Patience
 from kgpu.validator.plan import Condition
 from kgpu.validator.publish import ConditionPublisher
-from kgpu.validator.recheck import Readings, Rechecks, idle
+from kgpu.validator.recheck import IDLE_KEYS, Readings, Rechecks, idle
 
 log = logging.getLogger(__name__)
 
@@ -54,19 +54,10 @@ DRIVER_TRIES: Final = 3
 DRIVER_PAUSE_SECONDS: Final = 1.0
 UNREADABLE_SECONDS: Final = 5.0
 """How soon a driver that could not be read is read again."""
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _ignore_state(ready: bool, reason: str) -> None:
     del ready, reason
-
-
-def boot_id(path: Path = BOOT_ID) -> str:
-    """The kernel's id of this boot, "" where there is none."""
-    try:
-        return path.read_text(encoding="ascii").strip()[:64]
-    except (OSError, ValueError):
-        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +336,8 @@ class Validator:
 
     async def _readings(self) -> Readings:
         try:
-            return {one.uuid: one.values for one in await self._ctx.reader.readings()}
+            found = await self._ctx.reader.readings(IDLE_KEYS)
+            return {one.uuid: one.numbers for one in found if one.whole}
         except HwError:
             return {}
 

@@ -19,6 +19,7 @@ from kgpu.cli.lab_hw import hw_group
 from kgpu.hw.fake import mig, operate
 from kgpu.hw.fake.create import create_root, environment, library_path
 from kgpu.hw.fake.settings import SETTINGS
+from kgpu.hw.fake.state import State
 
 pytestmark = pytest.mark.usefixtures("sim_libs")
 
@@ -354,6 +355,32 @@ def test_the_command_line_works_end_to_end(tmp_path):
     assert "memory-used" in cli("set", "--help").output
 
 
+def test_processes_by_word_come_and_go(root):
+    assert cli("process", "--root", root, "--gpu", 0, 4242, "--memory", 2048, "--utilization", 60).exit_code == 0
+    gpu = json.loads(cli("show", "--root", root, "-o", "json").output)["gpus"][0]
+    assert [(one["pid"], one["memory_mib"]) for one in gpu["processes"]] == [(4242, 2048)]
+    assert (gpu["memory_used_mib"], gpu["utilization_percent"]) == (2048, 60)
+    assert cli("process", "--root", root, "--gpu", 0, 4242, "--memory", 10).exit_code == 0
+    gpu = json.loads(cli("show", "--root", root, "-o", "json").output)["gpus"][0]
+    assert (len(gpu["processes"]), gpu["memory_used_mib"], gpu["utilization_percent"]) == (1, 10, 0)
+    assert cli("process", "--root", root, "--gpu", 0, 4242, "--end").exit_code == 0
+    assert json.loads(cli("show", "--root", root, "-o", "json").output)["gpus"][0]["processes"] == []
+
+
+def test_time_slowed_down_is_counted_on_when_the_reason_goes(root):
+    with State.open(root / "state") as state:
+        state.gpu(0).throttle_since_ns = 0
+        state.gpu(0).throttle_forced = 0x20
+    operate.set_values(root, {"throttle": "none"}, 0)
+    with State.open(root / "state") as state:
+        counted = state.gpu(0).throttle_ns[1]
+    assert counted > 0
+    operate.set_values(root, {"throttle": "power-cap"}, 0)
+    operate.clear(root)
+    with State.open(root / "state") as state:
+        assert state.gpu(0).throttle_ns[1] == counted
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -371,6 +398,12 @@ def test_the_command_line_works_end_to_end(tmp_path):
         ("mig", "--root", "{root}", "--gpu", "0"),
         ("mig", "--root", "{root}", "--gpu", "0", "--profiles", "9g.1gb"),
         ("clear", "--root", "{root}", "--gpu", "7"),
+        ("process", "--root", "{root}", "--gpu", "0", "0"),
+        ("process", "--root", "{root}", "--gpu", "7", "5"),
+        ("process", "--root", "{root}", "--gpu", "0", "5", "--kind", "computer"),
+        ("process", "--root", "{root}", "--gpu", "0", "5", "--gi", "7"),
+        ("process", "--root", "{root}", "--gpu", "0", "5", "--gi", "7", "--ci", "0"),
+        ("process", "--root", "{root}", "--gpu", "0", "5", "--end"),
     ],
 )
 def test_bad_input_is_a_user_error(root, words):

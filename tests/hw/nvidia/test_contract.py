@@ -22,7 +22,7 @@ from hw.contract import (
 )
 
 from kgpu.base.errors import HwError
-from kgpu.hw.fake import mig, operate
+from kgpu.hw.fake import mig, operate, processes
 from kgpu.hw.nvidia import client
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.nvidia.faults import NvmlInitError
@@ -48,6 +48,9 @@ class SimulatedNode:
 
     async def slice(self, gpu: int, count: int) -> None:
         await asyncio.to_thread(mig.partition, self.root, gpu, ["1g.10gb"] * count)
+
+    async def run(self, gpu: int, pid: int, memory_mib: int) -> None:
+        processes.add(self.root, gpu, pid=pid, memory_mib=memory_mib)
 
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)

@@ -190,11 +190,14 @@ def test_readings_leave_out_what_the_gpu_lacks(tmp_path) -> None:
     stub = healthy_gpu()
     stub.answer("nvmlDeviceGetPowerUsage", 0, 71500)
     stub.answer("nvmlDeviceGetUtilizationRates", 0, {"gpu": 40, "memory": 7})
-    assert gatherer(stub, tmp_path).readings(0) == {
-        "uuid": "GPU-00000000",
-        "values": {"power_w": 71.5, "utilization_percent": 40, "memory_utilization_percent": 7, "memory_used_mib": 0,
-                   "memory_free_mib": 0},
+    answer = gatherer(stub, tmp_path).readings(0)
+    assert answer["uuid"] == "GPU-00000000"
+    assert (answer["failures"], answer["instances"], answer["links"]) == ({}, [], [])
+    assert set(answer["values"]) == {
+        "power_w", "utilization_percent", "memory_utilization_percent", "memory_total_mib", "memory_used_mib",
+        "memory_free_mib", "vgpu_licensed",
     }  # fmt: skip
+    assert answer["values"]["power_w"] == 71.5
 
 
 @pytest.mark.parametrize(("mode", "coherent"), [(2, True), (1, False), (0, False)])

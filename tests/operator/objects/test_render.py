@@ -58,10 +58,11 @@ def test_every_role_of_an_operand_is_told_with_its_label() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "on"),
-    [("{}", {"features", "toolkit", "validator", "deviceplugin", "labels"}),
-     ("devicePlugin: {enabled: false}\ngfd: {enabled: false}", {"features", "toolkit", "validator"}),
+    [("{}", {"features", "toolkit", "validator", "deviceplugin", "exporter", "health", "labels"}),
+     ("devicePlugin: {enabled: false}\ngfd: {enabled: false}", {"features", "toolkit", "validator", "exporter", "health"}),
+     ("dcgmExporter: {enabled: false}", {"features", "toolkit", "validator", "deviceplugin", "health", "labels"}),
      ("toolkit: {enabled: false}\nnodeStatusExporter: {enabled: true}",
-      {"features", "validator", "deviceplugin", "labels", "node-status"})],
+      {"features", "validator", "deviceplugin", "exporter", "health", "labels", "node-status"})],
 )  # fmt: skip
 def test_which_roles_are_on(spec: str, on: set[str]) -> None:
     assert {name for name, role in config(spec).roles.items() if role.enabled} == on
@@ -160,7 +161,7 @@ def test_one_operand_s_error_is_its_own() -> None:
     assert found.keep == {"state-device-plugin"}
     sets = {one["metadata"]["name"] for one in found.objects if one["kind"] == "DaemonSet"}
     assert sets == {"kgpu-node-features", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator",
-                    "gpu-feature-discovery"}  # fmt: skip
+                    "gpu-feature-discovery", "nvidia-dcgm-exporter", "kgpu-gpu-health"}  # fmt: skip
 
 
 def test_images_of_the_replaced_programs_are_not_run() -> None:
@@ -316,14 +317,19 @@ def test_no_policy_makes_it_fail(spec: dict[str, Any], layout: Layout) -> None:
     assert bool(found.errors) == bool(found.keep)
 
 
-def test_only_what_tells_the_container_engine_sees_the_hosts_processes() -> None:
+def test_only_what_needs_them_sees_the_hosts_processes() -> None:
     apart = by_key(Case(policy=policy(HOST_DRIVER), settings=AS_OPERANDS))
     sees = {
         name
         for (kind, name), made in apart.items()
         if kind == "DaemonSet" and made["spec"]["template"]["spec"].get("hostPID")
     }
-    assert sees == {"nvidia-container-toolkit-daemonset"}
+    assert sees == {"nvidia-container-toolkit-daemonset", "nvidia-dcgm-exporter"}
+    spec = f"{HOST_DRIVER}\ndcgmExporter: {{hostPID: false, annotations: {{a: b}}}}"
+    exporter = by_key(Case(policy=policy(spec), settings=AS_OPERANDS))["DaemonSet", "nvidia-dcgm-exporter"]
+    template = exporter["spec"]["template"]
+    assert "hostPID" not in template["spec"]
+    assert template["metadata"]["annotations"] == {"a": "b"}
 
 
 def test_both_layouts_keep_the_engines_originals_at_one_place() -> None:

@@ -12,6 +12,8 @@ DAEMON_SETS = {
     "nvidia-container-toolkit-daemonset",
     "nvidia-operator-validator",
     "nvidia-device-plugin-daemonset",
+    "nvidia-dcgm-exporter",
+    "kgpu-gpu-health",
     "gpu-feature-discovery",
     "nvidia-node-status-exporter",
 }

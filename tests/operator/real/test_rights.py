@@ -28,7 +28,7 @@ def of_rules(rules: Iterable[Object]) -> set[Right]:
 # What the operator gives to accounts of operands it has to have itself.
 PASSED_ON: Final = of_rules(
     [
-        *rbac.DRIVER_MANAGER_RULES,
+        *(*rbac.DRIVER_MANAGER_RULES, *rbac.POD_METADATA_RULES, *rbac.SLICE_RULES),
         *(rule for table in (rbac.CLUSTER_RULES, rbac.NAMESPACE_RULES) for rules in table.values() for rule in rules),
     ]
 )

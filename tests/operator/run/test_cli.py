@@ -15,6 +15,7 @@ from kgpu.cli import operator as command
 from kgpu.operator.model import Layout
 
 GIVEN: dict[str, Any] = {
+    **{parameter: default for _, _, parameter, default, _, _ in command.RUN},
     "namespace": "gpu-operator", "image": "kgpu:1", "image_pull_policy": "IfNotPresent", "image_pull_secrets": "a, b",
     "layout": "agent", "discovery": "true", "metrics_address": ":8080", "health_address": "0", "lease_namespace": "",
     "renew_deadline": "10s", "leader_elect": "true",
@@ -28,6 +29,19 @@ def test_settings_of_flags_and_environment() -> None:
     assert settings.image_pull_secrets == ("a", "b")
     assert settings.images == {"DRIVER_IMAGE": "driver:1"}
     assert not settings.discovery
+
+
+def test_monitoring_and_health_of_flags_and_environment() -> None:
+    settings = command.settings_of(
+        {**GIVEN, "health": "false", "alert_rules": "false", "alerts": "GPUIdle: {enabled: false}", "dashboards": "true",
+         "dashboard_labels": '{"a": "b"}'}, {},
+    )  # fmt: skip
+    assert not settings.health
+    told = settings.monitoring
+    assert (told.rules, told.dashboards, dict(told.labels)) == (False, True, {"a": "b"})
+    names = {alert.name for alert in told.alerts}
+    assert "GPUIdle" not in names
+    assert "GPUNodeIdle" in names
 
 
 def test_options_of_flags_and_environment() -> None:
@@ -51,6 +65,10 @@ def both(given: dict[str, Any]) -> None:
         ({"image": ""}, "OPERATOR_IMAGE"),
         ({"layout": "agents"}, 'did you mean "agent"'),
         ({"discovery": "maybe"}, "KGPU_DISCOVERY"),
+        ({"alerts": "GPUIdel: {enabled: false}"}, 'did you mean "GPUIdle"'),
+        ({"alerts": "[GPUIdle]"}, "KGPU_ALERTS"),
+        ({"alerts": "{"}, "KGPU_ALERTS"),
+        ({"dashboard_labels": "grafana_dashboard: 1"}, "KGPU_DASHBOARD_LABELS"),
         ({"leader_elect": "perhaps"}, "--leader-elect"),
         ({"renew_deadline": "1s"}, "--leader-lease-renew-deadline"),
         ({"renew_deadline": "soon"}, "--leader-lease-renew-deadline"),

@@ -23,7 +23,7 @@ from kgpu.lab.real import bootstrap, build, hosttools, images
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import LabSpec
 from kgpu.lab.real.namespaces import child_env
-from tests import on_real
+from tests import debian, on_real
 from tests.lab.real.conftest import Cluster
 from tests.toolkit.real import glibc, rootfs
 from tests.toolkit.real.engine import Engine
@@ -100,7 +100,7 @@ def rhel(node: Node, probe: bytes) -> str:
     """The name of the image whose C library is built for /lib64."""
     try:
         libraries = glibc.of_lib64(GLIBC_CACHE)
-    except glibc.NotToBeHad as error:
+    except debian.NotToBeHad as error:
         unavailable(str(error))
     archive = images.oci_archive(*rootfs.rhel_images(libraries, probe), architecture=images.architecture())
     write_atomic(node.engine.folder / "rhel.tar", archive)
@@ -117,7 +117,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, probe: bytes) -> Iterator[
         hosttools.ensure_host_tools(progress)
         build.find_toolchain()
         libraries = glibc.of_lib64(GLIBC_CACHE)
-    except (LabError, glibc.NotToBeHad) as error:
+    except (LabError, debian.NotToBeHad) as error:
         unavailable(str(error))
     folder = tmp_path_factory.mktemp("toolkit")
     lab = RealLab(LabSpec(name=f"toolkit-{os.getpid()}"), folder=folder / "lab", progress=progress)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.discovery.features.model import CpuFacts, HostFacts, PciDevice
+from kgpu.host import pci
 
 MAX_TEXT: Final = 1 << 20
-_PCI: Final = "sys/bus/pci/devices"
 _CPUS: Final = "sys/devices/system/cpu"
 _OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
 _KERNEL_CONFIGS: Final = (
@@ -84,17 +84,21 @@ def _pci_folders(roots: Sequence[Path]) -> list[Path]:
     """The PCI buses under the roots, each once."""
     found: dict[str, Path] = {}
     for root in roots:
-        folder = root / _PCI
+        folder = root / pci.DEVICES
         if folder.is_dir():
             found.setdefault(os.path.realpath(folder), folder)
     return list(found.values())
 
 
 def _pci(folder: Path) -> Iterator[PciDevice]:
-    for device in _folders(folder):
-        pci_class, vendor = (text(device / name).removeprefix("0x").lower() for name in ("class", "vendor"))
-        if len(pci_class) >= 4 and len(vendor) == 4:
-            yield PciDevice(pci_class=pci_class[:4], vendor=vendor, sriov=_number(device / "sriov_totalvfs") > 0)
+    try:
+        found = list(pci.functions(folder))
+    except OSError:
+        return
+    for one in found:
+        if len(one.pci_class) >= 4 and len(one.vendor) == 4:
+            sriov = (one.number("sriov_totalvfs") or 0) > 0
+            yield PciDevice(pci_class=one.pci_class[:4], vendor=one.vendor, sriov=sriov)
 
 
 def _os_release(root: Path) -> dict[str, str]:

@@ -188,7 +188,7 @@ class DcgmExporter(Component, frozen=True, kw_only=True):
     service_monitor: Annotated[ServiceMonitor | None, doc("The exporter's ServiceMonitor.")] = None
     service: Annotated[ExporterService | None, doc("The exporter's Service.")] = None
     annotations: Annotated[Labels, doc("Annotations added to its pods.")] = msgspec.field(default_factory=dict)
-    host_pid: Annotated[bool | None, doc("Whether its pods see the host's processes; off if not given.")] = (
+    host_pid: Annotated[bool | None, doc("Whether its pods see the host's processes; on if not given.")] = (
         msgspec.field(default=None, name="hostPID")
     )
     hpc_job_mapping: Annotated[HpcJobMapping | None, doc("Names of HPC jobs in metrics.")] = None

@@ -14,7 +14,7 @@ from kgpu.hw.fake.settings import DEVICE_MEMORY, UNCORRECTED
 
 NONE, RESET, REBOOT = 0, 1, 2
 SRAM, MEMORY = 7, DEVICE_MEMORY
-HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE = 0x8, 0x40, 0x80
+HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 Change = Callable[[Any], None]
 
 
@@ -117,6 +117,9 @@ def heal(gpu: Any) -> None:
     for place in range(len(gpu.ecc_volatile)):
         gpu.ecc_volatile[place] = 0
     gpu.remap_pending = gpu.remap_failed = gpu.retired_pending = gpu.unrepairable_memory = 0
+    gpu.fabric_health_mask, gpu.fabric_status = 0, 0
+    if gpu.fabric_health_summary:
+        gpu.fabric_health_summary = 1
     gpu.remap_corrected_inactive = gpu.remap_uncorrected_inactive = gpu.sram_threshold_exceeded = 0
     gpu.pci.gen_cur, gpu.pci.width_cur = gpu.pci.gen_max, gpu.pci.width_max
     for link in gpu.link[: gpu.link_count]:
@@ -137,5 +140,6 @@ def names(gpu: Any) -> list[str]:
         ("remap pending", gpu.remap_pending),
         ("remap failed", gpu.remap_failed),
         ("page retirement pending", gpu.retired_pending),
+        ("readings fail", gpu.failing),
     )
     return [name for name, on in rows if on]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.fake import faults, schema, settings, tree
+from kgpu.hw.fake import faults, kernel_log, schema, settings, tree
 from kgpu.hw.fake.state import (
     EVENT_DOUBLE_BIT_ECC,
     EVENT_RECOVERY_ACTION,
@@ -96,6 +96,7 @@ def inject(
             raise ConfigError(f'"{fault}" needs a GPU', f"--gpu 0 to {state.gpu_count - 1}", "say which with --gpu")
         if fault == "xid":
             _xid(state, gpu or 0, xid, gi, ci)
+            _log_xid(root, state.gpu(gpu or 0), xid or 0, gi, ci)
         elif fault == "ecc":
             _ecc(state, gpu or 0, _number("count", count, 1, 1 << 40), corrected=corrected)
         elif fault == "hot":
@@ -194,7 +195,7 @@ def _text(value: object) -> str:
 def _xid(state: State, gpu: int, xid: int | None, gi: int | None, ci: int | None) -> None:
     number = _number("the Xid", xid, 1, MAX_XID)
     target = state.gpu(gpu)
-    _check_instance(target, gpu, gi, ci)
+    check_instance(target, gpu, gi, ci)
     effect = faults.XID_EFFECTS.get(number, faults.XidEffect(what="no side effect"))
     with state.locked():
         for change in effect.changes:
@@ -212,7 +213,16 @@ def _xid(state: State, gpu: int, xid: int | None, gi: int | None, ci: int | None
             state.push_event(gpu, EVENT_RECOVERY_ACTION, effect.recovery)
 
 
-def _check_instance(target: Any, gpu: int, gi: int | None, ci: int | None) -> None:
+def _log_xid(root: Path, gpu: Any, xid: int, gi: int | None, ci: int | None) -> None:
+    """What the driver prints of it."""
+    if (root / kernel_log.PATH).is_file():
+        effect = faults.XID_EFFECTS.get(xid)
+        text = f"{effect.what[:1].upper()}{effect.what[1:]}" if effect else "simulated"
+        kernel_log.xid(root, _bus_id(gpu), xid, text, gi=gi, ci=ci)
+
+
+def check_instance(target: Any, gpu: int, gi: int | None, ci: int | None) -> None:
+    """Raise ConfigError unless the GPU has this instance; none is fine."""
     if gi is None and ci is None:
         return
     found = [(int(slot.gi_id), int(slot.id)) for slot in target.ci if slot.used]
@@ -238,7 +248,7 @@ def _hot(state: State, gpu: int, celsius: int | None) -> None:
         offset = value - settings.base_temperature(target)
         reasons = int(target.throttle_forced)
         if value >= target.temp_slowdown:
-            reasons |= faults.HW_SLOWDOWN | faults.HW_THERMAL
+            reasons |= faults.HW_SLOWDOWN | faults.HW_THERMAL | faults.SW_THERMAL
         state.set_fault(gpu, temp_offset=offset, throttle_forced=reasons)
 
 
@@ -254,6 +264,11 @@ def _change_driver(root: Path, state: State, old: str, new: str) -> None:
         ) from error
 
 
+def _bus_id(gpu: Any) -> str:
+    pci = gpu.pci
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.{pci.function:x}"
+
+
 def _gpu(state: State, index: int) -> dict[str, Any]:
     gpu = state.gpu(index)
     processes = state.processes(index)
@@ -266,7 +281,7 @@ def _gpu(state: State, index: int) -> dict[str, Any]:
         "uuid": gpu.uuid.decode(),
         "name": gpu.name.decode(),
         "serial": gpu.serial.decode(),
-        "pci_bus_id": f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.{pci.function:x}",
+        "pci_bus_id": _bus_id(gpu),
         "numa_node": int(pci.numa_node),
         "memory_total_mib": int(gpu.mem_total) >> 20,
         "memory_used_mib": used >> 20,

@@ -33,6 +33,14 @@ CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("PROC_GRAPHICS", 2, "process kind: graphics context"),
     ("PROC_MPS", 4, "process kind: MPS client"),
     ("PROC_LOCK_BASE", 1 << 32, "offset of the POSIX lock byte of process slot 0 of GPU 0"),
+    ("FAIL_POWER", 0x1, "failing: power readings"),
+    ("FAIL_TEMPERATURE", 0x2, "failing: temperature readings"),
+    ("FAIL_UTILIZATION", 0x4, "failing: utilisation of the GPU and its engines"),
+    ("FAIL_MEMORY", 0x8, "failing: memory readings"),
+    ("FAIL_CLOCKS", 0x10, "failing: clocks"),
+    ("FAIL_FIELDS", 0x20, "failing: every field id"),
+    ("FAIL_GPM", 0x40, "failing: GPM samples"),
+    ("FAIL_PROCESSES", 0x80, "failing: process lists"),
     ("LOAD_RAMP_MS", 4000, "time in which a load change reaches its full effect on power and temperature"),
 )
 C = {name: value for name, value, _ in CONSTANTS}
@@ -352,7 +360,7 @@ u32 gpm_supported  GPM sampling exists (Hopper and later)
 u32 gpm_streaming  GPM streaming on
 u32 link_count  NVLinks
 u32 c2c_links  chip to chip links (Grace)
-u32 reserved  zero
+u32 failing  fault: readings that answer UNKNOWN, bits FAIL_*
 kg_link link[MAX_LINKS]  NVLinks
 u64 cpu_affinity[CPU_WORDS]  CPUs near the GPU
 u64 mem_affinity[4]  NUMA nodes near the GPU

@@ -16,7 +16,8 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.fake.fill import cuda_number
 from kgpu.hw.fake.profiles import FABRIC_STATES
-from kgpu.hw.fake.state import fold_load, load_target
+from kgpu.hw.fake.schema import C
+from kgpu.hw.fake.state import fold_load, fold_throttle, load_target
 
 THROTTLE_REASONS: Final[Mapping[str, int]] = {
     "none": 0, "idle": 0x1, "app-clocks": 0x2, "power-cap": 0x4, "hw-slowdown": 0x8, "sync-boost": 0x10,
@@ -28,6 +29,11 @@ RECOVERY_ACTIONS: Final[Mapping[str, int]] = {
 COMPUTE_MODES: Final[Mapping[str, int]] = {"default": 0, "exclusive-thread": 1, "prohibited": 2, "exclusive-process": 3}
 SWITCH: Final[Mapping[str, int]] = {"on": 1, "off": 0, "true": 1, "false": 0, "yes": 1, "no": 0, "1": 1, "0": 0}
 SPELLINGS: Final = frozenset({"true", "false", "yes", "no", "1", "0"})  # accepted, not advertised
+FAILING: Final[Mapping[str, int]] = {
+    "none": 0,
+    **{name.removeprefix("FAIL_").lower(): bit for name, bit in C.items() if name.startswith("FAIL_")},
+}
+FABRIC_HEALTH: Final[Mapping[str, int]] = {"not-supported": 0, "healthy": 1, "unhealthy": 2, "limited": 3}
 LINK: Final[Mapping[str, int]] = {"up": 1, "down": 0, **SWITCH}
 DEVICE_MEMORY, UNCORRECTED = 2, 7  # offsets in the ECC counters: nvmlMemoryLocation_t, and the uncorrected half
 MIB: Final = 1 << 20
@@ -163,12 +169,23 @@ def _set_fan(gpu: Any, value: int) -> None:
 
 
 def _set_throttle(gpu: Any, value: int) -> None:
-    gpu.throttle_forced, gpu.throttle_since_ns = value, now_ns()
+    fold_throttle(gpu, now_ns())
+    gpu.throttle_forced = value
 
 
 def _set_links(gpu: Any, value: int) -> None:
     for link in gpu.link[: int(gpu.link_count)]:
         link.active = value
+
+
+def _link_errors(name: str) -> Apply:
+    """All of the GPU's errors of one kind, on its first link."""
+
+    def apply(gpu: Any, value: int) -> None:
+        for number, link in enumerate(gpu.link[: int(gpu.link_count)]):
+            setattr(link, name, 0 if number else value)
+
+    return apply
 
 
 def _set_cuda(view: Any, value: str) -> None:
@@ -222,6 +239,14 @@ _ROWS: Final = (
     Setting(key="remap-failed", unit="", words=SWITCH, doc="a remap has failed", apply=_field("remap_failed")),
     Setting(key="retired-pages", unit="", high=64, doc="pages retired for double bit errors",
             apply=_field("retired_dbe_count")),
+    Setting(key="retired-pages-corrected", unit="", high=64, doc="pages retired for single bit errors",
+            apply=_field("retired_sbe_count")),
+    Setting(key="retired-pending", unit="", words=SWITCH, doc="a page waits for a reset to be retired",
+            apply=_field("retired_pending")),
+    Setting(key="sram-exceeded", unit="", words=SWITCH, doc="the SRAM has more errors than it may",
+            apply=_field("sram_threshold_exceeded")),
+    Setting(key="unrepairable-memory", unit="", words=SWITCH, doc="the memory can't be repaired",
+            apply=_field("unrepairable_memory")),
     Setting(key="persistence", unit="", words=SWITCH, doc="persistence mode", apply=_field("persistence")),
     Setting(key="compute-mode", unit="", words=COMPUTE_MODES, doc="compute mode", apply=_field("compute_mode")),
     Setting(key="recovery-action", unit="", words=RECOVERY_ACTIONS, doc="what the driver asks for",
@@ -231,7 +256,24 @@ _ROWS: Final = (
     Setting(key="pcie-width", unit="", low=1, high=lambda gpu: int(gpu.pci.width_max), doc="current link width",
             apply=lambda gpu, value: setattr(gpu.pci, "width_cur", value)),
     Setting(key="pcie-replays", unit="", doc="replay counter", apply=_field("pcie_replays")),
+    Setting(key="pcie-errors", unit="", doc="errors that PCIe corrected", apply=_item("pcie_err", 0)),
     Setting(key="nvlink", unit="", words=LINK, doc="every NVLink; `nvlink.3` is one", apply=_set_links),
+    Setting(key="nvlink-crc-flit", unit="", high=1 << 62, doc="CRC errors of flow control, on link 0", link=0,
+            apply=_link_errors("err_crc_flit")),
+    Setting(key="nvlink-crc-data", unit="", high=1 << 62, doc="CRC errors of data, on link 0", link=0,
+            apply=_link_errors("err_crc_data")),
+    Setting(key="nvlink-replays", unit="", high=1 << 62, doc="replay errors, on link 0", link=0,
+            apply=_link_errors("err_replay")),
+    Setting(key="nvlink-recoveries", unit="", high=1 << 62, doc="recovery errors, on link 0", link=0,
+            apply=_link_errors("err_recovery")),
+    Setting(key="fabric-health", unit="", words=FABRIC_HEALTH, doc="the fabric's health in short",
+            apply=_field("fabric_health_summary")),
+    Setting(key="fabric-health-mask", unit="", doc="the fabric's health, as NVML's bit mask",
+            apply=_field("fabric_health_mask")),
+    Setting(key="fabric-status", unit="", high=999, doc="NVML's return code of the registration",
+            apply=_field("fabric_status")),
+    Setting(key="failing", unit="", words=FAILING, several=True, doc="readings that fail, a comma list",
+            apply=_field("failing")),
     Setting(key="fabric", unit="", words=FABRIC_STATES, doc="NVLink fabric registration",
             apply=_field("fabric_state")),
     Setting(key="name", unit="1-95 printable characters", pattern=PRINTABLE, doc="product name", apply=_text("name")),

@@ -274,9 +274,9 @@ class State:
         with self.locked():
             target = self.view if gpu is None else self.gpu(gpu)
             for name, value in faults.items():
+                if name == "throttle_forced":
+                    fold_throttle(target, time.time_ns())
                 setattr(target, name, value)
-            if "throttle_forced" in faults:
-                target.throttle_since_ns = time.time_ns()
             self.wake()
 
     def clear_faults(self, gpu: int | None = None) -> None:
@@ -287,8 +287,9 @@ class State:
             for index in range(self.gpu_count) if gpu is None else (gpu,):
                 one = self.gpu(index)
                 one.lost = one.hang = one.slow_us = one.reset_required = one.init_error = 0
+                fold_throttle(one, time.time_ns())
                 one.recovery_action = one.temp_offset = one.throttle_forced = 0
-                one.xid_last = 0
+                one.xid_last = one.failing = 0
             self.wake()
 
     def reset(self, gpu: int) -> None:
@@ -334,6 +335,19 @@ def load_target(gpu: Any) -> int:
     """The busy share a GPU goes to, in 1/1000 percent: what is set by hand plus what its processes cause."""
     total = int(gpu.load_set) + sum(int(slot.sm_util) for slot in gpu.process if slot.used)
     return min(100, total) * 1000
+
+
+# The clocks event reason behind each counter of throttle_ns, as `kg_throttle_ns` in native/nvml/model.c has it.
+_THROTTLE_BITS = (0x4, 0x20, 0x10, 0, 0x1, 0x8, 0x40, 0x80)
+
+
+def fold_throttle(gpu: Any, now_ns: int) -> None:
+    """Count the time with the forced reasons so far, before they change: counters never go back."""
+    elapsed = max(0, now_ns - int(gpu.throttle_since_ns))
+    for place, bit in enumerate(_THROTTLE_BITS):
+        if gpu.throttle_forced & bit:
+            gpu.throttle_ns[place] += elapsed
+    gpu.throttle_since_ns = now_ns
 
 
 def fold_load(gpu: Any, now_ns: int, target: int) -> None:

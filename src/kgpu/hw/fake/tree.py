@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from kgpu.hw.fake import kernel_log
 from kgpu.hw.fake.fill import SWITCH_DEVICE_IDS, TURING, cpus, split_bus
 from kgpu.hw.fake.profiles import ARCHITECTURES, Profile
 from kgpu.hw.fake.topology import HOSTBRIDGE
@@ -51,6 +52,7 @@ def build(root: Path, view: Any, profile: Profile) -> None:
     """Make every file under ``root`` for a state that is already filled. Raises OSError as the system gives it."""
     for path, number, mode in device_nodes(view, profile):
         _node(root / "dev" / path, number, mode)
+    _write(root / kernel_log.PATH, "")
     for relative, content in [*_procfs(view, profile), *_misc(profile)]:
         _write(root / relative, content)
     _pci_tree(root, profile)

@@ -94,6 +94,8 @@ class Child:
         try:
             if op == "listen":
                 return {"data": {"types": self._listener().add(gpu)}}
+            if op == "readings":
+                return {"data": self.gather.readings(gpu, request["keys"])}
             if op == "topology":
                 return {"data": self.gather.topology(gpu, request["others"])}
             return {"data": getattr(self.gather, op)(gpu)}

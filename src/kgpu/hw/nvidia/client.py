@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,6 +27,7 @@ from kgpu.hw.nvidia.wire import (
     Init,
     Listening,
     Node,
+    Processes,
     Pulse,
     Readings,
     Topology,
@@ -38,9 +39,9 @@ from kgpu.hw.port import (
     EventKind,
     Finding,
     Inventory,
-    Level,
     Link,
     Problem,
+    Process,
     Reading,
     Vendor,
 )
@@ -107,6 +108,7 @@ class NvidiaReader:
         self._down = ""
         self._next: asyncio.Task[Inventory] | None = None
         self._links: tuple[tuple[str, ...], tuple[Link, ...]] | None = None
+        self._keys: list[str] | None = None  # the readings asked for
         self._subscriptions = Subscriptions()
         self._watcher: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -140,15 +142,23 @@ class NvidiaReader:
             key = tuple(gpu.uuid for gpu in readable.values())
             if self._links is None or self._links[0] != key:
                 answers = await self._survey("topology", Topology, only=sorted(readable))
-                self._links = (key, _links(readable, answers))
+                self._links = (key, judge.links(readable, answers))
             return self._links[1]
 
-    async def readings(self) -> tuple[Reading, ...]:
-        """Telemetry of every GPU that answers."""
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        """Telemetry of every GPU that answers, of its GPU instances and NVLinks."""
         async with self._lock:
+            self._keys = None if keys is None else sorted(keys)
             answers = await self._survey("readings", Readings)
         found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Readings)]
-        return tuple(Reading(uuid=one.uuid, values=one.values) for one in found)
+        return tuple(reading for one in found for reading in judge.readings(one))
+
+    async def processes(self) -> tuple[Process, ...]:
+        """Who uses the GPUs that answer."""
+        async with self._lock:
+            answers = await self._survey("processes", Processes)
+        found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Processes)]
+        return tuple(process for one in found for process in judge.processes(one))
 
     def events(self) -> Subscription:
         """Events from now on. They are sure to be waited for once an ``inventory`` call made after this one returns."""
@@ -251,7 +261,7 @@ class NvidiaReader:
             attach = self._attach_deadline if stalls < _PATIENT_STALLS else self._deadline
             try:
                 async for gpu, answer in child.each(
-                    op, todo, kind, self._deadline, attach_deadline=attach, others=wanted
+                    op, todo, kind, self._deadline, attach_deadline=attach, others=wanted, keys=self._keys
                 ):
                     answers[gpu] = answer
                     self._crashes.discard(gpu)
@@ -474,25 +484,3 @@ class NvidiaReader:
 
 def _still_there(children: Iterable[ChildProcess]) -> list[ChildProcess]:
     return [child for child in children if not child.ended]
-
-
-def _links(gpus: dict[int, Accelerator], answers: dict[int, Topology | Trouble]) -> tuple[Link, ...]:
-    by_bus = {gpu.pci_bus_id: index for index, gpu in gpus.items()}
-    lanes: dict[tuple[int, int], int] = {}
-    levels: dict[tuple[int, int], int] = {}
-    for a, answer in answers.items():
-        if not isinstance(answer, Topology):
-            continue
-        for b, level in answer.levels.items():
-            if level is not None:
-                levels[a, b] = level
-        for bus_id, count in answer.lanes.items():
-            if (other := by_bus.get(bus_id)) is not None and other != a:
-                pair = (min(a, other), max(a, other))
-                lanes[pair] = max(lanes.get(pair, 0), count)
-    known = {level.value for level in Level}
-    return tuple(
-        Link(a=gpus[a].uuid, b=gpus[b].uuid, level=Level(level), lanes=lanes.get((a, b), 0))
-        for (a, b), level in sorted(levels.items())
-        if a in gpus and b in gpus and a < b and level in known
-    )

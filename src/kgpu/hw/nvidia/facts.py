@@ -13,21 +13,24 @@ from typing import Final
 
 from kgpu.formats.mig_profile import profile_name_of_kinds
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, RESET_REQUIRED
-from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Pulse, Trouble
-from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Partition, Problem, Vendor
+from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Processes, Pulse, Readings, Topology, Trouble
+from kgpu.hw.port import (
+    Accelerator,
+    Event,
+    EventKind,
+    Finding,
+    Level,
+    Link,
+    Partition,
+    Problem,
+    Process,
+    ProcessKind,
+    Reading,
+    Vendor,
+)
+from kgpu.hw.recovery import RECOVERY_ACTIONS
 
 MIB: Final = 1 << 20
-# NVML_GPU_RECOVERY_ACTION_*; a bus reset and a system reboot are the stronger forms of the same two.
-RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
-    0: "none",
-    1: "reset",
-    2: "reboot",
-    3: "drain",
-    4: "drain-reset",
-    5: "imex",
-    6: "reset",
-    7: "reboot",
-}
 # NVML_BRAND_*, in the words of images' requirements.
 BRANDS: Final = (
     "unknown", "quadro", "tesla", "nvs", "grid", "geforce", "titan", "vapps", "vpc", "vcs", "vws", "cloudgaming",
@@ -157,6 +160,63 @@ def event(raw: DriverEvent) -> Event | None:
         return None
     code = raw.data if kind is EventKind.XID else 0
     return Event(kind=kind, uuid=raw.uuid, code=code, gpu_instance=raw.gi, compute_instance=raw.ci)
+
+
+def links(gpus: Mapping[int, Accelerator], answers: Mapping[int, Topology | Trouble]) -> tuple[Link, ...]:
+    """Levels and live NVLinks between each two of these GPUs."""
+    by_bus = {gpu.pci_bus_id: index for index, gpu in gpus.items()}
+    lanes: dict[tuple[int, int], int] = {}
+    levels: dict[tuple[int, int], int] = {}
+    for a, answer in answers.items():
+        if not isinstance(answer, Topology):
+            continue
+        for b, level in answer.levels.items():
+            if level is not None:
+                levels[a, b] = level
+        for bus_id, count in answer.lanes.items():
+            if (other := by_bus.get(bus_id)) is not None and other != a:
+                pair = (min(a, other), max(a, other))
+                lanes[pair] = max(lanes.get(pair, 0), count)
+    known = {level.value for level in Level}
+    return tuple(
+        Link(a=gpus[a].uuid, b=gpus[b].uuid, level=Level(level), lanes=lanes.get((a, b), 0))
+        for (a, b), level in sorted(levels.items())
+        if a in gpus and b in gpus and a < b and level in known
+    )
+
+
+def readings(raw: Readings) -> tuple[Reading, ...]:
+    """The GPU's own reading, its instances', its links'."""
+    whole = Reading(uuid=raw.uuid, values=raw.values, failures=raw.failures)
+    parts = (*raw.instances, *raw.links)
+    return (
+        whole,
+        *(
+            Reading(
+                uuid=raw.uuid, values=one.values, failures=one.failures, gpu_instance=one.gpu_instance, link=one.link
+            )
+            for one in parts
+        ),
+    )
+
+
+def processes(raw: Processes) -> tuple[Process, ...]:
+    """Who uses one GPU."""
+    return tuple(
+        Process(
+            uuid=raw.uuid,
+            pid=row.pid,
+            kind=ProcessKind(row.kind),
+            memory_mib=row.memory_mib,
+            gpu_instance=row.gpu_instance,
+            compute_instance=row.compute_instance,
+            sm_percent=row.sm_percent,
+            memory_percent=row.memory_percent,
+            encoder_percent=row.encoder_percent,
+            decoder_percent=row.decoder_percent,
+        )
+        for row in raw.processes
+    )
 
 
 def signature(pulse: Pulse | Trouble) -> tuple[object, ...]:

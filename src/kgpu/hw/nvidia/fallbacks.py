@@ -10,7 +10,14 @@ from __future__ import annotations
 import ctypes
 from collections import namedtuple
 
-from kgpu.hw.nvidia.codes import FUNCTION_NOT_FOUND, NEXT_WAY
+from kgpu.hw.nvidia.codes import (
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    NEXT_WAY,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    VERSION_MISMATCH,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +28,18 @@ if TYPE_CHECKING:
 # the arguments; version: what to write into the struct's version member, named in pynvml, or "".
 Way = namedtuple("Way", ["symbol", "outs", "version"], defaults=[("u32",), ""])  # noqa: PYI024 - typing is too heavy here
 
+GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+DROP_WAY = frozenset({FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 _UUID = ("text:96",)
+
+
+def _processes(kind: str) -> tuple[Way, ...]:
+    name = f"nvmlDeviceGet{kind}RunningProcesses"
+    return (
+        Way(f"{name}_v3", ("c_nvmlProcessInfo_v2_t",)),
+        Way(f"{name}_v2", ("c_nvmlProcessInfo_v2_t",)),
+    )
+
 
 CALLS = {
     "init": (Way("nvmlInitWithFlags", ()), Way("nvmlInit_v2", ()), Way("nvmlInit", ())),
@@ -104,7 +122,50 @@ CALLS = {
     "power_limit": (Way("nvmlDeviceGetEnforcedPowerLimit"), Way("nvmlDeviceGetPowerManagementLimit")),
     "utilization": (Way("nvmlDeviceGetUtilizationRates", ("c_nvmlUtilization_t",)),),
     "clock": (Way("nvmlDeviceGetClockInfo"),),
+    "app_clock": (Way("nvmlDeviceGetApplicationsClock"),),
+    "max_clock": (Way("nvmlDeviceGetMaxClockInfo"),),
+    "clock_reasons": (
+        Way("nvmlDeviceGetCurrentClocksEventReasons", ("u64",)),
+        Way("nvmlDeviceGetCurrentClocksThrottleReasons", ("u64",)),
+    ),
     "energy": (Way("nvmlDeviceGetTotalEnergyConsumption", ("u64",)),),
+    "encoder": (Way("nvmlDeviceGetEncoderUtilization", ("u32", "u32")),),
+    "decoder": (Way("nvmlDeviceGetDecoderUtilization", ("u32", "u32")),),
+    "margin": (Way("nvmlDeviceGetMarginTemperature", ("c_nvmlMarginTemperature_v1_t",), "nvmlMarginTemperature_v1"),),
+    "threshold": (Way("nvmlDeviceGetTemperatureThreshold"),),
+    "power_limit_set": (Way("nvmlDeviceGetPowerManagementLimit"),),
+    "power_limits": (Way("nvmlDeviceGetPowerManagementLimitConstraints", ("u32", "u32")),),
+    "power_limit_default": (Way("nvmlDeviceGetPowerManagementDefaultLimit"),),
+    "performance_state": (Way("nvmlDeviceGetPerformanceState"),),
+    "fan": (Way("nvmlDeviceGetFanSpeed"),),
+    "bar1": (Way("nvmlDeviceGetBAR1MemoryInfo", ("c_nvmlBAR1Memory_t",)),),
+    "pcie_generation": (Way("nvmlDeviceGetCurrPcieLinkGeneration"),),
+    "pcie_width": (Way("nvmlDeviceGetCurrPcieLinkWidth"),),
+    "pcie_max_generation": (Way("nvmlDeviceGetMaxPcieLinkGeneration"),),
+    "pcie_max_width": (Way("nvmlDeviceGetMaxPcieLinkWidth"),),
+    "pcie_replays": (Way("nvmlDeviceGetPcieReplayCounter"),),
+    "ecc_mode": (Way("nvmlDeviceGetEccMode", ("u32", "u32")),),
+    "ecc_total": (Way("nvmlDeviceGetTotalEccErrors", ("u64",)),),
+    "ecc_count": (Way("nvmlDeviceGetMemoryErrorCounter", ("u64",)),),
+    "sram_errors": (
+        Way("nvmlDeviceGetSramEccErrorStatus", ("c_nvmlEccSramErrorStatus_v1_t",), "nvmlEccSramErrorStatus_v1"),
+    ),
+    "unrepairable": (Way("nvmlDeviceGetUnrepairableMemoryFlag_v1", ("c_nvmlUnrepairableMemory_v1_t",)),),
+    "remap_banks": (Way("nvmlDeviceGetRowRemapperHistogram", ("c_nvmlRowRemapperHistogramValues",)),),
+    "compute_mode": (Way("nvmlDeviceGetComputeMode"),),
+    "persistence_mode": (Way("nvmlDeviceGetPersistenceMode"),),
+    "cc_state": (Way("nvmlSystemGetConfComputeState", ("c_nvmlConfComputeSystemState_t",)),),
+    "vbios": (Way("nvmlDeviceGetVbiosVersion", ("text:32",)),),
+    "inforom": (Way("nvmlDeviceGetInforomVersion", ("text:32",)),),
+    "inforom_image": (Way("nvmlDeviceGetInforomImageVersion", ("text:32",)),),
+    "license": (
+        Way("nvmlDeviceGetGridLicensableFeatures_v4", ("c_nvmlGridLicensableFeatures_v4_t",)),
+        Way("nvmlDeviceGetGridLicensableFeatures_v3", ("c_nvmlGridLicensableFeatures_v3_t",)),
+    ),
+    # Filled by the caller, who says how much room there is.
+    "compute_processes": _processes("Compute"),
+    "graphics_processes": _processes("Graphics"),
+    "mps_processes": _processes("MPSCompute"),
 }
 _SCALARS = {"u32": ctypes.c_uint, "i32": ctypes.c_int, "u64": ctypes.c_ulonglong}
 
@@ -141,11 +202,9 @@ class Nvml:
             function = self.function(way.symbol)
             if function is None:
                 continue
-            outs = [self._out(kind) for kind in way.outs]
-            if way.version:
-                outs[0].version = getattr(self.structs, way.version)
+            outs = self.outputs(way)
             given = (0,) if way.symbol == "nvmlInitWithFlags" else arguments
-            code = function(*given, *self._passed(outs))
+            code = function(*given, *self.passed(outs))
             if code == 0:
                 values = [_value(out) for out in outs]
                 return values[0] if len(values) == 1 else tuple(values) or None
@@ -162,13 +221,21 @@ class Nvml:
         text: Any = function(code)
         return bytes(text).decode(errors="replace") if text else f"error {code}"
 
+    def outputs(self, way: Way) -> list[Any]:
+        """Fresh outputs of one way, the struct's version written in."""
+        outs = [self._out(kind) for kind in way.outs]
+        if way.version:
+            outs[0].version = getattr(self.structs, way.version)
+        return outs
+
     def _out(self, kind: str) -> Any:
         if kind.startswith("text:"):
             return ctypes.create_string_buffer(int(kind[5:]))
         return _SCALARS[kind]() if kind in _SCALARS else getattr(self.structs, kind)()
 
     @staticmethod
-    def _passed(outs: list[Any]) -> list[Any]:
+    def passed(outs: list[Any]) -> list[Any]:
+        """What to give the function for its outputs, after the arguments."""
         passed: list[Any] = []
         for out in outs:
             if isinstance(out, ctypes.Array):
@@ -176,6 +243,64 @@ class Nvml:
             else:
                 passed.append(ctypes.byref(out))
         return passed
+
+
+class Bound:
+    """One row of CALLS with its outputs made once: ``ask``, then read ``outs`` before the next call."""
+
+    __slots__ = ("_ways", "name", "nvml", "outs")
+
+    def __init__(self, nvml: Nvml, name: str) -> None:
+        self.nvml = nvml
+        self.name = name
+        self.outs: list[Any] = []
+        self._ways: list[tuple[Any, list[Any], list[Any]]] = []
+        for way in CALLS[name]:
+            function = nvml.function(way.symbol)
+            if function is not None:
+                outs = nvml.outputs(way)
+                self._ways.append((function, outs, nvml.passed(outs)))
+
+    def ask(self, *arguments: Any) -> int:
+        """The return code of the first way that this GPU has."""
+        code: int = FUNCTION_NOT_FOUND
+        for way in tuple(self._ways):
+            function, self.outs, passed = way
+            code = function(*arguments, *passed)
+            if code == 0 or (code != NOT_SUPPORTED and code not in DROP_WAY):
+                return code
+            if code in DROP_WAY:
+                self._ways.remove(way)
+        return code
+
+    def value(self, member: str | int) -> Any:
+        """One output: a member of the only struct, the n-th of several, or the only one; None when it has none such."""
+        out = self.outs[member] if isinstance(member, int) else self.outs[0]
+        if isinstance(member, str) and member:
+            return getattr(out, member, None)
+        return out.value.decode(errors="replace") if isinstance(out, ctypes.Array) else out.value
+
+
+class Calls:
+    """The rows of CALLS as ``Bound``, each made on first use."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._made: dict[str, Bound] = {}
+
+    def __call__(self, name: str) -> Bound:
+        """The row of this name."""
+        if name not in self._made:
+            self._made[name] = Bound(self._nvml, name)
+        return self._made[name]
+
+
+def ask(bound: Bound, *arguments: Any) -> int:
+    """The return code; one that says that the whole GPU is unreachable is raised as ``NvmlError``."""
+    code = bound.ask(*arguments)
+    if code in GONE:
+        raise NvmlError(code, bound.name, bound.nvml.error_text(code))
+    return code
 
 
 def _value(out: Any) -> Any:

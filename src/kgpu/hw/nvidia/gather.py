@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from kgpu.hw.nvidia import users
 from kgpu.hw.nvidia.codes import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -18,7 +19,8 @@ from kgpu.hw.nvidia.codes import (
     RESET_REQUIRED,
     VERSION_MISMATCH,
 )
-from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
+from kgpu.hw.nvidia.fallbacks import Calls, Nvml, NvmlError
+from kgpu.hw.nvidia.telemetry import Telemetry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,20 +35,6 @@ RECOVERY_ACTION_FIELD = 230
 FABRIC_COMPLETED = 3
 ADDRESSING_ATS = 2
 
-# key of hw.port.Reading -> call, arguments after the handle, member of the returned struct or "", factor
-READINGS = (
-    ("temperature_c", "temperature", (0,), "", 1.0),
-    ("power_w", "power", (), "", 0.001),
-    ("power_limit_w", "power_limit", (), "", 0.001),
-    ("utilization_percent", "utilization", (), "gpu", 1.0),
-    ("memory_utilization_percent", "utilization", (), "memory", 1.0),
-    ("memory_used_mib", "memory_detail", (), "used", 1 / (1 << 20)),
-    ("memory_free_mib", "memory_detail", (), "free", 1 / (1 << 20)),
-    ("sm_clock_mhz", "clock", (1,), "", 1.0),
-    ("memory_clock_mhz", "clock", (2,), "", 1.0),
-    ("energy_mj", "energy", (), "", 1.0),
-)
-
 
 class Gatherer:
     """Reads GPUs by their NVML index through one initialised library; keeps what can't change while it is loaded."""
@@ -55,9 +43,11 @@ class Gatherer:
         self.nvml = nvml
         self.proc = proc
         self.sysfs = sysfs
+        self.telemetry = Telemetry(nvml, Calls(nvml))
         self._gi_kinds: dict[tuple[str, int], tuple[int, int] | None] = {}
         self._ci_kinds: dict[tuple[str, int, int], int | None] = {}
         self._caps: tuple[object, dict[str, int]] = (None, {})
+        self._instances: dict[str, list[list[int]]] = {}
 
     def pulse(self, index: int) -> dict[str, Any]:
         """The few readings whose change means "read the inventory again"."""
@@ -116,19 +106,22 @@ class Gatherer:
                     break
         return {"levels": levels, "lanes": lanes}
 
-    def readings(self, index: int) -> dict[str, Any]:
-        """Telemetry by hw.port.Reading's keys; what the GPU doesn't have is left out."""
+    def readings(self, index: int, keys: list[str] | None = None) -> dict[str, Any]:
+        """Telemetry of the GPU, its instances and its links: what ``keys`` names, or all."""
+        self.telemetry.want(keys)
         handle = self.nvml.call("handle", index)
-        values: dict[str, float] = {}
-        for key, call, arguments, member, factor in READINGS:
-            try:
-                value = self.nvml.call(call, handle, *arguments)
-            except NvmlError as error:
-                if error.code in (GPU_IS_LOST, RESET_REQUIRED):
-                    raise
-                continue
-            values[key] = (getattr(value, member) if member else value) * factor
-        return {"uuid": self.nvml.call("uuid", handle), "values": values}
+        return self.telemetry.readings(handle, self.nvml.call("uuid", handle))
+
+    def processes(self, index: int) -> dict[str, Any]:
+        """Who uses the GPU."""
+        handle = self.nvml.call("handle", index)
+        uuid = self.nvml.call("uuid", handle)
+        slices = self.telemetry.slices(handle, uuid) if self._mig_on(handle) else None
+        return {"uuid": uuid, "processes": users.processes(self.nvml, handle, slices)}
+
+    def _mig_on(self, handle: Any) -> bool:
+        mode = self._soft([], "mig_mode", handle)
+        return mode is not None and mode[0] == 1
 
     def _soft(self, errors: list[list[Any]], name: str, *arguments: Any) -> Any:
         try:
@@ -149,6 +142,9 @@ class Gatherer:
                 ids = self._soft(errors, "gi_id", mig[1]), self._soft(errors, "ci_id", mig[1])
                 if None not in ids:
                     instances.append([mig[0], *ids])
+        if self._instances.get(uuid) != instances:
+            self._instances[uuid] = instances
+            self.telemetry.forget_slices(uuid)
         return {
             "uuid": uuid,
             "mig_capable": mode is not None,

@@ -133,9 +133,13 @@ class ChildProcess:
         *,
         attach_deadline: float | None = None,
         others: Sequence[int] = (),
+        keys: Sequence[str] | None = None,
     ) -> AsyncIterator[tuple[int, T | Trouble]]:
         """One answer per GPU, in order: its data or its trouble. A GPU's first answer may take ``attach_deadline``."""
-        number = self._send({"op": op, "gpus": list(gpus), "others": list(others)})
+        request: dict[str, object] = {"op": op, "gpus": list(gpus), "others": list(others)}
+        if op == "readings":
+            request["keys"] = keys
+        number = self._send(request)
         for gpu in gpus:
             limit = deadline if gpu in self.attached else max(deadline, attach_deadline or deadline)
             frame = await self._next(number, op, gpu, limit)

@@ -84,11 +84,44 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lanes: dict[str, int]
 
 
+class UnitReadings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Telemetry of one GPU instance or NVLink by hw.port.Reading's keys."""
+
+    values: dict[str, int | float | str]
+    failures: dict[str, str]
+    gpu_instance: int | None = None
+    link: int | None = None
+
+
 class Readings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Telemetry by hw.port.Reading's keys."""
+    """Telemetry of one GPU by hw.port.Reading's keys, and of what is part of it."""
 
     uuid: str
-    values: dict[str, float]
+    values: dict[str, int | float | str]
+    failures: dict[str, str]
+    instances: tuple[UnitReadings, ...] = ()
+    links: tuple[UnitReadings, ...] = ()
+
+
+class ProcessRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One process on a GPU or slice; percentages are None where not measured."""
+
+    pid: int
+    kind: str
+    memory_mib: int | None
+    gpu_instance: int | None
+    compute_instance: int | None
+    sm_percent: int | None
+    memory_percent: int | None
+    encoder_percent: int | None
+    decoder_percent: int | None
+
+
+class Processes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who uses one GPU."""
+
+    uuid: str
+    processes: tuple[ProcessRow, ...]
 
 
 class Listening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from typing import Final
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
-from kgpu.formats.names import ENV_HW_STATE
+from kgpu.formats.names import ENV_HW_STATE, ENV_RUN_DIR
 from kgpu.lab.nodes import machine
 from kgpu.lab.nodes.machine import Machine
 from kgpu.lab.nodes.spec import NodeSpec, mig_rows
@@ -103,6 +103,7 @@ async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubec
     env = {
         **os.environ,
         ENV_HW_STATE: str(folder / "hw" / "state"),
+        ENV_RUN_DIR: str(folder / "run"),
         "PYTHONPATH": os.pathsep.join(filter(None, [_SOURCE, os.environ.get("PYTHONPATH", "")])),
         "PYTHONSAFEPATH": "1",
     }

@@ -20,10 +20,12 @@ from kgpu.formats.cdi import Mount
 from kgpu.formats.names import (
     CDI_DIR,
     ENV_HOST_ROOT,
+    ENV_RUN_DIR,
     ENV_WAIT_FOR_VALIDATION,
     HOST_ROOT,
     IMAGE_REPOSITORY,
     KUBELET_DEVICE_PLUGIN_DIR,
+    RUN_DIR,
     STATE_DIR,
 )
 from kgpu.lab.samples import Sample
@@ -42,6 +44,7 @@ PLACES: Final = (
     (CDI_DIR, "CDI_DIR", ""),
     (STATE_DIR, "STATE_DIR", ""),
     ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
+    (RUN_DIR, ENV_RUN_DIR, ""),
 )
 # Variables of addresses to listen on that a process has without being told, and its ports.
 ADDRESSES: Final = (("METRICS_BIND_ADDRESS", 8080), ("HEALTH_PROBE_BIND_ADDRESS", 8081))

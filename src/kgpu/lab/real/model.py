@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
-from kgpu.formats.names import CDI_STATIC_DIR, KUBELET_ROOT, STATE_DIR
+from kgpu.formats.names import CDI_STATIC_DIR, CONTAINER_LOGS, KUBELET_ROOT, STATE_DIR
 from kgpu.lab.ground import FIRST_NODE
 
 NODE_NAME: Final = FIRST_NODE
@@ -167,7 +167,7 @@ NODE_DIRS: Final = (
     "/var/lib/containerd",
     "/var/lib/cni",
     "/var/log/pods",
-    "/var/log/containers",
+    CONTAINER_LOGS,
     "/etc/cni",
     CDI_STATIC_DIR,
     "/etc/containerd",

@@ -18,10 +18,13 @@ from kgpu.operator.objects.agent_settings import agent_config
 from kgpu.operator.objects.common import CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
 
 STATE: Final = "kgpu-agent"
+RUN: Final = "run-kgpu"
+"""The volume in which the GPUs' verdicts are, which one role writes and others read."""
 CONTAINER: Final = "agent"
 
 # Measured: an agent with all roles on a node with 8 GPUs, and room for the driver's library to grow.
 RESOURCES: Final[Object] = {"requests": {"cpu": "20m", "memory": "80Mi"}, "limits": {"memory": "256Mi"}}
+METRICS_PORT: Final[Object] = {"name": "metrics", "containerPort": names.EXPORTER_PORT, "protocol": "TCP"}
 STARTUP_SECONDS: Final = 120
 """Until a process that does not answer is started again: a machine can be slow."""
 
@@ -67,6 +70,7 @@ def _daemon_set(scene: Scene) -> Object:
                 mounts=mounts,
                 readiness="/healthz",
                 resources=CUDA_RESOURCES,
+                ports=(METRICS_PORT,),
             )
         ],
         "volumes": volumes,
@@ -85,6 +89,7 @@ def agent_container(
     mounts: list[Object],
     readiness: str,
     resources: Object,
+    ports: tuple[Object, ...] = (),
 ) -> Object:
     """A container of kgpu's own image that runs ``kgpu agent --auto``."""
     port = names.AGENT_HEALTH_PORT
@@ -98,9 +103,10 @@ def agent_container(
             field_env("NAMESPACE", "metadata.namespace"),
             field_env("POD_NAME", "metadata.name"),
             {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT},
+            *([{"name": names.ENV_RUN_DIR, "value": names.RUN_DIR}] if _shares_verdicts(mounts) else []),
             *env,
         ],
-        "ports": [{"name": "health", "containerPort": port, "protocol": "TCP"}],
+        "ports": [{"name": "health", "containerPort": port, "protocol": "TCP"}, *ports],
         # Not before the process can listen: a probe that is refused is a Warning for everybody who looks.
         "startupProbe": _probe("/healthz", period=1, failures=STARTUP_SECONDS) | {"initialDelaySeconds": 2},
         "livenessProbe": _probe("/healthz", period=20, failures=3),
@@ -111,6 +117,10 @@ def agent_container(
         "securityContext": {"privileged": True},
         "volumeMounts": mounts,
     }
+
+
+def _shares_verdicts(mounts: list[Object]) -> bool:
+    return any(one["name"] == RUN for one in mounts)
 
 
 def _probe(path: str, *, period: int, failures: int) -> Object:
@@ -135,6 +145,7 @@ def host_access(paths: shape.Paths, user: str = "") -> tuple[list[Object], list[
         ("device-plugins", f"{kubelet}/device-plugins", names.KUBELET_DEVICE_PLUGIN_DIR, CREATE, ""),
         ("pod-resources", f"{kubelet}/pod-resources", f"{names.KUBELET_ROOT}/pod-resources", CREATE, ""),
         ("cdi", names.CDI_DIR, names.CDI_DIR, CREATE, ""),
+        (RUN, names.RUN_DIR, names.RUN_DIR, CREATE, ""),
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
     if user:

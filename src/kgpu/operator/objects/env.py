@@ -62,6 +62,32 @@ def _mps_root(spec: ClusterPolicySpec) -> str:
     return (spec.device_plugin.mps.root if spec.device_plugin.mps else "") or names.MPS_ROOT
 
 
+def _allowed_labels(spec: ClusterPolicySpec) -> str | None:
+    told = spec.dcgm_exporter
+    return ",".join(told.pod_label_allowlist_regex) or None if told.enable_pod_labels else None
+
+
+JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"
+
+
+def _jobs(spec: ClusterPolicySpec) -> str | None:
+    """The folder on the host, as pods see it."""
+    told = spec.dcgm_exporter.hpc_job_mapping
+    return names.HOST_ROOT + (told.directory or JOBS_DIR) if told and told.enabled else None
+
+
+def _counters(scene: Scene) -> str | None:
+    """The ConfigMap is followed through the API server: a change of it restarts nothing."""
+    config = scene.policy.spec.dcgm_exporter.config
+    return f"{scene.settings.namespace}:{config.name}" if config and config.name else None
+
+
+OF_SCENE: Final[tuple[tuple[str, str, Callable[[Scene], str | None]], ...]] = (
+    ("exporter", "DCGM_EXPORTER_CONFIGMAP_DATA", _counters),
+    ("health", names.ENV_HEALTH_CONFIG, lambda scene: scene.settings.health_config or None),
+)
+"""Role, variable and value of what the policy alone does not say."""
+
 ROWS: Final = (
     Row("toolkit", "ROOT", lambda spec: spec.toolkit.install_dir),
     Row("toolkit", "CDI_ENABLED", _with_cdi("true")),
@@ -85,6 +111,14 @@ ROWS: Final = (
     Row("labels", "GFD_FAIL_ON_INIT_ERROR", "true"),
     Row("labels", "MIG_STRATEGY", _mig),
     Row("validator", "MIG_STRATEGY", _mig),
+    Row("exporter", "DCGM_EXPORTER_LISTEN", f":{names.EXPORTER_PORT}"),
+    Row("exporter", "DCGM_EXPORTER_KUBERNETES", "true"),
+    Row(
+        "exporter", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", _if(lambda spec: spec.dcgm_exporter.enable_pod_labels)
+    ),
+    Row("exporter", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", _if(lambda spec: spec.dcgm_exporter.enable_pod_uid)),
+    Row("exporter", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", _allowed_labels),
+    Row("exporter", "DCGM_HPC_JOB_MAPPING_DIR", _jobs),
     Row("node-status", names.ENV_METRICS_PORT, str(names.NODE_STATUS_PORT)),
 )
 
@@ -93,6 +127,7 @@ def role_env(role: str, scene: Scene) -> dict[str, str]:
     """All variables of a role, the policy's own last; without those that ``check_role`` refuses."""
     spec = scene.policy.spec
     env = {row.name: value for row in ROWS if row.role == role and (value := _value(row.value, spec)) is not None}
+    env |= {name: found for of, name, value in OF_SCENE if of == role and (found := value(scene)) is not None}
     for name, value in user_env(role, scene).items():
         env.pop(name, None)
         env[name] = value
@@ -170,6 +205,7 @@ _SECTIONS: Final = {
     "validator": "validator",
     "deviceplugin": "device_plugin",
     "labels": "gfd",
+    "exporter": "dcgm_exporter",
     "node-status": "node_status_exporter",
 }
 

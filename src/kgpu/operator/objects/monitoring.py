@@ -1,20 +1,30 @@
-"""How Prometheus finds kgpu's metrics: Services, and ServiceMonitors and alert rules where the cluster has those kinds.
+"""How Prometheus and Grafana find kgpu's metrics: Services; ServiceMonitors and rules where there are those kinds;
+dashboards where they are wanted.
 
-Names of Services, ports and alerts are the replaced operator's; OpenShift's own alerts have no row.
+Names of Services and ports are the replaced operator's. The exporter's series get the labels by which documents ask for
+them: ``node``, ``kubernetes_node`` and ``Hostname`` for the node, and ``pod``, ``namespace`` and ``container`` for who
+uses the GPU, not for the exporter's own pod; ``exported_pod`` and so on stay beside them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.formats import names
+from kgpu.formats.crd.clusterpolicy import ExporterService
 from kgpu.formats.crd.core import ServiceMonitor
 from kgpu.kube.kinds import PROMETHEUS_RULES, SERVICE_MONITORS
+from kgpu.monitoring.boards import BOARDS
+from kgpu.monitoring.model import Group
+from kgpu.monitoring.rules import NAME, OF_EXPORTER, groups
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects.common import Scene, builtins, has_kind
-from kgpu.operator.tables import BY_NAME
+from kgpu.operator.objects.env import role_env
+from kgpu.operator.objects.rbac import POD_METADATA_RULES, SLICE_RULES, cluster_role
+from kgpu.operator.tables import BY_NAME, Operand
 
 STATE: Final = "state-operator-metrics"
 OPERATOR: Final = "gpu-operator"
@@ -37,35 +47,15 @@ class Source:
 
 
 FROM_OPERATOR: Final = Source(name=OPERATOR, state=STATE, port="gpu-operator-metrics", number=8080)
+EXPORTER: Final = BY_NAME["dcgm-exporter"]
+FROM_EXPORTER: Final = Source(
+    name=EXPORTER.daemon_set, state=EXPORTER.state, port="gpu-metrics", number=names.EXPORTER_PORT
+)
+USER: Final = ("pod", "namespace", "container")
+"""Labels that say who uses a GPU; a ServiceMonitor gives targets labels of the same names."""
 FROM_NODES: Final = Source(
     name=NODE_STATUS.daemon_set, state=NODE_STATUS.state, port="node-status", number=names.NODE_STATUS_PORT
 )
-
-# (alert, expression, for, severity, summary, what to do)
-OPERATOR_ALERTS: Final = (
-    ("GPUOperatorReconciliationFailed", "gpu_operator_reconciliation_status != 1", "1h", "warning",
-     "The GPU operator could not bring the cluster into the wanted state for an hour",
-     "kgpu status, or the conditions of the ClusterPolicy, say which operand on which node is not ready and why"),
-    ("GPUOperatorReconciliationFailedNfdLabelsMissing",
-     "gpu_operator_reconciliation_status != 1 and gpu_operator_reconciliation_has_nfd_labels == 0", "30m", "warning",
-     "No node has feature labels, so that no GPU is found",
-     "See that the chart's value nfd.enabled is true, or that node feature discovery works"),
-    ("GPUOperatorDriverAutoUpgradeFailures", "gpu_operator_nodes_upgrades_failed > 0", "30m", "warning",
-     "The driver upgrade has failed on {{ $value }} nodes",
-     "Look at the Events of nodes with the label nvidia.com/gpu-driver-upgrade-state=upgrade-failed"),
-)  # fmt: skip
-_READY: Final = "gpu_operator_node_{}_ready == 0"
-NODE_ALERTS: Final = tuple(
-    (f"GPUOperatorNodeDeployment{word}Failed", expression, "30m", "warning",
-     f"GPUs of node {{{{ $labels.node }}}} are not usable: {summary}",
-     "The condition kgpu.dev/Validated of the Node says what failed, what was expected and what to do")
-    for word, expression, summary in (
-        ("", "gpu_operator_node_plugin_ready == 0", "they are not offered to pods"),
-        ("Driver", _READY.format("driver"), "the driver is not ready"),
-        ("Toolkit", _READY.format("toolkit"), "the container toolkit is not ready"),
-        ("Cuda", _READY.format("cuda"), "no CUDA program has run"),
-    )
-)  # fmt: skip
 
 
 def operator_objects(scene: Scene) -> list[Object]:
@@ -77,30 +67,124 @@ def operator_objects(scene: Scene) -> list[Object]:
     return [
         service,
         *_monitor(scene, FROM_OPERATOR, monitor),
-        *_rules(scene, FROM_OPERATOR, "nvidia-gpu-operator-metrics", OPERATOR_ALERTS),
+        *_rules(scene, FROM_OPERATOR, str(Group.OPERATOR), (Group.OPERATOR,), monitor),
     ]
 
 
 def node_status_objects(scene: Scene) -> list[Object]:
     """The nodes' validation metrics: for as long as the exporter runs."""
-    in_agent = scene.settings.layout is Layout.AGENT
-    pods = {"app": names.AGENT_DAEMON_SET} if in_agent else FROM_NODES.labels
     told = _operator_monitor(scene)
     # Which Prometheus is to find them is said once, for the operator's own.
     labels = told.additional_labels if told else {}
     monitors = _monitor(scene, FROM_NODES, ServiceMonitor(enabled=True, additional_labels=labels))
-    for monitor in monitors if in_agent else ():
-        # Agents run on every node, this role only where the label says so.
-        label = f"{names.LABEL_DEPLOY_PREFIX}{NODE_STATUS.deploy}"
-        monitor["spec"]["attachMetadata"] = {"node": True}
-        monitor["spec"]["endpoints"][0]["relabelings"] = [
-            {"action": "keep", "sourceLabels": [f"__meta_kubernetes_node_label_{_sanitized(label)}"], "regex": "true"}
-        ]
+    for monitor in monitors:
+        _only_where(scene, NODE_STATUS, monitor)
     return [
-        _service(scene, FROM_NODES, pods),
+        _service(scene, FROM_NODES, _pods(scene, FROM_NODES)),
         *monitors,
-        *_rules(scene, FROM_NODES, f"{FROM_NODES.name}-alerts", NODE_ALERTS),
+        *_rules(scene, FROM_NODES, str(Group.NODES), (Group.NODES,), told),
     ]
+
+
+def exporter_objects(scene: Scene) -> list[Object]:
+    """What GPUs do, for whom and how well they are; and the right to read pods and claims where they are asked for."""
+    policy = scene.policy.spec.dcgm_exporter
+    service = _service(scene, FROM_EXPORTER, _pods(scene, FROM_EXPORTER))
+    _adapt(service["spec"], role_env(EXPORTER.role, scene), policy.service)
+    told = policy.service_monitor or ServiceMonitor()
+    monitors = _monitor(scene, FROM_EXPORTER, told) if told.enabled else []
+    for monitor in monitors:
+        _relabel(scene, monitor["spec"]["endpoints"][0], told)
+        _only_where(scene, EXPORTER, monitor)
+    return [
+        *_pod_rights(scene),
+        service,
+        *monitors,
+        *_rules(scene, FROM_EXPORTER, NAME, OF_EXPORTER, told, records=True),
+        *_dashboards(scene),
+    ]
+
+
+def _adapt(spec: Object, env: Mapping[str, str], told: ExporterService | None) -> None:
+    """The Service's type, the port on which the exporter has been told to listen, and the port's second name.
+
+    Documents call the port ``metrics``; one port can't have two names, so that the second name has a number of its own.
+    """
+    (port,) = spec["ports"]
+    port["targetPort"] = _listens(env)
+    spec["ports"].append({**port, "name": "metrics", "port": names.EXPORTER_SECOND_PORT})
+    if told is not None and told.type:
+        spec["type"] = told.type
+    if told is not None and told.internal_traffic_policy:
+        spec["internalTrafficPolicy"] = told.internal_traffic_policy
+
+
+def _listens(env: Mapping[str, str]) -> int:
+    """The exporter's port; the usual one where it will refuse what it was told."""
+    found = env.get("DCGM_EXPORTER_LISTEN", "").rpartition(":")[2]
+    return int(found) if found.isascii() and found.isdecimal() and 0 < int(found[:6]) < 1 << 16 else names.EXPORTER_PORT
+
+
+def _relabel(scene: Scene, endpoint: Object, told: ServiceMonitor) -> None:
+    """Labels for whose series they are; the policy's own relabelings come last."""
+    env = role_env(EXPORTER.role, scene)
+    old = "a" in env.get("KGPU_EXPORTER_COMPAT", "").lower().split(",")
+    nodes = ("node", "kubernetes_node", *(() if old else ("Hostname",)))  # the oldest names have the last themselves
+    steps: list[Object] = [
+        {"action": "replace", "sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": label}
+        for label in nodes
+    ]
+    if told.honor_labels:
+        steps.append({"action": "labeldrop", "regex": "|".join(USER)})
+    else:
+        endpoint["metricRelabelings"] = [
+            {"action": "replace", "sourceLabels": [f"exported_{label}"], "targetLabel": label} for label in USER
+        ]
+    endpoint["relabelings"] = [*steps, *endpoint.get("relabelings", ())]
+
+
+def _pod_rights(scene: Scene) -> list[Object]:
+    told = scene.policy.spec.dcgm_exporter
+    rules: tuple[Object, ...] = POD_METADATA_RULES if told.enable_pod_labels or told.enable_pod_uid else ()
+    if role_env(EXPORTER.role, scene).get("KUBERNETES_ENABLE_DRA", "").lower() in {"1", "t", "true"}:
+        rules += SLICE_RULES
+    if not rules:
+        return []
+    in_agent = scene.settings.layout is Layout.AGENT
+    account = names.AGENT_DAEMON_SET if in_agent else EXPORTER.account
+    return cluster_role(scene, f"{EXPORTER.account}-read-pods", EXPORTER.state, account, rules)
+
+
+def _dashboards(scene: Scene) -> list[Object]:
+    told = scene.settings.monitoring
+    if not told.dashboards:
+        return []
+    return [
+        scene.made(
+            "ConfigMap",
+            f"kgpu-dashboard-{board.file}",
+            state=EXPORTER.state,
+            labels=told.labels,
+            annotations=told.annotations,
+            data={f"{board.file}.json": board.text()},
+        )
+        for board in BOARDS
+    ]
+
+
+def _pods(scene: Scene, source: Source) -> dict[str, str]:
+    return {"app": names.AGENT_DAEMON_SET} if scene.settings.layout is Layout.AGENT else source.labels
+
+
+def _only_where(scene: Scene, operand: Operand, monitor: Object) -> None:
+    """Agents run on every node, a role only where the node's label says so."""
+    if scene.settings.layout is not Layout.AGENT:
+        return
+    label = f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}"
+    endpoint = monitor["spec"]["endpoints"][0]
+    keep = {"action": "keep", "sourceLabels": [f"__meta_kubernetes_node_label_{_sanitized(label)}"], "regex": "true"}
+    monitor["spec"]["attachMetadata"] = {"node": True}
+    endpoint["relabelings"] = [keep, *endpoint.get("relabelings", ())]
 
 
 def missing(scene: Scene) -> Decision | None:
@@ -158,23 +242,24 @@ def _monitor(scene: Scene, source: Source, told: ServiceMonitor) -> list[Object]
     return [scene.made("ServiceMonitor", source.name, state=source.state, labels=labels, spec=spec)]
 
 
-def _rules(scene: Scene, source: Source, name: str, rows: tuple[Any, ...]) -> list[Object]:
-    if not has_kind(scene.observed, PROMETHEUS_RULES):
+def _rules(
+    scene: Scene,
+    source: Source,
+    name: str,
+    of: tuple[Group, ...],
+    monitor: ServiceMonitor | None,
+    *,
+    records: bool = False,
+) -> list[Object]:
+    told = scene.settings.monitoring
+    if not has_kind(scene.observed, PROMETHEUS_RULES) or not told.rules:
         return []
-    monitor = _operator_monitor(scene)
-    alerts = [
-        {
-            "alert": alert,
-            "expr": expression,
-            "for": lasting,
-            "labels": {"severity": severity},
-            "annotations": {"summary": summary, "description": todo},
-        }
-        for alert, expression, lasting, severity, summary, todo in rows
-    ]
+    found = groups(told.alerts, of=of, records=records)
+    if not found:
+        return []
     more = monitor.additional_labels if monitor else {}
-    spec = {"groups": [{"name": name, "rules": alerts}]}
-    return [scene.made("PrometheusRule", name, state=source.state, labels={**more, **source.labels}, spec=spec)]
+    labels = {**more, **source.labels}
+    return [scene.made("PrometheusRule", name, state=source.state, labels=labels, spec={"groups": found})]
 
 
 def _sanitized(label: str) -> str:

@@ -14,10 +14,11 @@ from typing import Final
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.formats import names
+from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Component, Container
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects import images, shape
-from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, agent_container, host_access
+from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, RUN, agent_container, host_access
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import check_role, nri_on, role_args, role_env, section
@@ -30,7 +31,7 @@ class Pod:
     """What differs per role: the container's name as users know it, volumes and mounts, environment, a port.
 
     ``volumes`` are names of ``host_access``; ``labels`` are further labels of pods that live selectors have. With
-    ``host_pid`` the pod sees the host's processes.
+    ``host_pid`` the pod sees the host's processes, unless the policy's section says otherwise.
     """
 
     container: str
@@ -59,9 +60,17 @@ PODS: Final = {
     ),
     "deviceplugin": Pod(
         container="nvidia-device-plugin",
-        volumes=(*_DRIVER, "device-plugins", "pod-resources", "cdi"),
+        volumes=(*_DRIVER, "device-plugins", "pod-resources", "cdi", RUN),
         env=((names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
+    # Without the host's processes the driver does not say who uses how much of a GPU.
+    "exporter": Pod(
+        container="nvidia-dcgm-exporter",
+        volumes=(*_DRIVER, "pod-resources", RUN),
+        port=("metrics", names.EXPORTER_PORT),
+        host_pid=True,
+    ),
+    "health": Pod(container="kgpu-gpu-health", volumes=(*_DRIVER, RUN)),
     "labels": Pod(
         container="gpu-feature-discovery",
         volumes=_DRIVER,
@@ -122,10 +131,13 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
         spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
     if secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in secrets]
-    if pod.host_pid:
+    exporter = told if isinstance(told, DcgmExporter) else DcgmExporter()
+    if pod.host_pid if exporter.host_pid is None else exporter.host_pid:
         spec["hostPID"] = True
     shape.host_network(spec, wanted=told.host_network if told else None)
-    return shape.daemon_set(scene, operand.daemon_set, state=operand.state, app=own, spec=spec)
+    return shape.daemon_set(
+        scene, operand.daemon_set, state=operand.state, app=own, spec=spec, annotations=exporter.annotations
+    )
 
 
 def _selector(operand: Operand) -> dict[str, str]:

@@ -34,8 +34,17 @@ DRIVER_MANAGER_RULES: Final = (
     rule("apps", "daemonsets", "get"),
 )
 
-CLUSTER_RULES: Final = dict.fromkeys(BY_ROLE, (NODES, EVENTS)) | {"validator": (NODES, NODE_STATUS, EVENTS)}
+CLUSTER_RULES: Final = dict.fromkeys(BY_ROLE, (NODES, EVENTS)) | {
+    "validator": (NODES, NODE_STATUS, EVENTS),
+    "health": (NODES, NODE_STATUS, EVENTS),
+}
 """By role, for all namespaces. Events about Nodes are in the namespace ``default``."""
+
+POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
+"""What the exporter needs beside that for the labels and uids of pods."""
+
+SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
+"""What it needs to know which GPUs a resource claim has been given."""
 
 NRI_RULES: Final = (PODS_READ,)
 """What the toolkit needs beside that with the NRI plugin: the API server alone says which service account a pod has."""
@@ -55,12 +64,30 @@ def account(
 ) -> list[Object]:
     """A ServiceAccount with its roles, in the order in which they are needed."""
     found = [scene.made("ServiceAccount", name, state=state, owner=owner)]
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": scene.settings.namespace}
     for kind, rules in (("Role", namespaced), ("ClusterRole", cluster)):
         if rules:
-            reference = {"apiGroup": RBAC_GROUP, "kind": kind, "name": name}
-            found.append(scene.made(kind, name, state=state, owner=owner, rules=list(rules)))
-            found.append(
-                scene.made(f"{kind}Binding", name, state=state, owner=owner, roleRef=reference, subjects=[subject])
-            )
+            found += _bound(scene, kind, name, state=state, account=name, rules=rules, owner=owner)
     return found
+
+
+def cluster_role(scene: Scene, name: str, state: str, subject: str, rules: tuple[Object, ...]) -> list[Object]:
+    """A ClusterRole of its own for the ServiceAccount ``subject``."""
+    return _bound(scene, "ClusterRole", name, state=state, account=subject, rules=rules)
+
+
+def _bound(
+    scene: Scene,
+    kind: str,
+    name: str,
+    *,
+    state: str,
+    account: str,
+    rules: tuple[Object, ...],
+    owner: Owner | None = None,
+) -> list[Object]:
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": scene.settings.namespace}
+    reference = {"apiGroup": RBAC_GROUP, "kind": kind, "name": name}
+    return [
+        scene.made(kind, name, state=state, owner=owner, rules=list(rules)),
+        scene.made(f"{kind}Binding", name, state=state, owner=owner, roleRef=reference, subjects=[subject]),
+    ]

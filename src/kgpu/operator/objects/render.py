@@ -19,6 +19,12 @@ from kgpu.operator.tables import BY_NAME, OPERANDS, Operand
 AGENT: Final = "agent"
 """The name under which an error of the agent's DaemonSet is told."""
 
+METRICS: Final[dict[str, Callable[[Scene], list[Object]]]] = {
+    monitoring.NODE_STATUS.name: monitoring.node_status_objects,
+    monitoring.EXPORTER.name: monitoring.exporter_objects,
+}
+"""What belongs to the metrics of an operand, by its name."""
+
 POD_SECURITY: Final = ("enforce", "audit", "warn")
 
 
@@ -57,8 +63,8 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
             yield operand.name, operand.state, partial(operands.objects, scene, operand)
         elif operand.role:
             yield operand.name, operand.state, partial(_checked, scene, operand)
-        if operand.name == monitoring.NODE_STATUS.name:
-            yield f"{operand.name}-metrics", operand.state, partial(monitoring.node_status_objects, scene)
+        if operand.name in METRICS:
+            yield f"{operand.name}-metrics", operand.state, partial(METRICS[operand.name], scene)
     if _uses_driver_objects(scene):
         yield driver.OPERAND.name, driver.STATE, partial(driver.shared, scene)
         for one in observed.drivers:

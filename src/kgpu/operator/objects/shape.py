@@ -149,12 +149,20 @@ def own_labels(told: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in told.items() if key not in _FIXED | _VERSIONS}
 
 
-def daemon_set(scene: Scene, name: str, *, state: str, app: Mapping[str, str], spec: Object) -> Object:
-    """The DaemonSet around a pod's spec; ``app`` are the labels that select its pods."""
+def daemon_set(
+    scene: Scene,
+    name: str,
+    *,
+    state: str,
+    app: Mapping[str, str],
+    spec: Object,
+    annotations: Mapping[str, str] | None = None,
+) -> Object:
+    """The DaemonSet around a pod's spec; ``app`` are the labels that select its pods, ``annotations`` more for them."""
     daemonsets = scene.policy.spec.daemonsets
     metadata: Object = {"labels": pod_labels(daemonsets, app)}
-    if annotations := pod_annotations(daemonsets):
-        metadata["annotations"] = annotations
+    if told := {**pod_annotations(daemonsets), **own_labels(annotations or {})}:
+        metadata["annotations"] = told
     return scene.made(
         "DaemonSet",
         name,

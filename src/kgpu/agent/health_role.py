@@ -1,0 +1,91 @@
+"""How the role ``health`` is fitted to this node: kernel log, history, verdict file, condition, configuration."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgpu.agent.node_roles import Closing, on_state
+from kgpu.agent.options import AgentOptions
+from kgpu.base.supervise import RoleHandle
+from kgpu.formats.names import (
+    ENV_KERNEL_LOG,
+    GPUS_HEALTHY_CONDITION,
+    HEALTH_FIELD_MANAGER,
+    HEALTH_HISTORY,
+    KERNEL_LOG,
+)
+from kgpu.hw.nvidia import roots
+from kgpu.hw.verdicts import VerdictFile, verdicts_path
+from kgpu.kube.port import KubeApi
+
+if TYPE_CHECKING:
+    from kgpu.agent.roles import Host
+    from kgpu.kube.conditions import NodeCondition
+
+
+def kernel_log(options: AgentOptions) -> Path | None:
+    """Where the kernel log of the GPUs' machine is: a simulated driver has one of its own. None: it is not read."""
+    told = options.env.get(ENV_KERNEL_LOG)
+    if told is not None:
+        return Path(told) if told else None
+    root = options.root if options.root and roots.state_file(str(options.root)) else options.host_root
+    return root / KERNEL_LOG.lstrip("/")
+
+
+def verdicts(options: AgentOptions) -> VerdictFile:
+    """The node's verdict file."""
+    return VerdictFile(verdicts_path(options.host_root, options.env))
+
+
+async def health(host: Host, handle: RoleHandle) -> None:
+    """The role ``health``."""
+    from kgpu.health.history import History
+    from kgpu.health.kmsg import open_log
+    from kgpu.health.run import HealthContext, run
+    from kgpu.health.settings import HealthSettings
+
+    options = host.options
+    log = kernel_log(options)
+    known = options.has_api_server and options.node_name
+    view = host.reader.view()
+    async with contextlib.aclosing(Closing(view)), HealthSettings(options.env, host.decide).following() as settings:
+        await run(
+            HealthContext(
+                reader=view,
+                verdicts=verdicts(options),
+                report=host.decide,
+                kernel_log=partial(open_log, log) if log else None,
+                history=History(options.state_dir / HEALTH_HISTORY),
+                condition=_Condition(host.api, options) if known else None,
+                config=settings.current,
+                node=options.node_name,
+                on_state=partial(on_state, handle),
+            )
+        )
+
+
+async def withdraw(api: KubeApi, options: AgentOptions) -> None:
+    """Take the condition and the verdict file away. Raises KubeError, HostError."""
+    verdicts(options).remove()
+    await _condition(api, options).withdraw()
+
+
+class _Condition:
+    """The condition over a client that is made when there is something to write: GPUs are judged without one too."""
+
+    def __init__(self, api: Callable[[], KubeApi], options: AgentOptions) -> None:
+        self._api = api
+        self._options = options
+
+    async def write(self, status: str, reason: str, message: str) -> None:
+        await _condition(self._api(), self._options).write(status, reason, message)
+
+
+def _condition(api: KubeApi, options: AgentOptions) -> NodeCondition:
+    from kgpu.kube.conditions import NodeCondition
+
+    return NodeCondition(api, node=options.node_name, kind=GPUS_HEALTHY_CONDITION, manager=HEALTH_FIELD_MANAGER)

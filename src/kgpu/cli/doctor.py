@@ -1,0 +1,207 @@
+"""``kgpu doctor``: why a GPU pod, a node or a cluster does not work, with proof and a remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgpu.doctor.host_facts import Xid
+    from kgpu.doctor.model import Report, Subject
+    from kgpu.doctor.snapshot import Snapshot
+
+EXAMPLES: Final = """
+kgpu doctor
+kgpu doctor pod ml/train-0
+kgpu doctor node gpu-1
+kgpu doctor deployment ml/serve --from cluster.yaml
+kgpu doctor --from bundle.tar.gz -o json
+kgpu doctor --host
+kgpu doctor --explain SCH-08
+"""
+# What may be typed, and the kind that is meant; plurals and short names as kubectl has them.
+KINDS: Final = {
+    "node": "Node", "nodes": "Node", "no": "Node",
+    "pod": "Pod", "pods": "Pod", "po": "Pod",
+    "deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment",
+    "job": "Job", "jobs": "Job",
+    "cronjob": "CronJob", "cronjobs": "CronJob", "cj": "CronJob",
+    "statefulset": "StatefulSet", "statefulsets": "StatefulSet", "sts": "StatefulSet",
+    "daemonset": "DaemonSet", "daemonsets": "DaemonSet", "ds": "DaemonSet",
+    "replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
+    "claim": "ResourceClaim", "resourceclaim": "ResourceClaim", "resourceclaims": "ResourceClaim",
+}  # fmt: skip
+_SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefulset NS/NAME, claim NS/NAME"
+
+
+@click.command("doctor", cls=ExampleCommand, examples=EXAMPLES)
+@click.argument("target", nargs=-1, metavar="[KIND NAME]")
+@click.option("-n", "--namespace", default="", metavar="NS", help="Of the object, where NAME does not say it.")
+@click.option("--from", "path", default="", metavar="PATH", help="Look at this archive, folder or dump, not a cluster.")
+@click.option("--host", is_flag=True, help="Look at this machine itself: run it on the node.")
+@click.option("--root", default="/", show_default=True, metavar="DIR", help="With --host: where the host's root is.")
+@click.option("--explain", "explain_id", default="", metavar="ID", help="Tell about a rule, and look at nothing.")
+@click.option("-w", "--watch", is_flag=True, help="Look again every --interval seconds, and print what has changed.")
+@click.option("--interval", type=click.FloatRange(min=1), default=15.0, show_default=True, help="For --watch.")
+@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
+@output_option("text", "json", "yaml", "sarif")
+@click.pass_context
+def doctor(
+    context: click.Context, *, target: tuple[str, ...], namespace: str, path: str, host: bool, root: str,
+    explain_id: str, watch: bool, interval: float, kubeconfig: str, output: str,
+) -> None:  # fmt: skip
+    """Say why GPU pods, nodes or the cluster do not work: the cause, the proof, and what to do.
+
+    Needs no more than rights to read, and changes nothing. Exit code 0: nothing is wrong; 1: there are findings; 2: it
+    could not look.
+    """
+    if explain_id:
+        click.echo(_explain(explain_id))
+        return
+    if path and host:
+        raise ConfigError("--from and --host exclude each other", "one of the two", "leave one out")
+    wanted = parse_target(target, namespace)
+    check_kubeconfig(context, kubeconfig)
+    if watch:
+        run_async(_watch(wanted, path, kubeconfig, root if host else "", output=output, interval=interval))
+        return
+    report = run_async(look(wanted, path, kubeconfig, root if host else ""))
+    click.echo(shown(report, output))
+    raise click.exceptions.Exit(report.exit_code)
+
+
+def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
+    """``pod ml/train``, ``pod/train`` with ``-n ml``, ``node gpu-1``. Raises ConfigError."""
+    from kgpu.doctor.model import Subject
+
+    if not words:
+        return None
+    parts = tuple(words[0].split("/", 1)) if len(words) == 1 and "/" in words[0] else words
+    kind = KINDS.get(parts[0].lower(), "")
+    if not kind or len(parts) != 2 or not parts[1]:
+        near = "" if kind else did_you_mean(parts[0], KINDS)
+        raise ConfigError(
+            f"{' '.join(words)!r} names nothing that can be looked at" + (f"; {near}" if near else ""),
+            _SHOWN, "for example: kgpu doctor pod ml/train-0",
+        )  # fmt: skip
+    if kind == "Node":
+        return Subject(kind, parts[1])
+    space, slash, name = parts[1].rpartition("/")
+    return Subject(kind, name, (space if slash else namespace) or "default")
+
+
+def _explain(asked: str) -> str:
+    from kgpu.doctor.render import explained
+    from kgpu.doctor.rules import by_id
+
+    rule = by_id().get(asked.upper())
+    if rule is None:
+        near = did_you_mean(asked, by_id())
+        raise ConfigError(
+            f"there is no rule {asked}" + (f"; {near}" if near else ""),
+            "an id such as SCH-08",
+            f"the rules are: {', '.join(sorted(by_id()))}",
+        )
+    return explained(rule, asked.upper())
+
+
+async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) -> Report:
+    """Look once. Raises UserError when nothing can be seen, or the object that was named is not there."""
+    from kgpu.doctor.plan import diagnose
+
+    found = await snapshot_of(path, kubeconfig, root)
+    if wanted is not None and found.get(wanted.kind, wanted.name, wanted.namespace) is None:
+        raise _unknown(wanted, found, path)
+    return diagnose(found, target=wanted)
+
+
+async def snapshot_of(path: str, kubeconfig: str, root: str = "") -> Snapshot:
+    """From a path, this host (``root`` not ""), or the cluster."""
+    if path:
+        from kgpu.doctor.sources.files import read
+
+        return read(path).judged(xids_in)
+    if root:
+        from kgpu.doctor.sources.host import snapshot_of_host
+
+        return await snapshot_of_host(root, judge=xids_in)
+    from kgpu.doctor.sources.live import collect
+    from kgpu.kube.client import connect
+    from kgpu.kube.pod_logs import PodLogs
+
+    api = connect(kubeconfig)
+    try:
+        return await collect(api, logs=PodLogs(api))
+    finally:
+        await api.close()
+
+
+def xids_in(lines: Iterable[str]) -> tuple[Xid, ...]:
+    """What health's catalogue makes of a kernel log; the doctor does not import its sibling."""
+    from kgpu.doctor.host_facts import Xid
+    from kgpu.health.klog import read_lines
+    from kgpu.health.log_report import summarise
+
+    return tuple(
+        Xid(
+            code=row.code, kind=row.kind.value, pci=device.pci, count=row.count, first=row.first, last=row.last,
+            text=row.text, process=", ".join(row.processes), what=row.what, action=row.guidance.action.value,
+            advice=row.guidance.advice, bucket=row.bucket, recovery=device.recovery, over=row.over,
+        )
+        for device in summarise(read_lines(lines)).devices
+        for row in device.rows
+    )  # fmt: skip
+
+
+def _unknown(wanted: Subject, found: Snapshot, path: str) -> ConfigError:
+    known = (
+        list(found.nodes)
+        if wanted.kind == "Node"
+        else [one.path for one in (found.pods.values() if wanted.kind == "Pod" else found.all(wanted.kind))]
+    )
+    name = f"{wanted.namespace}/{wanted.name}" if wanted.namespace else wanted.name
+    near = did_you_mean(name, known)
+    where = f"in {path}" if path else "in this cluster"
+    return ConfigError(
+        f"there is no {wanted} {where}" + (f"; {near}" if near else ""),
+        f"one of {len(known)} there are" if known else f"a {wanted.kind}",
+        "correct the name or the namespace (-n)",
+    )
+
+
+def shown(report: Report, output: str) -> str:
+    """The report in the form asked for."""
+    from kgpu.doctor import render
+    from kgpu.doctor.rules import all_rules
+
+    if output == "json":
+        return render.as_json(report)
+    if output == "yaml":
+        return render.as_yaml(report)
+    if output == "sarif":
+        return render.as_sarif(report, all_rules())
+    import shutil
+
+    return render.as_text(report, min(shutil.get_terminal_size((100, 40)).columns, 120))
+
+
+async def _watch(
+    wanted: Subject | None, path: str, kubeconfig: str, root: str, *, output: str, interval: float
+) -> None:
+    """Print the report whenever it differs from the last one, until interrupted."""
+    import asyncio
+
+    last = ""
+    while True:
+        text = shown(await look(wanted, path, kubeconfig, root), output)
+        if text != last:
+            click.echo(text if not last else f"\n{text}")
+            last = text
+        await asyncio.sleep(interval)

@@ -1,0 +1,215 @@
+"""``kgpu top``: the GPUs of a cluster, or of this node, with who uses them; live, once, or as JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kgpu.base.errors import ConfigError, HwError, KubeError
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, root_option, run_async
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from kgpu.top.columns import Look
+    from kgpu.top.rows import Wish
+    from kgpu.top.run import Watch
+    from kgpu.top.source import Source
+
+EXAMPLES: Final = """
+kgpu top
+kgpu top --once --sort memory
+kgpu top --view pods -n training
+kgpu top --node gpu-07 --node gpu-08
+kgpu top -o json | jq '.nodes[].gpus[] | select(."utilization.gpu" == 0)'
+kgpu top --host
+kgpu top --exporter gpu-07=10.0.3.7:9400 --exporter http://10.0.3.8:9400
+"""
+SHORTEST: Final = 0.25
+PIPE_WIDTH: Final = 240
+SORTS: Final = "natural, user, utilization, memory, power, temperature, idle, health"
+
+
+@click.command("top", cls=ExampleCommand, examples=EXAMPLES)
+@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
+@click.option("--context", "kube_context", default="", metavar="NAME", help="The kubeconfig's context to use.")
+@click.option("-n", "--namespace", multiple=True, metavar="NS", help="Only GPUs that pods of NS use. Repeatable.")
+@click.option("--node", multiple=True, metavar="NAME", help="Only this node; others are not asked. Repeatable.")
+@click.option("--filter", "words", default="", metavar="WORDS",
+              help="Only GPUs of which every word is somewhere: node, model, uuid, namespace, pod, state.")  # fmt: skip
+@click.option("--sort", default="natural", show_default=True, metavar="BY", help=f"One of: {SORTS}.")
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--view", type=click.Choice(("gpus", "nodes", "pods")), default="gpus", show_default=True,
+              help="What the rows are.")  # fmt: skip
+@click.option("--detail", type=click.Choice(("auto", "full", "compact")), default="auto", show_default=True,
+              help="What stands under a GPU: MIG instances and shared use; everybody; nothing.")  # fmt: skip
+@click.option("-1", "--once", is_flag=True, help="One look, all rows. So it is too where the output is no terminal.")
+@click.option("-i", "--interval", type=click.FloatRange(min=SHORTEST), default=2.0, show_default=True,
+              metavar="SECONDS", help="Between two readings of a node, at the least.")  # fmt: skip
+@click.option("--host", is_flag=True, help="This node's own driver, without a cluster; with processes.")
+@root_option
+@click.option(
+    "--exporter", multiple=True, metavar="[NAME=]URL", help="An exporter by address, without a cluster. Repeatable."
+)
+@click.option("--via", type=click.Choice(("auto", "direct", "proxy")), default="auto", show_default=True,
+              help="How to reach exporters: at their pods' address, or through the API server.")  # fmt: skip
+@click.option("--scheme", type=click.Choice(("http", "https")), default="http", show_default=True,
+              help="What the cluster's exporters speak.")  # fmt: skip
+@click.option("--ca-file", default="", metavar="FILE", help="Whom to trust for exporters with TLS.")
+@click.option(
+    "--auth-file", default="", metavar="FILE", help="USER:PASSWORD for exporters that want it (not by proxy)."
+)
+@click.option("--gpu-util-thresh", nargs=2, type=click.IntRange(0, 100), default=(10, 75), show_default=True,
+              help="From where on activity is moderate, and heavy, in percent.")  # fmt: skip
+@click.option("--mem-util-thresh", nargs=2, type=click.IntRange(0, 100), default=(10, 80), show_default=True,
+              help="The same for memory.")  # fmt: skip
+@click.option("--ascii", "ascii_only", is_flag=True, help="Bars of plain characters.")
+@click.option("--color/--no-color", default=None, help="Default: where the terminal has colours and NO_COLOR is unset.")
+@output_option()
+@click.pass_context
+def top(context: click.Context, /, **given: Any) -> None:
+    """Show every GPU, what it does, who uses it and how it is.
+
+    Reads the metrics exporters of the nodes: through the API server, or directly where this runs in the cluster. A node
+    that can't be read is a line that says why. Keys: h shows them.
+    """
+    check_kubeconfig(context, given["kubeconfig"])
+    # A driver root on the command line means this node; one in the environment is there for other commands as well.
+    named = context.get_parameter_source("root") is click.core.ParameterSource.COMMANDLINE
+    given["host"] = given["host"] or (named and bool(given["root"]))
+    if given["host"] and given["exporter"]:
+        raise ConfigError("--host and --exporter are two different sources", "one of them", "leave one out")
+    run_async(_top(given))
+
+
+async def _top(given: dict[str, Any]) -> None:
+    from kgpu.top.columns import Look
+    from kgpu.top.rows import Detail, View, Wish
+    from kgpu.top.run import Watch
+    from kgpu.top.sorts import check_sort
+
+    wish = Wish(
+        view=View(given["view"]), detail=Detail(given["detail"]), sort=check_sort(given["sort"]),
+        reverse=given["reverse"], words=given["words"], nodes=frozenset(given["node"]),
+        namespaces=frozenset(given["namespace"]),
+    )  # fmt: skip
+    look = Look(ascii_only=given["ascii_only"], busy=given["gpu_util_thresh"], memory=given["mem_util_thresh"])
+    source, notes = _source(given)
+    watch = Watch(source, only=wish.nodes)
+    try:
+        if given["output"] == "json" or given["once"] or not sys.stdout.isatty():
+            await _once(watch, wish, look, notes, given)
+        else:
+            from kgpu.top.live import LiveTop
+
+            await LiveTop(_console(given), watch, wish, look, interval=given["interval"], notes=notes).run()
+    finally:
+        await watch.close()
+        await source.close()
+
+
+async def _once(
+    watch: Watch, wish: Wish, look: Look, notes: Callable[[], tuple[str, ...]], given: dict[str, Any]
+) -> None:
+    import time
+
+    from kgpu.top.history import History
+    from kgpu.top.plan import plan
+
+    await watch.once()
+    # One reading makes no history, and says of no GPU for how long it has been idle.
+    screen = plan(watch.nodes.values(), wish, History(), time.monotonic())
+    for note in notes():
+        click.echo(f"kgpu top: {note}", err=True)
+    if given["output"] == "json":
+        from kgpu.top.report import report
+
+        print_json(report(watch.nodes.values(), screen, wish, at=time.time()))
+        return
+    from kgpu.top import draw
+
+    console = _console(given)
+    lines = draw.summary(screen, console.width, look)
+    lines += draw.table(screen.rows, wish.view, console.width, look, cut_troubles=False)
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def _console(given: dict[str, Any]) -> Any:
+    from rich.console import Console
+
+    color = given["color"]
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
+    return Console(
+        width=width, highlight=False, markup=False, emoji=False, no_color=True if color is False else None,
+        force_terminal=True if color else None,
+    )  # fmt: skip
+
+
+def _source(given: dict[str, Any]) -> tuple[Source, Callable[[], tuple[str, ...]]]:
+    """Where nodes come from, and what could not be read there. Raises UserError."""
+    if given["host"]:
+        return _host(given["root"]), tuple
+    from kgpu.top.exporters import Addresses, Exporters, parse_address
+
+    headers, tls = _credentials(given["auth_file"]), _tls(given["ca_file"])
+    if given["exporter"]:
+        urls = [parse_address(text) for text in given["exporter"]]
+        return Addresses(dict(urls), Exporters(headers=headers, context=tls)), tuple
+    from kgpu.kube.client import connect
+    from kgpu.top.cluster import Cluster
+    from kgpu.top.find import Via
+
+    try:
+        api = connect(given["kubeconfig"], context=given["kube_context"])
+    except KubeError as error:
+        todo = f"{error.todo}; without a cluster: --host for this node's GPUs, --exporter for others'"
+        raise KubeError(error.what, error.expected, todo) from error
+    inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    exporters = Exporters(api, headers=headers, context=tls)
+    cluster = Cluster(api, exporters, via=Via(given["via"]), inside=inside, scheme=given["scheme"])
+    return cluster, lambda: cluster.notes
+
+
+def _host(root: str) -> Source:
+    from pathlib import Path
+
+    from kgpu.hw.open import NoHardwareError, open_reader
+    from kgpu.top.host import Host
+
+    try:
+        return Host(open_reader(driver_root=Path(root) if root else None))
+    except NoHardwareError as error:
+        raise HwError(error.what, error.expected, f"{error.todo}; for the cluster's GPUs leave --host out") from error
+
+
+def _credentials(path: str) -> dict[str, str]:
+    """The header for basic authentication from a file with USER:PASSWORD."""
+    if not path:
+        return {}
+    import base64
+    from pathlib import Path
+
+    from kgpu.host.bounded import read_regular
+
+    raw, _ = read_regular(Path(path), 4096, what="a file with USER:PASSWORD")
+    line = raw.strip()
+    if b":" not in line or b"\n" in line:
+        raise ConfigError(f"{path} has no USER:PASSWORD", "one line with a colon in it", "correct the file")
+    return {"Authorization": f"Basic {base64.b64encode(line).decode()}"}
+
+
+def _tls(path: str) -> ssl.SSLContext | None:
+    import ssl
+
+    if not path:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"can't read {path}: {error}", "certificates in PEM", "correct --ca-file") from error

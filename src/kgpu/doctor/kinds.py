@@ -1,0 +1,316 @@
+"""Pods, nodes, events and logs with names for what rules ask of them; everything else is a plain ``Obj``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.doctor.model import Evidence
+from kgpu.doctor.obj import Key, Obj, at, seconds
+from kgpu.fit.plain import items, mapping, number, text
+
+_LISTS: Final = (
+    ("initContainers", "initContainerStatuses"),
+    ("containers", "containerStatuses"),
+)
+
+
+class Container:
+    """A container of a pod (or of a template): its spec, and its status as far as there is one."""
+
+    __slots__ = ("_owner", "_path", "_status_path", "init", "spec", "status")
+
+    def __init__(self, owner: Obj, path: str, spec: Mapping[str, Any], *, init: bool) -> None:
+        self._owner, self._path, self.spec, self.init = owner, path, spec, init
+        self.status: Mapping[str, Any] = {}
+        self._status_path = ""
+
+    @property
+    def name(self) -> str:
+        return text(self.spec.get("name"))
+
+    @property
+    def image(self) -> str:
+        return text(self.spec.get("image"))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Command and arguments."""
+        both = (*items(self.spec.get("command")), *items(self.spec.get("args")))
+        return tuple(word for word in both if isinstance(word, str))
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables with a plain value; one whose value is a reference is there as ""."""
+        rows = (mapping(row) for row in items(self.spec.get("env")))
+        return {text(row.get("name")): text(row.get("value")) for row in rows if text(row.get("name"))}
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        return mapping(at(self.spec, "resources.limits"))
+
+    @property
+    def requests(self) -> Mapping[str, Any]:
+        return mapping(at(self.spec, "resources.requests"))
+
+    @property
+    def ready(self) -> bool:
+        return self.status.get("ready") is True
+
+    @property
+    def restarts(self) -> int:
+        return number(self.status.get("restartCount"))
+
+    @property
+    def state(self) -> str:
+        """``waiting``, ``running``, ``terminated``, "" where nobody has said."""
+        return next(iter(mapping(self.status.get("state"))), "")
+
+    @property
+    def waiting(self) -> str:
+        """The word for why it waits: CrashLoopBackOff, ImagePullBackOff, PodInitializing, ... ; "" otherwise."""
+        return text(at(self.status, "state.waiting.reason"))
+
+    @property
+    def message(self) -> str:
+        """What the kubelet says with the state: of waiting, of the end, or of the last end."""
+        places = ("state.waiting.message", "state.terminated.message", "lastState.terminated.message")
+        return next((found for place in places if (found := text(at(self.status, place)))), "")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the last end, None where there was none."""
+        for place in ("state.terminated.exitCode", "lastState.terminated.exitCode"):
+            found = at(self.status, place)
+            if isinstance(found, int) and not isinstance(found, bool):
+                return found
+        return None
+
+    @property
+    def end_reason(self) -> str:
+        """``OOMKilled``, ``Error``, ``Completed``, ... of the last end."""
+        places = ("state.terminated.reason", "lastState.terminated.reason")
+        return next((found for place in places if (found := text(at(self.status, place)))), "")
+
+    def cite(self, path: str) -> Evidence:
+        """A field of its spec."""
+        return self._owner.cite(f"{self._path}.{path}")
+
+    def cite_status(self, path: str = "state") -> Evidence:
+        """A field of its status."""
+        if not self._status_path:
+            return Evidence(object=str(self._owner), field=f"container {self.name}", value="no status")
+        return self._owner.cite(f"{self._status_path}.{path}")
+
+
+def containers_of(owner: Obj, base: str = "spec", status: str = "status") -> Iterator[Container]:
+    """Init containers first. ``base`` is where the pod's spec is: ``spec.template.spec`` for a DaemonSet."""
+    for field, status_field in _LISTS:
+        said = {
+            text(entry.get("name")): (position, entry)
+            for position, entry in enumerate(
+                map(mapping, items(owner.at(f"{status}.{status_field}") if status else ()))
+            )
+        }
+        for position, spec in enumerate(items(owner.at(f"{base}.{field}"))):
+            if not isinstance(spec, dict):
+                continue
+            one = Container(owner, f"{base}.{field}[{position}]", spec, init=field == "initContainers")
+            if one.name in said:
+                number_, one.status = said[one.name]
+                one._status_path = f"{status}.{status_field}[{number_}]"
+            yield one
+
+
+class Pod(Obj):
+    """A pod."""
+
+    __slots__ = ()
+
+    @property
+    def node(self) -> str:
+        return self.text("spec.nodeName")
+
+    @property
+    def phase(self) -> str:
+        return self.text("status.phase")
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def unplaced(self) -> bool:
+        """True while no node has been found for it."""
+        return not self.node and not self.ended and not self.deleting
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """Init containers first."""
+        return tuple(containers_of(self))
+
+    @property
+    def ready(self) -> bool:
+        found = self.condition("Ready")
+        return found is not None and found.status == "True"
+
+    @property
+    def reason(self) -> str:
+        """``status.reason``: Evicted, UnexpectedAdmissionError, TopologyAffinityError, ..."""
+        return self.text("status.reason")
+
+    @property
+    def message(self) -> str:
+        return self.text("status.message")
+
+    @property
+    def runtime_class(self) -> str:
+        return self.text("spec.runtimeClassName")
+
+    @property
+    def scheduler(self) -> str:
+        return self.text("spec.schedulerName") or "default-scheduler"
+
+    def asks(self, resource: str) -> int:
+        """How many of a resource its containers ask for together, in whole pieces; init containers count as more."""
+        from kgpu.fit.resources import amounts, pod_requests
+
+        return amounts(pod_requests(self.map("spec"), [])).get(resource, 0)
+
+
+class Node(Obj):
+    """A node."""
+
+    __slots__ = ()
+
+    @property
+    def ready(self) -> bool | None:
+        found = self.condition("Ready")
+        return None if found is None else found.status == "True"
+
+    @property
+    def cordoned(self) -> bool:
+        return self.at("spec.unschedulable") is True
+
+    @property
+    def taints(self) -> list[Mapping[str, Any]]:
+        return self.maps("spec.taints")
+
+    @property
+    def kernel(self) -> str:
+        return self.text("status.nodeInfo.kernelVersion")
+
+    @property
+    def os_image(self) -> str:
+        return self.text("status.nodeInfo.osImage")
+
+    @property
+    def architecture(self) -> str:
+        return self.text("status.nodeInfo.architecture")
+
+    @property
+    def kubelet(self) -> str:
+        """``v1.35.1``."""
+        return self.text("status.nodeInfo.kubeletVersion")
+
+    @property
+    def runtime(self) -> tuple[str, str]:
+        """``("containerd", "2.1.4")``."""
+        name, _, version = self.text("status.nodeInfo.containerRuntimeVersion").partition("://")
+        return name, version
+
+    def capacity(self, resource: str) -> int | None:
+        """In whole pieces, None where the node does not have that resource at all."""
+        return self._amount("capacity", resource)
+
+    def allocatable(self, resource: str) -> int | None:
+        return self._amount("allocatable", resource)
+
+    def _amount(self, field: str, resource: str) -> int | None:
+        path = f"status.{field}[{resource}]"
+        return None if self.at(path) is None else self.number(path)
+
+    def resources(self) -> frozenset[str]:
+        """Every resource with a domain that it has or had (an amount of 0 counts)."""
+        found = {*self.map("status.capacity"), *self.map("status.allocatable")}
+        return frozenset(name for name in found if "/" in name)
+
+
+class Event(Obj):
+    """An event, of either API group."""
+
+    __slots__ = ()
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """Kind, namespace and name of what it is about."""
+        about = self.map("involvedObject") or self.map("regarding")
+        return text(about.get("kind")), text(about.get("namespace")), text(about.get("name"))
+
+    @property
+    def reason(self) -> str:
+        return self.text("reason")
+
+    @property
+    def message(self) -> str:
+        return self.text("message") or self.text("note")
+
+    @property
+    def warning(self) -> bool:
+        return self.text("type") == "Warning"
+
+    @property
+    def first(self) -> str:
+        return self.text("firstTimestamp") or self.text("eventTime") or self.created
+
+    @property
+    def last(self) -> str:
+        return (
+            self.text("series.lastObservedTime")
+            or self.text("lastTimestamp")
+            or self.text("deprecatedLastTimestamp")
+            or self.first
+        )
+
+    @property
+    def when(self) -> float:
+        return seconds(self.last) or 0.0
+
+    def quote(self) -> Evidence:
+        """Its reason and message."""
+        kind, namespace, name = self.about
+        place = f"{namespace}/{name}" if namespace else name
+        return Evidence(object=f"Event of {kind} {place}", field=self.reason, value=self.message, file=self.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """The last lines of a container's log. ``first_line`` is the number of the first line kept, from 1."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+    previous: bool = False
+    lines: tuple[str, ...] = ()
+    file: str = ""
+
+    @property
+    def key(self) -> Key:
+        return (self.namespace, self.pod)
+
+    @property
+    def title(self) -> str:
+        container = f" container {self.container}" if self.container else ""
+        return f"log of Pod {self.namespace}/{self.pod}{container}{' (before its restart)' if self.previous else ''}"
+
+    def cite(self, position: int) -> Evidence:
+        """A line by its position in ``lines``."""
+        return Evidence(file=self.file or self.title, line=position + 1, value=self.lines[position])
+
+
+def as_lines(said: Any) -> Sequence[str]:
+    """Lines given as one text or as a list."""
+    if isinstance(said, str):
+        return said.splitlines()
+    return [line for line in items(said) if isinstance(line, str)]

@@ -1,0 +1,66 @@
+"""What a kubelet's own files on a node say: which devices it has given to whom, and its settings.
+
+Total: a file that is absent, cut off or of another shape gives None or "".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.doctor.host_facts import HostFacts
+from kgpu.doctor.model import Evidence
+from kgpu.fit.plain import items, mapping, text
+
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+CONFIGS: Final = ("/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Devices that the kubelet has down for a container."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    devices: tuple[str, ...]
+
+
+def given(host: HostFacts) -> tuple[str, tuple[Given, ...]] | None:
+    """The path of the checkpoint and its entries; None where it is not there or can't be read."""
+    path = next((path for path in host.files if path.endswith(CHECKPOINT)), "")
+    try:
+        said = mapping(msgspec.json.decode(host.files[path].text)) if path else {}
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    data = mapping(said.get("Data"))
+    if not isinstance(data.get("PodDeviceEntries"), list | None) or "RegisteredDevices" not in data:
+        return None
+    rows = (mapping(one) for one in items(data.get("PodDeviceEntries")))
+    return path, tuple(
+        Given(text(row.get("PodUID")), text(row.get("ContainerName")), text(row.get("ResourceName")), _devices(row))
+        for row in rows
+    )
+
+
+def _devices(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """By NUMA node in newer kubelets, a plain list in older ones."""
+    said = row.get("DeviceIDs")
+    lists = said.values() if isinstance(said, dict) else [said]
+    return tuple(one for each in lists for one in items(each) if isinstance(one, str))
+
+
+def setting(host: HostFacts | None, name: str) -> tuple[str, Evidence] | None:
+    """A setting of the kubelet's configuration files that is plain text, with the line it stands in."""
+    pattern = re.compile(rf"^\s*\"?{re.escape(name)}\"?\s*:\s*\"?([\w.-]+)")
+    for path, file in host.files.items() if host else ():
+        if not path.startswith(CONFIGS):
+            continue
+        for position, line in enumerate(file.text.splitlines(), 1):
+            if host is not None and (hit := pattern.match(line)):
+                return hit[1], host.cite_file(path, position, line.strip())
+    return None

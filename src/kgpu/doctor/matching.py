@@ -1,0 +1,386 @@
+"""What rules share to recognise things by: resources of every vendor, the parts of a GPU stack, words and messages.
+
+Nothing here goes by the names of objects alone, which users change: parts are known by images, labels and programs.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.doctor.kinds import Container, Event, Log, Node, Pod, containers_of
+from kgpu.doctor.model import Evidence
+from kgpu.doctor.obj import Key, Obj
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
+
+# Resources
+
+NVIDIA: Final = "nvidia"
+AMD: Final = "amd"
+GAUDI: Final = "gaudi"
+INTEL: Final = "intel"
+OTHER: Final = "other"
+
+_VENDORS: Final = (
+    (NVIDIA, re.compile(r"(?:[\w.-]+\.)?nvidia\.com/.*")),
+    (AMD, re.compile(r"amd\.com/.*")),
+    (GAUDI, re.compile(r"habana\.ai/.*")),
+    (INTEL, re.compile(r"(?:gpu\.)?intel\.com/(?:i915|xe|gpu|gaudi).*")),
+    (
+        OTHER,
+        re.compile(
+            r"[\w.-]+/(?:.*[^a-z])?(?:v?gpus?|npus?|xpus?|tpus?|gcus?|mlus?|neuron\w*|ascend\w*|accelerators?|qaic)"
+            r"(?:[^a-z].*)?",
+            re.IGNORECASE,
+        ),
+    ),
+)
+# Of the same domains, but no devices to compute on.
+_NO_DEVICE: Final = re.compile(
+    r"nvidia\.com/(?:gpumem|gpumem-percentage|gpucores|hostdev|cuda|rdma|mlnx).*|.*monitoring$|.*/(?:roce|ib).*"
+)
+
+
+def vendor_of(resource: str) -> str:
+    """Whose accelerators a resource counts, "" when it counts none."""
+    if "/" not in resource or resource.startswith(("kubernetes.io/", "hugepages-", "rdma/")):
+        return ""
+    if _NO_DEVICE.fullmatch(resource):
+        return ""
+    return next((vendor for vendor, pattern in _VENDORS if pattern.fullmatch(resource)), "")
+
+
+def is_accelerator(resource: str) -> bool:
+    """Whether a resource counts accelerators, parts or shares of them, under any vendor's or a user's name."""
+    return bool(vendor_of(resource))
+
+
+def is_mig(resource: str) -> bool:
+    return resource.startswith(names.MIG_RESOURCE_PREFIX)
+
+
+def is_shared(resource: str) -> bool:
+    return resource.endswith(names.SHARED_SUFFIX)
+
+
+def accelerators(pod: Obj) -> dict[str, int]:
+    """What a pod asks for of accelerators, by resource."""
+    from kgpu.fit.resources import amounts, pod_requests
+
+    found = amounts(pod_requests(pod.map("spec"), []))
+    return {name: amount for name, amount in found.items() if amount > 0 and is_accelerator(name)}
+
+
+def uses_accelerators(pod: Obj) -> bool:
+    """Whether a pod asks for accelerators, by resource or by claim."""
+    return bool(pod.list("spec.resourceClaims")) or bool(accelerators(pod))
+
+
+# Nodes
+
+_PCI_LABELS: Final = (
+    (NVIDIA, re.compile(r"feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]+_)*10de(?:_[0-9a-f]+)*\.present")),
+    (AMD, re.compile(r"feature\.node\.kubernetes\.io/(?:pci-(?:03[0-9a-f]{2}_|1200_)?1002(?:_[0-9a-f]+)*\.present|amd-gpu)")),
+    (GAUDI, re.compile(r"feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]+_)*1da3(?:_[0-9a-f]+)*\.present")),
+    (INTEL, re.compile(r"feature\.node\.kubernetes\.io/pci-03[0-9a-f]{2}_8086(?:_[0-9a-f]+)*\.present|intel\.feature\.node\.kubernetes\.io/gpu")),
+)  # fmt: skip
+_VENDOR_LABELS: Final = (
+    (names.LABEL_GPU_PRESENT, NVIDIA),
+    ("nvidia.com/gpu.product", NVIDIA),
+    ("amd.com/gpu.family", AMD),
+)
+_PCI_VENDORS: Final = {"10de": NVIDIA, "1002": AMD, "1da3": GAUDI}
+
+
+def vendors_of(node: Node, snapshot: Snapshot | None = None) -> frozenset[str]:
+    """Whose accelerators a node has, by resources, labels, and its host's PCI devices where they are known."""
+    found = {vendor_of(name) for name in node.resources()} - {""}
+    labels = node.labels
+    for key, value in labels.items():
+        if value == "true":
+            found |= {vendor for vendor, pattern in _PCI_LABELS if pattern.fullmatch(key)}
+    found |= {vendor for key, vendor in _VENDOR_LABELS if labels.get(key) not in (None, "false")}
+    host = snapshot.hosts.get(node.name) if snapshot else None
+    for device in (host.pci if host else None) or ():
+        if device.vendor in _PCI_VENDORS and device.pci_class[:2] in ("03", "12"):
+            found.add(_PCI_VENDORS[device.vendor])
+    return frozenset(found)
+
+
+def gpu_nodes(snapshot: Snapshot, vendor: str = "") -> list[Node]:
+    """The nodes with accelerators (of a vendor), whether they are offered or not."""
+    found = snapshot.once(_by_vendor)
+    return [node for node, vendors in found if (vendor in vendors if vendor else vendors)]
+
+
+def _by_vendor(snapshot: Snapshot) -> list[tuple[Node, frozenset[str]]]:
+    return [(node, vendors_of(node, snapshot)) for node in snapshot.nodes.values()]
+
+
+def pci_label(node: Node, vendor: str = NVIDIA) -> str:
+    """The label of feature discovery that says that a vendor's device is there, "" for none."""
+    patterns = [pattern for one, pattern in _PCI_LABELS if one == vendor]
+    return next((key for key, said in node.labels.items() if said == "true" and patterns[0].fullmatch(key)), "")
+
+
+def product(node: Node) -> str:
+    """What a node's accelerators are called by its labels."""
+    labels = node.labels
+    keys = (names.LABEL_GPU_PRODUCT, "amd.com/gpu.product-name", "amd.com/gpu.device-id", "habana.ai/device-family")
+    return next((labels[key] for key in keys if labels.get(key)), "")
+
+
+# Parts of a GPU stack
+
+DRIVER: Final = "driver"
+DRIVER_MANAGER: Final = "driver-manager"
+TOOLKIT: Final = "toolkit"
+VALIDATOR: Final = "validator"
+PLUGIN: Final = "device-plugin"
+GFD: Final = "gfd"
+DCGM: Final = "dcgm"
+EXPORTER: Final = "dcgm-exporter"
+MIG_MANAGER: Final = "mig-manager"
+MPS: Final = "mps-control-daemon"
+NFD_WORKER: Final = "nfd-worker"
+NFD_MASTER: Final = "nfd-master"
+NFD_GC: Final = "nfd-gc"
+NFD_TOPOLOGY: Final = "nfd-topology-updater"
+OPERATOR: Final = "operator"
+AGENT: Final = "agent"
+DRA: Final = "dra-driver"
+CONFIG_MANAGER: Final = "config-manager"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How a part is known: any of a pattern over images, one over its program's words, or values of ``app`` labels."""
+
+    name: str
+    vendor: str
+    image: re.Pattern[str] | None = None
+    words: re.Pattern[str] | None = None
+    apps: frozenset[str] = frozenset()
+
+
+def _part(name: str, vendor: str, *, image: str = "", words: str = "", apps: str = "") -> Part:
+    return Part(
+        name, vendor,
+        re.compile(image) if image else None, re.compile(words) if words else None, frozenset(apps.split()),
+    )  # fmt: skip
+
+
+PARTS: Final = (
+    _part(AGENT, NVIDIA, words=r"^(?:kgpu )?agent(?: |$)|kgpu agent", apps="kgpu-agent"),
+    _part(OPERATOR, NVIDIA, image=r"/gpu-operator[:@]", words=r"kgpu operator|^operator run|gpu-operator", apps="gpu-operator"),
+    _part(VALIDATOR, NVIDIA, words=r"nvidia-validator", apps="nvidia-operator-validator nvidia-cuda-validator nvidia-device-plugin-validator"),
+    _part(DRIVER, NVIDIA, image=r"/driver[:@]|/vgpu-driver|/nvidia-driver", words=r"nvidia-driver", apps="nvidia-driver-daemonset nvidia-driver"),
+    _part(TOOLKIT, NVIDIA, image=r"/container-toolkit[:@]", words=r"nvidia-toolkit", apps="nvidia-container-toolkit-daemonset"),
+    _part(MPS, NVIDIA, words=r"mps-control-daemon", apps="nvidia-device-plugin-mps-control-daemon"),
+    _part(GFD, NVIDIA, image=r"/gpu-feature-discovery[:@]", words=r"gpu-feature-discovery|(?:^|kgpu )labels --daemon", apps="gpu-feature-discovery"),
+    _part(PLUGIN, NVIDIA, image=r"(?:nvidia|nvcr)[^ ]*/k8s-device-plugin[:@]|nvidia/k8s-device-plugin|nvidia-gpu-device-plugin", words=r"nvidia-device-plugin|(?:^|kgpu )device-plugin run", apps="nvidia-device-plugin-daemonset nvidia-device-plugin nvidia-gpu-device-plugin"),
+    _part(EXPORTER, NVIDIA, image=r"/dcgm-exporter[:@]", words=r"dcgm-exporter", apps="nvidia-dcgm-exporter dcgm-exporter"),
+    _part(DCGM, NVIDIA, image=r"/dcgm[:@]", words=r"nv-hostengine", apps="nvidia-dcgm"),
+    _part(MIG_MANAGER, NVIDIA, image=r"/k8s-mig-manager[:@]", words=r"nvidia-mig-manager", apps="nvidia-mig-manager"),
+    _part(DRA, NVIDIA, image=r"dra-driver", words=r"gpu-kubelet-plugin|compute-domain", apps="nvidia-dra-driver-gpu dra-driver-nvidia-gpu"),
+    _part(NFD_WORKER, "", words=r"nfd-worker"),
+    _part(NFD_MASTER, "", words=r"nfd-master"),
+    _part(NFD_TOPOLOGY, "", words=r"nfd-topology-updater"),
+    _part(NFD_GC, "", words=r"nfd-gc"),
+    _part(EXPORTER, AMD, image=r"rocm/device-metrics-exporter"),
+    _part(PLUGIN, AMD, image=r"rocm/(?:amdgpu|k8s)-device-plugin", words=r"k8s-device-plugin -logtostderr", apps="amdgpu-dp-ds"),
+    _part(GFD, AMD, image=r"rocm/k8s-(?:device-plugin:labeller|node-labeller)"),
+    _part(OPERATOR, AMD, image=r"rocm/gpu-operator"),
+    _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
+    _part(PLUGIN, INTEL, image=r"intel/intel-gpu-plugin|intel-gpu-plugin"),
+)  # fmt: skip
+_APP_LABELS: Final = ("app", "app.kubernetes.io/name", "app.kubernetes.io/component", "k8s-app", "name")
+
+
+def parts_of(owner: Obj) -> tuple[Part, ...]:
+    """Which parts of a GPU stack a pod (or the template of a DaemonSet or Deployment) is."""
+    is_pod = owner.kind == "Pod"
+    base = "spec" if is_pod else "spec.template.spec"
+    labels = owner.labels if is_pod else owner.map("spec.template.metadata.labels")
+    apps = {labels.get(key) for key in _APP_LABELS}
+    mains = [one for one in containers_of(owner, base, "") if not one.init]
+    found = tuple(part for part in PARTS if part.apps & apps or any(_is_part(part, one) for one in mains))
+    if {GFD, MPS} & {part.name for part in found if part.vendor == NVIDIA}:
+        # These run from the device plugin's image, which alone does not make them one.
+        found = tuple(part for part in found if part.name != PLUGIN or part.apps & apps or _by_words(part, mains))
+    return found
+
+
+def _by_words(part: Part, mains: Iterable[Container]) -> bool:
+    return part.words is not None and any(part.words.search(" ".join(one.words)) for one in mains)
+
+
+def _is_part(part: Part, container: Container) -> bool:
+    if part.image is not None and part.image.search(container.image):
+        return True
+    return part.words is not None and bool(part.words.search(" ".join(container.words)))
+
+
+def pods_of_part(snapshot: Snapshot, name: str, *, vendor: str = "", node: str = "") -> list[Pod]:
+    """The pods that are a part (``PLUGIN``, ``DRIVER``, ...) of any vendor's stack, or of one's, on a node."""
+    rows = snapshot.once(_parts).get(name, ())
+    return [
+        pod for pod, part in rows if (not vendor or part.vendor in ("", vendor)) and (not node or pod.node == node)
+    ]  # fmt: skip
+
+
+def _parts(snapshot: Snapshot) -> dict[str, list[tuple[Pod, Part]]]:
+    found: dict[str, list[tuple[Pod, Part]]] = {}
+    for pod in snapshot.pods.values():
+        if pod.ended and pod.phase == "Succeeded":
+            continue
+        for part in parts_of(pod):
+            found.setdefault(part.name, []).append((pod, part))
+    return found
+
+
+def daemon_sets_of_part(snapshot: Snapshot, name: str, *, vendor: str = "") -> list[Obj]:
+    """The DaemonSets that bring a part."""
+    rows = snapshot.once(_daemon_parts).get(name, ())
+    return [obj for obj, part in rows if not vendor or part.vendor in ("", vendor)]
+
+
+def _daemon_parts(snapshot: Snapshot) -> dict[str, list[tuple[Obj, Part]]]:
+    found: dict[str, list[tuple[Obj, Part]]] = {}
+    for obj in snapshot.all("DaemonSet"):
+        for part in parts_of(obj):
+            found.setdefault(part.name, []).append((obj, part))
+    return found
+
+
+# Words of the kubelet
+
+IMAGE_WORDS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+CRASH_WORDS: Final = frozenset({"CrashLoopBackOff", "Error", "StartError", "RunContainerError"})
+CREATE_WORDS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+STARTING_WORDS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+def failing(pod: Pod) -> Container | None:
+    """The container at which a pod's start stands still or that keeps ending; init containers come first."""
+    bad = IMAGE_WORDS | CRASH_WORDS | CREATE_WORDS
+    for one in pod.containers:
+        if one.waiting in bad or (one.state == "terminated" and one.exit_code not in (0, None) and not one.ready):
+            return one
+    return None
+
+
+def initialising(pod: Pod) -> Container | None:
+    """The init container that a pod waits for, None when all are done."""
+    return next((one for one in pod.containers if one.init and one.state == "running" and not one.ready), None)
+
+
+# Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A text that matched: the pattern's match, and where it stands."""
+
+    match: re.Match[str]
+    evidence: Evidence
+    pod: Pod | None = None
+    node: str = ""
+
+
+def in_log(log: Log, pattern: re.Pattern[str], words: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """The lines that match, the last first. ``words`` is a literal part of every match: it makes the search cheap."""
+    for position in range(len(log.lines) - 1, -1, -1):
+        line = log.lines[position]
+        if words in line and (hit := pattern.search(line)):
+            yield position, hit
+
+
+def in_logs(
+    snapshot: Snapshot, pattern: re.Pattern[str], words: str, *, parts: Iterable[str] = (), pods: Iterable[Pod] = ()
+) -> Iterator[Hit]:
+    """The last match in the log of each pod that is one of ``parts``, or of ``pods``; of every pod when none given."""
+    wanted = {pod.key: pod for part in parts for pod in pods_of_part(snapshot, part)} | {pod.key: pod for pod in pods}
+    if not wanted and not parts:
+        wanted = {key: pod for key in snapshot.logs if (pod := snapshot.pods.get(key))}
+    for key, pod in wanted.items():
+        # What a container says now counts before what it said before its restart.
+        for log in sorted(snapshot.logs.get(key, ()), key=lambda one: one.previous):
+            found = next(in_log(log, pattern, words), None)
+            if found is not None:
+                yield Hit(found[1], log.cite(found[0]), pod, pod.node)
+                break
+
+
+def in_events(
+    snapshot: Snapshot, pattern: re.Pattern[str], words: str, *, kinds: frozenset[str] = frozenset({"Pod"})
+) -> Iterator[Hit]:
+    """The latest event that matches, for each object of these kinds."""
+    seen: dict[tuple[str, str, str], tuple[Event, re.Match[str]]] = {}
+    for event in snapshot.all_events():
+        if words in event.message and event.about[0] in kinds and (hit := pattern.search(event.message)):
+            known = seen.get(event.about)
+            if known is None or known[0].when <= event.when:
+                seen[event.about] = (event, hit)
+    for (kind, namespace, name), (event, hit) in seen.items():
+        pod = snapshot.pods.get((namespace, name)) if kind == "Pod" else None
+        yield Hit(hit, event.quote(), pod, name if kind == "Node" else pod.node if pod else "")
+
+
+def in_status(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Iterator[Hit]:
+    """Pods of which a container's state, or the pod's own status, has a message that matches."""
+    told: set[Key] = set()
+    for message, pod, container in snapshot.once(_messages):
+        if words in message and pod.key not in told and (hit := pattern.search(message)):
+            told.add(pod.key)
+            yield Hit(hit, container.cite_status() if container else pod.cite("status.message"), pod, pod.node)
+
+
+def _messages(snapshot: Snapshot) -> list[tuple[str, Pod, Container | None]]:
+    """Every message in the status of a pod, the pod's own before its containers'."""
+    found: list[tuple[str, Pod, Container | None]] = []
+    for pod in snapshot.pods.values():
+        if pod.message:
+            found.append((pod.message, pod, None))
+        if not pod.ready:
+            found += [(one.message, pod, one) for one in pod.containers if one.message]
+    return found
+
+
+def in_kernel_logs(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Iterator[Hit]:
+    """The last match in each node's kernel log."""
+    for host in snapshot.hosts.values():
+        lines = host.kernel_log or ()
+        for position in range(len(lines) - 1, -1, -1):
+            if words in lines[position] and (hit := pattern.search(lines[position])):
+                yield Hit(hit, host.cite_log(position), None, host.node)
+                break
+
+
+def in_conditions(
+    snapshot: Snapshot,
+    pattern: re.Pattern[str],
+    *,
+    kinds: Iterable[str] = ("ClusterPolicy", "NVIDIADriver", "GPUCluster"),
+) -> Iterator[tuple[Obj, re.Match[str], Evidence]]:
+    """Objects of which a condition's reason or message matches, each with the first that does."""
+    for kind in kinds:
+        for obj in snapshot.all(kind):
+            for one in obj.conditions():
+                if hit := pattern.search(f"{one.reason}: {one.message}"):
+                    yield obj, hit, one.cite()
+                    break
+
+
+def cite_env(owner: Obj, container: Container, name: str) -> Evidence:
+    """A variable of a container."""
+    value = container.env.get(name)
+    return Evidence(
+        str(owner), f"container {container.name}, env {name}", "<none>" if value is None else value, owner.source
+    )

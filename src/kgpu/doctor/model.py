@@ -1,0 +1,242 @@
+"""What the doctor says: findings with the evidence quoted, how sure it is, and what to do about it.
+
+Everything from outside is made printable, cut to a bounded length and freed of secrets here, so that no way of printing
+can forget it. The form of ``-o json`` is ``Report.data``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from kgpu.base.printable import one_line
+from kgpu.doctor.secrets import cleaned
+
+MAX_VALUE: Final = 300
+MAX_SENTENCE: Final = 1000
+
+CERTAIN: Final = 0.95
+"""The evidence allows nothing else."""
+LIKELY: Final = 0.75
+"""The usual cause of what is seen; another one is possible."""
+POSSIBLE: Final = 0.4
+"""One of several; more evidence would decide."""
+
+
+class Place(enum.IntEnum):
+    """The six places where a GPU gets lost, from the bottom up: a fault in one explains what is seen above it."""
+
+    HARDWARE = 1
+    KERNEL = 2
+    DRIVER = 3
+    RUNTIME = 4
+    PLUGIN = 5
+    CLUSTER = 6
+
+    @property
+    def title(self) -> str:
+        return _TITLES[self]
+
+
+_TITLES: Final = {
+    Place.HARDWARE: "hardware",
+    Place.KERNEL: "kernel driver",
+    Place.DRIVER: "driver's user space",
+    Place.RUNTIME: "container runtime",
+    Place.PLUGIN: "device plugin or DRA driver",
+    Place.CLUSTER: "kubelet, scheduler and what runs in the cluster",
+}
+
+
+class Level(enum.StrEnum):
+    """``PROBLEM`` needs somebody; ``WAIT`` goes by itself within ``Finding.expected``; ``NOTE`` hurts nobody now."""
+
+    PROBLEM = "problem"
+    WAIT = "wait"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """What a finding is about. ``kind`` is Kubernetes' (Pod, Node, ...), or Cluster."""
+
+    kind: str
+    name: str = ""
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return one_line(f"{self.kind} {place}".rstrip(), MAX_VALUE)
+
+
+CLUSTER: Final = Subject("Cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that was seen: a field of an object, or a line of a file or log. Values are shown, never trusted."""
+
+    object: str = ""
+    field: str = ""
+    value: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("object", "field", "file"):
+            object.__setattr__(self, name, one_line(getattr(self, name), MAX_VALUE))
+        object.__setattr__(self, "value", one_line(cleaned(self.value), MAX_VALUE))
+
+    def __str__(self) -> str:
+        where = self.object or self.file
+        where += f", line {self.line}" if self.line else ""
+        what = f"{self.field} = {self.value}" if self.field else self.value
+        return f"{where}: {what}" if where else what
+
+    def data(self) -> dict[str, Any]:
+        """As JSON, without what is empty."""
+        found = {"object": self.object, "field": self.field, "file": self.file, "line": self.line or ""}
+        return {**{key: value for key, value in found.items() if value}, "value": self.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """How a node stands to a pod that waits: its amounts of the resource asked for, and every reason against it."""
+
+    node: str
+    product: str = ""
+    capacity: int = 0
+    allocatable: int = 0
+    used: int = 0
+    reasons: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "node": one_line(self.node), "product": one_line(self.product),
+            "capacity": self.capacity, "allocatable": self.allocatable,
+            "used": self.used, "free": max(self.allocatable - self.used, 0),
+            "reasons": [one_line(reason, MAX_SENTENCE) for reason in self.reasons],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause. A rule fills in what it knows; ``id`` and ``place`` come from the rule's row.
+
+    ``cause`` is one sentence that names the object at fault. ``remedy``: commands that can be pasted, or sentences.
+    ``since`` is a time as Kubernetes writes it, "" for unknown; ``expected`` how long waiting is right.
+    ``nodes`` and ``pods`` (``namespace/name``) are whom it hurts: they decide what is folded under what.
+    """
+
+    subject: Subject
+    cause: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: tuple[str, ...] = ()
+    confidence: float = LIKELY
+    level: Level = Level.PROBLEM
+    since: str = ""
+    expected: str = ""
+    nodes: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
+    table: tuple[NodeRow, ...] = ()
+    id: str = ""
+    place: Place = Place.CLUSTER
+    consequences: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cause", one_line(cleaned(self.cause), MAX_SENTENCE))
+        for name in ("since", "expected"):
+            object.__setattr__(self, name, one_line(getattr(self, name), MAX_VALUE))
+        for name in ("nodes", "pods"):
+            object.__setattr__(self, name, tuple(one_line(each, MAX_VALUE) for each in getattr(self, name)))
+        object.__setattr__(self, "remedy", tuple(_step(cleaned(step)) for step in self.remedy))
+
+    @property
+    def sureness(self) -> str:
+        """The confidence as a word."""
+        return "certain" if self.confidence >= CERTAIN else "likely" if self.confidence >= LIKELY else "possible"
+
+    def all(self) -> Iterator[Finding]:
+        """Itself and everything folded under it."""
+        yield self
+        for one in self.consequences:
+            yield from one.all()
+
+    def data(self) -> dict[str, Any]:
+        """As JSON, in the order for reading."""
+        found: dict[str, Any] = {
+            "id": self.id,
+            "subject": str(self.subject),
+            "cause": self.cause,
+            "evidence": [one.data() for one in self.evidence],
+            "remedy": list(self.remedy),
+            "confidence": self.confidence,
+            "level": self.level.value,
+            "place": self.place.title,
+        }
+        more: dict[str, Any] = {
+            "since": self.since,
+            "expected": self.expected,
+            "nodes": list(self.nodes),
+            "pods": list(self.pods),
+            "table": [row.data() for row in self.table],
+            "consequences": [one.data() for one in self.consequences],
+        }
+        return found | {key: value for key, value in more.items() if value}
+
+
+def _step(text: str) -> str:
+    """A command may have several lines (a heredoc), each of them printable."""
+    return "\n".join(one_line(line, MAX_SENTENCE) if line.strip() else "" for line in text.splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Evidence that could not be got: what, why, and how to get it."""
+
+    what: str
+    why: str = ""
+    how: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("what", "why", "how"):
+            object.__setattr__(self, name, one_line(cleaned(getattr(self, name)), MAX_SENTENCE))
+
+    def data(self) -> dict[str, str]:
+        """As JSON."""
+        return {key: value for key in ("what", "why", "how") if (value := getattr(self, key))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that was found, roots first; ``checked`` counts the rules that were asked."""
+
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    checked: int = 0
+    scope: str = ""
+    looked: dict[str, int] = field(default_factory=dict)
+    """How many objects of which kind were looked at."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing that anybody has to mind; 1: findings. (2 is the command line's, when nothing could be seen.)"""
+        return int(any(one.level is not Level.NOTE for one in self.findings))
+
+    def data(self) -> dict[str, Any]:
+        """The form of ``-o json`` and ``-o yaml``."""
+        return {
+            "findings": [one.data() for one in self.findings],
+            "missing": [one.data() for one in self.missing],
+            "checked": self.checked,
+            "scope": self.scope,
+            "looked": self.looked,
+        }
+
+
+def folded(root: Finding, under: tuple[Finding, ...]) -> Finding:
+    """``root`` with further consequences."""
+    return replace(root, consequences=(*root.consequences, *under))

@@ -1,0 +1,270 @@
+"""Kubernetes objects as rules read them: any field may be absent, of a wrong type or hostile, and nothing here raises.
+
+A path is written as people write it: ``status.allocatable[nvidia.com/gpu]``, ``spec.containers[0].image``. ``cite``
+quotes a field as evidence. Objects keep what rules need: managed fields, copies of themselves in annotations and
+secrets are dropped on the way in (``lean``).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from kgpu.doctor import secrets
+from kgpu.doctor.model import Evidence, Subject
+from kgpu.fit.plain import items, mapping, number, strings, text
+from kgpu.fit.read import owner_of
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace ("" for none) and name."""
+
+_STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+MAX_ANNOTATION: Final = 4096
+MAX_DATA: Final = 256 * 1024
+_NOISE: Final = frozenset({"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision"})
+_BUILT_IN: Final = frozenset(
+    {"Pod", "Node", "DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob", "ResourceSlice"}
+)
+"""Kinds whose spec has texts only where a pod's spec has; of all others every text is cleaned."""
+_API_ACCESS: Final = "kube-api-access-"
+
+
+@functools.lru_cache(maxsize=4096)
+def steps(path: str) -> tuple[str, ...]:
+    """The keys of a path, from the outside in."""
+    return tuple(inner or outer for inner, outer in _STEP.findall(path))
+
+
+def at(value: Any, path: str) -> Any:
+    """What is at a path, None where nothing is."""
+    for step in steps(path):
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
+
+
+def seconds(when: Any) -> float | None:
+    """A time as Kubernetes writes it, in seconds since 1970; None for anything else."""
+    if not isinstance(when, str) or not when:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(when)
+        return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def shown(value: Any) -> str:
+    """A value as evidence shows it; an absent one is ``<none>``."""
+    import msgspec
+
+    if value is None:
+        return "<none>"
+    if isinstance(value, str):
+        return value or '""'
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError):
+        return "<unreadable>"
+
+
+class Obj:
+    """One object. Its ``data`` is a plain dictionary; read it through the methods."""
+
+    __slots__ = ("data", "kind", "name", "namespace", "source")
+
+    def __init__(self, data: Mapping[str, Any], source: str = "") -> None:
+        metadata = mapping(data.get("metadata"))
+        self.data = data
+        self.kind = text(data.get("kind"))
+        self.name = text(metadata.get("name"))
+        self.namespace = text(metadata.get("namespace"))
+        self.source = source
+        """The file that it was read from, "" for the API server."""
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __str__(self) -> str:
+        return str(self.subject)
+
+    @property
+    def key(self) -> Key:
+        return (self.namespace, self.name)
+
+    @property
+    def path(self) -> str:
+        """``namespace/name``, or the name alone."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.kind, self.name, self.namespace)
+
+    @property
+    def uid(self) -> str:
+        return self.text("metadata.uid")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return strings(at(self.data, "metadata.labels"))
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return strings(at(self.data, "metadata.annotations"))
+
+    @property
+    def owner(self) -> str:
+        """``Kind/name`` of the controller, "" for none."""
+        return owner_of(mapping(self.data.get("metadata")))
+
+    @property
+    def created(self) -> str:
+        return self.text("metadata.creationTimestamp")
+
+    @property
+    def deleting(self) -> bool:
+        return bool(self.at("metadata.deletionTimestamp"))
+
+    def at(self, path: str) -> Any:
+        """What is at a path, None where nothing is."""
+        return at(self.data, path)
+
+    def text(self, path: str) -> str:
+        return text(at(self.data, path))
+
+    def number(self, path: str, default: int = 0) -> int:
+        """An integer; one that is written as text counts too."""
+        found = at(self.data, path)
+        if isinstance(found, str) and len(found) < 20 and found.lstrip("-").isdecimal():
+            return int(found)
+        return number(found, default)
+
+    def map(self, path: str) -> Mapping[str, Any]:
+        return mapping(at(self.data, path))
+
+    def maps(self, path: str) -> list[Mapping[str, Any]]:
+        """The entries of a list that are objects."""
+        return [one for one in items(at(self.data, path)) if isinstance(one, dict)]
+
+    def list(self, path: str) -> Sequence[Any]:
+        return items(at(self.data, path))
+
+    def cite(self, path: str, value: Any = None) -> Evidence:
+        """A field quoted as evidence, with what is there or the part of it given as ``value``."""
+        return Evidence(
+            object=str(self), field=path, value=shown(self.at(path) if value is None else value), file=self.source
+        )
+
+    def conditions(self) -> Iterator[Condition]:
+        """What ``status.conditions`` says."""
+        for position, entry in enumerate(items(self.at("status.conditions"))):
+            if isinstance(entry, dict):
+                yield Condition(self, position, entry)
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((one for one in self.conditions() if one.type == kind), None)
+
+
+class Condition:
+    """One entry of ``status.conditions``."""
+
+    __slots__ = ("_obj", "_position", "message", "reason", "since", "status", "type")
+
+    def __init__(self, obj: Obj, position: int, entry: Mapping[str, Any]) -> None:
+        self._obj, self._position = obj, position
+        self.type, self.status = text(entry.get("type")), text(entry.get("status"))
+        self.reason, self.message = text(entry.get("reason")), text(entry.get("message"))
+        self.since = text(entry.get("lastTransitionTime"))
+
+    def cite(self) -> Evidence:
+        said = ", ".join(part for part in (self.status, self.reason, self.message) if part)
+        return self._obj.cite(f"status.conditions[{self._position}] ({self.type})", said)
+
+
+def lean(data: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without what no rule reads, and without secrets. The given one is not changed."""
+    found = dict(data)
+    kind = text(found.get("kind"))
+    metadata = dict(mapping(found.get("metadata")))
+    metadata.pop("managedFields", None)
+    metadata.pop("selfLink", None)
+    if isinstance(metadata.get("annotations"), dict):
+        metadata["annotations"] = {
+            key: secrets.cleaned(value[:MAX_ANNOTATION])
+            for key, value in metadata["annotations"].items()
+            if isinstance(value, str) and key not in _NOISE
+        }
+    found["metadata"] = metadata
+    if kind in ("ConfigMap", "Secret"):
+        for field in ("data", "stringData", "binaryData"):
+            if isinstance(found.get(field), dict):
+                found[field] = secrets.data_of("Secret" if field == "binaryData" else kind, found[field])
+    elif kind == "Event":
+        found |= {field: secrets.cleaned(found[field]) for field in ("message", "note") if text(found.get(field))}
+    elif kind in _BUILT_IN:
+        if "status" in found:
+            found["status"] = secrets.messages(found["status"])
+    else:
+        found |= {field: secrets.scrubbed(found[field]) for field in ("spec", "status") if field in found}
+    for holder in _pod_specs(found):
+        holder["spec"] = _lean_pod_spec(mapping(holder["spec"]))
+    return found
+
+
+def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Whoever has a pod's spec under ``spec``, copied on the way so that it can be changed."""
+    if text(found.get("kind")) == "Pod":
+        if isinstance(found.get("spec"), dict):
+            yield found
+        return
+    spec = found.get("spec")
+    if not isinstance(spec, dict):
+        return
+    found["spec"] = spec = dict(spec)
+    if isinstance(spec.get("jobTemplate"), dict) and isinstance(spec["jobTemplate"].get("spec"), dict):
+        spec["jobTemplate"] = dict(spec["jobTemplate"])
+        spec["jobTemplate"]["spec"] = spec = dict(spec["jobTemplate"]["spec"])
+    if isinstance(spec.get("template"), dict) and isinstance(spec["template"].get("spec"), dict):
+        spec["template"] = template = dict(spec["template"])
+        yield template
+
+
+def _lean_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(spec)
+    for field in ("containers", "initContainers", "ephemeralContainers"):
+        if isinstance(found.get(field), list):
+            found[field] = [_lean_container(one) if isinstance(one, dict) else one for one in found[field]]
+    if isinstance(found.get("volumes"), list):
+        found["volumes"] = [
+            one for one in found["volumes"] if not text(mapping(one).get("name")).startswith(_API_ACCESS)
+        ]
+    return found
+
+
+def _lean_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(container)
+    for field in ("env", "args", "command", "volumeMounts"):
+        if field in found:
+            found[field] = _CONTAINER[field](found[field])
+    for field in ("terminationMessagePath", "terminationMessagePolicy"):
+        found.pop(field, None)
+    return found
+
+
+def _mounts(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return [one for one in value if not text(mapping(one).get("name")).startswith(_API_ACCESS)]
+
+
+_CONTAINER: Final = {
+    "env": secrets.env_list, "args": secrets.words, "command": secrets.words, "volumeMounts": _mounts,
+}  # fmt: skip

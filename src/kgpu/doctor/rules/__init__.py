@@ -1,0 +1,33 @@
+"""All rules: every module in this folder has a tuple ``RULES``; the modules are found by themselves."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import importlib
+import pkgutil
+
+from kgpu.doctor.rule import Rule
+
+
+@functools.cache
+def all_rules() -> tuple[Rule, ...]:
+    """Sorted by id. Two rows of one id are a defect."""
+    found: dict[str, Rule] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for rule in importlib.import_module(f"{__name__}.{module.name}").RULES:
+            assert rule.id not in found, f"rule {rule.id} is there twice"
+            found[rule.id] = rule
+    return tuple(found[name] for name in sorted(found))
+
+
+@functools.cache
+def by_id() -> dict[str, Rule]:
+    """Rules by the rows of the catalogue that they cover."""
+    rules = all_rules()
+    return {name: rule for rule in rules for name in rule.also} | {rule.id: rule for rule in rules}
+
+
+def is_named(rule_id: str, patterns: tuple[str, ...]) -> bool:
+    """Whether an id is one of the ids or groups (``DPL-*``)."""
+    return any(fnmatch.fnmatchcase(rule_id, pattern) for pattern in patterns)

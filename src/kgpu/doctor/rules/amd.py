@@ -1,0 +1,398 @@
+"""Rows AMD: the amdgpu driver, AMD's device plugin, and its operator's DeviceConfig."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.host_facts import HostFacts
+from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN, Hit
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.obj import Obj, at
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import items, mapping, text
+
+_RESOURCE: Final = "amd.com/gpu"
+_FINALIZER: Final = "amd.node.kubernetes.io/deviceconfig-finalizer"
+_HEALTH: Final = re.compile(r"metricsexporter\.amd\.com\.gpu\.(?P<index>\w+)\.state")
+_ABOVE: Final = ("SCH-01", "SCH-02", "SCH-14", "DPL-01", "DPL-03", "AMD-03")
+_WAIT_SECONDS: Final = 1800.0
+_PARTS: Final = (PLUGIN, GFD, EXPORTER, OPERATOR)
+
+
+def _hosts(snapshot: Snapshot) -> Iterator[tuple[Node, HostFacts]]:
+    """Nodes with AMD's cards of which the host's facts are known."""
+    for node in matching.gpu_nodes(snapshot, AMD):
+        host = snapshot.hosts.get(node.name)
+        if host is not None:
+            yield node, host
+
+
+def _of_node(node: Node, cause: str, evidence: tuple[Evidence, ...], remedy: tuple[str, ...], **more: Any) -> Finding:
+    return Finding(
+        subject=node.subject, cause=cause, evidence=evidence, remedy=remedy,
+        **{"confidence": CERTAIN, "nodes": (node.name,), **more},
+    )  # fmt: skip
+
+
+def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-01 by the host's facts."""
+    for node, host in _hosts(snapshot):
+        if host.modules is None or "amdgpu" in host.modules or host.present.get("/sys/module/amdgpu/drivers"):
+            continue
+        if node.allocatable(_RESOURCE) or not any(one.vendor == "1002" for one in host.pci or ()):
+            continue
+        yield _of_node(
+            node,
+            f"node {node.name} has AMD GPUs on its bus, and the module amdgpu is not loaded",
+            (host.cite("present", "/sys/module/amdgpu/drivers: not there"), host.cite("pci", ", ".join(one.address for one in host.pci or () if one.vendor == "1002"))),
+            (f"on {node.name}: modprobe amdgpu; without it: apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
+        )  # fmt: skip
+
+
+def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-02: the graphics driver is there, its compute part is not."""
+    for node, host in _hosts(snapshot):
+        loaded = "amdgpu" in (host.modules or {})
+        gone = host.present.get("/sys/class/kfd") is False or (host.devices is not None and "kfd" not in host.devices)
+        if not loaded or not gone or node.allocatable(_RESOURCE):
+            continue
+        plugins = [pod for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=AMD, node=node.name) if pod.ready]
+        yield _of_node(
+            node,
+            f"node {node.name} has amdgpu loaded without its compute part: there is no /dev/kfd, so it offers no {_RESOURCE}{f' although {plugins[0]} runs' if plugins else ''}",
+            (host.cite("modules", "amdgpu"), host.cite("present", "/sys/class/kfd: not there")),
+            (f"on {node.name}: modinfo amdgpu | grep -i filename; dmesg | grep -i kfd", "take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)"),
+        )  # fmt: skip
+
+
+def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-03: parts that wait in their init container for the driver."""
+    by_node: dict[str, list[Pod]] = {}
+    for part in (PLUGIN, GFD, EXPORTER):
+        for pod in matching.pods_of_part(snapshot, part, vendor=AMD):
+            if pod.node and matching.initialising(pod) is not None:
+                by_node.setdefault(pod.node, []).append(pod)
+    for name, pods in by_node.items():
+        node, one = snapshot.nodes.get(name), matching.initialising(pods[0])
+        if node is None or one is None:
+            continue
+        age = snapshot.age(text(at(one.status, "state.running.startedAt"))) or 0.0
+        state = next((row for row in _module_states(snapshot, name)), None)
+        yield _of_node(
+            node,
+            f"{pods[0]} on node {name} waits in {one.name} for the module amdgpu{f', which is in the state {state[1]}' if state else ''}",
+            (one.cite_status(), *((state[2],) if state else ())),
+            (
+                "kubectl get modules.kmm.sigs.x-k8s.io -A; kubectl get pods -A | grep -E 'build|kmm'",
+                f"kubectl -n {pods[0].namespace} logs {pods[0].name} -c {one.name}",
+            ),
+            level=Level.PROBLEM if age > _WAIT_SECONDS else Level.WAIT,
+            expected="" if age > _WAIT_SECONDS else "up to half an hour while the driver is built",
+            confidence=LIKELY,
+            pods=tuple(pod.path for pod in pods),
+        )
+
+
+def _module_states(snapshot: Snapshot, node: str) -> Iterator[tuple[Obj, str, Evidence]]:
+    """What DeviceConfigs say of the driver on a node."""
+    for config in snapshot.all("DeviceConfig"):
+        state = text(mapping(config.map("status.nodeModuleStatus").get(node)).get("status"))
+        if state:
+            yield config, state, config.cite(f"status.nodeModuleStatus[{node}].status")
+
+
+def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-04: the kernel's own module is in the way."""
+    for node, host in _hosts(snapshot):
+        ready = any(key.startswith("kmm.node.kubernetes.io/") and key.endswith(".ready") for key in node.labels)
+        if "amdgpu" not in (host.modules or {}) or ready or any("amdgpu" in one for one in host.dkms or ()):
+            continue
+        for config in snapshot.all("DeviceConfig"):
+            if config.at("spec.driver.enable") is True and config.at("spec.driver.blacklist") is not True:
+                yield _of_node(
+                    node,
+                    f"{config} is to bring a driver to node {node.name}, where the kernel's own amdgpu is loaded already: the new one is never loaded",
+                    (host.cite("modules", "amdgpu"), config.cite("spec.driver.blacklist")),
+                    (f"kubectl -n {config.namespace} patch deviceconfig {config.name} --type merge -p '{{\"spec\":{{\"driver\":{{\"blacklist\":true}}}}}}'", f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data, then reboot it"),
+                    confidence=LIKELY,
+                )  # fmt: skip
+
+
+def _states(snapshot: Snapshot, wanted: str) -> Iterator[tuple[Obj, str, Evidence]]:
+    """DeviceConfigs with a node of which the driver is in a state, and that node's name."""
+    for config in snapshot.all("DeviceConfig"):
+        for name, row in config.map("status.nodeModuleStatus").items():
+            if text(mapping(row).get("status")) == wanted:
+                yield config, str(name), config.cite(f"status.nodeModuleStatus[{name}].status")
+
+
+def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-06: an upgrade that waits for a reboot which nobody allows."""
+    patch = '{"spec":{"driver":{"upgradePolicy":{"rebootRequired":true}}}}'
+    for config, name, evidence in _states(snapshot, "Reboot-Required"):
+        if config.at("spec.driver.upgradePolicy.rebootRequired") is not True:
+            yield Finding(
+                subject=Subject("Node", name),
+                cause=f"the driver upgrade of node {name} waits for a reboot, which {config} does not allow",
+                evidence=(evidence, config.cite("spec.driver.upgradePolicy.rebootRequired")),
+                remedy=(f"kubectl -n {config.namespace} patch deviceconfig {config.name} --type merge -p '{patch}'",),
+                confidence=CERTAIN,
+                nodes=(name,),
+            )
+
+
+def left_taint(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-09 and AMD-16: taints of AMD's own workflows that are still there."""
+    for node in snapshot.nodes.values():
+        for position, taint in enumerate(node.taints):
+            key = text(taint.get("key"))
+            words = _TAINTS.get(key)
+            if words is not None:
+                rule, why, step = words
+                yield _of_node(
+                    node,
+                    f"node {node.name} takes no pods: the taint {key} of {why} is still there",
+                    (node.cite(f"spec.taints[{position}]"),),
+                    (step.format(node=node.name, key=key),),
+                    confidence=LIKELY,
+                    id=rule,
+                )
+
+
+_TAINTS: Final = {
+    "amd-dcm": (
+        "AMD-09",
+        "a change of partitions",
+        "kubectl taint node {node} amd-dcm-   # when the partitions are as wanted",
+    ),
+    "amd-gpu-unhealthy": (
+        "AMD-16",
+        "a remediation",
+        "kubectl get workflows -A; resume the one of {node} (argo resume NAME) or stop it, then: kubectl taint node {node} {key}-",
+    ),
+}
+
+
+def _taint_of(rule: str) -> Any:
+    return lambda snapshot: (one for one in left_taint(snapshot) if one.id == rule)
+
+
+def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-10: the exporter has withdrawn a GPU."""
+    for node in snapshot.nodes.values():
+        for label, value in node.labels.items():
+            hit = _HEALTH.fullmatch(label)
+            if hit and value == "unhealthy":
+                yield _of_node(
+                    node,
+                    f"AMD GPU {hit['index']} of node {node.name} is withdrawn: the metrics exporter counts it as unhealthy (any uncorrectable memory error, unless told otherwise)",
+                    (node.cite(f"metadata.labels[{label}]"), node.cite(f"status.allocatable[{_RESOURCE}]")),
+                    (f"on {node.name}: amd-smi metric --ecc -g {hit['index']}; dmesg | grep -i ras", "let its pods end and reset it (amd-smi reset -G), or set the threshold in the exporter's configuration"),
+                )  # fmt: skip
+
+
+def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-12: a DeviceConfig that waits for an operator that is gone."""
+    for config in snapshot.all("DeviceConfig"):
+        operators = [pod for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=AMD) if pod.ready]
+        if config.deleting and _FINALIZER in config.list("metadata.finalizers") and not operators:
+            yield Finding(
+                subject=config.subject,
+                cause=f"{config} is being deleted and keeps its finalizer: no AMD GPU operator runs that would take it off",
+                evidence=(config.cite("metadata.deletionTimestamp"), config.cite("metadata.finalizers")),
+                remedy=("install the operator again and let it clean up, or:", f"kubectl -n {config.namespace} patch deviceconfig {config.name} --type merge -p '{{\"metadata\":{{\"finalizers\":[]}}}}'"),
+                confidence=CERTAIN,
+            )  # fmt: skip
+
+
+def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-13: helm uninstall hangs in its hook."""
+    for job in snapshot.all("Job"):
+        hooks = job.annotations.get("helm.sh/hook", "")
+        images = [text(one.get("image")) for one in job.maps("spec.template.spec.containers")]
+        left = list(snapshot.all("DeviceConfig"))
+        ours = "amd" in job.name or any(re.search(r"rocm/|amd[-/]gpu", image) for image in images)
+        if "pre-delete" in hooks and ours and left and not job.number("status.succeeded"):
+            yield Finding(
+                subject=job.subject,
+                cause=f"helm uninstall waits for {job}, which waits for {left[0]} to go",
+                evidence=(job.cite("metadata.annotations[helm.sh/hook]"), left[0].cite("metadata.deletionTimestamp")),
+                remedy=(f"kubectl -n {left[0].namespace} delete deviceconfig {left[0].name}", "then: helm uninstall RELEASE --no-hooks"),
+            )  # fmt: skip
+
+
+def installing(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-14: an installation that goes on, which keeps an upgrade of the chart back."""
+    for config, name, evidence in _states(snapshot, "Install-In-Progress"):
+        yield Finding(
+            subject=Subject("Node", name),
+            cause=f"{config} is still installing the driver on node {name}: until then helm upgrade is refused",
+            evidence=(evidence,),
+            remedy=(f"kubectl -n {config.namespace} get pods -o wide | grep {name}",),
+            level=Level.WAIT,
+            expected="5 to 20 minutes; after that look at the build's log",
+            nodes=(name,),
+        )
+
+
+def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-15: a fault of a GPU that starts nothing."""
+    enabled = [one for one in snapshot.all("DeviceConfig") if one.at("spec.remediationWorkflow.enable") is True]
+    maps = [
+        (obj, str(value))
+        for obj in snapshot.all("ConfigMap")
+        for value in obj.map("data").values()
+        if "nodeCondition:" in str(value)
+    ]
+    for config in enabled[:1] if maps else ():
+        for node in matching.gpu_nodes(snapshot, AMD):
+            for one in node.conditions():
+                if (
+                    one.type.startswith("AMDGPU")
+                    and one.status == "True"
+                    and not any(re.search(rf"nodeCondition:\s*[\"']?{re.escape(one.type)}\b", said) for _, said in maps)
+                ):
+                    yield _of_node(
+                        node,
+                        f"node {node.name} has the condition {one.type}, for which {maps[0][0]} has no workflow: {config} repairs nothing",
+                        (one.cite(), maps[0][0].cite("data", maps[0][1])),
+                        (f"kubectl -n {maps[0][0].namespace} edit configmap {maps[0][0].name}: add nodeCondition: {one.type}",),
+                    )  # fmt: skip
+
+
+def _is_amd(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    if hit.pod is None:
+        return ()
+    mine = {pod.key for part in _PARTS for pod in matching.pods_of_part(snapshot, part) if _vendor(pod) == AMD}
+    if hit.pod.key not in mine:
+        return None
+    host = snapshot.hosts.get(hit.node)
+    value = host.settings.get("fs.inotify.max_user_instances") if host else None
+    return (host.cite("settings", f"fs.inotify.max_user_instances: {value}"),) if host and value else ()
+
+
+def _vendor(pod: Pod) -> str:
+    return next((part.vendor for part in matching.parts_of(pod) if part.vendor), "")
+
+
+def _no_group(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """That the pod has an AMD GPU and no group to open its files with."""
+    pod = hit.pod
+    if pod is None or not any(name.startswith("amd.com/") for name in matching.accelerators(pod)):
+        return None
+    if items(pod.at("spec.securityContext.supplementalGroups")):
+        return None
+    return (pod.cite("spec.securityContext"),)
+
+
+def _version_slip(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-05 by the DeviceConfig: nothing is said by it alone, the build has to fail as well."""
+    for config in snapshot.all("DeviceConfig"):
+        version = config.text("spec.driver.version")
+        short = re.fullmatch(r"(\d+\.\d+)\.0", version)
+        failed = [
+            pod
+            for pod in snapshot.pods.values()
+            if "build" in pod.name and pod.namespace == config.namespace and matching.failing(pod)
+        ]
+        if short and failed:
+            yield Finding(
+                subject=config.subject,
+                cause=f"{config} asks for driver {version}, a folder that repo.radeon.com does not have (it is called {short[1]}), and {failed[0]} fails",
+                evidence=(config.cite("spec.driver.version"), failed[0].cite("status.phase")),
+                remedy=(f"kubectl -n {config.namespace} patch deviceconfig {config.name} --type merge -p '{{\"spec\":{{\"driver\":{{\"version\":\"{short[1]}\"}}}}}}'",),
+                nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, AMD)),
+                pods=tuple(pod.path for pod in failed),
+            )  # fmt: skip
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="AMD-01", title="No amdgpu driver", place=Place.KERNEL,
+            pattern=r"amdgpu driver unavailable", words="amdgpu driver unavailable", where=(LOG, STATUS), parts=(PLUGIN,),
+            besides=no_driver, confidence=CERTAIN,
+            cause="{who} ends: the module amdgpu is not loaded on node {node}",
+            remedy=("on the node: modprobe amdgpu; without it: apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
+            explain="AMD's plugin ends with exit code 2 where /sys/module/amdgpu/drivers is missing.",
+            explains=_ABOVE,
+        ),
+        Sign(
+            id="AMD-05", title="A driver version that is not there", place=Place.KERNEL,
+            pattern=r"repo\.radeon\.com\S*.*404|404.*repo\.radeon\.com", words="repo.radeon.com", where=(LOG, STATUS), besides=_version_slip,
+            cause="{who} can't build the driver: repo.radeon.com has no folder of that version",
+            remedy=("set spec.driver.version of the DeviceConfig as the folder is called: 6.4, not 6.4.0",),
+            explain="The version has to be the name of a folder below repo.radeon.com/amdgpu: first releases have no third number.",
+            explains=_ABOVE,
+        ),
+        Sign(
+            id="AMD-07", title="No more inotify instances", place=Place.KERNEL,
+            pattern=r"too many open files|inotify.*(?:limit|no space left)", words="", where=(LOG, STATUS), parts=_PARTS, proof=_is_amd,
+            cause="{who} ends: node {node} has no inotify instances left",
+            remedy=("on the node: sysctl -w fs.inotify.max_user_instances=8192",),
+            explain="Each watcher of files takes an instance; the usual limit of 128 is soon reached.",
+        ),
+        Sign(
+            id="AMD-08", title="Partitions of different styles", place=Place.PLUGIN,
+            pattern=r"[Pp]artitions of different styles .*not supported|not supported with single strategy", words="not supported", where=(LOG, STATUS),
+            parts=(PLUGIN,), always=True, confidence=CERTAIN,
+            cause="{who} offers nothing: GPUs of node {node} are partitioned in different ways, and its naming strategy is single",
+            remedy=("start the plugin with -resource_naming_strategy=mixed", "or partition all GPUs alike: amd-smi set --compute-partition SPX"),
+            explain="With strategy single everything is called amd.com/gpu and has to be the same (SPX, DPX, CPX; NPS).",
+            explains=_ABOVE,
+        ),
+        Sign(
+            id="AMD-11", title="The driver is in use", place=Place.KERNEL,
+            pattern=r"Module amdgpu is in use|amdgpu.*(?:is in use by|module is busy|resource busy)", words="amdgpu", where=(LOG, STATUS, EVENT),
+            cause="{who} can't replace the driver on node {node}: amdgpu is in use",
+            remedy=("on the node: lsmod | grep amdgpu; fuser -v /dev/kfd /dev/dri/*", "let the upgrade controller empty the node: spec.driver.upgradePolicy.enable: true"),
+            explain="Workloads, the metrics exporter and the device plugin hold the module.",
+            explains=_ABOVE,
+        ),
+        Sign(
+            id="AMD-17", title="No right to open the GPU", place=Place.RUNTIME,
+            pattern=r"hipErrorNoDevice|[Uu]nable to open /dev/kfd|/dev/kfd.*[Pp]ermission denied|[Pp]ermission denied.*/dev/(?:kfd|dri)",
+            words="", where=(LOG, STATUS), proof=_no_group,
+            cause="{who} has an AMD GPU and may not open /dev/kfd: its user is in none of the groups that may",
+            remedy=("on the node: stat -c %g /dev/kfd /dev/dri/renderD128", "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]"),
+            explain="The device files belong to the groups video and render of the host; a user other than root needs their numbers.",
+        ),
+        Sign(
+            id="AMD-18", title="AppArmor keeps the profiler out", place=Place.KERNEL,
+            pattern=r'apparmor="DENIED".*(?:comm|name)="[^"]*(?:rocprof|omnitrace|omniperf|rocgdb|amd-smi|kfd)[^"]*"', words='apparmor="DENIED"',
+            where=(KERNEL,), confidence=CERTAIN,
+            cause="AppArmor on node {node} refuses a profiler in a pod",
+            remedy=("securityContext.appArmorProfile.type: Unconfined on the container that profiles",),
+            explain="Profilers read what the default profile does not allow.",
+        ),
+    ),
+    Rule("AMD-02", "No compute part of the driver", Place.KERNEL, no_compute,
+         "Without /dev/kfd the plugin runs, finds nothing and says nothing.", explains=_ABOVE),
+    Rule("AMD-03", "Waiting for AMD's driver", Place.KERNEL, waits_for_driver,
+         "Every part has an init container that waits for the module; KMM builds and loads it.", explains=("SCH-01", "SCH-02", "DPL-03")),
+    Rule("AMD-04", "The kernel's own amdgpu is in the way", Place.KERNEL, inbox_driver,
+         "KMM does not replace a module that is loaded: it has to be on the blacklist before the machine starts.", explains=_ABOVE),
+    Rule("AMD-06", "The upgrade waits for a reboot", Place.KERNEL, reboot_wanted,
+         "Drivers 6.2 and 6.3 need a reboot; upgradePolicy.rebootRequired lets the controller do it.", explains=_ABOVE),
+    Rule("AMD-09", "The taint of a change of partitions", Place.CLUSTER, _taint_of("AMD-09"),
+         "The device config manager's procedure sets amd-dcm=up:NoExecute by hand, and it is taken off by hand.", explains=("TNT-*", "SCH-*")),
+    Rule("AMD-10", "A GPU withdrawn by the exporter", Place.HARDWARE, unhealthy,
+         "The metrics exporter looks every 30 s; its thresholds are 0 unless configured.", explains=("SCH-01", "SCH-03", "DPL-*")),
+    Rule("AMD-12", "A DeviceConfig that does not go", Place.CLUSTER, stuck_config,
+         "Its finalizer is the operator's: delete the DeviceConfig before the operator.", explains=("AMD-13",)),
+    Rule("AMD-13", "helm uninstall hangs", Place.CLUSTER, hook_waits,
+         "The chart's pre-delete hook waits until all DeviceConfigs are gone."),
+    Rule("AMD-14", "The driver is being installed", Place.KERNEL, installing,
+         "The chart refuses an upgrade while a node is in Install-In-Progress.", explains=("AMD-03",)),
+    Rule("AMD-15", "No workflow for this fault", Place.CLUSTER, no_remediation,
+         "Remediation starts for node conditions that the ConfigMap of workflows names exactly."),
+    Rule("AMD-16", "The taint of a remediation", Place.CLUSTER, _taint_of("AMD-16"),
+         "A workflow that has stopped, or waits for somebody, leaves its taint.", explains=("TNT-*", "SCH-*")),
+)  # fmt: skip

@@ -1,0 +1,237 @@
+"""Rows ASC: what autoscalers do with GPU nodes, and GPUs that are paid for and not used."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.host_facts import Gpu
+from kgpu.doctor.kinds import Event, Node, Pod
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import EVENT, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import waiting
+from kgpu.fit.plain import text
+
+_ACCELERATOR: Final = (
+    "k8s.amazonaws.com/accelerator",
+    "cloud.google.com/gke-accelerator",
+    "accelerator",
+    "kubernetes.azure.com/accelerator",
+)
+_LATE: Final = 900.0
+_LONG: Final = 12 * 3600.0
+_IDLE_PERCENT: Final = 5.0
+_CONTEXT_MIB: Final = 700.0
+_ENDING: Final = re.compile(
+    r"aws-node-termination-handler/(?:spot-itn|rebalance.*|asg-lifecycle.*)|cloud\.google\.com/impending-node-termination|remediator\.kubernetes\.azure\.com/.*"
+)
+_SPOT: Final = frozenset({"SpotInterrupted", "SpotInterruption", "SpotInterruptionWarning", "PreemptScheduled", "NodePreempted", "SpotTermination"})  # fmt: skip
+_UNREGISTERED: Final = re.compile(
+    r"[Rr]esource \"?(?P<resource>[\w.-]+/[\w.-]+)\"? (?:was requested but not registered|didn't register)"
+)
+
+
+def twice(snapshot: Snapshot) -> Iterator[Finding]:
+    """ASC-01: the autoscaler adds another node because the GPU is not there yet when the first is ready."""
+    nodes = matching.gpu_nodes(snapshot)
+    marked = any(label in node.labels for node in nodes for label in _ACCELERATOR)
+    if marked or not nodes:
+        return
+    for pod in snapshot.pods.values():
+        ups = [event for event in snapshot.events(pod) if event.reason == "TriggeredScaleUp"]
+        if sum(max(event.number("count", 1), 1) for event in ups) < 2 or not matching.accelerators(pod):
+            continue
+        young = max(nodes, key=lambda node: node.created)
+        yield Finding(
+            subject=pod.subject,
+            cause=f"more than one node was added for {pod}: the autoscaler takes a new node for ready before its GPUs are registered, since no GPU node has an accelerator label",
+            evidence=(ups[0].quote(), young.cite("metadata.labels"), young.cite("metadata.creationTimestamp")),
+            remedy=(
+                "label the node group: k8s.amazonaws.com/accelerator=TYPE (EKS), cloud.google.com/gke-accelerator=TYPE (GKE), accelerator=TYPE (AKS)",
+                "then the autoscaler takes such a node for not ready until nvidia.com/gpu is allocatable",
+            ),
+            confidence=LIKELY,
+            since=ups[-1].first,
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
+    """ASC-03: Karpenter waits for a resource that no device plugin registers."""
+    for claim in snapshot.all("NodeClaim"):
+        found = claim.condition("Initialized")
+        hit = _UNREGISTERED.search(found.message) if found and found.status != "True" else None
+        if found is None or hit is None or not matching.is_accelerator(hit["resource"]):
+            continue
+        name = claim.text("status.nodeName")
+        node = snapshot.nodes.get(name)
+        plugins = matching.pods_of_part(snapshot, matching.PLUGIN, node=name) if name else []
+        why = f"{plugins[0]} is there and has not registered it" if plugins else "no device plugin runs there"
+        yield Finding(
+            subject=claim.subject,
+            cause=f"{claim} is never initialized: node {name or '?'} does not offer {hit['resource']}; {why}",
+            evidence=(found.cite(), *((node.cite("status.capacity"), node.cite("spec.taints")) if node else ())),
+            remedy=(
+                "install the device plugin for this image of nodes, and let it tolerate the NodePool's taints and startupTaints",
+                f"kgpu doctor node {name or 'NODE'}",
+            ),
+            confidence=CERTAIN,
+            since=found.since,
+            nodes=(name,) if name else (),
+            pods=tuple(pod.path for one in waiting(snapshot) if one.resource == hit["resource"] for pod in one.pods),
+        )
+
+
+def startup_taint(snapshot: Snapshot) -> Iterator[Finding]:
+    """ASC-04: a startup taint that nobody takes away."""
+    temporary = {
+        (text(row.get("key")), text(row.get("effect"))): pool
+        for pool in snapshot.all("NodePool")
+        for row in pool.maps("spec.template.spec.startupTaints")
+    }
+    for node in snapshot.nodes.values() if temporary else ():
+        age = snapshot.age(node.created)
+        for position, row in enumerate(node.taints):
+            pool = temporary.get((text(row.get("key")), text(row.get("effect"))))
+            if pool is None or age is None or age < _LATE or not matching.vendors_of(node):
+                continue
+            yield Finding(
+                subject=node.subject,
+                cause=f"node {node.name} is {int(age // 60)} minutes old and still has the startup taint {text(row.get('key'))} of {pool}: what should take it away does not",
+                evidence=(node.cite(f"spec.taints[{position}]"), pool.cite("spec.template.spec.startupTaints"), node.cite("metadata.creationTimestamp")),
+                remedy=(f"kubectl taint node {node.name} {text(row.get('key'))}:{text(row.get('effect'))}-", "start the program that removes it (CNI, driver or node initialiser), or take it out of the NodePool"),
+                confidence=LIKELY,
+                nodes=(node.name,),
+            )  # fmt: skip
+
+
+def idle(snapshot: Snapshot) -> Iterator[Finding]:
+    """ASC-05: every GPU of a node is held for long, and none is used."""
+    for node in matching.gpu_nodes(snapshot):
+        host = snapshot.hosts.get(node.name)
+        gpus = (host.gpus if host else None) or ()
+        holders = [
+            pod for pod in snapshot.pods_by_node.get(node.name, ()) if not pod.ended and matching.accelerators(pod)
+        ]
+        if host is None or not gpus or not holders or not all(_unused(gpu) for gpu in gpus):
+            continue
+        ages = [snapshot.age(pod.text("status.startTime") or pod.created) for pod in holders]
+        if any(age is None or age < _LONG for age in ages):
+            continue
+        pod = holders[0]
+        hurt = tuple(
+            p.path for one in waiting(snapshot) if one.resource in matching.accelerators(pod) for p in one.pods
+        )
+        yield Finding(
+            subject=node.subject,
+            cause=f"all {len(gpus)} GPUs of node {node.name} are held by {', '.join(one.path for one in holders[:5])} for {int(min(age or 0 for age in ages) // 3600)} hours or more, and none of them works: nothing runs on them",
+            evidence=(_reading(host.node, gpus[0]), *(one.cite("spec.nodeName") for one in holders[:3])),
+            remedy=(f"kubectl -n {pod.namespace} delete pod {pod.name}  # after asking its owner", "let notebooks end by themselves when idle, and alert on GPUs that are held and not used"),
+            confidence=LIKELY,
+            level=Level.PROBLEM if hurt else Level.NOTE,
+            nodes=(node.name,),
+            pods=hurt,
+        )  # fmt: skip
+
+
+def _unused(gpu: Gpu) -> bool:
+    used, busy = gpu.readings.get("memory_used_mib"), gpu.readings.get("utilization_percent")
+    return (
+        isinstance(used, int | float) and isinstance(busy, int | float) and used < _CONTEXT_MIB and busy < _IDLE_PERCENT
+    )
+
+
+def _reading(node: str, gpu: Gpu) -> Evidence:
+    said = f"utilization {gpu.readings['utilization_percent']} %, memory used {gpu.readings['memory_used_mib']} MiB"
+    return Evidence(object=f"Node {node}, on the host", field=f"GPU {gpu.index}", value=said)
+
+
+def no_metric(snapshot: Snapshot) -> Iterator[Finding]:
+    """ASC-06: an autoscaler of pods gets no GPU metric."""
+    latest: dict[tuple[str, str, str], Event] = {}
+    for event in snapshot.all_events():
+        if event.about[0] == "HorizontalPodAutoscaler" and event.warning:
+            known = latest.get(event.about)
+            latest[event.about] = event if known is None or known.when <= event.when else known
+    for about, event in latest.items():
+        hit = re.search(
+            r"unable to (?:get|fetch) (?:metrics?|pods metric|object metric)[^:]*?(?P<name>DCGM_\w+|\w*[Gg][Pp][Uu]\w*)",
+            event.message,
+        )
+        scaler = snapshot.get(*_turned(about))
+        active = scaler.condition("ScalingActive") if scaler else None
+        if hit is None or (active is not None and active.status == "True"):
+            continue
+        yield Finding(
+            subject=Subject("HorizontalPodAutoscaler", about[2], about[1]),
+            cause=f"HorizontalPodAutoscaler {about[1]}/{about[2]} does not scale: nobody serves the metric {hit['name']}",
+            evidence=(event.quote(), *((active.cite(),) if active else ())),
+            remedy=(
+                f"add a rule for {hit['name']} to prometheus-adapter (seriesQuery by namespace and pod)",
+                f"kubectl get --raw /apis/custom.metrics.k8s.io/v1beta1 | grep {hit['name']}",
+            ),
+            confidence=LIKELY,
+            since=event.first,
+        )
+
+
+def _turned(about: tuple[str, str, str]) -> tuple[str, str, str]:
+    kind, namespace, name = about
+    return kind, name, namespace
+
+
+def taken_away(snapshot: Snapshot) -> Iterator[Finding]:
+    """ASC-07: the cloud takes a spot node back."""
+    for node in matching.gpu_nodes(snapshot):
+        taint = next((at for at, row in enumerate(node.taints) if _ENDING.fullmatch(text(row.get("key")))), None)
+        event = next((one for one in snapshot.events(node) if one.reason in _SPOT), None)
+        if taint is None and (event is None or node.ready):
+            continue
+        shown = (
+            *((node.cite(f"spec.taints[{taint}]"),) if taint is not None else ()),
+            *((event.quote(),) if event else ()),
+        )
+        pods = _working(snapshot, node)
+        yield Finding(
+            subject=node.subject,
+            cause=f"the cloud takes node {node.name} back (spot or preemptible capacity)" + (f", with {len(pods)} GPU pods on it" if pods else ""),
+            evidence=shown,
+            remedy=("save checkpoints on the termination signal, and let the controller start the pods elsewhere", "put training that can't be interrupted on on-demand nodes"),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+            pods=tuple(pod.path for pod in pods),
+        )  # fmt: skip
+
+
+def _working(snapshot: Snapshot, node: Node) -> list[Pod]:
+    return [
+        pod for pod in snapshot.pods_by_node.get(node.name, ()) if not pod.ended and matching.uses_accelerators(pod)
+    ]
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="ASC-02", title="The autoscaler's template has no GPU", place=Place.CLUSTER, where=(EVENT,),
+            pattern=r"didn't trigger scale-up.*\d+ Insufficient (?P<resource>[\w.-]+/[\w.-]*(?:gpu|mig|gaudi|accelerator)[\w.-]*)", words="trigger scale-up",
+            cause="the cluster autoscaler adds no node for {who}: by its templates a new node would not have {resource}",
+            remedy=(
+                "tag the node group: k8s.io/cluster-autoscaler/node-template/resources/{resource}=N (AWS: a tag of the Auto Scaling group)",
+                "and k8s.io/cluster-autoscaler/node-template/label/... and /taint/... for the labels and taints that its nodes get",
+            ),
+            explain="A node group that has no node is judged by its template; without the tag the template has no GPU.",
+            explains=("SCH-01", "SCH-02", "SCH-07"), also=("SCH-20",),
+        ),
+    ),
+    Rule("ASC-01", "Nodes are added twice", Place.CLUSTER, twice, "A node is ready before its device plugin has registered; the autoscaler sees a node without GPUs and adds another. An accelerator label lets it wait."),
+    Rule("ASC-03", "Karpenter's node never gets its GPUs", Place.PLUGIN, not_registered, "A NodeClaim is initialized when all resources that were asked for are registered; that needs a device plugin on the node, which tolerates its taints.", ("SCH-01", "SCH-02", "TNT-01", "ASC-04")),
+    Rule("ASC-04", "A startup taint stays", Place.CLUSTER, startup_taint, "Startup taints are to be taken away by a program of yours; Karpenter does not.", ("TNT-01", "TNT-02", "TNT-04")),
+    Rule("ASC-05", "GPUs are held and idle", Place.CLUSTER, idle, "Pods hold GPUs for long without a process on them; the node can't be removed either."),
+    Rule("ASC-06", "No GPU metric to scale by", Place.CLUSTER, no_metric, "A HorizontalPodAutoscaler on DCGM metrics needs prometheus-adapter, with a rule that serves the metric for pods."),
+    Rule("ASC-07", "The spot node is taken back", Place.CLUSTER, taken_away, "Spot and preemptible nodes go with a short notice."),
+)  # fmt: skip

@@ -1,0 +1,369 @@
+"""Rows DRA: claims that get no device, by evaluating every selector on every device; and what the DRA drivers say."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import devices as dra
+from kgpu.doctor import matching, whatif
+from kgpu.doctor.devices import Device, Request, Stand, Verdict
+from kgpu.doctor.matching import DRA
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.rule import Check, Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import Waiting, waiting
+
+_SHOWN: Final = 3
+_MATCH: Final = frozenset({Stand.FREE, Stand.TAKEN, Stand.TAINTED})
+
+
+def _claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, Obj]]:
+    """Claims that pods wait with and that have no devices yet."""
+    for one in waiting(snapshot):
+        for entry in one.view.claims:
+            claim = snapshot.get("ResourceClaim", entry.claim or "", one.pod.namespace)
+            if claim is not None and not claim.map("status.allocation"):
+                yield one, claim
+
+
+Fate = tuple[Waiting, Request, str, tuple[Verdict, ...]]
+
+
+def _fates(snapshot: Snapshot) -> tuple[Fate, ...]:
+    """Each request of such a claim with what is in its way: none, error, false, tainted or taken."""
+    found: list[Fate] = []
+    for one, claim in _claims(snapshot):
+        requests = dra.requests(snapshot, claim)
+        if any("firstAvailable" in request.path for request in requests):
+            continue
+        for request in requests:
+            if snapshot.get("DeviceClass", request.device_class) is None:
+                continue
+            mine = tuple(row for row in dra.judge(snapshot, request) if row.stand is not Stand.OTHER)
+            if word := _fate(request, mine):
+                found.append((one, request, word, mine))
+    return tuple(found)
+
+
+def _fate(request: Request, mine: tuple[Verdict, ...]) -> str:
+    stands = {row.stand for row in mine}
+    if Stand.UNJUDGED in stands:
+        return ""
+    if not mine:
+        return "none"
+    if Stand.ERROR in stands:
+        return "error"
+    if not stands & _MATCH:
+        return "false"
+    if _most(mine, Stand.FREE) >= request.count:
+        return ""
+    return "tainted" if _most(mine, Stand.FREE, Stand.TAINTED) >= request.count else "taken"
+
+
+def _most(rows: tuple[Verdict, ...], *stands: Stand) -> int:
+    """How many devices of these stands the best node can use."""
+    counts = Counter(row.device.node for row in rows if row.stand in stands)
+    return counts.pop("", 0) + max(counts.values(), default=0)
+
+
+def _named(request: Request) -> str:
+    return f"request {request.name or '?'} of claim {request.claim.path}"
+
+
+def _selector(request: Request) -> Evidence:
+    return request.claim.cite(f"{request.path}.selectors")
+
+
+def _values(device: Device, expression: str) -> tuple[Evidence, ...]:
+    """What the device says of the names that a selector uses."""
+    base = f"{device.path}.basic" if device.slice.map(f"{device.path}.basic") else device.path
+    found = []
+    for field in ("attributes", "capacity"):
+        for key, value in device.slice.map(f"{base}.{field}").items():
+            if str(key).rpartition("/")[2] in expression:
+                found.append(device.slice.cite(f"{base}.{field}.{key} ({device.name})", value))
+    return tuple(found[:_SHOWN])
+
+
+def _taken(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-01: all devices that match are taken, or there are too few on one node."""
+    for one, request, word, rows in snapshot.once(_fates):
+        if word != "taken":
+            continue
+        held = [row for row in rows if row.stand is Stand.TAKEN]
+        there = [row for row in rows if row.stand in _MATCH]
+        holders = list(dict.fromkeys(row.why for row in held))
+        claims = [snapshot.get("ResourceClaim", *reversed(path.split("/", 1))) for path in holders[:_SHOWN]]
+        taken = f", {len(held)} are taken by {', '.join(holders[:5])}" if held else ""
+        yield Finding(
+            cause=(
+                f"{one.who} waits: {_named(request)} wants {request.count} on one node; of {len(rows)} devices of class "
+                f"{request.device_class} {len(there)} match{taken}, and at most {_most(rows, Stand.FREE)} are free on one node"
+            ),
+            evidence=(
+                request.claim.cite(request.path),
+                *(claim.cite("status.allocation.devices.results") for claim in claims if claim),
+                *(row.device.slice.cite(f"{row.device.path}.name") for row in there[:_SHOWN]),
+            ),
+            remedy=(
+                *(
+                    f"kubectl -n {path.split('/', 1)[0]} get resourceclaim {path.split('/', 1)[-1]} -o jsonpath='{{.status.reservedFor}}'  # who holds it; end that pod if it is idle"
+                    for path in holders[:1]
+                ),
+                "or ask for fewer devices, or add a node with more of them",
+            ),
+            confidence=CERTAIN,
+            **one.shared(),
+        )
+
+
+def _fails(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-04: a selector fails on a device that lacks what it names."""
+    for one, request, word, rows in snapshot.once(_fates):
+        if word != "error":
+            continue
+        bad = next(row for row in rows if row.stand is Stand.ERROR)
+        key = bad.why.rpartition(" ")[2]
+        yield Finding(
+            cause=(
+                f"{one.who} waits: a selector of {_named(request)} fails on device {bad.device.name} of {bad.device.driver} "
+                f"({bad.why}), and a selector that fails on one device fails the claim"
+            ),
+            evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
+            remedy=(
+                f'guard it: "{key}" in device.attributes["{bad.device.driver}"] && ..., or correct the name',
+                f"see what devices have: kubectl get resourceslice {bad.device.slice.name} -o yaml",
+            ),
+            confidence=CERTAIN,
+            **one.shared(),
+        )
+
+
+def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-06: a selector is false for every device."""
+    for one, request, word, rows in snapshot.once(_fates):
+        if word != "false":
+            continue
+        # The device that passes the most selectors is the nearest miss.
+        near = max(
+            rows, key=lambda row: request.selectors.index(row.selector) if row.selector in request.selectors else 0
+        )
+        values = _values(near.device, near.selector)
+        has = "; ".join(f"{one.field.split('.')[-1]} is {one.value}" for one in values)
+        yield Finding(
+            cause=(
+                f"{one.who} waits: a selector of {_named(request)} is false for all {len(rows)} devices of class "
+                f"{request.device_class}" + (f"; the nearest, {near.device.name}: {has}" if has else "")
+            ),
+            evidence=(_selector(request), *values, near.device.slice.cite(f"{near.device.path}.name")),
+            remedy=(
+                f"change the selector {near.selector!r} so that it fits what there is (a card of 80 GB has 81559Mi, less than 80Gi: ask for 79Gi)",
+                f"kubectl -n {request.claim.namespace} get resourceclaim {request.claim.name} -o yaml",
+            ),
+            confidence=CERTAIN,
+            **one.shared(),
+        )  # fmt: skip
+
+
+def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-07: no slice offers a device of the class."""
+    if not snapshot.knows("ResourceSlice"):
+        return
+    for one, request, word, _ in snapshot.once(_fates):
+        if word != "none":
+            continue
+        pods = matching.pods_of_part(snapshot, DRA)
+        ill = [pod for pod in pods if not pod.ready]
+        drivers = sorted({device.driver for device in dra.devices(snapshot)})
+        offered = (
+            f"; slices are there of {', '.join(drivers)}"
+            if drivers
+            else "; there are no ResourceSlices with devices at all"
+        )
+        who = f", and {ill[0]} is not ready" if ill else "" if pods else ", and no pod of a DRA driver runs"
+        yield Finding(
+            cause=f"{one.who} waits: no ResourceSlice offers a device of class {request.device_class}{offered}{who}",
+            evidence=(
+                request.claim.cite(f"{request.path}.deviceClassName"),
+                Evidence(object="ResourceSlices", field="count", value=str(len(list(snapshot.all("ResourceSlice"))))),
+                *(pod.cite("status.phase") for pod in ill[:1]),
+            ),
+            remedy=(
+                "kubectl get resourceslices; kubectl get pods -A -o wide | grep dra",
+                "start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate DynamicResourceAllocation and the API group resource.k8s.io on",
+            ),
+            confidence=CERTAIN if not drivers else LIKELY,
+            **one.shared(nodes=tuple(node.name for node in one.nodes)),
+        )  # fmt: skip
+
+
+def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-18: what is free is tainted."""
+    for one, request, word, rows in snapshot.once(_fates):
+        if word != "tainted":
+            continue
+        bad = [row for row in rows if row.stand is Stand.TAINTED]
+        first = bad[0].device
+        rules = list(snapshot.all("DeviceTaintRule"))
+        yield Finding(
+            cause=(
+                f"{one.who} waits: {len(bad)} devices for {_named(request)} are free but tainted "
+                f"({', '.join(sorted({row.why for row in bad})[:3])})"
+            ),
+            evidence=(
+                first.slice.cite(first.path, [str(taint) for taint in first.taints]),
+                request.claim.cite(request.path), *(rule.cite("spec") for rule in rules[:1]),
+            ),
+            remedy=(
+                f"mend what the taint stands for: kgpu doctor node {first.node or 'NODE'}",
+                "or, if the pod can bear it, add a toleration to the request: {key: "
+                + bad[0].why.split(":", 1)[0].split("=", 1)[0] + ", operator: Exists}",
+            ),
+            confidence=CERTAIN,
+            **one.shared(nodes=tuple(dict.fromkeys(row.device.node for row in bad if row.device.node))),
+        )  # fmt: skip
+
+
+def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-03: the class does not exist."""
+    if not snapshot.knows("DeviceClass"):
+        return
+    known = sorted(obj.name for obj in snapshot.all("DeviceClass"))
+    for one, claim in _claims(snapshot):
+        for request in dra.requests(snapshot, claim):
+            name = request.device_class
+            if not name or name in known:
+                continue
+            near = whatif.nearest(name, known)
+            yield Finding(
+                cause=f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: {', '.join(known[:5]) or 'none'})",
+                evidence=(claim.cite(f"{request.path}.deviceClassName"), Evidence(object="DeviceClasses", value=", ".join(known[:8]) or "none")),
+                remedy=(
+                    f"set deviceClassName: {near}" if near else "install the driver that brings the class, or name one of: kubectl get deviceclasses",
+                    "claims can't be changed: correct the template or manifest, then delete the claim and the pod",
+                ),
+                confidence=CERTAIN,
+                **one.shared(),
+            )  # fmt: skip
+
+
+def _lost_claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, str, str, str]]:
+    """Claims and templates that a pod names and that are not in its namespace: kind, name, path in the pod."""
+    for one in waiting(snapshot):
+        for position, row in enumerate(one.pod.maps("spec.resourceClaims")):
+            for field, kind in (
+                ("resourceClaimName", "ResourceClaim"),
+                ("resourceClaimTemplateName", "ResourceClaimTemplate"),
+            ):
+                name = row.get(field)
+                if not isinstance(name, str) or not name or not snapshot.knows(kind):
+                    continue
+                if snapshot.get(kind, name, one.pod.namespace) is None:
+                    yield one, kind, name, f"spec.resourceClaims[{position}].{field}"
+
+
+def _no_claim(*, elsewhere: bool) -> Check:
+    def check(snapshot: Snapshot) -> Iterator[Finding]:
+        for one, kind, name, path in _lost_claims(snapshot):
+            others = sorted(obj.namespace for obj in snapshot.all(kind) if obj.name == name)
+            if bool(others) is not elsewhere:
+                continue
+            there = (
+                f"; one of that name is in namespace {', '.join(others[:3])}, and claims are not shared between namespaces"
+                if others
+                else ""
+            )
+            near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == one.pod.namespace))
+            step = (
+                f"name {near} in the pod, or create {name}"
+                if near
+                else f"create {kind} {name} in namespace {one.pod.namespace}"
+            )
+            copied = (
+                f"kubectl -n {others[0]} get {kind.lower()} {name} -o yaml  # then create it in namespace {one.pod.namespace}"
+                if others
+                else step
+            )
+            yield Finding(
+                cause=f"{one.who} waits for {kind} {name}, which is not in namespace {one.pod.namespace}{there}",
+                evidence=(one.pod.cite(path), Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name")),
+                remedy=(copied, "a template (resourceClaimTemplateName) gives every pod a claim of its own"),
+                confidence=CERTAIN,
+                **one.shared(),
+            )  # fmt: skip
+
+    return check
+
+
+def _extended(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-20: a resource is asked for where devices are offered by DRA alone."""
+    drivers = Counter(device.driver for device in dra.devices(snapshot))
+    for one in waiting(snapshot):
+        if not one.resource or any((node.allocatable(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
+            continue
+        domain = one.resource.split("/", 1)[0]
+        mine = [name for name in drivers if name.endswith(domain) and "compute-domain" not in name]
+        if not mine or matching.is_mig(one.resource):
+            continue
+        classes = [obj for obj in snapshot.all("DeviceClass") if obj.text("spec.extendedResourceName") == one.resource]
+        why = (
+            f"DeviceClass {classes[0].name} stands for it, but the gate DRAExtendedResource is off"
+            if classes
+            else "no DeviceClass stands for it (spec.extendedResourceName)"
+        )
+        known = next((obj.name for obj in snapshot.all("DeviceClass") if obj.name in mine), mine[0])
+        patch = f'kubectl patch deviceclass {known} --type merge -p \'{{"spec":{{"extendedResourceName":"{one.resource}"}}}}\''
+        yield Finding(
+            cause=f"{one.who} asks for {one.resource}, which no node offers: {drivers[mine[0]]} devices are offered by DRA driver {mine[0]} alone, and {why}",
+            evidence=(one.asked(), next(d.slice for d in dra.devices(snapshot) if d.driver == mine[0]).cite("spec.driver"), *(obj.cite("spec.extendedResourceName") for obj in classes[:1])),
+            remedy=(
+                "turn the gate DRAExtendedResource on in API server, scheduler and kubelets" if classes else patch + "  # needs the gate DRAExtendedResource",
+                "or use a ResourceClaim in place of the resource",
+            ),
+            confidence=LIKELY if classes else CERTAIN,
+            **one.shared(),
+        )  # fmt: skip
+
+
+def _gates(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-23: the gate is off in one component."""
+    off, others = [], 0
+    for pod in snapshot.pods.values():
+        for one in pod.containers:
+            program = next((word.rsplit("/", 1)[-1] for word in one.words[:1]), "")
+            if program not in ("kube-scheduler", "kube-apiserver", "kube-controller-manager"):
+                continue
+            said = [word for word in one.words if "DynamicResourceAllocation=false" in word]
+            others += not said
+            if said:
+                off.append((program, pod, one))
+    if not off or not any(one.view.claims for one in waiting(snapshot)):
+        return
+    program, pod, container = off[0]
+    hurt = [one for one in waiting(snapshot) if one.view.claims]
+    yield Finding(
+        subject=pod.subject,
+        cause=f"{program} runs with DynamicResourceAllocation=false, while pods wait with claims: nobody allocates for them",
+        evidence=(container.cite("command"), hurt[0].pod.cite("spec.resourceClaims")),
+        remedy=("set the gate alike in API server, controller manager, scheduler and kubelets (it is on by itself from Kubernetes 1.34)",),
+        confidence=CERTAIN if others else LIKELY,
+        pods=tuple(pod.path for one in hurt for pod in one.pods),
+    )  # fmt: skip
+
+
+RULES: Final = (
+    Rule("DRA-01", "No device is free", Place.CLUSTER, _taken, "The scheduler says one sentence for all: cannot allocate all claims. Here each selector is evaluated on each device, and what other claims hold is counted."),
+    Rule("DRA-02", "The claim is not there", Place.CLUSTER, _no_claim(elsewhere=False), "A pod's ResourceClaim or ResourceClaimTemplate has to be in its own namespace."),
+    Rule("DRA-22", "The claim is in another namespace", Place.CLUSTER, _no_claim(elsewhere=True), "Claims can't be shared between namespaces: each namespace needs its own claim or template."),
+    Rule("DRA-03", "The device class is not there", Place.CLUSTER, _no_class, "The API server does not check deviceClassName."),
+    Rule("DRA-04", "A selector fails", Place.CLUSTER, _fails, "An attribute or capacity that a device lacks is an error in CEL, not false, and ends the search. Ask with has() or in first.", ("DRA-01",)),
+    Rule("DRA-06", "A selector is never true", Place.CLUSTER, _never_true, "The selector is valid and false for every device. Memory is in MiB: 81559Mi on a card of 80 GB, which is less than 80Gi."),
+    Rule("DRA-07", "No slices", Place.PLUGIN, _no_slices, "DRA drivers publish devices in ResourceSlices. None: the kubelet plugin does not run, or the API group or gates are off.", ("SCH-02",)),
+    Rule("DRA-18", "Devices are tainted", Place.CLUSTER, _tainted, "Health monitors and DeviceTaintRules taint devices (gpu.nvidia.com/xid, gpu-lost, unmonitored); a request needs a toleration to get one."),
+    Rule("DRA-20", "A resource where there is DRA alone", Place.CLUSTER, _extended, "With the DRA driver in place of the device plugin nvidia.com/gpu is offered only through DeviceClass.spec.extendedResourceName and the gate DRAExtendedResource.", ("SCH-02",)),
+    Rule("DRA-23", "The gate is off in one component", Place.CLUSTER, _gates, "DynamicResourceAllocation has to be the same in API server, controller manager, scheduler and kubelets.", ("DRA-01", "DRA-07")),
+)  # fmt: skip

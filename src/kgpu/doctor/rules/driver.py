@@ -1,0 +1,169 @@
+"""Rows DRV: the driver in user space, and the driver that the operator brings."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
+from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place, Subject
+from kgpu.doctor.obj import at
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import text
+
+_BUDGET: Final = 20 * 60
+_BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
+
+
+def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-06: the loaded module and the libraries are of two versions."""
+    for host in snapshot.hosts.values():
+        if host.driver_version and host.library_version and host.driver_version != host.library_version:
+            yield Finding(
+                subject=Subject("Node", host.node),
+                cause=(
+                    f"on node {host.node} the loaded kernel module is of driver {host.driver_version} and the libraries "
+                    f"are of {host.library_version}: every NVML and CUDA call fails"
+                ),
+                evidence=(host.cite("driver_version"), host.cite("library_version")),
+                remedy=(
+                    f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+                    "and keep the packages from being upgraded by themselves: apt-mark hold 'nvidia-*' 'libnvidia-*'",
+                ),
+                confidence=CERTAIN,
+                nodes=(host.node,),
+            )
+
+
+def compiling(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-03: the driver's container is still at work; waiting is right within its startup probe's budget."""
+    for pod in matching.pods_of_part(snapshot, DRIVER):
+        main = next((one for one in pod.containers if not one.init and not one.ready), None)
+        if main is None or main.state != "running" or main.restarts or pod.ended:
+            continue
+        began = text(at(main.status, "state.running.startedAt"))
+        age = snapshot.age(began)
+        if age is None:
+            continue
+        late = age > _BUDGET
+        yield Finding(
+            subject=pod.subject,
+            cause=(
+                f"{pod} on node {pod.node} builds and loads the driver since {int(age // 60)} minutes"
+                + (", longer than its startup probe allows" if late else "; everything else there waits for it")
+            ),
+            evidence=(main.cite_status("state.running.startedAt"), main.cite_status("ready")),
+            remedy=(f"kubectl -n {pod.namespace} logs {pod.name} -c {main.name} --tail=50",),
+            confidence=LIKELY,
+            level=Level.PROBLEM if late else Level.WAIT,
+            expected="" if late else "3 to 10 minutes for a build, 20 at most",
+            since=began,
+            nodes=(pod.node,),
+            pods=(pod.path,),
+        )
+
+
+def held_up(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-02: operands wait because the driver's pod on their node fails."""
+    for pod in matching.pods_of_part(snapshot, DRIVER):
+        bad = matching.failing(pod)
+        if bad is None or not pod.node:
+            continue
+        waits = [
+            other
+            for other in snapshot.pods_by_node.get(pod.node, ())
+            if other.key != pod.key and not other.ready and matching.initialising(other) and matching.parts_of(other)
+        ]
+        more = f"; {len(waits)} pods there wait for it" if waits else ""
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} on node {pod.node} fails: container {bad.name} is at {bad.waiting or bad.end_reason or 'Error'}{more}",
+            evidence=(bad.cite_status(), *(other.cite("status.phase") for other in waits[:3])),
+            remedy=(
+                f"kubectl -n {pod.namespace} logs {pod.name} -c {bad.name} --previous --tail=50",
+                f"kubectl -n {pod.namespace} describe pod {pod.name}",
+            ),
+            confidence=LIKELY,
+            since=pod.created,
+            nodes=(pod.node,),
+            pods=(pod.path, *(other.path for other in waits)),
+        )
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="DRV-01", title="The driver does not answer", place=Place.KERNEL,
+            pattern=r"couldn't communicate with the NVIDIA driver", words="couldn't communicate", where=(LOG, STATUS),
+            cause="{who}: the NVIDIA kernel module is not loaded on the node, or was not built for its kernel",
+            remedy=(
+                "on node {node}: lsmod | grep nvidia; dkms status; uname -r",
+                "install the headers of that kernel, rebuild and load: apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
+            ),
+            explain="nvidia-smi runs and finds no driver: no /proc/driver/nvidia/version.",
+            explains=_BELOW,
+        ),
+        Sign(
+            id="DRV-04", title="The old driver is in use", place=Place.KERNEL,
+            pattern=r"[Cc]ould not unload NVIDIA driver kernel modules, driver is in use|driver is in use", words="driver is in use",
+            where=(LOG, STATUS), parts=(DRIVER, DRIVER_MANAGER),
+            cause="{who} can't unload the old driver: something on the node still uses it",
+            remedy=(
+                "on node {node}: fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt",
+                "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg): kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
+            ),
+            explain="Pods with GPUs, or services of the host, hold the module while it is to be replaced.",
+            confidence=CERTAIN, explains=_BELOW,
+        ),
+        Sign(
+            id="DRV-06", title="Driver and libraries are of two versions", place=Place.DRIVER,
+            pattern=r"Driver/library version mismatch", words="version mismatch",
+            cause="{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were upgraded under the running driver",
+            remedy=(
+                "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+                "and keep the packages from being upgraded by themselves: apt-mark hold 'nvidia-*' 'libnvidia-*'",
+            ),
+            explain="A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
+            "/proc/driver/nvidia/version differs from the version in the name of libnvidia-ml.so.",
+            confidence=CERTAIN, explains=_BELOW, besides=mismatch,
+        ),
+        Sign(
+            id="DRV-24", title="The driver can't be built: packages are missing", place=Place.KERNEL,
+            pattern=r"E: Failed to fetch .*|Cannot find a valid baseurl for repo.*|Could not resolve host.*|Cannot find vmlinux|Could not locate Linux kernel version string",
+            words="", where=(LOG,), parts=(DRIVER,),
+            cause="{who} can't get the packages that its build needs",
+            remedy=(
+                "let it reach the repositories: driver.repoConfig (mirror), driver.certConfig (CA), proxy variables in driver.env",
+                "or use precompiled drivers: driver.usePrecompiled=true",
+            ),
+            explain="The driver's container installs kernel packages before it builds; without a way to the repositories it fails.",
+            explains=_BELOW,
+        ),
+        Sign(
+            id="DRV-11", title="CUDA is newer than the driver", place=Place.DRIVER,
+            pattern=r"CUDA driver version is insufficient for CUDA runtime version", words="driver version is insufficient",
+            where=(LOG, STATUS),
+            cause="{who}: the image's CUDA is newer than what the driver of the node supports",
+            remedy=(
+                "kubectl get node {node} -L nvidia.com/cuda.driver-version.full -L nvidia.com/cuda.runtime-version.full",
+                "use an image with an older CUDA, upgrade the driver, or select nodes by nvidia.com/cuda.runtime-version.major",
+            ),
+            explain="CUDA error 35: the runtime in the image asks for a newer driver.",
+            confidence=CERTAIN,
+        ),
+    ),
+    Rule(
+        "DRV-02", "The driver's pod fails and all wait for it", Place.KERNEL, held_up,
+        "Everything on the node waits for the file driver-ready; the driver's pod is the one to mend.",
+        explains=("DPL-18", "SCH-02", "OPR-15", "RUN-01", "DPL-01"),
+    ),
+    Rule(
+        "DRV-03", "The driver is being built", Place.KERNEL, compiling,
+        "The driver's container compiles for 3 to 10 minutes; its startup probe gives it about 20.",
+        explains=("DPL-18", "SCH-02", "OPR-15", "RUN-01", "DPL-01", "RUN-16"),
+    ),
+)  # fmt: skip

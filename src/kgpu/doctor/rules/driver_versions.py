@@ -1,0 +1,472 @@
+"""Rows DRV, second part: which driver fits which system, CUDA, fabric manager and device files; upgrades of drivers."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.host_facts import HostFacts
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import strings
+from kgpu.formats import names
+
+_BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15", "IMG-*")
+_POLICY: Final = "kubectl patch clusterpolicy {} --type merge -p '{}'"
+
+
+def on_host(
+    host: HostFacts, cause: str, *evidence: str, remedy: tuple[str, ...], confidence: float = CERTAIN
+) -> Finding:
+    """A finding about a node by fields of its host's facts."""
+    return Finding(
+        subject=Subject("Node", host.node),
+        cause=cause,
+        evidence=tuple(host.cite(field) for field in evidence),
+        remedy=remedy,
+        confidence=confidence,
+        nodes=(host.node,),
+    )
+
+
+def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-05: a driver container on a node that has a driver of its own."""
+    for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA):
+        node, host = snapshot.nodes.get(pod.node), snapshot.hosts.get(pod.node)
+        if pod.ready or pod.ended or not pod.node:
+            continue
+        own = [
+            path for path in (host.libraries if host else None) or () if not path.startswith(names.DRIVER_INSTALL_DIR)
+        ]
+        label = names.LABEL_DEPLOY_PREFIX + "driver"
+        marked = node is not None and node.labels.get(label) == "pre-installed"
+        if not own and not marked:
+            continue
+        seen = host.cite("libraries", own[0]) if host and own else None
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} is to install a driver on node {pod.node}, which has one of its own",
+            evidence=(
+                *((seen,) if seen else ()),
+                *((node.cite(f"metadata.labels[{label}]"),) if node and marked else ()),
+                pod.cite("status.phase"),
+            ),
+            remedy=(
+                "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set driver.enabled=false",
+                f"or take the host's driver away on {pod.node} and reboot it",
+            ),
+            confidence=CERTAIN,
+            since=pod.created,
+            nodes=(pod.node,),
+            pods=(pod.path,),
+        )
+
+
+_PRECOMPILED: Final = re.compile(r":(?P<branch>\d{3})-(?P<kernel>\d+\.\d+\.[\w.-]+?)-(?P<system>[a-z]+[\d.]+)$")
+_SYSTEM: Final = re.compile(r":[\w.]+(?:-[\w.]+)*?-(?P<system>[a-z]+v?[\d.]+)$")
+_MADE: Final = re.compile(
+    r"(?:ubuntu(?:20|22|24|26)\.04|rhel(?:8|9|10)(?:\.\d+)?|rocky(?:8|9|10)(?:\.\d+)?|rhcos4\.1\d|sles15\.\d)$"
+)
+"""The systems that driver images are published for, as their tags name them."""
+
+
+def no_image(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-07 and DRV-08: the driver's image for this kernel or this system does not exist."""
+    for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA):
+        bad = matching.failing(pod)
+        if bad is None or bad.waiting not in IMAGE_WORDS:
+            continue
+        node = snapshot.nodes.get(pod.node)
+        kernel, system = _PRECOMPILED.search(bad.image), _SYSTEM.search(bad.image)
+        if kernel:
+            yield _missing_image(
+                pod, bad.image, "DRV-07", f"no precompiled driver is published for kernel {kernel['kernel']}",
+                remedy=(
+                    f"kubectl get node {pod.node} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'",
+                    _POLICY.format("cluster-policy", '{"spec":{"driver":{"usePrecompiled":false}}}'),
+                    "or run a kernel that NVIDIA publishes drivers for",
+                ),
+                seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.kernelVersion"),) if node else ())),
+            )  # fmt: skip
+        elif system and not _MADE.search(system["system"]):
+            yield _missing_image(
+                pod, bad.image, "DRV-08", f"no driver container is published for the system {system['system']}",
+                remedy=(
+                    "install the driver on the node in the system's own way (Talos: a system extension)",
+                    _POLICY.format("cluster-policy", '{"spec":{"driver":{"enabled":false}}}'),
+                ),
+                seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
+            )  # fmt: skip
+
+
+def _missing_image(
+    pod: Pod, image: str, rule: str, why: str, *, remedy: tuple[str, ...], seen: tuple[Evidence, ...]
+) -> Finding:
+    return Finding(
+        id=rule,
+        subject=pod.subject,
+        cause=f"{pod} on node {pod.node} can't pull {image}: {why}",
+        evidence=seen,
+        remedy=remedy,
+        confidence=CERTAIN,
+        since=pod.created,
+        nodes=(pod.node,),
+        pods=(pod.path,),
+    )
+
+
+def precompiled_missing(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-07."""
+    return (one for one in no_image(snapshot) if one.id == "DRV-07")
+
+
+def system_missing(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-08."""
+    return (one for one in no_image(snapshot) if one.id == "DRV-08")
+
+
+_MIXED: Final = re.compile(r"different OS versions found for the same kernel version")
+
+
+def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-09: one kernel, two systems, and precompiled drivers."""
+    for obj, _, seen in matching.in_conditions(snapshot, _MIXED):
+        yield Finding(
+            subject=obj.subject,
+            cause=f"{obj} can't choose precompiled drivers: nodes with one kernel run different releases of the system",
+            evidence=(seen,),
+            remedy=(
+                "kubectl get nodes -l nvidia.com/gpu.present=true -o custom-columns=NODE:.metadata.name,KERNEL:.status.nodeInfo.kernelVersion,OS:.status.nodeInfo.osImage",
+                "bring them to one release, or give each group an NVIDIADriver with its own nodeSelector",
+            ),
+            confidence=CERTAIN,
+        )
+
+
+_CONFLICT: Final = re.compile(
+    r"ConflictingNodeSelector|multiple NVIDIADrivers match the same node|multiple default NVIDIADrivers"
+)
+
+
+def overlapping(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-10: two NVIDIADrivers for one node; said by the operator, or seen in their selectors."""
+    drivers = [one for one in snapshot.all("NVIDIADriver") if not one.deleting]
+    selectors = {one.name: strings(one.at("spec.nodeSelector")) for one in drivers}
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        labels = node.labels
+        both = [one for one in drivers if selectors[one.name] and selectors[one.name].items() <= labels.items()]
+        if len(both) > 1:
+            said = [
+                row for row in matching.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)) if row[0] in both
+            ]
+            yield _overlap(
+                both, (*(one.cite("spec.nodeSelector") for one in both), *(row[2] for row in said)), node.name
+            )
+            return
+    for obj, _, seen in matching.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)):
+        yield _overlap([obj], (seen, obj.cite("spec.nodeSelector")), "")
+
+
+def _overlap(drivers: list[Obj], seen: tuple[Evidence, ...], node: str) -> Finding:
+    who = " and ".join(map(str, drivers))
+    where = f"all select node {node}" if node else "selects nodes that another one selects too"
+    return Finding(
+        subject=drivers[0].subject,
+        cause=f"{who} {where}: the operator installs a driver for none of them",
+        evidence=seen,
+        remedy=(
+            "kubectl get nvidiadrivers -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.nodeSelector",
+            f"kubectl edit nvidiadriver {drivers[-1].name}  # give it a nodeSelector that no other one matches",
+        ),
+        confidence=CERTAIN,
+        nodes=(node,) if node else (),
+    )
+
+
+_DOWN: Final = frozenset({1.0, 2.0})
+"""NVML's fabric state: not started, in progress."""
+
+
+def fabric(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-16: GPUs that have not joined the fabric, without or with a fabric manager."""
+    for host in snapshot.hosts.values():
+        out = [gpu for gpu in host.gpus or () if gpu.readings.get("fabric_state") in _DOWN]
+        if not out:
+            continue
+        runs = any("fabricmanager" in unit for unit in host.units or ()) or host.present.get(
+            "/run/nvidia-fabricmanager/socket"
+        )
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=(
+                f"{len(out)} GPUs of node {host.node} have not joined the NVLink fabric, so that CUDA says error 802; "
+                + ("the fabric manager runs" if runs else "no fabric manager runs there")
+            ),
+            evidence=(host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}"), host.cite("units", ", ".join(unit for unit in host.units or () if "nvidia" in unit))),
+            remedy=_FABRIC_REMEDY,
+            confidence=LIKELY if runs else CERTAIN,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+_FABRIC_REMEDY: Final = (
+    "on the node: systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log",
+    "install the fabric manager of exactly the driver's version, then: systemctl restart nvidia-fabricmanager",
+)
+_NVLINK5: Final = re.compile(r"\bG?B[23]00\b")
+
+
+def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-18: the fabric of Blackwell boards needs modules for InfiniBand."""
+    for host in snapshot.hosts.values():
+        out = [
+            gpu for gpu in host.gpus or () if _NVLINK5.search(gpu.name) and gpu.readings.get("fabric_state") in _DOWN
+        ]
+        lacks = [name for name in ("mlx5_ib", "ib_umad") if name not in (host.modules or {})]
+        if not out or not lacks or host.modules is None:
+            continue
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=f"on node {host.node} the fabric of its {out[0].name} can't start: the kernel modules {' and '.join(lacks)} are not loaded",
+            evidence=(host.cite("modules", ", ".join(sorted(host.modules))), host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}")),
+            remedy=("on the node: modprobe -a mlx5_ib ib_umad", "and for every boot: printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf"),
+            confidence=CERTAIN,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+def no_uvm(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-19: GPUs have their device files, nvidia-uvm has none."""
+    for host in snapshot.hosts.values():
+        devices = host.devices or ()
+        if "nvidia0" in devices and "nvidiactl" in devices and "nvidia-uvm" not in devices:
+            yield on_host(
+                host,
+                f"node {host.node} has no /dev/nvidia-uvm: nvidia-smi works there, and every CUDA program fails",
+                "devices",
+                remedy=("on the node: nvidia-modprobe -u -c=0", "if that fails: modprobe nvidia-uvm; dmesg | tail"),
+            )
+
+
+def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-21: links below /dev/char are switched off, and are missing."""
+    for pod in matching.pods_of_part(snapshot, VALIDATOR):
+        host = snapshot.hosts.get(pod.node)
+        for one in pod.containers:
+            name = "DISABLE_DEV_CHAR_SYMLINK_CREATION"
+            if one.env.get(name, "").lower() != "true" or host is None or not host.devices:
+                continue
+            if "nvidia0" not in host.devices or any(device.startswith("char/195:") for device in host.devices):
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} may not make links below /dev/char on node {pod.node}, where there are none: running pods lose their GPU at the next systemctl daemon-reload",
+                evidence=(matching.cite_env(pod, one, name), host.cite("devices")),
+                remedy=(
+                    f"take {name} out of validator.driver.env of the ClusterPolicy",
+                    f"on node {pod.node}: nvidia-ctk system create-dev-char-symlinks --create-all",
+                ),
+                confidence=CERTAIN,
+                nodes=(pod.node,),
+            )  # fmt: skip
+
+
+_VGPU: Final = re.compile(r"(?:^GRID |-\d+[QCABV](?:ME)?$)")
+
+
+def unlicensed(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-23: a vGPU without a licence."""
+    for host in snapshot.hosts.values():
+        for gpu in host.gpus or ():
+            if _VGPU.search(gpu.name) and gpu.readings.get("vgpu_licensed") == 0:
+                yield Finding(
+                    subject=Subject("Node", host.node),
+                    cause=f"the vGPU {gpu.name} of node {host.node} has no licence: it runs slowly after a while",
+                    evidence=(host.cite("gpus", f"GPU {gpu.index} {gpu.name}: vgpu_licensed 0"),),
+                    remedy=_LICENCE,
+                    confidence=CERTAIN,
+                    nodes=(host.node,),
+                )
+
+
+_LICENCE: Final = (
+    "kubectl get clusterpolicy -o jsonpath='{.items[0].spec.driver.licensingConfig}'",
+    "give it a Secret with gridd.conf and client_configuration_token.tok, and let the node reach the licence server",
+)
+
+
+def not_together(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-26: GDS or GDRCopy with drivers that they don't go with."""
+    for policy in (*snapshot.all("ClusterPolicy"), *snapshot.all("NVIDIADriver")):
+        base = "spec.driver." if policy.kind == "ClusterPolicy" else "spec."
+        wanted = [name for name in ("gds", "gdrcopy") if policy.at(f"spec.{name}.enabled") is True]
+        field: str = f"{base}usePrecompiled"
+        value: str | bool = True
+        if "gds" in wanted and policy.at(field) is not True:
+            field, value = f"{base}kernelModuleType", "proprietary"
+        if not wanted or policy.at(field) != value:
+            continue
+        change = "usePrecompiled: false" if value is True else "kernelModuleType: open"
+        yield Finding(
+            subject=policy.subject,
+            cause=f"{policy} asks for {' and '.join(wanted)} together with {field} = {str(value).lower()}, which don't go together",
+            evidence=(*(policy.cite(f"spec.{name}.enabled") for name in wanted), policy.cite(field)),
+            remedy=(f"kubectl edit {policy.kind.lower()} {policy.name}  # {change} in {base.rstrip('.')}",),
+            confidence=CERTAIN,
+        )
+
+
+_STUCK: Final = frozenset({"pod-deletion-required", "drain-required"})
+
+
+def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-27: a driver's upgrade that has failed, or that a disruption budget holds up."""
+    label = names.DRIVER_UPGRADE_STATE_LABEL
+    for node in snapshot.nodes.values():
+        state = node.labels.get(label, "")
+        held = _protected(snapshot, node.name) if state in _STUCK else ()
+        if state != "upgrade-failed" and not held:
+            continue
+        why = f": PodDisruptionBudget {held[0].path} lets no pod go" if held else ""
+        yield Finding(
+            subject=node.subject,
+            cause=f"the driver's upgrade of node {node.name} stands at {state}{why}",
+            evidence=(node.cite(f"metadata.labels[{label}]"), *(one.cite("status.disruptionsAllowed") for one in held)),
+            remedy=(
+                f"kubectl get events -A --field-selector involvedObject.name={node.name}",
+                "end the pods that can't be evicted (no controller, emptyDir, a budget)",
+                f"kubectl label node {node.name} {label}=upgrade-required --overwrite",
+            ),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+        )
+
+
+def _protected(snapshot: Snapshot, node: str) -> tuple[Obj, ...]:
+    """Budgets that let none of their pods on a node go."""
+    pods = [pod for pod in snapshot.pods_by_node.get(node, ()) if matching.uses_accelerators(pod) and not pod.ended]
+    found = []
+    for budget in snapshot.all("PodDisruptionBudget"):
+        wanted = strings(budget.at("spec.selector.matchLabels"))
+        if wanted and budget.at("status.disruptionsAllowed") == 0:
+            found += [
+                budget for pod in pods if pod.namespace == budget.namespace and wanted.items() <= pod.labels.items()
+            ][:1]
+    return tuple(found)
+
+
+def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-28: an upgrade of drivers would take all nodes at once."""
+    count = len(matching.gpu_nodes(snapshot, matching.NVIDIA))
+    for policy in snapshot.all("ClusterPolicy"):
+        at_once, share = (
+            policy.at("spec.driver.upgradePolicy.maxParallelUpgrades"),
+            policy.at("spec.driver.upgradePolicy.maxUnavailable"),
+        )
+        if policy.at("spec.driver.upgradePolicy.autoUpgrade") is not True or count < 2:
+            continue
+        if not isinstance(at_once, int) or 0 < at_once < count or share not in ("100%", count):
+            continue
+        yield Finding(
+            subject=policy.subject,
+            cause=f"{policy} lets the next change of the driver drain all {count} GPU nodes at once",
+            evidence=(policy.cite("spec.driver.upgradePolicy"),),
+            remedy=(_POLICY.format(policy.name, '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}'),),
+            confidence=CERTAIN,
+            level=Level.NOTE,
+        )  # fmt: skip
+
+
+def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-29: the driver starts on one release of the system and fails on another."""
+    if any(snapshot.all("NVIDIADriver")):
+        return
+    pods = [
+        pod for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA) if pod.node in snapshot.nodes
+    ]
+    good = {snapshot.nodes[pod.node].os_image: pod.node for pod in pods if pod.ready}
+    bad = [pod for pod in pods if not pod.ready and matching.failing(pod)]
+    strange = [
+        pod for pod in bad if snapshot.nodes[pod.node].os_image and snapshot.nodes[pod.node].os_image not in good
+    ]
+    if not good or not strange or len(strange) != len(bad):
+        return
+    node, other = snapshot.nodes[strange[0].node], snapshot.nodes[next(iter(good.values()))]
+    failing = matching.failing(strange[0])
+    yield Finding(
+        subject=strange[0].subject,
+        cause=f"{strange[0]} fails on node {node.name} with {node.os_image}; the driver works on nodes with {other.os_image}: one driver DaemonSet wants one release on all GPU nodes",
+        evidence=(node.cite("status.nodeInfo.osImage"), other.cite("status.nodeInfo.osImage"), *((failing.cite_status(),) if failing else ())),
+        remedy=(
+            "bring the GPU nodes to one release of the system",
+            "or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID",
+        ),
+        confidence=LIKELY,
+        nodes=tuple(dict.fromkeys(pod.node for pod in strange)),
+        pods=tuple(pod.path for pod in strange),
+    )  # fmt: skip
+
+
+RULES: Final = (
+    Rule("DRV-05", "Two drivers for one node", Place.KERNEL, two_drivers,
+         "The driver's container refuses, or fights with the driver that the machine has already.",
+         explains=(*_BELOW, "DRV-04")),
+    Rule("DRV-07", "No precompiled driver for this kernel", Place.KERNEL, precompiled_missing,
+         "The tag of a precompiled driver is branch, kernel and system; NVIDIA publishes some kernels.", explains=_BELOW),
+    Rule("DRV-08", "No driver container for this system", Place.KERNEL, system_missing,
+         "Driver containers are published for Ubuntu, RHEL, Rocky, RHCOS and SLES; others bring their own driver.", explains=_BELOW),
+    Rule("DRV-09", "One kernel, two releases of the system", Place.DRIVER, mixed_pool,
+         "Precompiled drivers are chosen by kernel and system: a kernel must belong to one release.", explains=("DRV-02", "SCH-02", "OPR-15")),
+    Rule("DRV-10", "Two NVIDIADrivers for one node", Place.DRIVER, overlapping,
+         "Every node may be selected by one NVIDIADriver at most.", explains=("DRV-02", "SCH-02", "OPR-15")),
+    *rules_of(
+        Sign(
+            id="DRV-16", title="The NVLink fabric is not up", place=Place.DRIVER,
+            pattern=r"(?i)system not yet initialized", words="ystem not yet initialized", where=(LOG, STATUS),
+            cause="{who}: CUDA error 802: the GPUs of the node have not joined the NVLink fabric; the fabric manager is down or of another version",
+            remedy=_FABRIC_REMEDY,
+            explain="On boards with NVSwitch CUDA works only once the fabric manager, of exactly the driver's version, has joined the GPUs. nvidia-smi works without.",
+            besides=fabric,
+        ),
+        Sign(
+            id="DRV-21", title="Links below /dev/char are missing", place=Place.DRIVER,
+            pattern=r"(?i)(?:failed|error|unable).*(?:creat\w* |sym)links? .*/dev/char|/dev/char/195:\d+.*(?:no such file|missing|failed)", words="/dev/char", where=(LOG, STATUS), parts=(VALIDATOR,),
+            cause="{who} can't make the links below /dev/char: running pods lose their GPU at the next systemctl daemon-reload",
+            remedy=(
+                "on node {node}: nvidia-ctk system create-dev-char-symlinks --create-all",
+                "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy",
+            ),
+            explain="systemd rebuilds a container's device rules from /dev/char/MAJOR:MINOR; NVIDIA's devices have no such links by themselves.",
+            explains=("RUN-21", "OPR-15", "DPL-18", "SCH-02"), besides=switched_off,
+        ),
+        Sign(
+            id="DRV-23", title="A vGPU without a licence", place=Place.DRIVER,
+            pattern=r"License Status\s*:\s*Unlicensed|Failed to acquire license from", words="icense", where=(LOG,),
+            cause="{who}: the vGPU has no licence",
+            remedy=_LICENCE,
+            explain="Without a licence a vGPU is slowed down. The guest needs a token and a way to the licence server.",
+            besides=unlicensed,
+        ),
+    ),
+    Rule("DRV-18", "Modules that the fabric of B200 needs are missing", Place.KERNEL, no_infiniband,
+         "NVLink of the fifth generation is managed through InfiniBand devices: mlx5_ib and ib_umad must be loaded.", explains=("DRV-16",)),
+    Rule("DRV-19", "No /dev/nvidia-uvm", Place.DRIVER, no_uvm,
+         "nvidia-smi and the validator need no unified memory, CUDA does: its device file must be there.", explains=("DRV-01", "DPL-*")),
+    Rule("DRV-26", "GDS or GDRCopy with a driver that they don't go with", Place.DRIVER, not_together,
+         "Precompiled drivers have neither; GDS needs the open kernel module.", explains=("DRV-02", "OPR-15")),
+    Rule("DRV-27", "A driver's upgrade stands still", Place.DRIVER, upgrade_stuck,
+         "The upgrade controller gave up on a node, or a PodDisruptionBudget lets it evict nothing.",
+         explains=("SCH-*", "DPL-18", "OPR-15", "OPR-21", "TNT-*")),
+    Rule("DRV-28", "The next driver takes all nodes at once", Place.DRIVER, all_at_once,
+         "autoUpgrade with no limit on parallel upgrades and maxUnavailable 100% drains the whole cluster's GPUs."),
+    Rule("DRV-29", "Two releases of the system, one driver", Place.DRIVER, two_systems,
+         "The operator's driver DaemonSet expects all GPU nodes to run one release.", explains=_BELOW),
+)  # fmt: skip

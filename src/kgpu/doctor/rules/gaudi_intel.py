@@ -1,0 +1,213 @@
+"""Rows GAU and INT: Gaudi accelerators and Intel's GPUs."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.matching import INTEL, PLUGIN, Hit
+from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import waiting
+
+_GAUDI: Final = "habana.ai/gaudi"
+_MODULES: Final = ("habanalabs", "habanalabs_cn", "habanalabs_ib", "habanalabs_en")
+_GAUDINET: Final = "/etc/habanalabs/gaudinet.json"
+_HOT: Final = re.compile(r"(?:i915|xe)\b.*(?:thermal|overheat|over.?temperature|PROCHOT)", re.IGNORECASE)
+_PAIRS: Final = {"gpu.intel.com/i915": "gpu.intel.com/xe", "gpu.intel.com/xe": "gpu.intel.com/i915"}
+_WHOLE_MACHINE: Final = 8
+
+
+def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
+    """GAU-01: cards on the bus, and not all modules."""
+    for name, host in snapshot.hosts.items():
+        cards = [one.address for one in host.pci or () if one.vendor == "1da3"]
+        node = snapshot.nodes.get(name)
+        if not cards or host.modules is None or (node is not None and node.allocatable(_GAUDI)):
+            continue
+        gone = [one for one in _MODULES if one not in host.modules]
+        if gone:
+            yield Finding(
+                subject=Subject("Node", name),
+                cause=f"node {name} has {len(cards)} Gaudi cards on its bus, and the modules {', '.join(gone)} are not loaded",
+                evidence=(host.cite("pci", ", ".join(cards)), host.cite("modules", ", ".join(one for one in _MODULES if one in host.modules) or "none of habanalabs")),
+                remedy=(f"on {name}: modprobe habanalabs habanalabs_cn habanalabs_ib habanalabs_en; hl-smi", "without them: apt-get install habanalabs-dkms habanalabs-firmware"),
+                confidence=CERTAIN,
+                nodes=(name,),
+            )  # fmt: skip
+
+
+def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
+    """GAU-05: jobs over several machines without the cards' own network."""
+    by_owner: dict[tuple[str, str], list[Pod]] = {}
+    for pod in snapshot.pods.values():
+        if pod.node and not pod.ended and pod.owner and pod.asks(_GAUDI) >= _WHOLE_MACHINE:
+            by_owner.setdefault((pod.namespace, pod.owner), []).append(pod)
+    for pods in by_owner.values():
+        bad = sorted(
+            {
+                pod.node
+                for pod in pods
+                if (host := snapshot.hosts.get(pod.node)) and host.present.get(_GAUDINET) is False
+            }
+        )
+        over = any("HCCL_OVER_OFI" in one.env for pod in pods for one in pod.containers)
+        if len({pod.node for pod in pods}) > 1 and bad and not over:
+            yield Finding(
+                subject=Subject("Node", bad[0]),
+                cause=f"{pods[0].owner} in {pods[0].namespace} works over several machines, and node {', '.join(bad)} has no {_GAUDINET}: the cards' external ports have no addresses, and HCCL goes over the host's network or fails",
+                evidence=(snapshot.hosts[bad[0]].cite("present", f"{_GAUDINET}: not there"), pods[0].cite("spec.nodeName")),
+                remedy=(f"on {bad[0]}: /opt/habanalabs/qual/gaudi2/bin/manage_network_ifs.sh --status; write {_GAUDINET}", "or over the host's network by OFI: HCCL_OVER_OFI=1"),
+                nodes=tuple(bad),
+                pods=tuple(pod.path for pod in pods),
+            )  # fmt: skip
+
+
+def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
+    """INT-01: the card's driver decides what the resource is called."""
+    for one in waiting(snapshot):
+        other = _PAIRS.get(one.resource, "")
+        offered = [node for node in snapshot.nodes.values() if other and node.allocatable(other)]
+        if offered and not any(node.capacity(one.resource) for node in snapshot.nodes.values()):
+            yield Finding(
+                **one.shared(
+                    cause=f"{one.who} asks for {one.resource}, and node {offered[0].name} offers {other}: its cards are driven by the module {other.rpartition('/')[2]}",
+                    evidence=(one.asked(), offered[0].cite(f"status.allocatable[{other}]")),
+                    remedy=(f"ask for {other}: 1 instead of {one.resource}",),
+                    confidence=CERTAIN,
+                )
+            )
+
+
+def no_health(snapshot: Snapshot) -> Iterator[Finding]:
+    """INT-02: a hot card that stays on offer."""
+    for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL):
+        main = next((one for one in pod.containers if not one.init), None)
+        host = snapshot.hosts.get(pod.node)
+        if main is None or host is None or any("health-management" in word for word in main.words):
+            continue
+        lines = host.kernel_log or ()
+        position = next((at for at in range(len(lines) - 1, -1, -1) if _HOT.search(lines[at])), None)
+        if position is not None:
+            yield Finding(
+                subject=Subject("Node", pod.node),
+                cause=f"a GPU of node {pod.node} is too hot, and {pod} stays with calling it healthy: it runs without -health-management",
+                evidence=(host.cite_log(position), main.cite("args")),
+                remedy=(
+                    "start the plugin with -health-management",
+                    f"kubectl cordon {pod.node}, and look at its cooling",
+                ),
+                nodes=(pod.node,),
+            )
+
+
+def _asks_gaudi(pod: Pod | None) -> bool:
+    return pod is not None and any(name.startswith("habana.ai/") for name in matching.accelerators(pod))
+
+
+def _holders(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """Who else on the node sees all cards."""
+    others = [
+        one.cite("env")
+        for pod in snapshot.pods_by_node.get(hit.node, ())
+        for one in pod.containers
+        if one.env.get("HABANA_VISIBLE_DEVICES") == "all"
+    ]
+    return tuple(others[:3])
+
+
+def _no_pages(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """That the pod has a Gaudi card and no huge pages."""
+    pod = hit.pod
+    if (
+        pod is None
+        or not _asks_gaudi(pod)
+        or any(str(key).startswith("hugepages-") for one in pod.containers for key in one.limits)
+    ):
+        return None
+    return tuple(one.cite("resources.limits") for one in pod.containers if not one.init)[:1]
+
+
+def _gaudi(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    return () if _asks_gaudi(hit.pod) else None
+
+
+def _by_path(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """How the plugin of the node mounts devices."""
+    for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL, node=hit.node):
+        for one in pod.containers:
+            if not one.init and not re.search(r"-bypath[= ]none", " ".join(one.words)):
+                return (one.cite("args"),)
+    return None
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="GAU-02", title="No runtime for Gaudi", place=Place.RUNTIME,
+            pattern=r'[Uu]nknown runtime specified habana|no runtime for "habana" is configured', words="habana", where=(EVENT, STATUS),
+            confidence=CERTAIN,
+            cause="{who} can't be started: the container runtime of node {node} has no handler habana",
+            remedy=(
+                "on the node: apt-get install habanalabs-container-runtime, and add the handler habana to /etc/containerd/config.toml",
+                "kubectl get runtimeclass habana; or take runtimeClassName out where the device plugin injects by CDI",
+            ),
+            explain="The RuntimeClass names a handler that containerd's configuration does not have on this node.",
+            explains=("RUN-01", "RUN-02"),
+        ),
+        Sign(
+            id="GAU-03", title="The card is taken", place=Place.DRIVER,
+            pattern=r"Device already acquired|synStatus=20\b", words="", where=(LOG, STATUS), proof=_holders,
+            cause="{who} finds its Gaudi card in use by another process on node {node}",
+            remedy=("on the node: hl-smi   # its table of processes", "take HABANA_VISIBLE_DEVICES=all out of manifests: the device plugin sets it"),
+            explain="A card has one user. An old process, or containers that see all cards, hold it (synStatus 20).",
+            explains=("GAU-04",),
+        ),
+        Sign(
+            id="GAU-04", title="Driver, firmware and image do not go together", place=Place.DRIVER,
+            pattern=r"synStatus=26\b|synStatus.*Generic failure", words="synStatus", where=(LOG, STATUS),
+            cause="{who} can't start its Gaudi card: driver or firmware of node {node} and the image's SynapseAI are of different releases, most often",
+            remedy=("on the node: hl-smi -v", "kubectl -n {namespace} exec {name} -- pip list | grep -i habana", "take the same release everywhere; see that hugepages-2Mi are asked for"),
+            explain="synStatus 26 is a generic failure; different releases are the usual cause, missing huge pages the next.",
+        ),
+        Sign(
+            id="GAU-06", title="vLLM runs out of memory on Gaudi", place=Place.CLUSTER,
+            pattern=r"(?:[Oo]ut of memory|OOM|Allocation failed).*(?:warm.?up|graph|HPU)|(?:warm.?up|graph|HPU).*(?:[Oo]ut of memory|OOM\b|Allocation failed)",
+            words="", where=(LOG, STATUS), proof=_gaudi,
+            cause="{who} runs out of the card's memory while vLLM warms up: too little is kept for graphs",
+            remedy=("--gpu-memory-utilization 0.85, VLLM_GRAPH_RESERVED_MEM=0.3", "to see whether it is the graphs: --enforce-eager"),
+            explain="Graphs for every shape are recorded at the start, beside the cache.",
+        ),
+        Sign(
+            id="GAU-07", title="No huge pages for Gaudi", place=Place.CLUSTER,
+            pattern=r"[Hh]uge.?[Pp]ages?.*(?:fail|not|insufficient|unavailable)|(?:fail\w*|[Cc]annot|[Uu]nable).*[Hh]uge.?[Pp]age", words="", where=(LOG, STATUS),
+            proof=_no_pages,
+            cause="{who} needs huge pages for its Gaudi card and asks for none",
+            remedy=("resources.limits: {{hugepages-2Mi: 95000Mi, memory: 409Gi}} on the container (requests alike)", "on the node: grep Huge /proc/meminfo"),
+            explain="SynapseAI maps host memory in huge pages; the pod has to ask for hugepages-2Mi.",
+        ),
+        Sign(
+            id="INT-03", title="Device links by path", place=Place.PLUGIN,
+            pattern=r"/dev/dri/by-path.*(?:[Nn]o such file|not found|[Ii]nvalid|[Ff]ail)|(?:[Nn]o such file|not found|[Ff]ail\w*).*/dev/dri/by-path",
+            words="/dev/dri/by-path", where=(LOG, STATUS), proof=_by_path,
+            cause="{who} fails over the links in /dev/dri/by-path, which Intel's plugin mounts into it",
+            remedy=("start intel-gpu-plugin with -bypath=none",),
+            explain="The plugin mounts by-path links besides the devices; some libraries stumble over them.",
+        ),
+    ),
+    Rule("GAU-01", "Gaudi modules are not loaded", Place.KERNEL, no_modules,
+         "The driver has four modules: habanalabs, habanalabs_cn, habanalabs_ib and habanalabs_en.", explains=("SCH-01", "SCH-02", "DPL-*")),
+    Rule("GAU-05", "Gaudi's own network is not set up", Place.DRIVER, no_network_file,
+         "gaudinet.json has the addresses of the cards' external ports; without it, and without HCCL_OVER_OFI, work over "
+         "several machines is slow or stops."),
+    Rule("INT-01", "The resource of the other driver", Place.PLUGIN, other_driver,
+         "Cards on the module i915 are gpu.intel.com/i915, on xe gpu.intel.com/xe.", explains=("SCH-01", "SCH-02", "SCH-04", "SCH-14")),
+    Rule("INT-02", "A hot card stays on offer", Place.PLUGIN, no_health,
+         "Intel's plugin calls every card healthy unless -health-management is on (limit 100 C)."),
+)  # fmt: skip

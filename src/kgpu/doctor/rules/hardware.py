@@ -1,0 +1,180 @@
+"""Rows HW: what the kernel's log, the driver and the bus say of the devices themselves.
+
+What an Xid calls for comes with the facts (the catalogue of ``kgpu xid``): no rule here recommends a reset or a reboot
+for what is an application's error.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor.host_facts import HostFacts, Xid
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+
+_LOST: Final = 79
+_ECC: Final = frozenset({48, 63, 64, 94, 95})
+_NVLINK: Final = frozenset({74, *range(144, 151)})
+_GSP: Final = frozenset({119, 120})
+_APPLICATION: Final = frozenset({13, 31, 43, 45})
+_NOTHING: Final = frozenset({"", "ignore", "none"})
+_ABOVE: Final = ("SCH-03", "SCH-01", "DPL-*", "DRV-01", "MET-15")
+
+
+def _finding(host: HostFacts, xid: Xid, cause: str, *, level: Level = Level.PROBLEM, reboot: bool = False) -> Finding:
+    advice = xid.advice or "see: kgpu xid " + str(xid.code)
+    drain = (f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data",) if reboot else ()
+    return Finding(
+        subject=Subject("Node", host.node),
+        cause=cause,
+        evidence=(_line(host, xid),),
+        remedy=(*drain, advice, f"kgpu xid {xid.code}"),
+        confidence=CERTAIN,
+        level=level,
+        since=xid.first,
+        nodes=(host.node,),
+    )
+
+
+def _line(host: HostFacts, xid: Xid) -> Evidence:
+    """The line in the kernel's log where it is there, else what was made of it."""
+    lines = host.kernel_log or ()
+    for position in range(len(lines) - 1, -1, -1):
+        if f"{xid.kind.upper().replace('SXID', 'SXid').replace('XID', 'Xid')} (PCI" in lines[position] and (
+            f" {xid.code}," in lines[position] or f": {xid.code}" in lines[position]
+        ):
+            return host.cite_log(position)
+    times = f", {xid.count} times" if xid.count > 1 else ""
+    return host.cite("xids", f"{xid.kind} {xid.code} on {xid.pci}{times}: {xid.text}")
+
+
+def _open(snapshot: Snapshot, kind: str = "xid") -> Iterator[tuple[HostFacts, Xid]]:
+    for host in snapshot.hosts.values():
+        for xid in host.xids:
+            if xid.kind == kind and not xid.over:
+                yield host, xid
+
+
+def lost(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-01: a GPU has fallen off the bus."""
+    for host, xid in _open(snapshot):
+        if xid.code == _LOST:
+            yield _finding(host, xid, f"GPU {xid.pci} of node {host.node} has fallen off the bus (Xid 79)", reboot=True)
+
+
+def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-02: errors of the GPU's memory; the strongest of the codes on one device decides."""
+    by_device: dict[tuple[str, str], list[tuple[HostFacts, Xid]]] = {}
+    for host, xid in _open(snapshot):
+        if xid.code in _ECC:
+            by_device.setdefault((host.node, xid.pci), []).append((host, xid))
+    for rows in by_device.values():
+        codes = sorted({xid.code for _, xid in rows})
+        if codes == [63]:
+            continue
+        host, xid = max(rows, key=lambda row: (row[1].code in (95, 64), row[1].code))
+        yield _finding(
+            host, xid, f"the memory of GPU {xid.pci} of node {host.node} has errors (Xid {', '.join(map(str, codes))})"
+        )
+
+
+def link_errors(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-06: NVLink."""
+    for host, xid in _open(snapshot):
+        if xid.code in _NVLINK and xid.action not in _NOTHING:
+            yield _finding(host, xid, f"an NVLink of GPU {xid.pci} of node {host.node} has failed (Xid {xid.code})")
+
+
+def firmware(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-07: the GPU's own processor does not answer."""
+    for host, xid in _open(snapshot):
+        if xid.code in _GSP:
+            yield _finding(
+                host, xid, f"the firmware of GPU {xid.pci} of node {host.node} does not answer (Xid {xid.code})"
+            )
+
+
+def application(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-08: an error of the program, not of the device."""
+    for host, xid in _open(snapshot):
+        if xid.code not in _APPLICATION:
+            continue
+        who = f", process {xid.process}" if xid.process else ""
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=f"a program on GPU {xid.pci} of node {host.node} has made an error (Xid {xid.code}{who}); the GPU is well",
+            evidence=(_line(host, xid),),
+            remedy=("give it to whoever runs the program; no reset, no drain", f"kgpu xid {xid.code}"),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            since=xid.first,
+            nodes=(host.node,),
+        )
+
+
+def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-09: fewer GPUs than the bus has."""
+    for host in snapshot.hosts.values():
+        if host.gpus is None or host.pci is None or not host.gpus:
+            continue
+        there = {
+            one.address.lower() for one in host.pci if one.vendor == "10de" and one.pci_class[:4] in ("0300", "0302")
+        }
+        seen = {one.pci.lower() for one in host.gpus if one.pci}
+        gone = sorted(there - seen)
+        if not seen or not gone or not seen <= there:
+            continue
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=f"node {host.node} has {len(there)} GPUs on its bus, and the driver shows {len(seen)}: {', '.join(gone)} is missing",
+            evidence=(host.cite("pci", ", ".join(sorted(there))), host.cite("gpus", ", ".join(sorted(seen)))),
+            remedy=(f"dmesg | grep -i {gone[0]}", f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it stays away"),
+            confidence=CERTAIN,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+def verdict(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-14: the driver itself asks for an action."""
+    for host in snapshot.hosts.values():
+        for gpu in host.gpus or ():
+            if gpu.recovery in ("none", "unknown", ""):
+                continue
+            yield Finding(
+                subject=Subject("Node", host.node),
+                cause=f"the driver asks for {gpu.recovery} of GPU {gpu.index} ({gpu.uuid}) of node {host.node}",
+                evidence=(host.cite("gpus", f"GPU {gpu.index}: recovery action {gpu.recovery}"),),
+                remedy=_RECOVERY.get(gpu.recovery, (f"do as it says: {gpu.recovery}",)),
+                confidence=CERTAIN,
+                nodes=(host.node,),
+            )
+
+
+_RECOVERY: Final = {
+    "reset": ("let the pods on that GPU end, then: nvidia-smi -r -i GPU",),
+    "reboot": ("drain the node, then reboot it",),
+    "drain": ("let the programs that use NVLink between GPUs end, then look again",),
+    "drain-reset": ("let the pods on that GPU end, then: nvidia-smi -r -i GPU",),
+    "imex": ("look at nvidia-imex on all nodes of its domain",),
+}
+
+RULES: Final = (
+    Rule("HW-01", "A GPU has fallen off the bus", Place.HARDWARE, lost,
+         "Xid 79: power, heat, the PCIe link or a riser. Cordon, drain, reboot; more than three times in a month on one "
+         "node: replace the card.", explains=(*_ABOVE, "HW-09")),
+    Rule("HW-02", "The GPU's memory has errors", Place.HARDWARE, memory_errors,
+         "Xid 48 with 63 or 64, 94 (contained: restart the program) or 95 (uncontained: reset the GPU).", explains=_ABOVE),
+    Rule("HW-06", "An NVLink has failed", Place.HARDWARE, link_errors,
+         "Xid 74 and 144 to 150; the words of the line decide what is to be done.", explains=_ABOVE),
+    Rule("HW-07", "The GPU's firmware does not answer", Place.HARDWARE, firmware,
+         "Xid 119 or 120: nvidia-smi hangs too. Drain and reset the GPU; a newer driver often helps.", explains=_ABOVE),
+    Rule("HW-08", "An application's error", Place.HARDWARE, application,
+         "Xid 13, 31, 43 and 45 say what a program did. No reset and no reboot."),
+    Rule("HW-09", "Fewer GPUs than the machine has", Place.HARDWARE, missing_gpu,
+         "One card is on the bus and the driver does not show it.", explains=_ABOVE),
+    Rule("HW-14", "The driver asks for an action", Place.HARDWARE, verdict,
+         "The driver's own verdict (Xid 154, NVML recovery action) comes before any table.", explains=_ABOVE),
+)  # fmt: skip

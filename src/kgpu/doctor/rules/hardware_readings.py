@@ -1,0 +1,284 @@
+"""Rows HW that readings, the bus and processes show: row remapping, slowed clocks, links, switches, debug variables."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.host_facts import Gpu, HostFacts
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules.kernel_more import gpus_of
+from kgpu.doctor.secrets import HIDDEN
+from kgpu.doctor.snapshot import Snapshot
+
+_ABOVE: Final = ("SCH-01", "SCH-03", "DPL-*", "DRV-01")
+_FLOOD: Final = 10
+_BUSY: Final = 50.0
+
+
+def _readings(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
+    for host in snapshot.hosts.values():
+        for gpu in host.gpus or ():
+            yield host, gpu
+
+
+def number(gpu: Gpu, name: str) -> float | None:
+    """A reading as a number, None where there is none."""
+    found = gpu.readings.get(name)
+    return found if isinstance(found, float | int) else None
+
+
+def _about(
+    host: HostFacts,
+    gpu: Gpu,
+    cause: str,
+    *names: str,
+    remedy: tuple[str, ...],
+    confidence: float = CERTAIN,
+    level: Level = Level.PROBLEM,
+) -> Finding:
+    shown = ", ".join(f"{name} {gpu.readings[name]}" for name in names if name in gpu.readings)
+    return Finding(
+        subject=Subject("Node", host.node),
+        cause=f"GPU {gpu.index} ({gpu.uuid}) of node {host.node} {cause}",
+        evidence=(host.cite("gpus", f"GPU {gpu.index}: {shown}"),),
+        remedy=remedy,
+        confidence=confidence,
+        level=level,
+        nodes=(host.node,),
+    )  # fmt: skip
+
+
+def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-03: no spare rows left."""
+    for host, gpu in _readings(snapshot):
+        if number(gpu, "remapped_rows_failure") or number(gpu, "memory_unrepairable"):
+            yield _about(
+                host, gpu, "has bad memory rows and could not remap them: it must be replaced",
+                "remapped_rows_failure", "remapped_rows_uncorrectable", "memory_unrepairable",
+                remedy=(f"kubectl cordon {host.node}", f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}", "have the card replaced (RMA)"),
+            )  # fmt: skip
+
+
+def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-04: a remapping, or a page's retirement, waits for a reset."""
+    for host, gpu in _readings(snapshot):
+        if number(gpu, "remapped_rows_failure") or not (
+            number(gpu, "remapped_rows_pending") or number(gpu, "retired_pages_pending")
+        ):
+            continue
+        yield _about(
+            host, gpu, "has bad memory rows that are remapped at its next reset",
+            "remapped_rows_pending", "retired_pages_pending", "remapped_rows_uncorrectable",
+            remedy=(f"kubectl cordon {host.node}", f"when the pods on that GPU have ended: nvidia-smi -r -i {gpu.index}", f"kubectl uncordon {host.node}"),
+        )  # fmt: skip
+
+
+_SLOW: Final = (
+    (0x40, "its temperature", "check fans, air flow and room temperature"),
+    (0x80, "the power brake", "check the power supplies and the rack's power limit"),
+    (0x8, "its hardware (temperature or power)", "check cooling and power supplies"),
+)
+"""Bits of the clock event reasons that are faults. Idle (0x1) and the software's power cap (0x4) are none."""
+
+
+def slowed(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-05: the hardware holds the clocks back."""
+    for host, gpu in _readings(snapshot):
+        mask = int(number(gpu, "clock_event_reasons") or 0)
+        row = next(((why, todo) for bit, why, todo in _SLOW if mask & bit), None)
+        if row is None:
+            continue
+        yield _about(
+            host, gpu, f"runs slower than it could: its clocks are held back by {row[0]}",
+            "clock_event_reasons", "temperature_c", "temperature_margin_c", "power_w", "sm_clock_mhz",
+            remedy=(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}", row[1]),
+        )  # fmt: skip
+
+
+def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-10: a PCIe link with fewer lanes than it could have; slower counts under load alone, idle links slow down."""
+    for host, gpu in _readings(snapshot):
+        width, widest = number(gpu, "pcie_width"), number(gpu, "pcie_max_width")
+        speed, fastest = number(gpu, "pcie_generation"), number(gpu, "pcie_max_generation")
+        loaded = (number(gpu, "utilization_percent") or 0) >= _BUSY
+        if width and widest and width < widest:
+            yield _about(
+                host,
+                gpu,
+                f"has a PCIe link of {width:.0f} lanes, and could have {widest:.0f}",
+                "pcie_width",
+                "pcie_max_width",
+                remedy=_RESEAT,
+                confidence=LIKELY,
+            )
+        elif speed and fastest and speed < fastest and loaded:
+            yield _about(
+                host,
+                gpu,
+                f"has a PCIe link of generation {speed:.0f} under load, and could have {fastest:.0f}",
+                "pcie_generation",
+                "pcie_max_generation",
+                "utilization_percent",
+                remedy=_RESEAT,
+                confidence=LIKELY,
+            )
+    for host in snapshot.hosts.values():
+        if any("pcie_width" in gpu.readings for gpu in host.gpus or ()) or host.hypervisor:
+            continue
+        for one in gpus_of(host):
+            if one.link_width and one.link_width_max and one.link_width < one.link_width_max:
+                yield Finding(
+                    subject=Subject("Node", host.node),
+                    cause=f"the GPU at {one.address} of node {host.node} has a PCIe link of {one.link_width} lanes, and could have {one.link_width_max}",
+                    evidence=(host.cite("pci", f"{one.address}: current_link_width {one.link_width}, max_link_width {one.link_width_max}"),),
+                    remedy=_RESEAT,
+                    confidence=LIKELY,
+                    nodes=(host.node,),
+                )  # fmt: skip
+
+
+_RESEAT: Final = (
+    "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current,pcie.link.width.max,pcie.link.gen.current --format=csv",
+    "reseat the card or its riser; some slots have fewer lanes by design",
+)
+
+
+def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-11: an NVSwitch reports errors that call for something."""
+    for host in snapshot.hosts.values():
+        for xid in host.xids:
+            if xid.kind != "sxid" or xid.over or xid.action in ("", "ignore", "none"):
+                continue
+            yield Finding(
+                subject=Subject("Node", host.node),
+                cause=f"NVSwitch {xid.pci} of node {host.node} has an error (SXid {xid.code}{': ' + xid.what if xid.what else ''})",
+                evidence=(host.cite("xids", f"sxid {xid.code} on {xid.pci}, {xid.count} times: {xid.text}"),),
+                remedy=(
+                    xid.advice or f"kubectl cordon {host.node}; then as the table says",
+                    f"kgpu xid {xid.code} --sxid",
+                ),
+                confidence=CERTAIN,
+                since=xid.first,
+                nodes=(host.node,),
+            )
+
+
+_HUNG: Final = re.compile(r"task (?P<task>[\w.:/-]+):(?P<pid>\d+) blocked for more than")
+
+
+def hanging(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-12: processes of the driver that nobody can end."""
+    for host in snapshot.hosts.values():
+        stuck = [
+            one
+            for one in host.processes or ()
+            if one.state == "D" and one.name.lower().startswith(("nvidia", "nv-", "dcgm"))
+        ]
+        said = {
+            int(hit["pid"]): at
+            for at, line in enumerate(host.kernel_log or ())
+            if "blocked for more" in line and (hit := _HUNG.search(line))
+        }
+        proven = [one for one in stuck if one.pid in said]
+        if not stuck:
+            continue
+        lines = tuple(host.cite_log(said[one.pid]) for one in proven[:2])
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=f"{', '.join(f'{one.name} ({one.pid})' for one in stuck[:4])} on node {host.node} hang in the driver and can't be ended",
+            evidence=(host.cite("processes", ", ".join(f"{one.pid} {one.name} {one.state}" for one in stuck[:4])), *lines),
+            remedy=("on the node: dmesg | grep -E 'NVRM|blocked for'", f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it"),
+            confidence=CERTAIN if proven else POSSIBLE,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-13: the driver forgets the GPU whenever nobody uses it."""
+    for host, gpu in _readings(snapshot):
+        held = any("nvidia-persistenced" in unit for unit in host.units or ())
+        if (
+            number(gpu, "persistence_mode") == 0
+            and not held
+            and not host.present.get("/run/nvidia-persistenced/socket")
+        ):
+            yield _about(
+                host, gpu, "has persistence mode off: the first CUDA call of each program takes seconds", "persistence_mode",
+                remedy=("systemctl enable --now nvidia-persistenced", "or until the next boot: nvidia-smi -pm 1"),
+                level=Level.NOTE,
+            )  # fmt: skip
+
+
+def flood(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-15: many messages that call for nothing."""
+    for host in snapshot.hosts.values():
+        for xid in host.xids:
+            if xid.kind == "xid" and xid.action == "ignore" and not xid.over and xid.count >= _FLOOD:
+                yield Finding(
+                    subject=Subject("Node", host.node),
+                    cause=f"GPU {xid.pci} of node {host.node} has said Xid {xid.code} {xid.count} times, which calls for nothing",
+                    evidence=(host.cite("xids", f"xid {xid.code} on {xid.pci}, {xid.count} times: {xid.text}"),),
+                    remedy=(f"none; leave it out of alerts. kgpu xid {xid.code}",),
+                    confidence=CERTAIN,
+                    level=Level.NOTE,
+                    since=xid.first,
+                    nodes=(host.node,),
+                )
+
+
+_DEBUG: Final = re.compile(
+    r"CUDA_PROFILE|COMPUTE_PROFILE|OPENCL_PROFILE|CUDA_INJECTION(?:32|64)_PATH|CUDA_DEBUGGER_\w+|CUDA_LAUNCH_BLOCKING"
+)
+_OFF: Final = frozenset({"", "0", HIDDEN})
+
+
+def debugging(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-17: variables for debugging that were left in a pod's environment."""
+    for pod in snapshot.pods.values():
+        if pod.ended or not matching.uses_accelerators(pod):
+            continue
+        found: list[Evidence] = []
+        for one in pod.containers:
+            found += [
+                matching.cite_env(pod, one, name)
+                for name, value in one.env.items()
+                if _DEBUG.fullmatch(name) and value not in _OFF
+            ]
+        if found:
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} runs with variables that are for debugging and make CUDA programs slow",
+                evidence=tuple(found[:4]),
+                remedy=(f"take them out of the manifest of {pod.owner or pod}",),
+                confidence=LIKELY,
+                level=Level.NOTE,
+                nodes=(pod.node,) if pod.node else (),
+                pods=(pod.path,),
+            )  # fmt: skip
+
+
+RULES: Final = (
+    Rule("HW-03", "Bad memory that can't be remapped", Place.HARDWARE, remap_failed,
+         "The GPU has used up its spare rows: Remapping Failure Occurred. Replace it.", explains=(*_ABOVE, "HW-02", "HW-04")),
+    Rule("HW-04", "A remapping of memory waits for a reset", Place.HARDWARE, remap_pending,
+         "After an uncorrectable error the row is exchanged at the next reset of the GPU.", explains=(*_ABOVE, "HW-02")),
+    Rule("HW-05", "Clocks are held back by the hardware", Place.HARDWARE, slowed,
+         "Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle and the software's power cap are no faults."),
+    Rule("HW-10", "A PCIe link with too few lanes", Place.HARDWARE, narrow_link,
+         "The width does not change with the load; fewer lanes than possible come from a slot, a riser or a bad seat."),
+    Rule("HW-11", "An NVSwitch has an error", Place.HARDWARE, switch_errors,
+         "SXid lines of the kernel's log; the table says which are fatal.", explains=("HW-06", "DRV-16", *_ABOVE)),
+    Rule("HW-12", "Processes hang in the driver", Place.HARDWARE, hanging,
+         "State D of nvidia's processes, with the kernel's own words about it. Only a reboot ends them.", explains=(*_ABOVE, "MET-*")),
+    Rule("HW-13", "Persistence mode is off", Place.HARDWARE, not_persistent,
+         "Without it the driver starts the GPU anew for each first program."),
+    Rule("HW-15", "Many messages that call for nothing", Place.HARDWARE, flood,
+         "Xids that the catalogue says to ignore; count them, do not page anybody."),
+    Rule("HW-17", "Debugging variables were left in", Place.CLUSTER, debugging,
+         "Profilers and injected libraries cost time on every launch of a kernel."),
+)  # fmt: skip

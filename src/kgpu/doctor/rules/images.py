@@ -1,0 +1,151 @@
+"""Rows IMG: images that can't be pulled or run, pods that were evicted for their disk, and memory that ran out."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.matching import Hit
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+
+_BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
+_IMAGE: Final = (
+    r"(?:[Ff]ailed to pull|[Bb]ack-off pulling|[Ee]rror pulling)[^\n]*?image \\?\"?(?P<image>[\w.:/@-]+)\\?\"?[^\n]*"
+)
+_SLOW: Final = r"(?:context deadline exceeded|DeadlineExceeded|no progress|pull[^\n]{0,40}timed? ?out)"
+
+
+def of_gpu(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """Only of pods that use accelerators or are part of a stack, while they still wait for their image."""
+    del snapshot
+    pod = hit.pod
+    if pod is None or not (matching.uses_accelerators(pod) or matching.parts_of(pod)):
+        return None
+    bad = matching.failing(pod)
+    waits = bad is not None and bad.waiting in matching.IMAGE_WORDS
+    return () if waits or any(one.waiting == "ContainerCreating" for one in pod.containers) else None
+
+
+def machine(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """The node's architecture."""
+    node = snapshot.nodes.get(hit.node)
+    if hit.pod is None or not (matching.uses_accelerators(hit.pod) or matching.parts_of(hit.pod)):
+        return None
+    return (node.cite("status.nodeInfo.architecture"),) if node else ()
+
+
+def evicted(snapshot: Snapshot) -> Iterator[Finding]:
+    """IMG-02: pods that the kubelet ended because the node's disk was full; not where new ones run already."""
+    for pod in snapshot.pods.values():
+        if pod.reason != "Evicted" or "ephemeral-storage" not in pod.message or not matching.uses_accelerators(pod):
+            continue
+        others = snapshot.pods_by_owner.get((pod.namespace, pod.owner), []) if pod.owner else []
+        if any(other.ready for other in others):
+            continue
+        node = snapshot.nodes.get(pod.node)
+        pressure = node.condition("DiskPressure") if node else None
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} was evicted from node {pod.node or '?'}: its disk was full of images, models or what the pod wrote",
+            evidence=(pod.cite("status.message"), *((pressure.cite(),) if pressure else ())),
+            remedy=(
+                f"on node {pod.node or 'NODE'}: crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet",
+                "put models on a volume, set requests and limits of ephemeral-storage, or give the node a bigger disk",
+            ),
+            confidence=CERTAIN,
+            nodes=(pod.node,) if pod.node else (),
+            pods=(pod.path,),
+        )
+
+
+_CUDA_MEMORY: Final = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY")
+
+
+def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
+    """IMG-06: killed for the machine's memory, which is not the GPU's."""
+    for pod in snapshot.pods.values():
+        if pod.ready or not matching.uses_accelerators(pod):
+            continue
+        for one in pod.containers:
+            if one.end_reason != "OOMKilled" or one.ready:
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"container {one.name} of {pod} was killed for the machine's memory (limit {one.limits.get('memory', 'none')}), not for the GPU's",
+                evidence=(one.cite_status("state" if one.state == "terminated" else "lastState"), one.cite("resources.limits")),
+                remedy=(f"raise resources.limits.memory of container {one.name}", "memory of the GPU that runs out is said in the log (CUDA out of memory), and ends with 1"),
+                confidence=LIKELY if _says_cuda(snapshot, pod) else CERTAIN,
+                nodes=(pod.node,) if pod.node else (),
+                pods=(pod.path,),
+            )  # fmt: skip
+            break
+
+
+def _says_cuda(snapshot: Snapshot, pod: Pod) -> bool:
+    return next(matching.in_logs(snapshot, _CUDA_MEMORY, "CUDA", pods=(pod,)), None) is not None
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="IMG-01", title="The image takes too long", place=Place.CLUSTER,
+            pattern=_IMAGE + _SLOW, words="ull", where=(EVENT, STATUS),
+            cause="{who}: pulling {image} was given up for its time; images with CUDA have 10 to 20 GB",
+            remedy=("crictl pull {image}  # on node {node}, once", "pull it beforehand with a DaemonSet, use a registry near by, or a smaller base"),
+            explain="The runtime gives up when a layer makes no progress; slow registries and full disks do that.",
+            proof=of_gpu, explains=_BELOW,
+        ),
+        Sign(
+            id="IMG-03", title="The registry wants a login", place=Place.CLUSTER,
+            pattern=_IMAGE + r"(?:401 Unauthorized|403 Forbidden|unauthorized|authentication required|no basic auth credentials|authorization failed|access denied|denied: )", words="ull", where=(EVENT, STATUS),
+            cause="{who}: the registry refuses {image} without a login: there is no pull secret for it in namespace {namespace}",
+            remedy=(
+                "kubectl -n {namespace} create secret docker-registry ngc --docker-server=nvcr.io --docker-username='$oauthtoken' --docker-password=YOUR_KEY",
+                "name it in imagePullSecrets: of the pod, or of each component of the ClusterPolicy",
+            ),
+            explain="Images of NVIDIA AI Enterprise and of vGPU need a key; the user is literally $oauthtoken.",
+            confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+        ),
+        Sign(
+            id="IMG-04", title="The registry can't be reached", place=Place.CLUSTER,
+            pattern=_IMAGE + r"(?:x509: |proxyconnect|no such host|server misbehaving|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))", words="ull", where=(EVENT, STATUS),
+            cause="{who}: node {node} can't reach the registry of {image}, or does not trust it: the container runtime lacks the proxy or the CA",
+            remedy=(
+                "on node {node}: systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",
+                "on node {node}: put the CA into /usr/local/share/ca-certificates, update-ca-certificates, systemctl restart containerd",
+            ),
+            explain="Images are pulled by the runtime on the node; a proxy in a pod's environment does not help.",
+            confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+        ),
+        Sign(
+            id="IMG-05", title="An image for another machine", place=Place.CLUSTER,
+            pattern=r"exec format error", words="exec format error", where=(LOG, STATUS, EVENT),
+            cause="{who}: the image is for another architecture than the node's",
+            remedy=("kubectl get node {node} -o jsonpath='{{.status.nodeInfo.architecture}}'", "use an image that is built for it (Grace and Jetson: arm64), or select nodes by kubernetes.io/arch"),
+            explain="A tag with one architecture starts on no other.",
+            confidence=CERTAIN, proof=machine, explains=_BELOW,
+        ),
+        Sign(
+            id="IMG-07", title="There is no such image", place=Place.CLUSTER,
+            pattern=_IMAGE + r"(?:manifest[^\n]*(?:unknown|not found)|: not found|name unknown|repository does not exist)", words="ull", where=(EVENT, STATUS),
+            cause="{who}: {image} does not exist in its registry",
+            remedy=(
+                "skopeo list-tags docker://REPOSITORY  # or the registry's page",
+                "tags of nvidia/cuda and pytorch carry the patch: nvidia/cuda:12.1.0-base-ubuntu22.04, pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",
+            ),
+            explain="Guides shorten tags, and old tags are removed.",
+            confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+        ),
+    ),
+    Rule("IMG-02", "Evicted for the disk", Place.CLUSTER, evicted,
+         "The kubelet evicts pods when the node's disk is nearly full; large images and models fill it."),
+    Rule("IMG-06", "Killed for the machine's memory", Place.CLUSTER, out_of_memory,
+         "OOMKilled (137) is the container's memory limit; the GPU's memory has its own error in the log."),
+)  # fmt: skip

@@ -1,0 +1,122 @@
+"""Rows KRN: headers, nouveau, Secure Boot, and which flavour of the module fits."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor.matching import DRIVER
+from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place, Subject
+from kgpu.doctor.signs import KERNEL, LOG, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+
+_ABOVE: Final = ("DRV-*", "DPL-*", "SCH-02", "SCH-03", "RUN-01", "OPR-15", "KRN-09")
+_NVIDIA: Final = "10de"
+
+
+def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
+    """KRN-03 by the host's facts: the device is bound to nouveau."""
+    for host in snapshot.hosts.values():
+        bound = [one for one in host.pci or () if one.vendor == _NVIDIA and one.driver == "nouveau"]
+        if not bound and "nouveau" not in (host.modules or {}):
+            continue
+        if not bound and "nvidia" in (host.modules or {}):
+            continue
+        seen = (
+            host.cite("pci", f"{bound[0].address} driver {bound[0].driver}")
+            if bound
+            else host.cite("modules", "nouveau")
+        )
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=f"on node {host.node} the kernel's own driver nouveau has taken the GPU, so that NVIDIA's can't",
+            evidence=(seen,),
+            remedy=_BLACKLIST,
+            confidence=CERTAIN if bound else LIKELY,
+            nodes=(host.node,),
+        )
+
+
+_BLACKLIST: Final = (
+    "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf",
+    "update-initramfs -u, then drain and reboot the node",
+)
+
+
+def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
+    """KRN-02 by the host's facts: DKMS is there, but not for the kernel that runs."""
+    for host in snapshot.hosts.values():
+        if "nvidia" in (host.modules or {}) or host.dkms is None or not host.kernel:
+            continue
+        versions = [row for row in host.dkms if row.startswith("nvidia")]
+        if not versions or any(row.endswith(f"/{host.kernel}") for row in versions):
+            continue
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=(
+                f"node {host.node} runs kernel {host.kernel}, for which DKMS has not built the NVIDIA module"
+                + ("; the kernel's headers are missing" if host.headers is False else "")
+            ),
+            evidence=(
+                host.cite("kernel"), host.cite("dkms", ", ".join(versions)),
+                host.cite("headers", "missing" if host.headers is False else "there"),
+            ),
+            remedy=("apt install linux-headers-$(uname -r)", "dkms autoinstall && modprobe nvidia"),
+            confidence=CERTAIN,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+RULES: Final = rules_of(
+    Sign(
+        id="KRN-01", title="No headers for this kernel", place=Place.KERNEL,
+        pattern=r"Could not resolve Linux kernel version|Unable to locate package linux-headers-(?P<kernel>\S+)", words="",
+        where=(LOG,), parts=(DRIVER,),
+        cause="{who} finds no headers for the kernel of the node in its repositories",
+        remedy=(
+            "kubectl get node {node} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'",
+            "install that kernel's headers on the node, run a kernel that the repositories have, or use precompiled drivers",
+        ),
+        explain="The driver is built against linux-headers of the running kernel; too new, old or custom kernels have none.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="KRN-02", title="The module was not rebuilt for the new kernel", place=Place.KERNEL,
+        pattern=r"Your kernel headers for kernel (?P<kernel>\S+) cannot be found", words="kernel headers for kernel", where=(LOG, KERNEL),
+        cause="{who}: the headers of kernel {kernel} are missing, so that DKMS could not rebuild the module",
+        remedy=("apt install linux-headers-$(uname -r)", "dkms autoinstall && modprobe nvidia"),
+        explain="After an OS patch and a reboot the kernel is newer than the built module; without headers DKMS does nothing.",
+        explains=_ABOVE, besides=no_headers,
+    ),
+    Sign(
+        id="KRN-03", title="nouveau has the GPU", place=Place.KERNEL,
+        pattern=r"nouveau, rivafb, nvidiafb or rivatv|Failed to enable MSI-X|nouveau kernel driver is currently in use", words="", where=(KERNEL, LOG), parts=(DRIVER,),
+        cause="{who}: the kernel's own driver nouveau has taken the GPU, so that NVIDIA's can't",
+        remedy=_BLACKLIST,
+        explain="nouveau binds the device at boot. Proof: /sys/bus/pci/devices/*/driver points to nouveau.",
+        explains=_ABOVE, besides=nouveau_owns, confidence=CERTAIN,
+    ),
+    Sign(
+        id="KRN-04", title="Secure Boot refuses the module", place=Place.KERNEL,
+        pattern=r"Key was rejected by service|Required key not available|module verification failed.*nvidia.*Lockdown", words="", where=(LOG, KERNEL),
+        cause="{who}: Secure Boot is on and the NVIDIA module is not signed with a key that the machine knows",
+        remedy=(
+            "on node {node}: mokutil --sb-state",
+            "enrol the key that signs the module (mokutil --import), use signed precompiled modules, or switch Secure Boot off",
+        ),
+        explain="With Secure Boot the kernel loads only modules signed with an enrolled key.",
+        explains=_ABOVE, confidence=CERTAIN,
+    ),
+    Sign(
+        id="KRN-07", title="The open module does not support this GPU", place=Place.KERNEL,
+        pattern=r"is not supported by open nvidia\.ko", words="not supported by open", where=(KERNEL, LOG),
+        cause="{who}: the open kernel module is loaded, which does not support this GPU (older than Turing)",
+        remedy=(
+            "kubectl patch clusterpolicy cluster-policy --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"proprietary\"}}}}}}'",
+            "with a driver of the host: install its proprietary flavour",
+        ),
+        explain="The open module needs the GPU's system processor (GSP), which Pascal and Volta do not have.",
+        explains=_ABOVE, confidence=CERTAIN,
+    ),
+)  # fmt: skip

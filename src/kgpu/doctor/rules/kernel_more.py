@@ -1,0 +1,185 @@
+"""Rows KRN, second part: builds that fail, and devices that the module can't start or that another driver holds."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.host_facts import HostFacts, PciDevice
+from kgpu.doctor.matching import DRIVER
+from kgpu.doctor.model import CERTAIN, Finding, Place, Subject
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import waiting
+from kgpu.formats import names
+
+_ABOVE: Final = ("DRV-01", "DRV-02", "DRV-03", "DPL-*", "SCH-02", "SCH-03", "RUN-01", "OPR-15")
+_NO_START: Final = (*_ABOVE, "KRN-09", "HW-09")
+_LOST: Final = 79
+_POWER: Final = 54
+_BLACKWELL: Final = re.compile(r"29[0-9a-f]{2}|2[bcdef][0-9a-f]{2}")
+"""Device ids of GPUs that only the open module drives."""
+_OPEN: Final = (
+    'kubectl patch clusterpolicy cluster-policy --type merge -p \'{"spec":{"driver":{"kernelModuleType":"open"}}}\'',
+    "with a driver of the host: install its open flavour (nvidia-driver-VERSION-open)",
+)
+
+
+def gpus_of(host: HostFacts) -> list[PciDevice]:
+    """NVIDIA's GPUs on the bus of a host."""
+    return [one for one in host.pci or () if one.vendor == "10de" and one.pci_class[:4] in ("0300", "0302")]
+
+
+def closed_module(snapshot: Snapshot) -> Iterator[Finding]:
+    """KRN-08 by the host's facts: Blackwell with the proprietary module."""
+    for host in snapshot.hosts.values():
+        cards = [one for one in gpus_of(host) if _BLACKWELL.fullmatch(one.device)]
+        if not cards or host.driver_open is not False or host.gpus:
+            continue
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=f"node {host.node} has a GPU that only the open kernel module drives ({cards[0].address}, device {cards[0].device}), and the proprietary one is loaded",
+            evidence=(host.cite("driver_open"), host.cite("pci", f"{cards[0].address} {cards[0].vendor}:{cards[0].device}")),
+            remedy=_OPEN,
+            confidence=CERTAIN,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+def no_power(snapshot: Snapshot) -> Iterator[Finding]:
+    """KRN-10 by its Xid."""
+    for host in snapshot.hosts.values():
+        for xid in host.xids:
+            if xid.kind == "xid" and xid.code == _POWER and not xid.over:
+                yield Finding(
+                    subject=Subject("Node", host.node),
+                    cause=f"GPU {xid.pci} of node {host.node} has no auxiliary power (Xid {_POWER})",
+                    evidence=(host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),),
+                    remedy=_CABLES,
+                    confidence=CERTAIN,
+                    since=xid.first,
+                    nodes=(host.node,),
+                )
+
+
+_CABLES: Final = ("switch the machine off and attach the GPU's power cables",)
+
+
+def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
+    """KRN-12: a device on the bus whose registers read as ones, without the Xid that would say more."""
+    for host in snapshot.hosts.values():
+        if any(xid.code == _LOST and not xid.over for xid in host.xids):
+            continue
+        for one in host.pci or ():
+            if one.vendor == "10de" and one.lost:
+                yield Finding(
+                    subject=Subject("Node", host.node),
+                    cause=f"the GPU at {one.address} of node {host.node} is on the bus and does not answer (lspci: rev ff)",
+                    evidence=(host.cite("pci", f"{one.address}: its config space reads as ones"),),
+                    remedy=(
+                        f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data",
+                        "switch the machine off and on (a reboot may not be enough); reseat the card if it stays so",
+                    ),
+                    confidence=CERTAIN,
+                    nodes=(host.node,),
+                )
+
+
+def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
+    """KRN-13: GPUs that are held for virtual machines, where containers wait for them."""
+    wanted = [one for one in waiting(snapshot) if matching.vendor_of(one.resource) == matching.NVIDIA]
+    for node in snapshot.nodes.values():
+        host = snapshot.hosts.get(node.name)
+        held = [one for one in (gpus_of(host) if host else ()) if one.driver == "vfio-pci"]
+        mode = node.labels.get(names.LABEL_WORKLOAD_CONFIG, "")
+        for_machines = mode.startswith("vm-")
+        offered = any(
+            matching.vendor_of(name) == matching.NVIDIA and node.allocatable(name) for name in node.resources()
+        )
+        # On purpose where the label says so, unless containers wait for just these.
+        if offered or not (held or for_machines) or (for_machines and not wanted):
+            continue
+        label = f"metadata.labels[{names.LABEL_WORKLOAD_CONFIG}]"
+        yield Finding(
+            subject=node.subject,
+            cause=f"the GPUs of node {node.name} are held for virtual machines"
+            + (f" ({held[0].address} is bound to vfio-pci)" if held else f" ({mode})")
+            + ": containers get none of them",
+            evidence=(
+                node.cite(label),
+                *((host.cite("pci", f"{held[0].address} driver vfio-pci"),) if host and held else ()),
+            ),
+            remedy=(f"kubectl label node {node.name} {names.LABEL_WORKLOAD_CONFIG}=container --overwrite",),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+            pods=tuple(pod.path for one in wanted for pod in one.pods if node.name in one.reasons or not one.reasons),
+        )
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="KRN-05", title="This driver does not build for this kernel", place=Place.KERNEL,
+            pattern=r"GPL-incompatible module nvidia\S* uses GPL-only symbol '(?P<symbol>\w+)'", words="GPL-incompatible module", where=(LOG, KERNEL),
+            cause="{who}: this driver is too old for the node's kernel: it uses the kernel's symbol {symbol}, which is closed to it now",
+            remedy=(
+                "set driver.version to a newer release of the branch (535.183.08 or later has the fix), or a newer branch",
+                "or run the kernel that worked before: apt-mark hold linux-image-generic linux-headers-generic",
+            ),
+            explain="Kernels move symbols behind the GPL; drivers follow with fixes.",
+            confidence=CERTAIN, explains=_ABOVE,
+        ),
+        Sign(
+            id="KRN-06", title="Another compiler than the kernel's", place=Place.KERNEL,
+            pattern=r"(?:Compiler version|[Cc]c version) check failed|unrecognized command[- ]line option '-", words="", where=(LOG,), parts=(DRIVER,),
+            cause="{who} builds the driver with another compiler than the node's kernel was built with",
+            remedy=("on node {node}: cat /proc/version", "use a driver image of the node's system, or install that version of gcc; or precompiled drivers"),
+            explain="Modules must be built with the major version of gcc that built the kernel.",
+            explains=_ABOVE,
+        ),
+        Sign(
+            id="KRN-08", title="This GPU needs the open module", place=Place.KERNEL,
+            pattern=r"requires use of the NVIDIA open kernel modules", words="requires use of the NVIDIA open", where=(KERNEL, LOG),
+            cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
+            remedy=tuple(step.replace("{", "{{").replace("}", "}}") for step in _OPEN),
+            explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",
+            confidence=CERTAIN, explains=_NO_START, besides=closed_module,
+        ),
+        Sign(
+            id="KRN-09", title="The module can't start the GPU", place=Place.KERNEL,
+            pattern=r"RmInitAdapter failed! \((?P<code>[^)]*)\)", words="RmInitAdapter failed", where=(KERNEL, LOG),
+            cause="{who}: the kernel module could not start a GPU (RmInitAdapter {code}): its firmware, its memory window or its power",
+            remedy=(
+                "on node {node}: dmesg | grep -E 'NVRM|BAR'; ls /lib/firmware/nvidia",
+                "install the firmware of the driver's version; pci=realloc on the kernel's command line where a BAR has no room; check power cables",
+            ),
+            explain="The lines before it in the kernel's log say which: GSP firmware not found, BAR of size 0, no power, or passthrough.",
+            explains=_ABOVE,
+        ),
+        Sign(
+            id="KRN-10", title="A GPU without power", place=Place.HARDWARE,
+            pattern=r"does not have the necessary power cables connected|power cables? (?:is|are) not (?:properly )?(?:attached|connected)", words="power cable", where=(KERNEL, LOG),
+            cause="{who}: a GPU has no auxiliary power",
+            remedy=_CABLES,
+            explain="The card has its slot's power only; nvidia-smi ends with 8.",
+            confidence=CERTAIN, explains=_NO_START, besides=no_power,
+        ),
+        Sign(
+            id="KRN-11", title="A module that the driver needs is missing", place=Place.KERNEL,
+            pattern=r"Unknown symbol (?P<symbol>ipmi_\w+|i2c_\w+)|Module (?P<module>ipmi_msghandler|i2c_core) not found", words="", where=(LOG, KERNEL, STATUS),
+            cause="{who}: the NVIDIA module can't be loaded without {module}{symbol}",
+            remedy=("on node {node}: modprobe -a i2c_core ipmi_msghandler", "install the kernel's extra modules where they are not there (linux-modules-extra-$(uname -r))"),
+            explain="The module uses symbols of i2c_core and ipmi_msghandler, which slim kernels leave out.",
+            confidence=CERTAIN, explains=_ABOVE,
+        ),
+    ),
+    Rule("KRN-12", "A GPU does not answer on the bus", Place.HARDWARE, fallen_off,
+         "The device is listed, and reading its registers gives ones: it fell off the bus before the driver came.", explains=_NO_START),
+    Rule("KRN-13", "The GPUs are held for virtual machines", Place.KERNEL, passed_through,
+         "nvidia.com/gpu.workload.config=vm-passthrough (or vm-vgpu) binds the GPUs to vfio-pci; containers need container.",
+         explains=("SCH-*", "DPL-*", "DRV-01", "HW-09", "TNT-*")),
+)  # fmt: skip

@@ -1,0 +1,377 @@
+"""Rows MET about the exporter: what it is told, what it says, and how it fares."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kgpu.doctor import matching, stack_config
+from kgpu.doctor.host_facts import HostFacts
+from kgpu.doctor.kinds import Container, Pod
+from kgpu.doctor.matching import EXPORTER, Hit
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.obj import Obj, at
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import counter_file, has_mig
+from kgpu.fit.plain import items, mapping, text
+
+_TYPES: Final = frozenset({"gauge", "counter", "histogram", "summary", "label", "untyped"})
+_FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENV: Final = "DCGM_EXPORTER_KUBERNETES"
+_LABELS: Final = f"{_ENV}_ENABLE_POD_LABELS"
+_ALLOWED: Final = f"{_ENV}_POD_LABEL_ALLOWLIST_REGEX"
+_VIRTUAL: Final = "KUBERNETES_VIRTUAL_GPUS"
+_DASHBOARD_FIELD: Final = re.compile(r"\bDCGM_(?:FI|EXP)_[A-Z0-9_]+")
+_MAX_SHOWN: Final = 6
+
+
+def _exporters(snapshot: Snapshot) -> Iterator[tuple[Pod, Container]]:
+    """One pod of each owner, with the container that exports."""
+    seen: set[tuple[str, str]] = set()
+    for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
+        key = (pod.namespace, pod.owner or pod.name)
+        mains = [one for one in pod.containers if not one.init and "dcgm" in one.image + " ".join(one.words)]
+        if key not in seen and mains:
+            seen.add(key)
+            yield pod, mains[0]
+
+
+def _on(container: Container, name: str) -> bool:
+    return container.env.get(name, "").lower() in ("true", "1", "t")
+
+
+def no_users(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-05: an exporter that does not ask the kubelet who has which device."""
+    for pod, one in _exporters(snapshot):
+        asks = _on(one, _ENV) or {"-k", "--kubernetes", "--kubernetes=true"} & set(one.words)
+        mounted = any(
+            "pod-resources" in text(mapping(row).get("mountPath")) for row in items(one.spec.get("volumeMounts"))
+        )
+        if not one.env or "volumeMounts" not in one.spec or (asks and mounted):
+            continue
+        what = "has no mount of /var/lib/kubelet/pod-resources" if asks else f"is not told {_ENV}=true"
+        yield Finding(
+            subject=pod.subject,
+            cause=f"the series of {pod} say nothing of pods and namespaces: it {what}",
+            evidence=(one.cite("volumeMounts" if asks else "env"),),
+            remedy=(
+                f"kubectl -n {pod.namespace} set env {pod.owner.lower() or 'daemonset/NAME'} {_ENV}=true",
+                "mount the host's /var/lib/kubelet/pod-resources into it at the same path",
+            ),
+            confidence=CERTAIN if asks else LIKELY,
+            level=Level.PROBLEM if asks else Level.NOTE,
+        )
+
+
+def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-06: a counters file that is not there, under another key, or with bad lines."""
+    file = counter_file(snapshot)
+    if file is None or (file.source is None and not snapshot.knows("ConfigMap")):
+        return
+    told = file.told_by.cite("spec.dcgmExporter.config.name")
+    if file.source is None or file.key not in ("dcgm-metrics.csv", "metrics"):
+        keys = ", ".join(file.source.map("data")) if file.source else ""
+        yield Finding(
+            subject=file.source.subject if file.source else file.told_by.subject,
+            cause=(
+                f"{file.source} has its counters under {keys or 'no key'}, and the exporter reads dcgm-metrics.csv only"
+                if file.source
+                else f"{file.told_by} tells the exporter to use ConfigMap {file.name}, which does not exist"
+            ),
+            evidence=(told, file.source.cite("data", keys)) if file.source else (told,),
+            remedy=(f"kubectl -n {file.source.namespace if file.source else 'gpu-operator'} create configmap {file.name} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | kubectl apply -f -",),
+            confidence=CERTAIN,
+        )  # fmt: skip
+        return
+    for position, line in enumerate(file.lines, 1):
+        problem = _bad_line(line)
+        if problem:
+            yield Finding(
+                subject=file.source.subject,
+                cause=f"line {position} of the counters in {file.source} is wrong: {problem}",
+                evidence=(told, Evidence(file=f"{file.source}, {file.key}", line=position, value=line)),
+                remedy=(f"kubectl -n {file.source.namespace} edit configmap {file.name}: a line is FIELD, gauge|counter|label, help",),
+                confidence=CERTAIN,
+            )  # fmt: skip
+            return
+
+
+def _bad_line(line: str) -> str:
+    if not line.strip() or line.lstrip().startswith("#"):
+        return ""
+    parts = [part.strip() for part in line.split(",", 2)]
+    if len(parts) < 3:
+        return f"it has {len(parts)} of 3 parts"
+    if not _FIELD.fullmatch(parts[0]):
+        return f"{parts[0]!r} is no name of a field"
+    return "" if parts[1] in _TYPES else f"{parts[1]!r} is no type of metric"
+
+
+def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-12: every label of every pod becomes a label of its series."""
+    for pod, one in _exporters(snapshot):
+        if _on(one, _LABELS) and not one.env.get(_ALLOWED) and _ALLOWED not in one.env:
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} gives its series every label of the pods, also those that differ from job to job: Prometheus keeps each as a series of its own",
+                evidence=(one.cite("env"),),
+                remedy=(f"kubectl -n {pod.namespace} set env {pod.owner.lower() or 'daemonset/NAME'} '{_ALLOWED}=^(app|team)$'",),
+                level=Level.NOTE,
+            )  # fmt: skip
+
+
+def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-23: a series for each replica and pod of each metric."""
+    shared = [one for one in stack_config.sharing_configs(snapshot) if one.block("timeSlicing") or one.block("mps")]
+    for pod, one in _exporters(snapshot):
+        if shared and _on(one, _VIRTUAL) and _on(one, _ENV):
+            kind = "timeSlicing" if shared[0].block("timeSlicing") else "mps"
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} gives a series for every replica of a shared GPU, and {shared[0].source} makes many: metrics times replicas times pods",
+                evidence=(one.cite("env"), shared[0].cite(kind)),
+                remedy=("fewer fields in the counters file", f"kubectl -n {pod.namespace} set env {pod.owner.lower() or 'daemonset/NAME'} {_VIRTUAL}-, and a recording rule by GPU"),
+                level=Level.NOTE,
+            )  # fmt: skip
+
+
+def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-19: the exporter's limit is too low."""
+    by_owner: dict[str, list[tuple[Pod, Container]]] = {}
+    for pod in matching.pods_of_part(snapshot, EXPORTER):
+        for one in pod.containers:
+            if one.end_reason == "OOMKilled":
+                by_owner.setdefault(f"{pod.namespace}/{pod.owner}", []).append((pod, one))
+    for rows in by_owner.values():
+        pod, one = rows[0]
+        limit = text(one.limits.get("memory")) or "its limit"
+        yield Finding(
+            subject=pod.subject,
+            cause=f"container {one.name} of {pod} was killed at its memory limit ({limit}){f', as on {len(rows) - 1} more nodes' if len(rows) > 1 else ''}",
+            evidence=(one.cite_status(), one.cite("resources.limits.memory")),
+            remedy=(
+                f"kubectl -n {pod.namespace} set resources {pod.owner.lower() or 'daemonset/NAME'} -c {one.name} --limits=memory=1Gi",
+            ),
+            confidence=CERTAIN,
+            nodes=tuple(each.node for each, _ in rows),
+            pods=tuple(each.path for each, _ in rows),
+        )
+
+
+def node_port(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-20: a Service that gives any node's metrics under one address."""
+    nodes = {pod.node for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.AMD) if pod.node}
+    for service in snapshot.all("Service"):
+        chosen = {pod.node for pod in _selected(snapshot, service, matching.AMD)}
+        local = "Local" in (service.text("spec.internalTrafficPolicy"), service.text("spec.externalTrafficPolicy"))
+        if service.text("spec.type") == "NodePort" and not local and len(chosen) > 1 and len(nodes) > 1:
+            yield Finding(
+                subject=service.subject,
+                cause=f"{service} answers on every node with the metrics of any of {len(chosen)} nodes: a scrape through it gets another one each time",
+                evidence=(service.cite("spec.type"), service.cite("spec.externalTrafficPolicy")),
+                remedy=(f"kubectl -n {service.namespace} patch service {service.name} -p '{{\"spec\":{{\"internalTrafficPolicy\":\"Local\",\"externalTrafficPolicy\":\"Local\"}}}}'", "or scrape the pods: clusterIP None and a ServiceMonitor"),
+                level=Level.NOTE,
+            )  # fmt: skip
+
+
+def _selected(snapshot: Snapshot, service: Obj, vendor: str = "") -> list[Pod]:
+    """The exporter's pods behind a Service."""
+    selector = service.map("spec.selector")
+    if not selector:
+        return []
+    return [
+        pod
+        for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=vendor)
+        if pod.namespace == service.namespace and all(pod.labels.get(key) == value for key, value in selector.items())
+    ]
+
+
+def busy_but_slow(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-14: utilisation of a hundred percent by a handful of multiprocessors."""
+    for host in snapshot.hosts.values():
+        for gpu in host.gpus or ():
+            busy, active = _reading(gpu.readings, "utilization_percent"), _reading(gpu.readings, "gpm_2")
+            if busy is not None and active is not None and busy >= 95 and 0 < active < 20:
+                yield _note(
+                    host,
+                    f"GPU {gpu.index} of node {host.node} has {busy:.0f} % utilisation, and its multiprocessors are {active:.0f} % active: utilisation says that some kernel ran, not how much of the card works",
+                    host.cite("gpus", f"GPU {gpu.index}: utilization {busy:.0f} %, SM activity {active:.0f} %"),
+                    "judge by DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_PROF_PIPE_TENSOR_ACTIVE; larger batches, or a smaller share of a card",
+                )  # fmt: skip
+
+
+def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-22: memory is held, and nothing runs."""
+    for host in snapshot.hosts.values():
+        node = snapshot.nodes.get(host.node)
+        users = [pod for pod in snapshot.pods_by_node.get(host.node, ()) if pod.ready and matching.accelerators(pod)]
+        old = [pod for pod in users if (snapshot.age(pod.text("status.startTime") or pod.created) or 0) > 3600]
+        for gpu in host.gpus or ():
+            used, busy = _reading(gpu.readings, "memory_used_mib"), _reading(gpu.readings, "utilization_percent")
+            if node is None or not old or used is None or busy is None or used < 1024 or busy > 0:
+                continue
+            yield _note(
+                host,
+                f"GPU {gpu.index} of node {host.node} holds {used:.0f} MiB for somebody and does nothing now: a notebook with an open CUDA context looks like this",
+                host.cite("gpus", f"GPU {gpu.index}: memory used {used:.0f} MiB, utilization 0 %"),
+                "kgpu top shows whose it is; alert on memory used and no utilisation together, for an hour",
+                confidence=POSSIBLE,
+                pods=tuple(pod.path for pod in old),
+            )  # fmt: skip
+
+
+def _reading(readings: Any, name: str) -> float | None:
+    found = readings.get(name)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _note(host: HostFacts, cause: str, evidence: Evidence, step: str, **more: Any) -> Finding:
+    return Finding(
+        subject=Subject("Node", host.node), cause=cause, evidence=(evidence,), remedy=(step,), level=Level.NOTE,
+        **{"nodes": (host.node,), **more},
+    )  # fmt: skip
+
+
+def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-16: a counters file that has utilisation only, where slices have none."""
+    file = counter_file(snapshot)
+    fields = file.names() if file else frozenset()
+    cut = [node for node in snapshot.nodes.values() if has_mig(node)]
+    if (
+        file
+        and file.source
+        and cut
+        and "DCGM_FI_DEV_GPU_UTIL" in fields
+        and "DCGM_FI_PROF_GR_ENGINE_ACTIVE" not in fields
+    ):
+        yield Finding(
+            subject=file.source.subject,
+            cause=f"node {cut[0].name} has MIG on, where utilisation is not defined, and {file.source} has no other measure: panels of use stay empty",
+            evidence=(Evidence(file=f"{file.source}, {file.key}", value="DCGM_FI_DEV_GPU_UTIL"), cut[0].cite("metadata.labels[nvidia.com/gpu.product]")),
+            remedy=(f"kubectl -n {file.source.namespace} edit configmap {file.name}: add DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines.", "show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+            confidence=CERTAIN,
+            level=Level.NOTE,
+        )  # fmt: skip
+
+
+def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-18: dashboards that ask for what is not exported."""
+    file = counter_file(snapshot)
+    fields = file.names() if file else frozenset()
+    if file is None or file.source is None or not fields:
+        return
+    for obj in snapshot.all("ConfigMap"):
+        if "grafana_dashboard" not in obj.labels:
+            continue
+        asked = {name for value in obj.map("data").values() for name in _DASHBOARD_FIELD.findall(text(value))}
+        gone = sorted(asked - fields)
+        if gone:
+            more = f" and {len(gone) - _MAX_SHOWN} more" if len(gone) > _MAX_SHOWN else ""
+            yield Finding(
+                subject=obj.subject,
+                cause=f"dashboard {obj.path} shows {', '.join(gone[:_MAX_SHOWN])}{more}, which {file.source} does not have exported: its panels are empty",
+                evidence=(obj.cite("data", ", ".join(gone)), file.told_by.cite("spec.dcgmExporter.config.name")),
+                remedy=(f"kubectl -n {file.source.namespace} edit configmap {file.name}: add {gone[0]}, gauge, ...",),
+                confidence=CERTAIN,
+                level=Level.NOTE,
+            )
+
+
+def _unready(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """How the exporter's container stands; a word of a healthy exporter's log about something else counts for nothing."""
+    if hit.pod is None:
+        return None
+    one = matching.failing(hit.pod)
+    return (one.cite_status(),) if one else ()
+
+
+def _hung(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """What the kernel of the node says of a GPU that hangs."""
+    host = snapshot.hosts.get(hit.node)
+    open_ = [one for one in (host.xids if host else ()) if not one.over and one.code in (79, 119, 120)]
+    return tuple(host.cite("xids", f"xid {one.code} on {one.pci}") for one in open_[:2]) if host else ()
+
+
+def _profiling(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """Whether the exporter may profile at all."""
+    if hit.pod is None:
+        return None
+    for one in hit.pod.containers:
+        if not one.init and "SYS_ADMIN" not in items(at(one.spec, "securityContext.capabilities.add")):
+            return (one.cite("securityContext"),)
+    return ()
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="MET-07", title="No profiling metrics", place=Place.DRIVER,
+            pattern=r"Profiling module returned an unrecoverable error|profiling (?:metrics|module) (?:is|are) not (?:supported|available)|DCP [Mm]etrics? (?:is|are)? ?not (?:supported|available)",
+            words="", where=(LOG,), parts=(EXPORTER,), always=True, proof=_profiling,
+            cause="{who} has no profiling metrics (DCGM_FI_PROF_*): it may not profile, the card can't, or another profiler holds it",
+            remedy=(
+                "give its container securityContext.capabilities.add: [SYS_ADMIN]",
+                "end other profilers (Nsight, ncu) on {node}, or: dcgmi profile --pause",
+                "on cards without them: take DCGM_FI_PROF_* out of the counters file",
+            ),
+            explain="Profiling needs SYS_ADMIN, a data centre card of Volta or later, and nobody else who profiles.",
+        ),
+        Sign(
+            id="MET-08", title="The host engine can't be reached", place=Place.CLUSTER,
+            pattern=r"Error connecting to nv-hostengine|connection to the host engine is not valid|[Cc]an(?:not|'t) connect to (?:the )?host ?engine",
+            words="host", where=(LOG, STATUS), parts=(EXPORTER,), proof=_unready,
+            cause="{who} can't reach the DCGM host engine that it is told to use",
+            remedy=(
+                "kubectl get pods,endpoints -A | grep nvidia-dcgm",
+                "kubectl -n {namespace} set env daemonset/nvidia-dcgm-exporter DCGM_REMOTE_HOSTENGINE_INFO-   # it then brings its own",
+                "where the host runs one on port 5555: stop it, or dcgm.enabled=false in the ClusterPolicy",
+            ),
+            explain="With dcgm.enabled the exporter goes to the service nvidia-dcgm:5555; without ready pods there, or with another host "
+            "engine on that port, it ends.",
+        ),
+        Sign(
+            id="MET-11", title="More labels than the store takes", place=Place.CLUSTER,
+            pattern=r"max-label-names-per-series|label_limit exceeded|has (?P<count>\d+) label names; limit (?P<limit>\d+)", words="l",
+            where=(LOG,), always=True,
+            cause="series of GPUs are refused by the metrics store: they have more labels than it takes, says {who}",
+            remedy=(
+                "give the exporter an allow list: DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX=^(app|team)$",
+                "or raise max_label_names_per_series (30) in Mimir",
+            ),
+            explain="Labels of pods on top of the exporter's own pass the limit of 30 names in Mimir and Cortex.",
+        ),
+        Sign(
+            id="MET-15", title="The exporter hangs", place=Place.DRIVER,
+            pattern=r"(?:Liveness|Readiness) probe failed: .*(?:context deadline exceeded|Client\.Timeout|timeout)", words="probe failed",
+            where=(EVENT,), parts=(EXPORTER,), proof=_hung,
+            cause="{who} does not answer in time: a call to a sick GPU's driver keeps it",
+            remedy=("on the node: timeout 10 nvidia-smi; dmesg | grep -i xid", "kgpu health, on {node}", "kubectl -n {namespace} delete pod {name}"),
+            explain="The replaced exporter asks the driver while it is scraped: one GPU that hangs stops all metrics of the node.",
+        ),
+    ),
+    Rule("MET-05", "Metrics without pods", Place.CLUSTER, no_users,
+         "The exporter asks the kubelet's pod-resources socket who has which device; it must be told to, and see the socket."),
+    Rule("MET-06", "Counters that the exporter can't use", Place.CLUSTER, bad_counters,
+         "The key of the ConfigMap has to be dcgm-metrics.csv, and each line FIELD, type, help. The replaced exporter does not "
+         "start with one bad line.", explains=("MET-18",)),
+    Rule("MET-12", "Every pod label on every series", Place.CLUSTER, unlimited_labels,
+         "Labels such as a job's id or a commit make new series without end: allow a few names only."),
+    Rule("MET-14", "Busy, and not much of it", Place.CLUSTER, busy_but_slow,
+         "GPU utilisation is the part of time in which any kernel ran, if on one of a hundred multiprocessors."),
+    Rule("MET-18", "Dashboards of what is not exported", Place.CLUSTER, empty_panels,
+         "A counters file of one's own replaces the usual set: what dashboards show has to be in it."),
+    Rule("MET-19", "The exporter is out of memory", Place.CLUSTER, out_of_memory,
+         "Nodes with 8 or 16 GPUs, MIG or profiling need more than small defaults."),
+    Rule("MET-20", "Another node's metrics each time", Place.CLUSTER, node_port,
+         "A NodePort leads to any of the pods unless traffic is kept local."),
+    Rule("MET-22", "Held and idle", Place.CLUSTER, held_idle,
+         "An alert on memory alone or on utilisation alone does not see a notebook that holds a GPU and does nothing."),
+    Rule("MET-23", "A series for every replica", Place.CLUSTER, replica_series,
+         "With pod labels and virtual GPUs each metric has a series per GPU, replica and container."),
+    Rule("MIG-16", "No measure of use under MIG", Place.CLUSTER, blind_under_mig,
+         "The driver gives no utilisation with MIG on; DCGM_FI_PROF_GR_ENGINE_ACTIVE is there for each slice."),
+)  # fmt: skip

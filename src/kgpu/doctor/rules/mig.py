@@ -1,0 +1,458 @@
+"""Rows MIG: layouts that were asked for, and what came of them. Rows known by a sentence are in ``mig_signs.py``."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kgpu.base.suggest import did_you_mean
+from kgpu.doctor import matching, stack_config
+from kgpu.doctor.kinds import Container, Node
+from kgpu.doctor.matching import MIG_MANAGER, VALIDATOR
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import at, seconds
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import (
+    Layout,
+    blocks_of,
+    has_mig,
+    memory_of,
+    mig_config,
+    mig_state,
+    profile_of,
+    wanted_mig,
+)
+from kgpu.formats import names
+
+_LABEL: Final = names.MIG_CONFIG_LABEL
+_ABOVE: Final = ("SCH-01", "SCH-02", "SCH-05", "SCH-06", "SCH-14", "DPL-01", "DPL-03", "TNT-03")
+_BROKEN_DRIVERS: Final = frozenset({"570.124.06", "570.133.20", "570.148.08", "570.158.01"})
+_PAUSED: Final = "paused-for-mig-change"
+_DISTRIBUTED: Final = re.compile(
+    r"torchrun|torch\.distributed|deepspeed|mpirun|horovodrun|accelerate launch|--nproc[-_]per[-_]node"
+)
+_STARTED: Final = re.compile(r'time="?(?P<time>\d{4}-\d\d-\d\dT[\d:.]+Z?)')
+_KILL_SECONDS: Final = 180.0
+
+
+def _of_node(node: Node, cause: str, evidence: tuple[Evidence, ...], remedy: tuple[str, ...], **more: Any) -> Finding:
+    usual = {"subject": node.subject, "confidence": CERTAIN, "nodes": (node.name,)}
+    return Finding(cause=cause, evidence=evidence, remedy=remedy, **{**usual, **more})
+
+
+def _cite(node: Node, label: str) -> Evidence:
+    return node.cite(f"metadata.labels[{label}]")
+
+
+def _relabel(node: Node, name: str) -> str:
+    return f"kubectl label node {node.name} {_LABEL}={name} --overwrite"
+
+
+def _chosen(snapshot: Snapshot) -> Iterator[tuple[Node, str, tuple[Layout, ...]]]:
+    """Nodes that are to have a layout that the configuration knows."""
+    known = mig_config(snapshot).layouts or {}
+    for node in snapshot.nodes.values():
+        name = wanted_mig(node)
+        if name in known:
+            yield node, name, known[name]
+
+
+def _valid(node: Node, rows: tuple[Layout, ...]) -> bool:
+    """Whether a layout could be for a node's cards, as far as its product tells."""
+    memory = memory_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
+    cut = [row for row in rows if row.enabled and row.profiles]
+    return memory is None or not cut or any(not _foreign(row, memory[0]) for row in cut)
+
+
+def _foreign(row: Layout, size: int) -> list[str]:
+    """The profiles of a layout that a card whose smallest slice has ``size`` GB does not have."""
+    return [name for name in row.profiles if (one := profile_of(name)) is not None and not blocks_of(one, size)]
+
+
+def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-01: the label names a layout that the ConfigMap does not have."""
+    config = mig_config(snapshot)
+    if config.layouts is None:
+        return
+    for node in snapshot.nodes.values():
+        name = wanted_mig(node)
+        if not name or name in config.layouts or mig_state(node) in ("success", ""):
+            continue
+        fitting = [each for each, rows in config.layouts.items() if _valid(node, rows)]
+        near = did_you_mean(name, fitting)
+        yield _of_node(
+            node,
+            f"node {node.name} is to have the MIG layout {name}, which ConfigMap {config.name} does not have{near and f' ({near})'}",
+            (_cite(node, _LABEL), _cite(node, f"{_LABEL}.state"), config.cite()),
+            (_relabel(node, fitting[0] if len(fitting) == 1 else "NAME"), f"NAME is one of: {', '.join(fitting[:20])}"),
+        )
+
+
+def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-03: the mode waits for a reset that a virtual machine can't do."""
+    for host in snapshot.hosts.values():
+        waits = [gpu for gpu in host.gpus or () if gpu.mig_enabled != gpu.mig_pending]
+        node = snapshot.nodes.get(host.node)
+        if not waits or host.hypervisor is not True or node is None or mig_state(node) in ("pending", "rebooting"):
+            continue
+        said = ", ".join(f"GPU {gpu.index}: now {gpu.mig_enabled}, pending {gpu.mig_pending}" for gpu in waits)
+        yield _of_node(
+            node,
+            f"the MIG mode of {len(waits)} GPUs of node {node.name} waits for a reboot: it is a virtual machine, where a GPU can't be reset",
+            (host.cite("gpus", said), host.cite("hypervisor")),
+            (f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data, then reboot it", "for the next time: WITH_REBOOT=true in migManager.env of the ClusterPolicy"),
+        )  # fmt: skip
+
+
+def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-04: MIG for cards that have none."""
+    for node, name, rows in _chosen(snapshot):
+        if node.labels.get(names.LABEL_MIG_CAPABLE) != "false" or mig_state(node) in ("success", ""):
+            continue
+        if any(row.enabled and row.devices is None and not row.filtered for row in rows):
+            yield _of_node(
+                node,
+                f"node {node.name} is to have the MIG layout {name}, and its cards ({matching.product(node) or 'of this product'}) can't do MIG",
+                (_cite(node, _LABEL), _cite(node, names.LABEL_MIG_CAPABLE), _cite(node, f"{_LABEL}.state")),
+                (f"kubectl label node {node.name} {_LABEL}-", "or give the entries of that layout a device-filter"),
+            )
+
+
+def partial(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-05: a layout that leaves some GPUs out."""
+    for node, name, rows in _chosen(snapshot):
+        count = _count(snapshot, node)
+        if not rows or count is None or any(row.devices is None for row in rows):
+            continue
+        covered = {index for row in rows for index in row.devices or ()}
+        left = sorted(set(range(count)) - covered)
+        if left and mig_state(node) != "success":
+            yield _of_node(
+                node,
+                f"the MIG layout {name} of node {node.name} says nothing of GPU {', '.join(map(str, left))}: a layout has to name every GPU",
+                (_cite(node, _LABEL), mig_config(snapshot).cite(), Evidence(object=str(node), field="GPUs", value=str(count))),
+                (f"add to {name} in ConfigMap {mig_config(snapshot).name}: - {{devices: {left}, mig-enabled: false}}", _relabel(node, name)),
+            )  # fmt: skip
+
+
+def _count(snapshot: Snapshot, node: Node) -> int | None:
+    """How many cards a node has; the label counts slices under strategy single."""
+    host = snapshot.hosts.get(node.name)
+    if host is not None and host.gpus:
+        return len(host.gpus)
+    said = node.labels.get("nvidia.com/gpu.count", "")
+    return int(said) if said.isdecimal() and len(said) < 4 and not has_mig(node) else None
+
+
+def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-09: a driver whose NVML loses MIG devices."""
+    for node in snapshot.nodes.values():
+        host = snapshot.hosts.get(node.name)
+        label = f"{names.LABEL_CUDA_DRIVER_VERSION}.full"
+        version = node.labels.get(label, "") or (host.driver_version if host else "")
+        cut = has_mig(node) or any(gpu.mig_enabled for gpu in (host.gpus if host else None) or ())
+        if version in _BROKEN_DRIVERS and cut:
+            pods = [
+                p for p in snapshot.pods_by_node.get(node.name, ()) if p.phase == "Pending" and matching.accelerators(p)
+            ]
+            yield _of_node(
+                node,
+                f"node {node.name} has MIG on and driver {version}, which loses MIG devices: pods with slices beside pods with whole GPUs hang",
+                (_cite(node, label) if label in node.labels else (host.cite("driver_version") if host else _cite(node, label)), *(p.cite("status.phase") for p in pods[:2])),
+                ("go to driver 580.65.06 or later (570.172.08 or later within 570, or back to 570.86.15):", "kubectl patch clusterpolicy cluster-policy --type merge -p '{\"spec\":{\"driver\":{\"version\":\"580.65.06\"}}}'"),
+                pods=tuple(p.path for p in pods),
+            )  # fmt: skip
+
+
+def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-10: the CUDA validator asks for a whole GPU where there are slices only."""
+    for pod in matching.pods_of_part(snapshot, VALIDATOR):
+        asked = matching.accelerators(pod)
+        node = snapshot.nodes.get(pod.node) or next(
+            (one for one in snapshot.nodes.values() if one.name == pod.text("spec.nodeSelector[kubernetes.io/hostname]")), None
+        )  # fmt: skip
+        if node is None or pod.ready or pod.ended or "nvidia.com/gpu" not in asked:
+            continue
+        slices = sorted(name for name in node.resources() if matching.is_mig(name) and node.allocatable(name))
+        if slices and not node.allocatable("nvidia.com/gpu"):
+            yield _of_node(
+                node,
+                f"{pod} asks for nvidia.com/gpu, and node {node.name} has slices only ({', '.join(slices)})",
+                (pod.cite("status.phase"), node.cite(f"status.allocatable[{slices[0]}]"), node.cite("status.allocatable[nvidia.com/gpu]")),
+                ("take a newer operator, whose validator asks for a slice; workloads on slices work as they are", "or WITH_WORKLOAD=false in validator.cuda.env of the ClusterPolicy"),
+                subject=pod.subject, pods=(pod.path,), confidence=LIKELY,
+            )  # fmt: skip
+
+
+def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-11: parts of the stack that were stopped for a change of layout and not started again."""
+    for node in snapshot.nodes.values():
+        paused = sorted(
+            key for key, value in node.labels.items() if _PAUSED in value and key.startswith("nvidia.com/gpu.deploy.")
+        )
+        if paused and mig_state(node) in ("success", "failed"):
+            yield _of_node(
+                node,
+                f"the change of MIG layout on node {node.name} has ended ({mig_state(node)}), and {len(paused)} parts of the stack are still paused for it",
+                (*(_cite(node, key) for key in paused[:3]), _cite(node, f"{_LABEL}.state")),
+                (f"kubectl label node {node.name} --overwrite {' '.join(f'{key}=true' for key in paused)}", *_log_step(snapshot, node)),
+            )  # fmt: skip
+
+
+def _log_step(snapshot: Snapshot, node: Node) -> tuple[str, ...]:
+    pods = matching.pods_of_part(snapshot, MIG_MANAGER, node=node.name)
+    return (f"kubectl -n {pods[0].namespace} logs {pods[0].name} --tail=50",) if pods else ()
+
+
+def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-12: the MIG manager's own ConfigMap is not there, or has its text under another key."""
+    config = mig_config(snapshot)
+    if (
+        config.told_by is None
+        or config.layouts is not None
+        or (config.source is None and not snapshot.knows("ConfigMap"))
+    ):
+        return
+    keys = ", ".join(config.source.map("data")) if config.source else ""
+    what = f"has no readable {stack_config.MIG_KEY} (its keys: {keys or 'none'})" if config.source else "does not exist"
+    yield Finding(
+        subject=config.source.subject if config.source else config.told_by.subject,
+        cause=f"{config.told_by} tells the MIG manager to use ConfigMap {config.name}, which {what}",
+        evidence=(config.told_by.cite("spec.migManager.config.name"), config.cite()),
+        remedy=(
+            f"kubectl -n {config.source.namespace if config.source else 'gpu-operator'} create configmap {config.name} --from-file={stack_config.MIG_KEY}=FILE --dry-run=client -o yaml | kubectl apply -f -",
+            "then set the label nvidia.com/mig.config again",
+        ),
+        confidence=CERTAIN,
+    )  # fmt: skip
+
+
+def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-13: an own configuration that the ClusterPolicy does not name: the JSON patch could not replace a field that is not there."""
+    for policy in snapshot.all("ClusterPolicy"):
+        if policy.at("spec.migManager.config.name") is not None:
+            continue
+        spaces = {pod.namespace for pod in matching.pods_of_part(snapshot, MIG_MANAGER)}
+        own = {
+            obj.key: obj for obj in snapshot.all("ConfigMap")
+            if obj.namespace in spaces and not obj.name.startswith("default-mig") and not obj.owner
+            and stack_config.layouts(obj.map("data").get(stack_config.MIG_KEY))
+        }  # fmt: skip
+        for obj in own.values():
+            patch = f'{{"spec":{{"migManager":{{"config":{{"name":"{obj.name}"}}}}}}}}'
+            yield Finding(
+                subject=policy.subject,
+                cause=f"{obj} has MIG layouts, and {policy} does not name it: it has no spec.migManager.config, so a JSON patch that replaces it is refused",
+                evidence=(policy.cite("spec.migManager.config"), obj.cite(f"data[{stack_config.MIG_KEY}]", "mig-configs")),
+                remedy=(f"kubectl patch clusterpolicy {policy.name} --type merge -p '{patch}'",),
+                level=Level.PROBLEM if _wants(snapshot, obj.map("data")) else Level.NOTE,
+            )  # fmt: skip
+
+
+def _wants(snapshot: Snapshot, data: Any) -> bool:
+    """Whether a node asks for one of these layouts."""
+    known = stack_config.layouts(data.get(stack_config.MIG_KEY)) or {}
+    used = mig_config(snapshot).layouts or {}
+    return any(wanted_mig(node) in known and wanted_mig(node) not in used for node in snapshot.nodes.values())
+
+
+def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-14: slices that were made behind the plugin's back."""
+    for host in snapshot.hosts.values():
+        node = snapshot.nodes.get(host.node)
+        if node is None or host.gpus is None or mig_state(node) in ("pending", "rebooting", "failed"):
+            continue
+        if stack_config.mig_strategy(snapshot, node) != "mixed":
+            continue
+        plugins = [pod for pod in matching.pods_of_part(snapshot, matching.PLUGIN, node=node.name) if pod.ready]
+        there = _whole_slices(host.gpus)
+        offered = {name: node.capacity(name) or 0 for name in node.resources() if matching.is_mig(name)}
+        shared = (
+            any(matching.is_shared(name) for name in node.resources())
+            or node.labels.get("nvidia.com/gpu.sharing-strategy", "none") != "none"
+        )
+        different = sorted(name for name in {*there, *offered} if there.get(name, 0) != offered.get(name, 0))
+        if plugins and different and not shared and any(gpu.mig_enabled for gpu in host.gpus):
+            one, pod = different[0], plugins[0]
+            yield _of_node(
+                node,
+                f"node {node.name} has {there.get(one, 0)} {one.removeprefix(names.MIG_RESOURCE_PREFIX)} slices and offers {offered.get(one, 0)}: they were changed after {pod} started",
+                (host.cite("gpus", f"{there.get(one, 0)} of {one}"), node.cite(f"status.capacity[{one}]")),
+                (f"kubectl -n {pod.namespace} delete pod {pod.name}", f"the next time by the label: kubectl label node {node.name} {_LABEL}=NAME --overwrite"),
+                confidence=LIKELY,
+            )  # fmt: skip
+
+
+def _whole_slices(gpus: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for gpu in gpus:
+        for name in gpu.instances:
+            profile = profile_of(name)
+            if profile is not None and profile.whole:
+                found[profile.resource_name] = found.get(profile.resource_name, 0) + 1
+    return found
+
+
+def no_room(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-15: more slices than a card has."""
+    for node, name, rows in _chosen(snapshot):
+        memory = memory_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
+        if memory is None or mig_state(node) == "success":
+            continue
+        size, blocks = memory
+        for row in rows:
+            profiles = [(profile_of(each), count) for each, count in row.profiles.items()]
+            if row.filtered or not profiles or any(one is None or not blocks_of(one, size) for one, _ in profiles):
+                continue
+            asked = sum(blocks_of(one, size) * count for one, count in profiles if one)
+            slices = sum(one.g * count for one, count in profiles if one)
+            limit = 4 if size == 6 else 7
+            if asked > blocks or slices > limit:
+                said = ", ".join(f"{count} x {each}" for each, count in row.profiles.items())
+                yield _of_node(
+                    node,
+                    f"the MIG layout {name} ({said}) does not fit on the cards of node {node.name}: it takes {slices} of {limit} compute slices and {asked} of {blocks} blocks of memory",
+                    (_cite(node, _LABEL), mig_config(snapshot).cite(), _cite(node, names.LABEL_GPU_PRODUCT)),
+                    ("on the node: nvidia-smi mig -lgipp", f"take slices out of {name}, then: {_relabel(node, name)}"),
+                )  # fmt: skip
+
+
+def many_slices(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-17: a program for several GPUs with several slices."""
+    for pod in snapshot.pods.values():
+        for one in pod.containers:
+            slices = [name for name in one.limits if matching.is_mig(str(name))]
+            total = sum(_pieces(one.limits[name]) for name in slices)
+            if total < 2 or not (
+                _DISTRIBUTED.search(" ".join(one.words)) or any(key.startswith("NCCL_") for key in one.env)
+            ):
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} spreads one program over {total} MIG slices in container {one.name}: a process sees one slice only, and there is no way from slice to slice for NCCL",
+                evidence=(one.cite(f"resources.limits[{slices[0]}]"), one.cite("command" if one.spec.get("command") else "args")),
+                remedy=("ask for whole GPUs (nvidia.com/gpu) on a node without MIG, or for one larger slice",),
+                pods=(pod.path,), nodes=(pod.node,) if pod.node else (),
+            )  # fmt: skip
+
+
+def _pieces(amount: Any) -> int:
+    return int(amount) if isinstance(amount, int | str) and str(amount).isdecimal() and len(str(amount)) < 6 else 0
+
+
+def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-19: pods that ended when the MIG manager changed the layout below them."""
+    pattern = re.compile(
+        r"Shutting down (?:all )?(?:k8s |host )?GPU clients|Setting MIG mode|Applying MIG (?:mode|device) ",
+        re.IGNORECASE,
+    )
+    for hit in matching.in_logs(snapshot, pattern, "", parts=(MIG_MANAGER,)):
+        when = _STARTED.search(hit.evidence.value)
+        began = seconds(when["time"]) if when else None
+        node = snapshot.nodes.get(hit.node)
+        if began is None or node is None:
+            continue
+        for pod in snapshot.pods_by_node.get(node.name, ()):
+            ended = [one for one in pod.containers if one.exit_code not in (0, None) and _near(one, began)]
+            if ended and matching.accelerators(pod):
+                yield Finding(
+                    subject=pod.subject,
+                    cause=f"{pod} was ended by the change of MIG layout on node {node.name}: it had a GPU there when the MIG manager stopped all users",
+                    evidence=(hit.evidence, ended[0].cite_status()),
+                    remedy=(f"start it again; before the next change: kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data",),
+                    nodes=(node.name,), pods=(pod.path,),
+                )  # fmt: skip
+
+
+def _near(container: Container, began: float) -> bool:
+    ends = (seconds(at(container.status, f"{state}.terminated.finishedAt")) for state in ("state", "lastState"))
+    return any(end is not None and 0 <= end - began <= _KILL_SECONDS for end in ends)
+
+
+def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-20: slices of several sizes under the strategy that knows one."""
+    for node, name, rows in _chosen(snapshot):
+        row = next(
+            (one for one in rows if one.enabled and len({key for key, count in one.profiles.items() if count}) > 1),
+            None,
+        )
+        if (
+            row is None
+            or row.filtered
+            or stack_config.mig_strategy(snapshot, node) != "single"
+            or mig_state(node) == "failed"
+        ):
+            continue
+        if any(matching.is_mig(each) for each in node.resources()):
+            continue
+        yield _of_node(
+            node,
+            f"node {node.name} has the MIG layout {name} with slices of several sizes ({', '.join(row.profiles)}), which strategy single does not offer at all",
+            (_cite(node, _LABEL), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]", stack_config.mig_strategy(snapshot, node)), mig_config(snapshot).cite()),
+            ("kubectl patch clusterpolicy cluster-policy --type merge -p '{\"spec\":{\"mig\":{\"strategy\":\"mixed\"}}}'", "pods then ask for nvidia.com/mig-PROFILE"),
+        )  # fmt: skip
+
+
+def other_card(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-21: profiles of a card with another amount of memory."""
+    for node, name, rows in _chosen(snapshot):
+        product = node.labels.get(names.LABEL_GPU_PRODUCT, "")
+        memory = memory_of(product)
+        if memory is None or mig_state(node) in ("success", "") or _valid(node, rows):
+            continue
+        bad = sorted({each for row in rows for each in _foreign(row, memory[0])})
+        fitting = [
+            each
+            for each, own in (mig_config(snapshot).layouts or {}).items()
+            if any(row.profiles for row in own) and _valid(node, own)
+        ]
+        yield _of_node(
+            node,
+            f"the MIG layout {name} of node {node.name} asks for {', '.join(bad)}, which {product} does not have: its smallest slice is 1g.{memory[0]}gb",
+            (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, f"{_LABEL}.state")),
+            ("on the node: nvidia-smi mig -lgip", _relabel(node, fitting[0] if fitting else "NAME")),
+        )  # fmt: skip
+
+
+RULES: Final = (
+    Rule("MIG-01", "A MIG layout that does not exist", Place.CLUSTER, unknown_layout,
+         "The label nvidia.com/mig.config names an entry under mig-configs of the MIG manager's ConfigMap. A name that is "
+         "not there, as by a slip or of another card, ends in the state failed.", explains=(*_ABOVE, "MIG-11")),
+    Rule("MIG-03", "MIG mode waits for a reboot", Place.DRIVER, reboot_wanted,
+         "Changing the mode needs a reset of the GPU, which is not possible in a virtual machine with a passed-through "
+         "card: the pending mode becomes the current one with the next boot.", explains=(*_ABOVE, "MIG-02")),
+    Rule("MIG-04", "A card without MIG", Place.HARDWARE, not_capable,
+         "T4, V100, A10, A40, L4, L40 and RTX cards have no MIG; a layout for all devices fails on them.", explains=_ABOVE),
+    Rule("MIG-05", "A MIG layout that leaves GPUs out", Place.CLUSTER, partial,
+         "The layout is applied and checked for the whole node: every GPU needs an entry, also one with mig-enabled: false.",
+         explains=_ABOVE),
+    Rule("MIG-09", "A driver that loses MIG devices", Place.DRIVER, broken_driver,
+         "NVML of drivers 570.124.06, 570.133.20, 570.148.08 and 570.158.01 does not list MIG devices rightly where pods "
+         "with slices and with whole GPUs run together. They stay Pending or in ContainerCreating.", explains=(*_ABOVE, "RUN-*")),
+    Rule("MIG-10", "The validator wants a whole GPU", Place.PLUGIN, validator_whole,
+         "Under strategy mixed a node that is all slices offers no nvidia.com/gpu, which older validators ask for.", explains=("SCH-06", "SCH-01")),
+    Rule("MIG-11", "Parts still paused for MIG", Place.CLUSTER, left_paused,
+         "The MIG manager stops the other parts by labels before it changes a layout, and sets them back afterwards; when "
+         "it ends before that, they stay away.", explains=_ABOVE),
+    Rule("MIG-12", "An unusable MIG ConfigMap", Place.CLUSTER, wrong_key,
+         "The text has to be under the key config.yaml and to have mig-configs.", explains=_ABOVE),
+    Rule("MIG-13", "An own MIG configuration that nobody uses", Place.CLUSTER, nobody_told,
+         "A fresh ClusterPolicy has no spec.migManager.config; a JSON patch with replace fails with 'the server rejected our "
+         "request due to an error in our request'. A merge patch makes the field.", explains=("MIG-01",)),
+    Rule("MIG-14", "Slices changed behind the plugin", Place.PLUGIN, by_hand,
+         "The plugin lists slices when it starts: what nvidia-smi mig -cgi makes later is not offered.", explains=_ABOVE),
+    Rule("MIG-15", "More slices than fit", Place.HARDWARE, no_room,
+         "A card has 7 compute slices and 8 blocks of memory (A30: 4 and 4); 3g takes 4 blocks.", explains=_ABOVE),
+    Rule("MIG-17", "One program over several slices", Place.CLUSTER, many_slices,
+         "CUDA shows a process one MIG device, and slices can't reach each other's memory: NCCL hangs or fails.", explains=("NET-*",)),
+    Rule("MIG-19", "Ended by a change of layout", Place.CLUSTER, killed_pods,
+         "The MIG manager stops whatever uses GPUs of the node, pods among them. Drain the node first."),
+    Rule("MIG-20", "Slices of several sizes under strategy single", Place.PLUGIN, mixed_under_single,
+         "The layout is legal and its state becomes success; the plugin then offers nothing, since nvidia.com/gpu would "
+         "mean different things.", explains=(*_ABOVE, "MIG-06")),
+    Rule("MIG-21", "Profiles of another card", Place.HARDWARE, other_card,
+         "1g.5gb is of a card with 40 GB, 1g.10gb of one with 80 GB.", explains=_ABOVE),
+)  # fmt: skip

@@ -1,0 +1,303 @@
+"""Rows OPR that objects show: the operator's resources, their schema, releases that go together, and leftovers."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.matching import AGENT, OPERATOR
+from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.secrets import HIDDEN
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+
+Version: TypeAlias = tuple[int, ...]
+
+_CRD: Final = "clusterpolicies.nvidia.com"
+_SCHEMA: Final = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties"
+CRDS: Final = (
+    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.upgradeCRD=true",
+    "or apply them by hand: helm show crds nvidia/gpu-operator | kubectl apply --server-side --force-conflicts -f -",
+)
+FIELDS: Final = frozenset(one.encode_name for one in msgspec.structs.fields(ClusterPolicySpec)) - {
+    "nodeFeatureDiscovery"
+}
+"""What a ClusterPolicy of the replaced operator may have under ``spec``."""
+REQUIRED: Final = (
+    "operator",
+    "daemonsets",
+    "driver",
+    "toolkit",
+    "devicePlugin",
+    "dcgm",
+    "dcgmExporter",
+    "gfd",
+    "nodeStatusExporter",
+)
+_SINCE: Final[tuple[tuple[str, Version], ...]] = (
+    ("gdrcopy", (24, 6)),
+    ("hostPaths", (24, 9)),
+    ("driver.kernelModuleType", (25, 3)),
+    ("cdi.nriPluginEnabled", (26, 3)),
+)
+"""Fields of the ClusterPolicy, and a release from which on they are there for sure."""
+_RELEASE: Final = re.compile(r"nvidia[^ ]*/gpu-operator:v(\d+)\.(\d+)")
+_ENDED: Final[Version] = (25, 3)
+"""The last release line without support, by the documents."""
+
+
+def version_of(text: str) -> Version:
+    """The numbers of ``v1.14.3-ubuntu20.04``: (1, 14, 3); () for what begins with no version."""
+    hit = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})(?:[-+]|$)", text)
+    return tuple(map(int, hit[1].split("."))) if hit else ()
+
+
+def releases(snapshot: Snapshot) -> Iterator[tuple[Pod, Version, Evidence]]:
+    """The replaced operator's pods with their release."""
+    for pod in matching.pods_of_part(snapshot, OPERATOR):
+        for one in pod.containers:
+            if hit := _RELEASE.search(one.image):
+                yield pod, (int(hit[1]), int(hit[2])), one.cite("image")
+
+
+def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-01: the CRD is of an older release than the operator."""
+    crd = snapshot.get("CustomResourceDefinition", _CRD)
+    versions = [one for one in (crd.maps("spec.versions") if crd else ()) if one.get("served") is not False]
+    if crd is None or not versions:
+        return
+    if not crd.map(_SCHEMA):
+        return
+    for _, release, seen in releases(snapshot):
+        lacks = [
+            field
+            for field, since in _SINCE
+            if release >= since and crd.at(f"{_SCHEMA}.{field.replace('.', '.properties.')}") is None
+        ]
+        if lacks:
+            yield Finding(
+                subject=crd.subject,
+                cause=f"{crd} is older than the operator {'.'.join(map(str, release))}: it lacks spec.{lacks[0]}, so that the API server drops such fields without a word",
+                evidence=(crd.cite(f"{_SCHEMA}.{lacks[0].partition('.')[0]}"), seen),
+                remedy=CRDS,
+                confidence=CERTAIN,
+            )  # fmt: skip
+            return
+
+
+def ignored(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-03: a second ClusterPolicy."""
+    for policy in snapshot.all("ClusterPolicy"):
+        if policy.text("status.state") == "ignored":
+            others = [one.name for one in snapshot.all("ClusterPolicy") if one.text("status.state") != "ignored"]
+            yield Finding(
+                subject=policy.subject,
+                cause=f"{policy} is ignored: there may be one ClusterPolicy, and {', '.join(others) or 'another one'} counts",
+                evidence=(policy.cite("status.state"),),
+                remedy=(f"kubectl delete clusterpolicy {policy.name}",),
+                confidence=CERTAIN,
+                since=policy.created,
+            )
+
+
+def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-04: ClusterPolicy and GPUCluster."""
+    policies, clusters = list(snapshot.all("ClusterPolicy")), list(snapshot.all("GPUCluster"))
+    if policies and clusters:
+        yield Finding(
+            subject=policies[0].subject,
+            cause=f"{policies[0]} and {clusters[0]} are both there; the operator works on neither",
+            evidence=(policies[0].cite("status.state"), clusters[0].cite("metadata.name")),
+            remedy=(f"kubectl delete gpucluster {clusters[0].name}  # or the ClusterPolicy: keep one",),
+            confidence=CERTAIN,
+        )
+
+
+_KUBERNETES: Final = ((1, 32), (1, 36))
+_CONTAINERD: Final = ((1, 7), (2, 2))
+
+
+def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-06: versions that the operator is not tested with; its own condition, else the documents' numbers."""
+    for policy in snapshot.all("ClusterPolicy"):
+        said = policy.condition("SupportedVersions")
+        if said is not None and said.status == "False":
+            yield _outside(policy, said.message or said.reason, said.cite())
+            continue
+        for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+            kubelet, (runtime, running) = version_of(node.kubelet)[:2], node.runtime
+            if kubelet and not _KUBERNETES[0] <= kubelet <= _KUBERNETES[1]:
+                yield _outside(
+                    policy,
+                    f"Kubernetes {node.kubelet} of node {node.name} (1.32 to 1.36)",
+                    node.cite("status.nodeInfo.kubeletVersion"),
+                )
+                break
+            number = version_of(running)[:2]
+            if runtime == "containerd" and number and not _CONTAINERD[0] <= number <= _CONTAINERD[1]:
+                yield _outside(
+                    policy,
+                    f"containerd {running} of node {node.name} (1.7 to 2.2)",
+                    node.cite("status.nodeInfo.containerRuntimeVersion"),
+                )
+                break
+
+
+def _outside(policy: Obj, what: str, seen: Evidence) -> Finding:
+    return Finding(
+        subject=policy.subject,
+        cause=f"outside of what the operator supports: {what}",
+        evidence=(seen,),
+        remedy=(
+            "bring it to a supported version: docs/reference has the matrix",
+            "or use the operator's release that supports it",
+        ),
+        confidence=CERTAIN,
+        level=Level.NOTE,
+    )
+
+
+def left_over(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-08: a ClusterPolicy that is to go, and nobody who would clean up after it."""
+    if matching.pods_of_part(snapshot, OPERATOR) or matching.pods_of_part(snapshot, AGENT):
+        return
+    for policy in snapshot.all("ClusterPolicy"):
+        if policy.deleting and policy.list("metadata.finalizers"):
+            yield Finding(
+                subject=policy.subject,
+                cause=f"{policy} can't be deleted: the operator that would take its finalizer away is gone already",
+                evidence=(policy.cite("metadata.deletionTimestamp"), policy.cite("metadata.finalizers")),
+                remedy=(
+                    f'kubectl patch clusterpolicy {policy.name} --type merge -p \'{{"metadata":{{"finalizers":null}}}}\'',
+                    f"kubectl delete crd {_CRD} nvidiadrivers.nvidia.com",
+                    "the modules stay loaded until a reboot; labels: kubectl label nodes --all nvidia.com/gpu.present-",
+                ),
+                confidence=CERTAIN,
+                since=policy.text("metadata.deletionTimestamp"),
+            )
+
+
+_ENV: Final = (
+    ("DRIVER_IMAGE", "driver"), ("CONTAINER_TOOLKIT_IMAGE", "toolkit"), ("DEVICE_PLUGIN_IMAGE", "devicePlugin"), ("GFD_IMAGE", "gfd"),
+    ("DCGM_IMAGE", "dcgm"), ("DCGM_EXPORTER_IMAGE", "dcgmExporter"), ("VALIDATOR_IMAGE", "validator"), ("MIG_MANAGER_IMAGE", "migManager"),
+)  # fmt: skip
+
+
+def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-10: an image in the operator's environment that the ClusterPolicy overrules."""
+    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    for pod in matching.pods_of_part(snapshot, OPERATOR) if policy else ():
+        for one in pod.containers:
+            for variable, part in _ENV:
+                given = one.env.get(variable, "")
+                base = policy.map(f"spec.{part}") if policy else {}
+                image, version = base.get("image"), base.get("version")
+                if (
+                    given in ("", HIDDEN)
+                    or not policy
+                    or not isinstance(image, str)
+                    or not isinstance(version, str)
+                    or not image
+                    or not version
+                ):
+                    continue
+                repository = base.get("repository")
+                wanted = f"{repository + '/' if isinstance(repository, str) and repository else ''}{image}{'@' if version.startswith('sha256:') else ':'}{version}"
+                if given != wanted:
+                    yield Finding(
+                        subject=policy.subject,
+                        cause=f"{variable}={given} of the operator has no effect: {policy} names {wanted}",
+                        evidence=(matching.cite_env(pod, one, variable), policy.cite(f"spec.{part}.version")),
+                        remedy=(
+                            f"set spec.{part}.repository, image and version in the ClusterPolicy, or empty all three so that the variable counts",
+                        ),
+                        confidence=CERTAIN,
+                        level=Level.NOTE,
+                    )
+
+
+def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-14: a ClusterPolicy from a blog: fields that there are not, or sections left out."""
+    crd = snapshot.get("CustomResourceDefinition", _CRD)
+    served = frozenset(map(str, crd.map(_SCHEMA))) if crd else frozenset()
+    for policy in snapshot.all("ClusterPolicy"):
+        spec = policy.map("spec")
+        # What an API server has taken has no strange field, unless its schema says so.
+        new = not policy.uid and policy.at("status") is None
+        known = served or FIELDS
+        strange = sorted(str(key) for key in spec if key not in known) if new or served else []
+        lacks = [name for name in REQUIRED if name not in spec] if new else []
+        if not strange and not lacks:
+            continue
+        what = f"has the unknown field spec.{strange[0]}" if strange else f"lacks spec.{', spec.'.join(lacks[:3])}"
+        yield Finding(
+            subject=policy.subject,
+            cause=f"{policy} {what}: the API server refuses it, or drops the field",
+            evidence=(policy.cite(f"spec.{strange[0] if strange else lacks[0]}"),),
+            remedy=(
+                "take the chart's instead: helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace",
+                "kubectl explain clusterpolicy.spec",
+            ),
+            confidence=CERTAIN,
+        )
+
+
+_TOOLKIT_FOR_2: Final[Version] = (1, 17)
+
+
+def pinned(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-26: a toolkit pinned by an older guide, with containerd 2."""
+    for policy in snapshot.all("ClusterPolicy"):
+        said = policy.text("spec.toolkit.version")
+        if not version_of(said) or version_of(said) >= _TOOLKIT_FOR_2:
+            continue
+        newer = [
+            node
+            for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+            if node.runtime[0] == "containerd" and version_of(node.runtime[1]) >= (2, 0)
+        ]
+        if newer:
+            yield Finding(
+                subject=policy.subject,
+                cause=f"{policy} pins the toolkit to {said}, which does not know the configuration of containerd {newer[0].runtime[1]} on {len(newer)} nodes",
+                evidence=(policy.cite("spec.toolkit.version"), newer[0].cite("status.nodeInfo.containerRuntimeVersion")),
+                remedy=("take toolkit.version, devicePlugin.version and the like out of the values: each release of the operator brings versions that go together",),
+                confidence=CERTAIN,
+                nodes=tuple(node.name for node in newer),
+            )  # fmt: skip
+
+
+def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-27: a release that nobody mends."""
+    for pod, release, seen in releases(snapshot):
+        if release <= _ENDED:
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} is the operator's release {'.'.join(map(str, release))}, whose support has ended",
+                evidence=(seen,),
+                remedy=(
+                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --version v26.3.3  # CRDs first",
+                ),
+                confidence=CERTAIN,
+                level=Level.NOTE,
+            )
+
+
+RULES: Final = (
+    Rule("OPR-03", "A second ClusterPolicy", Place.CLUSTER, ignored, "There is one ClusterPolicy for a cluster; further ones are ignored."),
+    Rule("OPR-04", "ClusterPolicy and GPUCluster", Place.CLUSTER, both_kinds, "The two kinds exclude each other.", explains=("OPR-15", "SCH-02")),
+    Rule("OPR-06", "Versions outside of the matrix", Place.CLUSTER, outside_matrix,
+         "The documents' matrix: Kubernetes 1.32 to 1.36, containerd 1.7 to 2.2. It may work; nobody tests it."),
+    Rule("OPR-08", "Left over from an uninstall", Place.CLUSTER, left_over, "The operator was removed before its ClusterPolicy, so that nobody takes the finalizer away."),
+    Rule("OPR-10", "A variable without effect", Place.CLUSTER, env_unused, "The operator's *_IMAGE variables count only where the ClusterPolicy names nothing."),
+    Rule("OPR-26", "Versions pinned by an older guide", Place.RUNTIME, pinned, "Toolkits before 1.17 do not know containerd 2.", explains=("RUN-06", "RUN-01", "DPL-*", "SCH-02")),
+    Rule("OPR-27", "A release without support", Place.CLUSTER, unsupported, "26.3 is supported, 25.10 deprecated, 25.3 and older are past their end."),
+)  # fmt: skip

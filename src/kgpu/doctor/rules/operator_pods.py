@@ -1,0 +1,243 @@
+"""Rows OPR that pods and nodes show: what the operator's pods wait for, what is there twice, and what was left paused."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.matching import DRIVER, GFD, NFD_MASTER, OPERATOR, PLUGIN, TOOLKIT, VALIDATOR
+from kgpu.doctor.model import CERTAIN, POSSIBLE, Finding, Level, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
+
+_INSTALL: Final = 20 * 60.0
+_PUBLIC: Final = re.compile(r"^(?:nvcr\.io|docker\.io|ghcr\.io|registry\.k8s\.io|gcr\.io|quay\.io)/")
+_PATIENCE: Final = 20 * 60.0
+_TESTS: Final = frozenset({"nvidia-cuda-validator", "nvidia-device-plugin-validator"})
+_CLOUD: Final = re.compile(
+    r"(?:gke\.gcr\.io|gke-release|nvidia-gpu-device-plugin|mcr\.microsoft\.com/|602401143452\.dkr\.ecr)"
+)
+
+
+def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-05: the operator's own pod."""
+    for pod in matching.pods_of_part(snapshot, OPERATOR):
+        for one in pod.containers:
+            if one.end_reason == "OOMKilled" and (not pod.ready or one.restarts > 1):
+                yield Finding(
+                    subject=pod.subject,
+                    cause=f"{pod}, the operator, is killed for memory (limit {one.limits.get('memory', 'none')}, {len(snapshot.nodes)} nodes)",
+                    evidence=(one.cite_status("lastState"), one.cite("resources.limits")),
+                    remedy=("helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.resources.limits.memory=1400Mi",),
+                    confidence=CERTAIN,
+                    pods=(pod.path,),
+                )  # fmt: skip
+
+
+def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-07: just installed by Helm, and the driver is not up yet: longer than ``--wait`` does."""
+    for policy in snapshot.all("ClusterPolicy"):
+        age = snapshot.age(policy.created)
+        if age is None or age > _INSTALL or policy.labels.get("app.kubernetes.io/managed-by") != "Helm":
+            continue
+        pods = [
+            pod
+            for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA)
+            if not pod.ready and not matching.failing(pod)
+        ]
+        if pods:
+            yield Finding(
+                subject=policy.subject,
+                cause=f"the operator was installed {int(age // 60)} minutes ago and still builds its driver on {len(pods)} nodes: helm install --wait gives up after 5 minutes, and nothing is wrong",
+                evidence=(policy.cite("metadata.creationTimestamp"), pods[0].cite("status.phase")),
+                remedy=(f"kubectl wait clusterpolicy/{policy.name} --for=jsonpath='{{.status.state}}'=ready --timeout=20m", "next time: helm install --wait --timeout 20m"),
+                confidence=CERTAIN,
+                level=Level.WAIT,
+                expected="3 to 10 minutes for the driver's build, 20 at most",
+                nodes=tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
+                pods=tuple(pod.path for pod in pods),
+            )  # fmt: skip
+
+
+def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-09: one operand still comes from a public registry that can't be reached."""
+    parts = (DRIVER, TOOLKIT, PLUGIN, GFD, VALIDATOR, matching.EXPORTER, matching.DCGM, matching.MIG_MANAGER, OPERATOR)
+    pods = {pod.key: pod for part in parts for pod in matching.pods_of_part(snapshot, part)}
+    own = [
+        one
+        for pod in pods.values()
+        if pod.ready
+        for one in pod.containers
+        if "/" in one.image and not _PUBLIC.match(one.image) and "." in one.image.split("/")[0]
+    ]
+    public = [pod for pod in pods.values() if pod.ready and any(_PUBLIC.match(one.image) for one in pod.containers)]
+    for pod in pods.values():
+        bad = matching.failing(pod)
+        if bad is None or bad.waiting not in matching.IMAGE_WORDS or not _PUBLIC.match(bad.image) or not own or public:
+            continue
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} takes its image from {bad.image.split('/')[0]}, while the rest of the stack comes from {own[0].image.split('/')[0]}: one repository was not set",
+            evidence=(bad.cite("image"), bad.cite_status(), own[0].cite("image")),
+            remedy=("set repository of every component: driver, driver.manager, toolkit, devicePlugin, gfd, dcgm, dcgmExporter, migManager, validator, nodeStatusExporter",),
+            confidence=CERTAIN,
+            nodes=(pod.node,) if pod.node else (),
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-13: an operator without a GPU node."""
+    if matching.gpu_nodes(snapshot) or not snapshot.nodes:
+        return
+    for policy in snapshot.all("ClusterPolicy"):
+        said = next((one for one in policy.conditions() if one.reason == "NoGPUNodes"), None)
+        if said is not None:
+            yield Finding(
+                subject=policy.subject,
+                cause=f"no node of this cluster has a GPU: {policy} has nothing to do, and only the operator and feature discovery run",
+                evidence=(said.cite(), policy.cite("status.state")),
+                remedy=("none on a machine without GPUs; with GPUs: kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present", "to try everything without GPUs: kgpu lab up"),
+                confidence=CERTAIN,
+                level=Level.NOTE,
+            )  # fmt: skip
+
+
+def validating(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-15: which of the validator's steps stands; what it waits for is another rule's."""
+    for pod in matching.pods_of_part(snapshot, VALIDATOR):
+        steps = [one for one in pod.containers if one.init]
+        at = matching.initialising(pod)
+        if at is None or len(steps) < 2 or not pod.node:
+            continue
+        age = snapshot.age(pod.created)
+        late = age is None or age > _PATIENCE
+        done = sum(one.state == "terminated" and one.exit_code == 0 for one in steps)
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} on node {pod.node} stands at Init:{done}/{len(steps)}: the step {at.name} is not done",
+            evidence=(at.cite_status(),),
+            remedy=(f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name} --tail=20",),
+            confidence=POSSIBLE,
+            level=Level.PROBLEM if late else Level.WAIT,
+            expected="" if late else "until the driver is built: 3 to 10 minutes",
+            since=pod.created,
+            nodes=(pod.node,),
+            pods=(pod.path,),
+        )
+
+
+def no_room(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-16: a test pod of the validator waits for a GPU."""
+    for pod in matching.pods_of_part(snapshot, VALIDATOR):
+        if not pod.unplaced or pod.labels.get("app") not in _TESTS or not matching.accelerators(pod):
+            continue
+        found = pod.condition("PodScheduled")
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod}, the validator's test, waits for a GPU: all are in use, or a quota of its namespace is; validation can't end",
+            evidence=((found.cite(),) if found else (pod.cite("status.phase"),)),
+            remedy=(
+                "free one GPU of that node for a moment",
+                "or validate without a pod of its own: validator.plugin.env WITH_WORKLOAD=false in the ClusterPolicy",
+            ),
+            confidence=CERTAIN,
+            since=pod.created,
+            pods=(pod.path,),
+        )
+
+
+def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-20: the cloud's own device plugin beside the operator's."""
+    sets = [
+        one
+        for one in matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA)
+        if one.number("status.desiredNumberScheduled") > 0
+    ]
+    clouds = [
+        one
+        for one in sets
+        if any(
+            _CLOUD.search(c.get("image") or "")
+            for c in one.maps("spec.template.spec.containers")
+            if isinstance(c.get("image") or "", str)
+        )
+    ]
+    others = [one for one in sets if one not in clouds]
+    if clouds and others and snapshot.knows("ClusterPolicy"):
+        yield Finding(
+            subject=clouds[0].subject,
+            cause=f"{clouds[0]} of the cloud and {others[0]} of the operator both offer the GPUs, and write the same labels",
+            evidence=(clouds[0].cite("spec.template.spec.containers[0].image"), others[0].cite("spec.template.spec.containers[0].image")),
+            remedy=(
+                "switch the cloud's off (GKE: gpu-driver-version=disabled and the label gke-no-default-nvidia-gpu-device-plugin=true; AKS: --gpu-driver none; EKS: an AMI without it)",
+                "or the operator's: devicePlugin.enabled=false, driver.enabled=false, toolkit.enabled=false",
+            ),
+            confidence=CERTAIN,
+        )  # fmt: skip
+
+
+def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-21: operands paused for an upgrade of the driver that is over."""
+    for node in snapshot.nodes.values():
+        keys = [
+            key
+            for key, said in node.labels.items()
+            if key.startswith(names.LABEL_DEPLOY_PREFIX) and said == names.PAUSED_FOR_DRIVER_UPGRADE
+        ]
+        state = node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "")
+        drivers = matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA, node=node.name)
+        if not keys or state not in ("", "upgrade-done") or not all(pod.ready for pod in drivers):
+            continue
+        yield Finding(
+            subject=node.subject,
+            cause=f"operands of node {node.name} are still paused for an upgrade of the driver, which is over",
+            evidence=(node.cite(f"metadata.labels[{keys[0]}]"), *((drivers[0].cite("status.phase"),) if drivers else ())),
+            remedy=(f"kubectl label node {node.name} --overwrite " + " ".join(f"{key}=true" for key in keys),),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+        )  # fmt: skip
+
+
+def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-23: two installations of node feature discovery."""
+    by_namespace: dict[str, Pod] = {}
+    for pod in matching.pods_of_part(snapshot, NFD_MASTER):
+        by_namespace.setdefault(pod.namespace, pod)
+    if len(by_namespace) > 1:
+        first, second, *_ = by_namespace.values()
+        yield Finding(
+            subject=second.subject,
+            cause=f"node feature discovery is installed twice, in {' and '.join(sorted(by_namespace))}: both write the nodes' labels, which come and go",
+            evidence=(first.cite("metadata.namespace"), second.cite("metadata.namespace")),
+            remedy=(
+                "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set nfd.enabled=false",
+                "or remove the other one: helm list -A | grep node-feature-discovery",
+            ),
+            confidence=CERTAIN,
+        )
+
+
+RULES: Final = (
+    Rule("OPR-05", "The operator is killed for memory", Place.CLUSTER, out_of_memory,
+         "Its limit of 350Mi is not enough for some hundred nodes.", explains=("IMG-06", "OPR-18", "SCH-02", "TNT-*")),
+    Rule("OPR-07", "Still installing", Place.CLUSTER, still_installing,
+         "helm --wait has 5 minutes; the driver's build takes up to 10 and its startup probe allows 20.", explains=("DRV-03", "OPR-15", "DPL-18", "RUN-16")),
+    Rule("OPR-09", "One operand is not from the mirror", Place.CLUSTER, not_mirrored,
+         "Each component of the ClusterPolicy has a repository of its own.", explains=("IMG-*", "DRV-02", "DRV-07", "DPL-*", "OPR-15", "SCH-02")),
+    Rule("OPR-13", "No GPU node", Place.CLUSTER, no_gpu_nodes, "With driver and toolkit off, on a laptop, only the operator and feature discovery run; all DaemonSets want 0 pods."),
+    Rule("OPR-15", "A step of the validator is not done", Place.CLUSTER, validating,
+         "The validator's init containers are its steps: driver, toolkit, cuda, plugin. Its main container stays Running when all are done."),
+    Rule("OPR-16", "The validator's test waits for a GPU", Place.CLUSTER, no_room,
+         "The plugin's validation runs a pod that asks for one GPU.", explains=("SCH-01", "SCH-03", "QTA-*", "OPR-15")),
+    Rule("OPR-20", "The cloud's device plugin and the operator's", Place.PLUGIN, managed_too,
+         "GKE, AKS and EKS can install their own device plugin and driver.", explains=("DPL-20", "DRV-05")),
+    Rule("OPR-21", "Operands are still paused", Place.CLUSTER, left_paused,
+         "The driver manager sets the labels before it unloads a driver, and back after; it ended in between.", explains=("TNT-12", "SCH-02", "DPL-*")),
+    Rule("OPR-23", "Two node feature discoveries", Place.CLUSTER, two_discoveries, "The chart brings its own unless nfd.enabled=false.", explains=("TNT-05", "TNT-06", "TNT-07")),
+)  # fmt: skip

@@ -1,0 +1,369 @@
+"""Rows DPL about health and about what a device plugin is given: devices withdrawn wrongly, or not at all."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import devices as dra
+from kgpu.doctor import matching
+from kgpu.doctor.host_facts import HostFacts
+from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.kubelet_files import given
+from kgpu.doctor.matching import GFD, PLUGIN, Hit
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.obj import seconds
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import LOG, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import uses_mps
+from kgpu.fit.plain import text
+from kgpu.formats import names
+from kgpu.formats.plugin_config_parse import examine
+
+_OFF: Final = "DP_DISABLE_HEALTHCHECKS"
+_ALL: Final = frozenset({"all", "xids"})
+_RESTART: Final = "kubectl -n {} delete pod {}"
+_HANGS: Final = ("nvidia-device-p", "nvidia-device-plugin", "device-plugin")
+# Errors of the application by NVIDIA's catalogue that the replaced plugin takes for errors of the device.
+_APPLICATION: Final = frozenset({8, 11, 25, 32, 60, 69, 70, 71, 72, 94, *range(39, 42), *range(96, 106)})
+_RESET: Final = frozenset({"reset-gpu", "reboot", "drain"})
+_IGNORED: Final = 109
+_MARKED: Final = "marked unhealthy"
+
+
+def _withdrawn(node: Node) -> list[str]:
+    """Resources of which fewer can be used than there are."""
+    return [name for name in sorted(node.resources()) if matching.is_accelerator(name) and (node.allocatable(name) or 0) < (node.capacity(name) or 0)]  # fmt: skip
+
+
+def _plugins(snapshot: Snapshot, node: str) -> list[Pod]:
+    return matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA, node=node)
+
+
+def never_back(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-05: the GPU is well again, and the plugin keeps it withdrawn."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        host, gone = snapshot.hosts.get(node.name), _withdrawn(node)
+        if not gone or host is None or not _all_well(host):
+            continue
+        for pod in _plugins(snapshot, node.name):
+            line = next(
+                (
+                    (log, at)
+                    for log in snapshot.logs_of(pod)
+                    for at in range(len(log.lines) - 1, -1, -1)
+                    if _MARKED in log.lines[at]
+                ),
+                None,
+            )
+            if line is None or not pod.ready:
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} keeps {gone[0]} of node {node.name} withdrawn, although the driver finds all {len(host.gpus or ())} GPUs well: it never takes one back",
+                evidence=(line[0].cite(line[1]), node.cite(f"status.allocatable[{gone[0]}]"), host.cite("gpus", f"{len(host.gpus or ())} GPUs, none with a problem")),
+                remedy=(_RESTART.format(pod.namespace, pod.name) + "  # it looks at all devices anew", "kgpu's own plugin takes a GPU back by itself when it is well"),
+                confidence=LIKELY,
+                nodes=(node.name,),
+                pods=(pod.path,),
+            )  # fmt: skip
+
+
+def _all_well(host: HostFacts) -> bool:
+    gpus = host.gpus or ()
+    bad = any(gpu.problems or gpu.recovery not in ("none", "") for gpu in gpus)
+    return bool(gpus) and not bad and not any(one.action in _RESET and not one.over for one in host.xids)
+
+
+def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-06: of a GPU's shares only some are withdrawn."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        said = node.labels.get("nvidia.com/gpu.replicas", "")
+        replicas = int(said) if said.isdecimal() and len(said) < 6 else 1
+        for name in _withdrawn(node):
+            less = (node.capacity(name) or 0) - (node.allocatable(name) or 0)
+            if replicas < 2 or matching.is_mig(name) or not node.allocatable(name) or less % replicas == 0:
+                continue
+            yield Finding(
+                subject=node.subject,
+                cause=f"{less} of {node.capacity(name)} {name} of node {node.name} are withdrawn, and each GPU has {replicas} shares: a GPU that is ill is still handed out through its other shares",
+                evidence=(node.cite(f"status.capacity[{name}]"), node.cite(f"status.allocatable[{name}]"), node.cite("metadata.labels[nvidia.com/gpu.replicas]")),
+                remedy=(f"kubectl cordon {node.name}  # until the GPU is mended: kgpu doctor node {node.name}", "upgrade the device plugin: newer ones withdraw all shares of a GPU"),
+                confidence=LIKELY,
+                nodes=(node.name,),
+            )  # fmt: skip
+
+
+def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-08: a GPU that needs a reset stays on offer, because the plugin does not look."""
+    for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
+        node, host = snapshot.nodes.get(pod.node), snapshot.hosts.get(pod.node)
+        off = next((one for one in pod.containers if one.env.get(_OFF, "").strip().lower() in _ALL), None)
+        if node is None or _withdrawn(node):
+            continue
+        bad = [
+            one
+            for one in (host.xids if host else ())
+            if not one.over and (one.action in _RESET or one.code == _IGNORED)
+        ]
+        ignored = [one for one in bad if one.code == _IGNORED]
+        if not (off and (bad or host is None or not host.xids)) and not ignored:
+            continue
+        xid = next(iter((*ignored, *bad)), None)
+        why = f"{_OFF}={off.env[_OFF]}" if off else f"Xid {_IGNORED} is on its list of errors to ignore"
+        told = f", although the kernel's log has Xid {xid.code} on {xid.pci}" if xid else ""
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} does not withdraw GPUs that are ill{told}: {why}",
+            evidence=(off.cite("env") if off else pod.cite("spec.containers[0].env"), *((host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),) if host and xid else ())),
+            remedy=(
+                f"take {_OFF} out of spec.devicePlugin.env of the ClusterPolicy" if off else "set DP_ENABLE_HEALTHCHECKS=109 in spec.devicePlugin.env of the ClusterPolicy",
+                *((f"kubectl cordon {node.name}, and drain the pods of that GPU; then follow: kgpu xid {xid.code}",) if xid else ()),
+            ),
+            confidence=CERTAIN if xid else LIKELY,
+            level=Level.PROBLEM if xid else Level.NOTE,
+            nodes=(node.name,),
+        )  # fmt: skip
+
+
+def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-14: the kubelet does not know any more that a pod has a GPU."""
+    for host in snapshot.hosts.values():
+        entries, taken = given(host), seconds(host.taken)
+        if entries is None or taken is None:
+            continue
+        known = {row.pod_uid for row in entries[1]}
+        for pod in snapshot.pods_by_node.get(host.node, ()):
+            began = seconds(pod.text("status.startTime"))
+            asked = [name for name in matching.accelerators(pod) if matching.vendor_of(name) == matching.NVIDIA]
+            if (
+                not asked
+                or pod.phase != "Running"
+                or not pod.uid
+                or pod.uid in known
+                or began is None
+                or began + 60 > taken
+            ):
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} runs without its {asked[0]}: the kubelet of node {host.node} has no device down for it, as after a restart that lost its checkpoint",
+                evidence=(host.cite_file(entries[0], 0, f"no entry for pod uid {pod.uid}"), pod.cite("metadata.uid")),
+                remedy=(_RESTART.format(pod.namespace, pod.name) + "  # its controller makes a new one", f"kubectl -n {pod.namespace} exec {pod.name} -- nvidia-smi -L  # to see it"),
+                confidence=CERTAIN,
+                nodes=(host.node,),
+                pods=(pod.path,),
+            )  # fmt: skip
+
+
+def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-15: the plugin hangs in the driver."""
+    for host in snapshot.hosts.values():
+        hung = next(
+            (one for one in host.processes or () if one.state == "D" and one.name.lower().startswith(_HANGS)), None
+        )
+        if hung is None:
+            continue
+        xid = next((one for one in host.xids if one.code in (119, 120) and not one.over), None)
+        pods = _plugins(snapshot, host.node)
+        yield Finding(
+            subject=pods[0].subject if pods else Subject("Node", host.node),
+            cause=f"the device plugin of node {host.node} (pid {hung.pid}) hangs in the driver and answers nobody" + (f", since Xid {xid.code}" if xid else ""),
+            evidence=(host.cite("processes", f"{hung.pid} {hung.name} {hung.state}"), *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if xid else ())),
+            remedy=(f"kubectl cordon {host.node}", f"find the GPU that hangs: kgpu doctor node {host.node}; a process in state D ends only when the driver lets it go"),
+            confidence=CERTAIN if xid else LIKELY,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-17: keys of the plugin's configuration that it does not know."""
+    policies = {policy.text("spec.devicePlugin.config.name") for policy in snapshot.all("ClusterPolicy")} - {""}
+    spaces = {pod.namespace for part in (PLUGIN, matching.OPERATOR) for pod in matching.pods_of_part(snapshot, part)}
+    mounted = {
+        (pod.namespace, text(one["configMap"].get("name")))
+        for pod in matching.pods_of_part(snapshot, PLUGIN)
+        for one in pod.maps("spec.volumes") if isinstance(one.get("configMap"), dict)
+    }  # fmt: skip
+    for source in snapshot.all("ConfigMap"):
+        if (
+            not (source.name in policies and source.namespace in (spaces or {source.namespace}))
+            and source.key not in mounted
+        ):
+            continue
+        for key, content in source.map("data").items():
+            if not isinstance(content, str) or "version:" not in content or content.startswith("#!"):
+                continue
+            bad = next((one for one in examine(content, source=f"data[{key}]")[1] if "unknown key" in one.what), None)
+            if bad is None:
+                continue
+            where = bad.what.partition("data[")[2].partition("]")[2].lstrip(", ")
+            yield Finding(
+                subject=source.subject,
+                cause=f"{source}, key {key}, has a key that means nothing, so that what it should do is not done: {where}",
+                evidence=(source.cite(f"data[{key}]", where),),
+                remedy=(f"kubectl -n {source.namespace} edit configmap {source.name}", bad.expected),
+                confidence=CERTAIN,
+                nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, key) == key),
+            )  # fmt: skip
+
+
+def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-19: the device plugin and a DRA driver both hand out a node's GPUs."""
+    offers = Counter(device.node for device in dra.devices(snapshot) if device.driver == "gpu.nvidia.com")
+    both = [
+        node
+        for node in snapshot.nodes.values()
+        if offers[node.name]
+        and any(node.allocatable(name) for name in node.resources() if matching.vendor_of(name) == matching.NVIDIA)
+    ]
+    if not both:
+        return
+    node = both[0]
+    name = next(
+        name
+        for name in sorted(node.resources())
+        if matching.vendor_of(name) == matching.NVIDIA and node.allocatable(name)
+    )
+    slices = next(
+        device.slice
+        for device in dra.devices(snapshot)
+        if device.node == node.name and device.driver == "gpu.nvidia.com"
+    )
+    yield Finding(
+        subject=node.subject,
+        cause=f"{len(both)} nodes hand out their GPUs twice: node {node.name} offers {node.allocatable(name)} {name} by device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods",
+        evidence=(node.cite(f"status.allocatable[{name}]"), slices.cite("spec.driver")),
+        remedy=(
+            "choose one for each node: kubectl label node " + node.name + " nvidia.com/gpu.deploy.device-plugin=false",
+            "or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false",
+        ),
+        confidence=CERTAIN,
+        nodes=tuple(one.name for one in both),
+    )  # fmt: skip
+
+
+def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-21: a vendor's plugin on a node with devices of others alone."""
+    for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI):
+        for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor):
+            node = snapshot.nodes.get(pod.node)
+            if (
+                node is None
+                or pod.ended
+                or matching.pci_label(node, vendor)
+                or any(matching.vendor_of(name) == vendor for name in node.resources())
+            ):
+                continue
+            others = [
+                (one, label)
+                for one in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL)
+                if one != vendor and (label := matching.pci_label(node, one))
+            ]
+            if not others:
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} is {vendor}'s device plugin, and node {node.name} has devices of {others[0][0]} alone",
+                evidence=(node.cite(f"metadata.labels[{others[0][1]}]"), pod.cite("spec.nodeSelector"), pod.cite("spec.nodeName")),
+                remedy=(f"take labels set by hand away: kubectl label node {node.name} {names.LABEL_GPU_PRESENT}-", "give the DaemonSet a nodeSelector on the label of node feature discovery"),
+                confidence=CERTAIN,
+                nodes=(node.name,),
+                pods=(pod.path,),
+            )  # fmt: skip
+
+
+def old_figure(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-23: the labels tell of shares that the node does not offer."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        said = [node.labels.get(key, "") for key in ("nvidia.com/gpu.count", "nvidia.com/gpu.replicas")]
+        slices = any(matching.is_mig(name) for name in node.resources()) or "-MIG-" in node.labels.get(
+            names.LABEL_GPU_PRODUCT, ""
+        )
+        if (
+            slices
+            or uses_mps(snapshot, node.name)
+            or not all(one.isdecimal() and len(one) < 6 for one in said)
+            or int(said[1]) < 2
+        ):
+            continue
+        offered = sum(
+            node.capacity(name) or 0 for name in (names.GPU_RESOURCE, names.GPU_RESOURCE + names.SHARED_SUFFIX)
+        )
+        if not offered or offered != int(said[0]):
+            continue
+        yield Finding(
+            subject=node.subject,
+            cause=f"labels of node {node.name} say {said[1]} shares of each of {said[0]} GPUs, and it offers {offered}: the figure with shares is from an earlier configuration",
+            evidence=(node.cite("metadata.labels[nvidia.com/gpu.replicas]"), node.cite(f"status.capacity[{names.GPU_RESOURCE}]")),
+            remedy=("what is offered is GPUs times replicas; without sharing it is the number of cards", "restart gpu-feature-discovery on the node so that it writes the labels anew, or turn time-slicing on again"),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            nodes=(node.name,),
+        )  # fmt: skip
+
+
+def _less(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """That devices of the plugin's node are withdrawn now."""
+    node = snapshot.nodes.get(hit.node)
+    gone = _withdrawn(node) if node else []
+    return (node.cite(f"status.allocatable[{gone[0]}]"),) if node and gone else None
+
+
+def _of_application(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    return _less(snapshot, hit) if int(hit.match["xid"]) in _APPLICATION else None
+
+
+def _has_gpu(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    return (hit.pod.cite("spec.containers[0].resources"),) if hit.pod and matching.accelerators(hit.pod) else None
+
+
+_WITHDRAWS: Final = ("SCH-03", "SCH-01", "DPL-05")
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="DPL-07", title="Withdrawn for an application's error", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
+            pattern=r"XidCriticalError: Xid=(?P<xid>\d{1,4})\b", words="XidCriticalError", proof=_of_application,
+            cause="{who} has withdrawn a GPU for Xid {xid}, which is the application's error: the GPU is well",
+            remedy=("set DP_DISABLE_HEALTHCHECKS={xid} in spec.devicePlugin.env of the ClusterPolicy", "kubectl -n {namespace} delete pod {name}  # takes the GPU back", "kgpu xid {xid}"),
+            explain="NVIDIA's catalogue says to restart the application for these Xids (94 among them); the plugin's list of errors to ignore lacks them.",
+            confidence=CERTAIN, explains=_WITHDRAWS,
+        ),
+        Sign(
+            id="DPL-09", title="All GPUs withdrawn at once", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
+            pattern=r"Error waiting for event: (?P<said>[^;]+); [Mm]arking all devices as unhealthy", words="Error waiting for event", proof=_less,
+            cause="{who} has withdrawn every GPU of its node, because waiting for the driver's events failed ({said}): the driver was reloaded, or a GPU was lost",
+            remedy=("see what happened to the driver then: journalctl -k | grep NVRM, on {node}", "when the driver is well: kubectl -n {namespace} delete pod {name}"),
+            explain="When NVML's event call fails the plugin marks all devices, and does not look again.",
+            confidence=CERTAIN, explains=(*_WITHDRAWS, "DPL-03"),
+        ),
+        Sign(
+            id="DPL-13", title="No right to see MIG devices", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN, GFD), always=True,
+            pattern=r"Insufficient Permissions", words="Insufficient Permissions",
+            cause="{who} may not look at MIG devices: its container lacks the capability to monitor them, or they were changed while it ran",
+            remedy=("set NVIDIA_MIG_MONITOR_DEVICES=all in its environment (spec.devicePlugin.env, spec.gfd.env)", "after a change of MIG: kubectl -n {namespace} delete pod {name}"),
+            explain="With MIG on, NVML wants the capability mig/monitor for what concerns other containers' devices.",
+            explains=("SCH-02", "DPL-03"),
+        ),
+        Sign(
+            id="DPL-24", title="CUDA_VISIBLE_DEVICES is not how GPUs are given", place=Place.CLUSTER, where=(LOG,), always=True, level=Level.NOTE,
+            pattern=r"CUDA_VISIBLE_DEVICES(?:\s*[=:]|\s+is)\s*(?:$|''|\"\"|None\b|not set\b|unset\b|empty\b)", words="CUDA_VISIBLE_DEVICES", proof=_has_gpu,
+            cause="{who} finds CUDA_VISIBLE_DEVICES empty, which is right: the plugin gives devices by NVIDIA_VISIBLE_DEVICES or CDI, and CUDA sees only those, from 0",
+            remedy=("kubectl -n {namespace} exec {name} -- nvidia-smi -L  # shows what it has",),
+            explain="A program that takes an empty CUDA_VISIBLE_DEVICES for no GPU has to ask CUDA instead.",
+        ),
+    ),
+    Rule("DPL-05", "Withdrawn for good", Place.PLUGIN, never_back, "The replaced plugin has no way back from unhealthy; it takes a new start.", ("SCH-03", "SCH-01")),
+    Rule("DPL-06", "One share of an ill GPU withdrawn", Place.PLUGIN, one_of_many, "Older plugins keep one device for each physical GPU in their health map: of its shares only one goes.", ("SCH-03",)),
+    Rule("DPL-08", "Health checks are off", Place.PLUGIN, checks_off, "DP_DISABLE_HEALTHCHECKS=all (or xids), and Xid 109 on the plugin's own list, keep GPUs on offer that need a reset."),
+    Rule("DPL-14", "Running without its device", Place.CLUSTER, lost_device, "After a restart without its checkpoint a kubelet may admit containers again without devices."),
+    Rule("DPL-15", "The plugin hangs", Place.DRIVER, stuck_plugin, "NVML waits for a GPU or its GSP that does not answer; the process is in state D.", ("SCH-02", "SCH-03", "DPL-03", "HW-12")),
+    Rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, unknown_keys, "The replaced plugin leaves out keys that it does not know, such as renameByDefault below flags.", ("TS-01", "SCH-01")),
+    Rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, two_owners, "The device plugin and the DRA driver each count for themselves."),
+    Rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, wrong_vendor, "Labels set by hand, or no nodeSelector, send a plugin to nodes whose devices it does not know.", ("TNT-16",)),
+    Rule("DPL-23", "An old figure of shares", Place.PLUGIN, old_figure, "nvidia.com/gpu.replicas times nvidia.com/gpu.count is what a node offers while sharing is on."),
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""Rows QTA: what the API server or a quota refuses, and what a manifest asks for by mistake."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Event
+from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
+from kgpu.doctor.rule import Check, Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import mapping
+
+_EXCEEDED: Final = re.compile(
+    r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<asked>\S+?=\S+?)(?:, ?used: (?P<used>[^,\s]+))?"
+    r"(?:, ?limited: (?P<limit>[^,\s]+))?(?:,|\s|$)"
+)
+_MAKERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
+_LIMIT: Final = re.compile(
+    r"(?P<which>maximum|minimum) (?P<resource>\S+) usage per (?P<per>Container|Pod) is (?P<most>[^,]+), but \w+ is (?P<asked>[^.\s]+)"
+)
+_REFUSALS: Final = (
+    (
+        "QTA-01", re.compile(r"(?P<resource>[\w.-]+/[\w.-]+)\]?: Invalid value: \"?(?P<value>[^\":]+)\"?: must be an integer"),
+        "asks for a part of a device ({resource} {value}): devices are counted whole",
+        ("ask for a whole number, and share GPUs by time-slicing, MPS or MIG",),
+    ),
+    (
+        "QTA-02", re.compile(r"(?P<resource>[\w.-]+/[\w.-]+)\]?: Required value: Limit must be set for non overcommitable resources"),
+        "asks for {resource} in requests alone",
+        ("put {resource} into resources.limits",),
+    ),
+    (
+        "QTA-03", re.compile(r"Invalid value: \"?(?P<value>[^\":]+)\"?: must be equal to (?P<resource>\S+) limit(?: of (?P<limit>\d+))?"),
+        "asks for {value} {resource} in requests and for {limit} in limits",
+        ("make both equal, or leave the request out",),
+    ),
+)  # fmt: skip
+
+
+def _refused(snapshot: Snapshot) -> Iterator[Event]:
+    """Events of controllers whose pods the API server refuses, one for each controller that still lacks pods."""
+    latest: dict[tuple[str, str, str], Event] = {}
+    for event in snapshot.all_events():
+        if event.about[0] in _MAKERS and event.reason == "FailedCreate":
+            known = latest.get(event.about)
+            if known is None or known.when <= event.when:
+                latest[event.about] = event
+    for (kind, namespace, name), event in latest.items():
+        maker = snapshot.get(kind, name, namespace)
+        full = maker is not None and maker.number("status.replicas") >= maker.number("spec.replicas", 1)
+        if not (full and kind == "ReplicaSet"):
+            yield event
+
+
+def _subject(snapshot: Snapshot, event: Event) -> Subject:
+    """The Deployment behind a ReplicaSet where it is known."""
+    kind, namespace, name = event.about
+    maker = snapshot.get(kind, name, namespace)
+    owner = maker.owner if maker else ""
+    if owner:
+        kind, _, name = owner.partition("/")
+    return Subject(kind, name, namespace)
+
+
+def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-04: a namespace's quota is used up."""
+    for event in _refused(snapshot):
+        hit = _EXCEEDED.search(event.message)
+        resource = hit["asked"].split("=", 1)[0].removeprefix("requests.") if hit else ""
+        if not hit or not (matching.is_accelerator(resource) or "deviceclass" in resource):
+            continue
+        subject = _subject(snapshot, event)
+        quota = snapshot.get("ResourceQuota", hit["quota"], subject.namespace)
+        key = hit["asked"].split("=", 1)[0]
+        holders = [
+            pod for pod in snapshot.pods.values()
+            if pod.namespace == subject.namespace and not pod.ended and resource in matching.accelerators(pod)
+        ]  # fmt: skip
+        held = f"; held by {', '.join(pod.name for pod in holders[:5])}" if holders else ""
+        said = f", {hit['used']} used, {hit['limit']} allowed" if hit["used"] and hit["limit"] else ""
+        yield Finding(
+            subject=subject,
+            cause=f"{subject} has no pods: quota {hit['quota']} of namespace {subject.namespace} is used up ({hit['asked']} asked{said}){held}",
+            evidence=(
+                event.quote(),
+                *((quota.cite(f"status.used[{key}]"), quota.cite(f"spec.hard[{key}]")) if quota else ()),
+            ),
+            remedy=(
+                *(f"kubectl -n {pod.namespace} delete pod {pod.name}  # if it is idle" for pod in holders[:1]),
+                f"or raise the quota: kubectl -n {subject.namespace} edit resourcequota {hit['quota']}",
+            ),
+            confidence=CERTAIN,
+            since=event.first,
+            pods=(),
+        )
+
+
+def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-08: a LimitRange forbids as much."""
+    for event in _refused(snapshot):
+        hit = _LIMIT.search(event.message)
+        if not hit or not matching.is_accelerator(hit["resource"]):
+            continue
+        subject = _subject(snapshot, event)
+        ranges = [one for one in snapshot.all("LimitRange") if one.namespace == subject.namespace]
+        yield Finding(
+            subject=subject,
+            cause=(
+                f"{subject} has no pods: a LimitRange of namespace {subject.namespace} allows {hit['which']} {hit['most']} "
+                f"{hit['resource']} for one {hit['per'].lower()}, and {hit['asked']} are asked for"
+            ),
+            evidence=(event.quote(), *(one.cite("spec.limits") for one in ranges[:2])),
+            remedy=(("ask for less in each container, or raise the LimitRange: "
+                    f"kubectl -n {subject.namespace} edit limitrange"),),
+            confidence=CERTAIN,
+            since=event.first,
+        )  # fmt: skip
+
+
+def _refusal(pattern: re.Pattern[str], what: str, steps: tuple[str, ...]) -> Check:
+    def check(snapshot: Snapshot) -> Iterator[Finding]:
+        for event in _refused(snapshot):
+            hit = pattern.search(event.message)
+            if hit is None:
+                continue
+            subject = _subject(snapshot, event)
+            words = {key: value or "?" for key, value in hit.groupdict().items()}
+            yield Finding(
+                subject=subject,
+                cause=f"{subject} has no pods, because its template {what.format_map(words)}",
+                evidence=(event.quote(),),
+                remedy=tuple(step.format_map(words) for step in steps),
+                confidence=CERTAIN,
+                since=event.first,
+            )
+
+    return check
+
+
+def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-05: a quota on limits of an extended resource, which is not counted."""
+    for quota in snapshot.all("ResourceQuota"):
+        hard = quota.map("spec.hard")
+        for key in hard:
+            resource = str(key).removeprefix("limits.")
+            if not str(key).startswith("limits.") or not matching.is_accelerator(resource):
+                continue
+            if f"requests.{resource}" in hard:
+                continue
+            yield Finding(
+                subject=quota.subject,
+                cause=f"{quota} limits {key}, which is never counted: of such resources only the prefix requests. is",
+                evidence=(quota.cite(f"spec.hard[{key}]"), quota.cite(f"status.used[{key}]")),
+                remedy=(
+                    (
+                        f"kubectl -n {quota.namespace} patch resourcequota {quota.name} --type merge -p "
+                        f'\'{{"spec":{{"hard":{{"requests.{resource}":"{hard[key]}"}}}}}}\''
+                    ),
+                ),
+                confidence=CERTAIN,
+                level=Level.PROBLEM,
+            )
+
+
+def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-07: a LimitRange gives a GPU to every container."""
+    for one in snapshot.all("LimitRange"):
+        for position, row in enumerate(one.list("spec.limits")):
+            limits = row if isinstance(row, dict) else {}
+            for field in ("default", "defaultRequest"):
+                given = mapping(limits.get(field))
+                found = [key for key in given if matching.is_accelerator(str(key))]
+                if not found or str(given[found[0]]) == "0":
+                    continue
+                pods = tuple(
+                    pod.path for pod in snapshot.pods.values()
+                    if pod.namespace == one.namespace and pod.unplaced and found[0] in matching.accelerators(pod)
+                )  # fmt: skip
+                yield Finding(
+                    subject=one.subject,
+                    cause=f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} that does not ask for any",
+                    evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
+                    remedy=(
+                        f"take {found[0]} out of {field}, and keep max: kubectl -n {one.namespace} edit limitrange {one.name}",
+                    ),
+                    confidence=CERTAIN,
+                    pods=pods,
+                )
+                break
+
+
+RULES: Final = (
+    *(
+        Rule(
+            rule_id, title, Place.CLUSTER, _refusal(pattern, what, steps),
+            f"The API server refuses pods whose template {said}; it says so in the events of what makes the pods.",
+        )
+        for (rule_id, pattern, what, steps), title, said in zip(
+            _REFUSALS,
+            ("Part of a device", "Requests without limits", "Requests that differ from limits"),
+            ("asks for a fraction of a device", "names a device in requests alone", "has other requests than limits"),
+            strict=True,
+        )
+    ),
+    Rule(
+        "QTA-04", "The quota is used up", Place.CLUSTER, over_quota,
+        "There is no pod to describe: the event is at the ReplicaSet or Job. Free what the namespace holds, or raise "
+        "the quota.",
+    ),
+    Rule(
+        "QTA-05", "A quota that counts nothing", Place.CLUSTER, wrong_prefix,
+        "Of extended resources a ResourceQuota counts only keys that begin with requests.",
+    ),
+    Rule(
+        "QTA-07", "A LimitRange gives GPUs to everybody", Place.CLUSTER, default_gpu,
+        "A default for a GPU in a LimitRange is put into every container that does not ask for any.",
+        explains=("SCH-01", "SCH-02"),
+    ),
+    Rule(
+        "QTA-08", "A LimitRange forbids as much", Place.CLUSTER, limit_range,
+        "LimitRange max holds for each container or pod.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,139 @@
+"""Rows QTA that need the pods: quotas that are passed by, queues that hold work back, containers without a GPU."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Container, Log, Pod
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+
+_NO_GPU: Final = re.compile(
+    r"nvidia-smi: (?:command )?not found|exec: \"?nvidia-smi\"?: executable file not found"
+    r"|is_available\(\)(?: is| ==|:)? *False|No CUDA GPUs are available|Found no NVIDIA driver"
+)
+_ALL: Final = frozenset({"all"})
+_SEES: Final = "NVIDIA_VISIBLE_DEVICES"
+
+
+def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-06: pods of the namespace hold accelerators that its quota does not count."""
+    for quota in snapshot.all("ResourceQuota"):
+        counted = {str(key).removeprefix("requests.") for key in quota.map("spec.hard")}
+        mine = {matching.vendor_of(name) for name in counted} - {""}
+        if not mine:
+            continue
+        missed: dict[str, list[Pod]] = {}
+        for pod in snapshot.pods.values():
+            if pod.namespace != quota.namespace or pod.ended:
+                continue
+            for name in matching.accelerators(pod):
+                if name not in counted and matching.vendor_of(name) in mine:
+                    missed.setdefault(name, []).append(pod)
+        for name, pods in missed.items():
+            yield Finding(
+                subject=quota.subject,
+                cause=f"{quota} counts {', '.join(sorted(name for name in counted if matching.is_accelerator(name)))}, and {len(pods)} pods of the namespace use {name}, which it does not",
+                evidence=(quota.cite("spec.hard"), pods[0].cite("spec.containers[0].resources")),
+                remedy=(f'kubectl -n {quota.namespace} patch resourcequota {quota.name} --type merge -p \'{{"spec":{{"hard":{{"requests.{name}":"N"}}}}}}\'', "devices of DRA are counted as CLASS.deviceclass.resource.k8s.io/devices"),
+                confidence=CERTAIN,
+                level=Level.NOTE,
+            )  # fmt: skip
+
+
+def kueue(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-09: Kueue has no quota left."""
+    for work in snapshot.all("Workload"):
+        found = work.condition("QuotaReserved")
+        if found is None or found.status != "False" or "insufficient" not in found.message:
+            continue
+        hit = re.search(r"insufficient (?:unused )?quota (?:for|in flavor) (?P<resource>\S+)", found.message)
+        owners = work.maps("metadata.ownerReferences")
+        owner = f"{owners[0].get('kind')} {work.namespace}/{owners[0].get('name')}" if owners else str(work)
+        queues = list(snapshot.all("ClusterQueue"))
+        yield Finding(
+            subject=work.subject,
+            cause=f"{owner} stays suspended: the ClusterQueue behind queue {work.text('spec.queueName') or '?'} has no quota left" + (f" of {hit['resource']}" if hit else ""),
+            evidence=(found.cite(), work.cite("spec.queueName"), *(one.cite("spec.resourceGroups") for one in queues[:1])),
+            remedy=("kubectl get clusterqueues -o wide; kubectl get workloads -A", "raise nominalQuota, allow borrowing in a cohort, or let admitted work end"),
+            confidence=CERTAIN,
+            since=found.since,
+        )  # fmt: skip
+
+
+def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-10: the container that wants a GPU has asked for none."""
+    for pod in snapshot.pods.values():
+        if not pod.node or pod.phase == "Succeeded" or pod.list("spec.resourceClaims") or matching.parts_of(pod):
+            continue
+        others = [one for one in pod.containers if _asks(one)]
+        for one in pod.containers:
+            if _asks(one) or _SEES in one.env:
+                continue
+            seen = _complains(snapshot, pod, one)
+            if seen is None:
+                continue
+            where = f"; the GPU is given to container {others[0].name} alone" if others else ""
+            yield Finding(
+                subject=pod.subject,
+                cause=f"container {one.name} of {pod} sees no GPU, because it asks for none{where}",
+                evidence=(seen, one.cite("resources")),
+                remedy=(f"put nvidia.com/gpu: 1 into resources.limits of container {one.name}", "every container of a pod gets only the devices that it asks for itself"),
+                confidence=CERTAIN if others else LIKELY,
+                nodes=(pod.node,),
+                pods=(pod.path,),
+            )  # fmt: skip
+
+
+def _asks(container: Container) -> bool:
+    return any(matching.is_accelerator(str(name)) for name in (*container.limits, *container.requests))
+
+
+def _complains(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence | None:
+    for log in snapshot.logs_of(pod):
+        if log.container in ("", container.name) and (line := _line(log)) is not None:
+            return log.cite(line)
+    return container.cite_status() if _NO_GPU.search(container.message) else None
+
+
+def _line(log: Log) -> int | None:
+    return next((at for at in range(len(log.lines) - 1, -1, -1) if _NO_GPU.search(log.lines[at])), None)
+
+
+def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-11: all GPUs by an environment variable, none by request."""
+    for pod in snapshot.pods.values():
+        node = snapshot.nodes.get(pod.node)
+        if node is None or pod.ended or pod.owner.startswith("DaemonSet/") or matching.parts_of(pod):
+            continue
+        if matching.uses_accelerators(pod) or matching.NVIDIA not in matching.vendors_of(node):
+            continue
+        bad = next((one for one in pod.containers if one.env.get(_SEES) in _ALL and not one.init), None)
+        if bad is None:
+            continue
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} asks for no GPU and sets {_SEES}=all: it sees every GPU of node {node.name}, and nobody counts that",
+            evidence=(bad.cite("env"), bad.cite("resources")),
+            remedy=(
+                f"take {_SEES} out of the manifest, and ask for nvidia.com/gpu in limits",
+                "let the toolkit refuse it: accept-nvidia-visible-devices-envvar-when-unprivileged = false, or CDI mode",
+            ),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            nodes=(node.name,),
+            pods=(pod.path,),
+        )
+
+
+RULES: Final = (
+    Rule("QTA-06", "Accelerators that the quota does not count", Place.CLUSTER, passed_by, "Each resource name is a key of its own: nvidia.com/gpu.shared, nvidia.com/mig-... and device classes are not counted with nvidia.com/gpu."),
+    Rule("QTA-09", "Kueue has no quota left", Place.CLUSTER, kueue, "Kueue keeps a job suspended until its ClusterQueue has quota for all of it.", ("SCH-01",)),
+    Rule("QTA-10", "The container asks for no GPU", Place.CLUSTER, without_gpu, "Devices are given to containers, not to pods: one without a limit gets no driver files and no device."),
+    Rule("QTA-11", "GPUs that nobody counts", Place.CLUSTER, uncounted, "Where nvidia is the default runtime, NVIDIA_VISIBLE_DEVICES=all gives all GPUs to a container that asked for none."),
+)  # fmt: skip

@@ -1,0 +1,405 @@
+"""Rows RUN that configuration files, versions and times show: who wrote what, where, and what the runtime reads."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.host_facts import HostFacts
+from kgpu.doctor.kinds import Container, Node, Pod
+from kgpu.doctor.matching import PLUGIN, TOOLKIT
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
+from kgpu.doctor.obj import seconds
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import mapping, text
+
+_BELOW: Final = ("RUN-01", "DPL-*", "SCH-02", "OPR-15")
+ROOT: Final = "/etc/containerd/config.toml"
+_DROP_INS: Final = ("/etc/containerd/conf.d/", "/etc/containerd/config.d/")
+_VERSION: Final = re.compile(r"^\s*version\s*=\s*(\d+)", re.MULTILINE)
+_SLACK: Final = 60.0
+
+
+def _on(
+    host: HostFacts, cause: str, *evidence: Evidence, remedy: tuple[str, ...], confidence: float = CERTAIN
+) -> Finding:
+    return Finding(
+        subject=Subject("Node", host.node), cause=cause, evidence=evidence, remedy=remedy, confidence=confidence, nodes=(host.node,),
+    )  # fmt: skip
+
+
+def drop_ins(host: HostFacts) -> list[str]:
+    """The paths of containerd's drop-in files, of those that could be read."""
+    return [path for path, file in host.files.items() if path.startswith(_DROP_INS) and file.text]
+
+
+def started(pod: Pod) -> float | None:
+    """When a pod's last container started, in seconds since 1970."""
+    times = [
+        seconds(text(mapping(mapping(one.status.get("state")).get("running")).get("startedAt")))
+        for one in pod.containers
+    ]
+    return max((when for when in times if when is not None), default=None)
+
+
+def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-03: the configuration was written anew after the toolkit had done its part."""
+    for host in snapshot.hosts.values():
+        root = host.files.get(ROOT)
+        node = snapshot.nodes.get(host.node)
+        if (
+            root is None
+            or not root.text
+            or root.modified is None
+            or "nvidia" in root.text
+            or (node and _distribution(node))
+        ):
+            continue
+        if any("nvidia" in host.files[path].text for path in drop_ins(host)):
+            continue
+        for pod in matching.pods_of_part(snapshot, TOOLKIT, node=host.node):
+            when = started(pod)
+            if not pod.ready or when is None or root.modified <= when + _SLACK:
+                continue
+            yield _on(
+                host,
+                f"{ROOT} of node {host.node} was overwritten after the toolkit had written it: the runtime nvidia is gone",
+                host.cite_file(ROOT, value="no runtime nvidia"), Evidence(str(pod), "started before the file was written", text(pod.at("status.startTime"))),
+                remedy=(
+                    f"kubectl -n {pod.namespace} delete pod {pod.name}  # the toolkit writes it anew",
+                    "let it write a drop-in file, which packages leave alone (/etc/containerd/conf.d)",
+                ),
+            )  # fmt: skip
+            break
+
+
+_DISTRIBUTIONS: Final = (
+    ("k3s", re.compile(r"[-+]k3s"), "/var/lib/rancher/k3s/agent/etc/containerd/", "/run/k3s/containerd/containerd.sock"),
+    ("RKE2", re.compile(r"[-+]rke2"), "/var/lib/rancher/rke2/agent/etc/containerd/", "/run/k3s/containerd/containerd.sock"),
+    ("k0s", re.compile(r"[-+]k0s"), "/etc/k0s/containerd.d/", "/run/k0s/containerd.sock"),
+    ("MicroK8s", re.compile(r"microk8s"), "/var/snap/microk8s/current/args/", "/var/snap/microk8s/common/run/containerd.sock"),
+)  # fmt: skip
+"""Distributions with a containerd of their own: where its configuration and its socket are."""
+
+
+def _distribution(node: Node) -> tuple[str, str, str] | None:
+    words = f"{node.runtime[1]} {node.kubelet} {' '.join(key for key in node.labels if 'microk8s' in key)}"
+    return next(
+        ((name, folder, socket) for name, pattern, folder, socket in _DISTRIBUTIONS if pattern.search(words)), None
+    )
+
+
+def _toolkit_env(pod: Pod, name: str) -> tuple[str, Evidence]:
+    for one in pod.containers:
+        if name in one.env:
+            return one.env[name], matching.cite_env(pod, one, name)
+    return "", Evidence(str(pod), f"env {name}", "<none>")
+
+
+_NO_HANDLER: Final = re.compile(r"no runtime for \"")
+
+
+def _no_handler(snapshot: Snapshot) -> dict[str, Evidence]:
+    """The nodes on which a pod was refused for want of its runtime."""
+    found = {}
+    for search in (matching.in_events, matching.in_status):
+        for hit in search(snapshot, _NO_HANDLER, "no runtime for"):
+            if hit.pod and hit.node and not hit.pod.ready:
+                found[hit.node] = hit.evidence
+    return found
+
+
+def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-10: the toolkit writes where this distribution's containerd does not read."""
+    refused = snapshot.once(_no_handler)
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        where = _distribution(node)
+        host = snapshot.hosts.get(node.name)
+        if where is None:
+            continue
+        name, folder, socket = where
+        own = [
+            file.text for path, file in (host.files if host else {}).items() if path.startswith(folder) and file.text
+        ]
+        without = bool(own) and not any("nvidia" in one for one in own)
+        for pod in matching.pods_of_part(snapshot, TOOLKIT, node=node.name):
+            path, seen = _toolkit_env(pod, "CONTAINERD_CONFIG")
+            if path.startswith(folder) or not (
+                without or node.name in refused or (pod.ready is False and matching.failing(pod))
+            ):
+                continue
+            proof = (refused[node.name],) if node.name in refused else ()
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} writes {path or ROOT} on node {node.name}, and {name} reads its own files in {folder}: the runtime nvidia is not there",
+                evidence=(node.cite("status.nodeInfo.containerRuntimeVersion"), seen, *proof),
+                remedy=(
+                    "set in toolkit.env of the ClusterPolicy:",
+                    f"CONTAINERD_CONFIG={folder}config.toml.tmpl",
+                    f"CONTAINERD_SOCKET={socket}",
+                ),
+                confidence=CERTAIN,
+                nodes=(node.name,),
+                pods=(pod.path,),
+            )
+
+
+def generated(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-05: the toolkit writes a file that the distribution generates at each start."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        where = _distribution(node)
+        for pod in matching.pods_of_part(snapshot, TOOLKIT, node=node.name) if where else ():
+            path, seen = _toolkit_env(pod, "CONTAINERD_CONFIG")
+            if where is None or path != f"{where[1]}config.toml" or where[0] not in ("k3s", "RKE2"):
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} writes {path} on node {node.name}, which {where[0]} generates anew at each start: two writers, and a restart for each",
+                evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
+                remedy=(
+                    f"set CONTAINERD_CONFIG={path}.tmpl in toolkit.env of the ClusterPolicy",
+                    f"or toolkit.enabled=false with the toolkit installed on the node: {where[0]} finds it by itself",
+                ),
+                confidence=LIKELY,
+                nodes=(node.name,),
+                pods=(pod.path,),
+            )
+
+
+def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-07: a drop-in file of a higher version than the file that imports it; containerd does not start."""
+    for host in snapshot.hosts.values():
+        root = host.files.get(ROOT)
+        said = _VERSION.search(root.text) if root else None
+        if root is None or not root.text:
+            continue
+        low = int(said[1]) if said else 1
+        for path in drop_ins(host):
+            hit = _VERSION.search(host.files[path].text)
+            if hit is None or int(hit[1]) <= low:
+                continue
+            yield _on(
+                host,
+                f"on node {host.node} {path} has configuration version {hit[1]} and {ROOT} has {low}: containerd refuses to start",
+                host.cite_file(path, value=hit[0].strip()), host.cite_file(ROOT, value=said[0].strip() if said else "no version"),
+                remedy=(
+                    "set RUNTIME_CONFIG_SOURCE=file in toolkit.env of the ClusterPolicy, so that the toolkit keeps the file's version",
+                    f"at once, on node {host.node}: mv {path} /root/ && systemctl restart containerd",
+                ),
+            )  # fmt: skip
+            break
+
+
+def _runtimes(content: str) -> Mapping[str, Any]:
+    """The runtimes of any version of containerd's configuration, {} for what is no TOML."""
+    try:
+        plugins = mapping(tomllib.loads(content).get("plugins"))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+    for name in ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri"):
+        found = mapping(mapping(mapping(plugins.get(name)).get("containerd")).get("runtimes"))
+        if found:
+            return found
+    return {}
+
+
+def untyped(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-08: a runtime without its type."""
+    for host in snapshot.hosts.values():
+        paths = [path for path in (ROOT, *drop_ins(host)) if path in host.files]
+        tables = {path: _runtimes(host.files[path].text) for path in paths}
+        typed = {name for rows in tables.values() for name, row in rows.items() if mapping(row).get("runtime_type")}
+        for path, rows in tables.items():
+            bad = sorted(name for name in rows if "nvidia" in name and name not in typed)
+            if bad:
+                yield _on(
+                    host,
+                    f"{path} of node {host.node} has the runtime {bad[0]} without a runtime_type: containerd says: container.Runtime.Name must be set",
+                    host.cite_file(path, value=f"runtimes.{bad[0]}: {', '.join(sorted(mapping(rows[bad[0]])))}"),
+                    remedy=("use a toolkit of 1.20.0 or later", f'or add runtime_type = "io.containerd.runc.v2" to runtimes.{bad[0]} in {path}'),
+                )  # fmt: skip
+
+
+def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-11: a cluster with two runtimes, and a toolkit that configures one of them everywhere."""
+    kinds = {"cri-o": "crio", "containerd": "containerd", "docker": "docker"}
+    bad: list[tuple[Pod, Node, Evidence, str]] = []
+    for pod in matching.pods_of_part(snapshot, TOOLKIT):
+        node = snapshot.nodes.get(pod.node)
+        said, seen = _toolkit_env(pod, "RUNTIME")
+        real = kinds.get(node.runtime[0]) if node else None
+        if node and said in kinds.values() and real and real != said:
+            bad.append((pod, node, seen, said))
+    if bad:
+        pod, node, seen, said = bad[0]
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} configures {said} on node {node.name}, which runs {node.runtime[0]}: the operator takes one runtime for all nodes",
+            evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
+            remedy=(
+                "bring the GPU nodes to one runtime",
+                "or set toolkit.enabled=false and install the toolkit on the nodes of the other one: nvidia-ctk runtime configure --runtime=crio",
+            ),
+            confidence=CERTAIN,
+            nodes=tuple(dict.fromkeys(row[1].name for row in bad)),
+            pods=tuple(row[0].path for row in bad),
+        )
+
+
+def nri_alone(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-14: the NRI plugin without what it needs."""
+    for policy in snapshot.all("ClusterPolicy"):
+        if policy.at("spec.cdi.nriPluginEnabled") is not True:
+            continue
+        off = [field for field in ("spec.cdi.enabled", "spec.toolkit.enabled") if policy.at(field) is False]
+        if off:
+            yield Finding(
+                subject=policy.subject,
+                cause=f"{policy} enables the NRI plugin, which needs {' and '.join(off)}: the operator refuses that",
+                evidence=(policy.cite("spec.cdi.nriPluginEnabled"), *(policy.cite(field) for field in off)),
+                remedy=(f'kubectl patch clusterpolicy {policy.name} --type merge -p \'{{"spec":{{"cdi":{{"enabled":true}},"toolkit":{{"enabled":true}}}}}}\'',),
+                confidence=CERTAIN,
+            )  # fmt: skip
+
+
+_LEGACY: Final = "/etc/docker/daemon.json"
+
+
+def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-26: Docker was told of the GPUs, and the kubelet uses another runtime."""
+    for host in snapshot.hosts.values():
+        node, docker = snapshot.nodes.get(host.node), host.files.get(_LEGACY)
+        if (
+            node is None
+            or docker is None
+            or "nvidia" not in docker.text
+            or node.runtime[0] not in ("containerd", "cri-o")
+        ):
+            continue
+        others = [
+            file.text
+            for path, file in host.files.items()
+            if path.startswith(("/etc/containerd/", "/etc/crio/", "/var/lib/rancher/"))
+        ]
+        if (
+            not others
+            or any("nvidia" in one for one in others)
+            or matching.pods_of_part(snapshot, TOOLKIT, node=node.name)
+        ):
+            continue
+        kind = "crio" if node.runtime[0] == "cri-o" else "containerd"
+        yield _on(
+            host,
+            f"on node {node.name} the runtime nvidia is configured for Docker alone (nvidia-docker2), and the kubelet uses {node.runtime[0]}",
+            host.cite_file(_LEGACY, value="runtimes: nvidia"), node.cite("status.nodeInfo.containerRuntimeVersion"),
+            remedy=(
+                "on the node: apt install nvidia-container-toolkit",
+                f"nvidia-ctk runtime configure --runtime={kind} --set-as-default && systemctl restart {kind}",
+            ),
+            confidence=LIKELY,
+        )  # fmt: skip
+
+
+_BINARY: Final = re.compile(r"BinaryName\s*=\s*[\"']([^\"']*nvidia-container-runtime[^\"']*)[\"']")
+
+
+def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-27: the runtime is configured by hand and by the operator."""
+    for host in snapshot.hosts.values():
+        if not matching.pods_of_part(snapshot, TOOLKIT, node=host.node):
+            continue
+        found: dict[str, str] = {}
+        for path, file in host.files.items():
+            if path.startswith("/etc/containerd/"):
+                for binary in _BINARY.findall(file.text):
+                    found.setdefault(binary.rpartition("/")[0], path)
+        own = [folder for folder in found if folder.startswith("/usr/local/nvidia/toolkit")]
+        others = [folder for folder in found if folder not in own]
+        if own and others:
+            yield _on(
+                host,
+                f"on node {host.node} two installations of the toolkit are configured: {own[0]} (the operator's) and {others[0]} (the host's); which one runs depends on the order of files",
+                *(host.cite_file(found[folder], value=f"BinaryName = {folder}/nvidia-container-runtime") for folder in (own[0], others[0])),
+                remedy=(
+                    "choose one: toolkit.enabled=false in the ClusterPolicy, or",
+                    f"on node {host.node}: apt remove nvidia-container-toolkit, and take its runtime out of {found[others[0]]}",
+                ),
+                confidence=LIKELY,
+            )  # fmt: skip
+
+
+def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-30: CDI devices of device plugins, and a kubelet that drops them."""
+    for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
+        node = snapshot.nodes.get(pod.node)
+        version = re.match(r"v?1\.(\d+)", node.kubelet) if node else None
+        if node is None or version is None or int(version[1]) >= 29:
+            continue
+        seen = next((row for one in pod.containers if (row := _cdi_cri(pod, one)) is not None), None)
+        if seen is None:
+            continue
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} gives devices by CDI names (cdi-cri), which the kubelet {node.kubelet} of node {node.name} leaves out without its gate DevicePluginCDIDevices: pods start without a GPU",
+            evidence=(seen, node.cite("status.nodeInfo.kubeletVersion")),
+            remedy=("upgrade the kubelet to 1.29 or later (1.28: --feature-gates=DevicePluginCDIDevices=true)", "or set DEVICE_LIST_STRATEGY=cdi-annotations (or envvar) in devicePlugin.env"),
+            confidence=LIKELY if int(version[1]) == 28 else CERTAIN,
+            nodes=(node.name,),
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def _cdi_cri(pod: Pod, container: Container) -> Evidence | None:
+    name = "DEVICE_LIST_STRATEGY"
+    if "cdi-cri" in container.env.get(name, ""):
+        return None if "cdi-annotations" in container.env[name] else matching.cite_env(pod, container, name)
+    word = next((word for word in container.words if "device-list-strategy" in word and "cdi-cri" in word), "")
+    return Evidence(str(pod), f"container {container.name}, args", word) if word and "annotations" not in word else None
+
+
+_CUDA: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
+
+
+def old_spec(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-19 by the host's facts: the CDI spec names the files of another driver."""
+    for host in snapshot.hosts.values():
+        for path, file in host.files.items():
+            if not path.startswith(("/etc/cdi/", "/var/run/cdi/")) or not host.driver_version:
+                continue
+            versions = set(_CUDA.findall(file.text))
+            if versions and host.driver_version not in versions:
+                yield _on(
+                    host,
+                    f"the CDI spec {path} of node {host.node} names files of driver {', '.join(sorted(versions))}, and {host.driver_version} is installed",
+                    host.cite_file(path, value=f"libcuda.so.{min(versions)}"), host.cite("driver_version"),
+                    remedy=(f"on node {host.node}: kgpu cdi generate --output {path}", "and let it be made anew with each driver: systemctl enable --now nvidia-cdi-refresh.path"),
+                )  # fmt: skip
+
+
+RULES: Final = (
+    Rule("RUN-03", "The runtime's configuration was overwritten", Place.RUNTIME, overwritten,
+         "An upgrade of containerd or of the system puts its default file back; the toolkit does not look again.", explains=_BELOW),
+    Rule("RUN-05", "Two writers of one configuration file", Place.RUNTIME, generated,
+         "k3s and RKE2 generate config.toml from a template at each start; what others write there is lost, and is written again.", explains=_BELOW),
+    Rule("RUN-07", "A drop-in file of a higher version", Place.RUNTIME, higher_version,
+         "containerd refuses to load a file of a higher version than the one that imports it; the node becomes NotReady.", explains=(*_BELOW, "SCH-*", "RUN-08")),
+    Rule("RUN-08", "A runtime without its type", Place.RUNTIME, untyped,
+         "Toolkits before 1.20.0 wrote drop-in files without runtime_type.", explains=_BELOW),
+    Rule("RUN-10", "The toolkit writes where nobody reads", Place.RUNTIME, other_folder,
+         "k3s, RKE2, k0s and MicroK8s bring a containerd with its own files and socket.", explains=_BELOW),
+    Rule("RUN-11", "Two container runtimes in one cluster", Place.RUNTIME, wrong_runtime,
+         "The replaced operator sets one RUNTIME for all nodes.", explains=_BELOW),
+    Rule("RUN-14", "The NRI plugin without CDI or toolkit", Place.RUNTIME, nri_alone,
+         "The plugin is part of the toolkit's container and gives CDI devices.", explains=("RUN-15", "OPR-15")),
+    Rule("RUN-26", "Configured for Docker, run by another", Place.RUNTIME, for_docker,
+         "Old guides install nvidia-docker2, which knows Docker only.", explains=_BELOW),
+    Rule("RUN-27", "Two installations of the toolkit", Place.RUNTIME, two_owners,
+         "Configured by hand on the host and by the operator as well."),
+    Rule("RUN-30", "The kubelet is too old for CDI devices", Place.PLUGIN, old_kubelet,
+         "DevicePluginCDIDevices: alpha in 1.28, on from 1.29, always from 1.31."),
+)  # fmt: skip

@@ -1,0 +1,486 @@
+"""Rows SCH: why no node is found for a pod, by the reasons that ``fit`` gives and the changes that it proves."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from kgpu.doctor import matching, whatif
+from kgpu.doctor.kinds import Node
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
+from kgpu.fit.resources import say
+from kgpu.formats import names
+
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _changes(one: Waiting, *kinds: str) -> tuple[str, ...]:
+    """The proven changes of these kinds as steps; the smallest of all where there is none of them."""
+    found = [change for change in one.changes if change.kind in kinds][:2] or list(one.changes[:1])
+    return tuple(f"{change.what} (then it fits {_nodes(change.fits)})" for change in found)
+
+
+def _nodes(nodes: tuple[str, ...]) -> str:
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f"node {', '.join(nodes[:3])}{more}"
+
+
+def busy(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-01: every unit is taken."""
+    for one in waiting(snapshot):
+        nodes = one.only(RESOURCES, one.resource)
+        if not nodes or not one.resource or one.fits:
+            continue
+        enough = [
+            name for name in nodes if one.snapshot.fit.nodes[name].view.allocatable.get(one.resource, 0) >= one.wanted
+        ]
+        if not enough or any(one.free(name) > 0 for name in enough):
+            continue
+        holders = one.holders()
+        shown = tuple(pod.cite("spec.nodeName") for pod in holders[:5])
+        first = holders[0] if holders else None
+        steps = (
+            [f"kubectl -n {first.namespace} delete pod {first.name}  # the oldest holder, if it is idle"]
+            if first
+            else []
+        )
+        yield Finding(
+            cause=(
+                f"{one.who} waits: all {one.resource} of {_nodes(tuple(enough))} are taken, by "
+                + (", ".join(pod.path for pod in holders[:5]) or "pods that are not shown here")
+            ),
+            evidence=(one.asked(), *_amounts(one, enough), *shown, *one.said()),
+            remedy=(*steps, f"or add a node with {one.resource}"),
+            confidence=CERTAIN,
+            **one.shared(),
+        )
+
+
+def _amounts(one: Waiting, nodes: Iterable[str], limit: int = 3) -> tuple[Evidence, ...]:
+    return tuple(
+        one.snapshot.nodes[name].cite(f"status.allocatable[{one.resource}]") for name in list(nodes)[:limit]
+    )  # fmt: skip
+
+
+def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-02: there are GPUs, and nothing offers them."""
+    for one in waiting(snapshot):
+        if not one.resource or matching.is_mig(one.resource) or matching.is_shared(one.resource):
+            continue
+        vendor = matching.vendor_of(one.resource)
+        nodes = matching.gpu_nodes(snapshot, vendor)
+        if not nodes or any(name for node in nodes for name in node.resources() if matching.is_accelerator(name)):
+            continue
+        label = matching.pci_label(nodes[0], vendor)
+        seen = nodes[0].cite(f"metadata.labels[{label}]") if label else nodes[0].cite("metadata.labels")
+        yield Finding(
+            cause=(
+                f"{one.who} waits: {_many(len(nodes), 'node')} with {vendor} devices, and none offers {one.resource}: "
+                "no device plugin has registered it"
+            ),
+            evidence=(one.asked(), seen, nodes[0].cite("status.allocatable"), *one.said()),
+            remedy=("kgpu status", f"kgpu doctor node {nodes[0].name}"),
+            confidence=LIKELY,
+            **one.shared(nodes=tuple(node.name for node in nodes)),
+        )
+
+
+def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-03: a device is withdrawn, so that allocatable is less than capacity."""
+    waits: dict[str, list[Waiting]] = {}
+    for one in waiting(snapshot):
+        for reason in one.against(RESOURCES, one.resource):
+            waits.setdefault(reason.node, []).append(one)
+    for node in matching.gpu_nodes(snapshot):
+        for resource in sorted(node.resources()):
+            have, can = node.capacity(resource) or 0, node.allocatable(resource)
+            if not matching.is_accelerator(resource) or can is None or not 0 <= can < have:
+                continue
+            if can == 0 and node.ready is False:
+                continue
+            hurt = [one for one in waits.get(node.name, ()) if one.resource == resource]
+            yield Finding(
+                subject=node.subject,
+                cause=(
+                    f"Node {node.name} has {have} {resource}, of which only {can} can be used: "
+                    f"{have - can} withdrawn as unhealthy"
+                ),
+                evidence=(node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]")),
+                remedy=(
+                    f"kgpu doctor node {node.name}",
+                    "look at the kernel's log for the Xid of the GPU: kgpu doctor --host on the node, or kgpu xid",
+                ),
+                confidence=CERTAIN,
+                nodes=(node.name,),
+                pods=tuple(pod.path for one in hurt for pod in one.pods),
+            )
+
+
+def renamed(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-04: shared GPUs are offered under another name."""
+    yield from _other_name(
+        snapshot,
+        lambda asked, there: there == asked + names.SHARED_SUFFIX,
+        "the GPUs are shared and renamed (renameByDefault), so they are offered as {there}",
+    )
+
+
+def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-05: with strategy single slices are plain GPUs."""
+    for one in waiting(snapshot):
+        if not matching.is_mig(one.resource):
+            continue
+        nodes = [
+            node
+            for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+            if node.labels.get(names.LABEL_MIG_STRATEGY) == "single" and (node.allocatable(names.GPU_RESOURCE) or 0) > 0
+        ]
+        if not nodes or any((node.capacity(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
+            continue
+        node = nodes[0]
+        yield Finding(
+            cause=(
+                f"{one.who} asks for {one.resource}, but the MIG strategy of node {node.name} is single: its slices are "
+                f"offered as {names.GPU_RESOURCE}"
+            ),
+            evidence=(
+                one.asked(), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),
+                node.cite(f"status.allocatable[{names.GPU_RESOURCE}]"),
+            ),
+            remedy=(
+                f"ask for {names.GPU_RESOURCE} in place of {one.resource}",
+                ("or offer slices by their size: kubectl patch clusterpolicy cluster-policy --type merge "
+                '-p \'{"spec":{"mig":{"strategy":"mixed"}}}\''),
+            ),
+            confidence=CERTAIN,
+            **one.shared(nodes=tuple(one.name for one in nodes)),
+        )  # fmt: skip
+
+
+def all_partitioned(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-06: whole GPUs are asked for where all are cut into slices."""
+    yield from _other_name(
+        snapshot,
+        lambda asked, there: asked == names.GPU_RESOURCE and matching.is_mig(there),
+        "all GPUs there are partitioned (MIG, strategy mixed), so that only slices such as {there} are offered",
+    )
+
+
+def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: str) -> Iterator[Finding]:
+    for one in waiting(snapshot):
+        if not one.resource or any((node.allocatable(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
+            continue
+        found = [
+            (node, there)
+            for node in matching.gpu_nodes(snapshot, matching.vendor_of(one.resource))
+            for there in sorted(node.resources())
+            if is_it(one.resource, there) and (node.allocatable(there) or 0) > 0
+        ]
+        if not found:
+            continue
+        node, there = found[0]
+        change = next((c for c in one.changes if c.kind == whatif.RENAME and c.value == there), None)
+        proof = f" (then it fits {_nodes(change.fits)})" if change else ""
+        yield Finding(
+            cause=f"{one.who} asks for {one.resource}, which no node offers: " + because.format(there=there),
+            evidence=(one.asked(), node.cite(f"status.allocatable[{there}]"), *one.said()),
+            remedy=(f"ask for {there} in place of {one.resource}{proof}",),
+            confidence=CERTAIN,
+            **one.shared(nodes=tuple(dict.fromkeys(node.name for node, _ in found))),
+        )
+
+
+def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-07: enough in sum, but not on one node."""
+    for one in waiting(snapshot):
+        nodes = one.only(RESOURCES, one.resource)
+        free = {name: one.free(name) for name in nodes}
+        if one.fits or not one.resource or sum(free.values()) < one.wanted or max(free.values(), default=0) == 0:
+            continue
+        shown = ", ".join(f"{name} {count}" for name, count in sorted(free.items(), key=lambda row: -row[1])[:6])
+        change = one.change(whatif.COUNT)
+        yield Finding(
+            cause=(
+                f"{one.who} asks for {one.wanted} {one.resource} on one node; {sum(free.values())} are free, "
+                f"but scattered: {shown}"
+            ),
+            evidence=(one.asked(), *_amounts(one, nodes), *one.said()),
+            remedy=(
+                *(
+                    (f"{change.what} (then it fits {_nodes(change.fits)}), or split the work over several pods",)
+                    if change
+                    else ()
+                ),
+                (
+                    f"or make room on one node: kubectl drain {max(free, key=lambda name: free[name])} "
+                    "--ignore-daemonsets --delete-emptydir-data  # moves the pods that hold part of it"
+                ),
+            ),
+            confidence=CERTAIN,
+            **one.shared(),
+        )
+
+
+def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-08: a selector names a value that no node has."""
+    for one in waiting(snapshot):
+        for key, value, path in _wanted_labels(one):
+            known = whatif.values_of(snapshot.fit, key)
+            if value in known:
+                continue
+            near = whatif.nearest(value, known)
+            change = next((c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == key), None)
+            proof = f" (then it fits {_nodes(change.fits)})" if change and change.value == near else ""
+            said = f"the nodes have {', '.join(known[:4])}" if known else "no node has that label at all"
+            step = f"change {key} from {value} to {near}{proof}" if near else _changes(one, whatif.SELECTOR)
+            yield Finding(
+                cause=f"{one.who} wants nodes with {key}={value}, and there is none: {said}",
+                evidence=(
+                    one.pod.cite(path),
+                    *(node.cite(f"metadata.labels[{key}]") for node in _having(snapshot, key)[:3]),
+                    *one.said(),
+                ),
+                remedy=(step,) if isinstance(step, str) else step,
+                confidence=CERTAIN,
+                **one.shared(),
+            )
+
+
+def _having(snapshot: Snapshot, key: str) -> list[Node]:
+    return [node for node in snapshot.nodes.values() if key in node.labels]
+
+
+def _wanted_labels(one: Waiting) -> Iterator[tuple[str, str, str]]:
+    """Label values that a node must have: key, value, and the path in the pod. Values of which one is enough are out."""
+    for key, value in one.view.node_selector:
+        yield key, value, f"spec.nodeSelector[{key}]"
+    terms = one.view.node_terms or ()
+    if len(terms) != 1 or terms[0].error:
+        return
+    base = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
+    known = one.snapshot.fit
+    for position, wanted in enumerate(terms[0].expressions):
+        if wanted.operator == "In" and not set(wanted.values) & set(whatif.values_of(known, wanted.key)):
+            yield wanted.key, wanted.values[0], f"{base}.matchExpressions[{position}]"
+
+
+def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-09: Gt or Lt with a bound that no node is beyond."""
+    for one in waiting(snapshot):
+        for position, term in enumerate(one.view.node_terms or ()):
+            for row, wanted in enumerate(term.expressions):
+                if (
+                    wanted.operator not in ("Gt", "Lt")
+                    or term.error
+                    or any(wanted.matches(node.labels) for node in snapshot.nodes.values())
+                ):
+                    continue
+                having = _having(snapshot, wanted.key)
+                if not having:
+                    continue
+                change = next(
+                    (c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == wanted.key and c.value), None
+                )
+                known = sorted({node.labels[wanted.key] for node in having})
+                yield Finding(
+                    cause=(
+                        f"{one.who} wants {wanted.key} {wanted.operator} {wanted.values[0]}, which is strict, and the "
+                        f"nodes have {', '.join(known[:4])}"
+                    ),
+                    evidence=(
+                        one.pod.cite(
+                            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution."
+                            f"nodeSelectorTerms[{position}].matchExpressions[{row}]"
+                        ),
+                        having[0].cite(f"metadata.labels[{wanted.key}]"),
+                    ),
+                    remedy=(f"{change.what} (then it fits {_nodes(change.fits)})",)
+                    if change
+                    else _changes(one, whatif.SELECTOR),
+                    confidence=CERTAIN,
+                    **one.shared(),
+                )
+
+
+def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-12: the nodes are cordoned."""
+    for one in waiting(snapshot):
+        nodes = one.only(UNSCHEDULABLE_FILTER)
+        if not nodes or one.fits:
+            continue
+        node = snapshot.nodes[nodes[0]]
+        state = node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "")
+        upgrade = f"; its driver upgrade is at {state}" if state and state != "upgrade-done" else ""
+        shown = (node.cite(f"metadata.labels[{names.DRIVER_UPGRADE_STATE_LABEL}]"),) if state else ()
+        first = "let the driver upgrade end, or mend what holds it up; then: " if upgrade else ""
+        yield Finding(
+            cause=f"{one.who} waits: {_nodes(nodes)} would do, but is cordoned{upgrade}",
+            evidence=(node.cite("spec.unschedulable"), *shown, *one.said()),
+            remedy=tuple(f"{first}kubectl uncordon {name}" for name in nodes[:3]),
+            confidence=CERTAIN,
+            **one.shared(nodes=nodes),
+        )
+
+
+def stranded(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-13: GPUs are free, but processors or memory are not."""
+    for one in waiting(snapshot):
+        if one.fits:
+            continue
+        for what in ("cpu", "memory"):
+            nodes = one.only(RESOURCES, what)
+            if not nodes or not one.resource:
+                continue
+            node = snapshot.nodes[nodes[0]]
+            state = snapshot.fit.nodes[node.name]
+            wanted = one.view.requests.get(what, 0)
+            holders = sorted(state.pods.values(), key=lambda pod: -pod.used.get(what, 0))[:3]
+            held = ", ".join(f"{pod} ({say(what, pod.used.get(what, 0))})" for pod in holders)
+            yield Finding(
+                cause=(
+                    f"{one.who} waits for {what}, not for GPUs: node {node.name} has {one.free(node.name)} "
+                    f"{one.resource} free, but only {say(what, max(state.free(what), 0))} of the "
+                    f"{say(what, wanted)} {what} asked for; most is held by {held}"
+                ),
+                evidence=(
+                    one.pod.cite("spec.containers[0].resources"),
+                    node.cite(f"status.allocatable[{what}]"),
+                    *one.said(),
+                ),
+                remedy=(
+                    f"ask for {say(what, max(state.free(what), 0))} {what} or less",
+                    (
+                        f"or keep pods without GPUs off GPU nodes: kubectl taint node {node.name} "
+                        f"{names.GPU_RESOURCE}=present:NoSchedule"
+                    ),
+                ),
+                confidence=CERTAIN,
+                **one.shared(nodes=nodes),
+            )
+            break
+
+
+def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-14: one node has the label, another the room."""
+    for one in waiting(snapshot):
+        if one.fits or len(one.reasons) < 2:
+            continue
+        kinds = {name: {reason.filter for reason in found} for name, found in one.reasons.items()}
+        by_label = [name for name, found in kinds.items() if found == {AFFINITY}]
+        by_room = [name for name, found in kinds.items() if found == {RESOURCES}]
+        if not by_label or not by_room:
+            continue
+        label = one.reasons[by_label[0]][0]
+        room = one.reasons[by_room[0]][0]
+        yield Finding(
+            cause=(
+                f"{one.who} fits no node: {_nodes(tuple(by_room))} has the labels and no room, "
+                f"{_nodes(tuple(by_label))} has room and not the labels"
+            ),
+            evidence=(
+                Evidence(object=f"Node {by_label[0]}", field=label.subject, value=label.sentence),
+                Evidence(object=f"Node {by_room[0]}", field=room.subject, value=room.sentence),
+            ),
+            remedy=_changes(one, whatif.SELECTOR, whatif.ROOM),
+            confidence=LIKELY,
+            **one.shared(),
+        )
+
+
+def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-15: nobody by that name schedules here."""
+    for one in waiting(snapshot):
+        name = one.pod.scheduler
+        if name == _DEFAULT_SCHEDULER or snapshot.events(one.pod) or one.pod.condition("PodScheduled"):
+            continue
+        word = name.removesuffix("-scheduler")
+        running = [
+            pod
+            for pod in snapshot.pods.values()
+            if not pod.ended and pod.key != one.pod.key and word in pod.name and pod.node and pod.ready
+        ]
+        if running:
+            continue
+        yield Finding(
+            cause=f"{one.who} names the scheduler {name}, and nothing by that name runs here",
+            evidence=(
+                one.pod.cite("spec.schedulerName"),
+                Evidence(object=str(one.pod), field="events", value="none at all"),
+            ),
+            remedy=(
+                f"install {name}, or take spec.schedulerName out of the manifest",
+                "kubectl get pods -A | grep -i scheduler",
+            ),
+            confidence=LIKELY,
+            **one.shared(),
+        )
+
+
+RULES: Final = (
+    Rule(
+        "SCH-01", "All GPUs are taken", Place.CLUSTER, busy,
+        "Every unit of the resource on the nodes that would do is held by other pods, often idle notebooks. Proof: the "
+        "sum of what pods on the node ask for equals status.allocatable. End or scale down a holder, or add nodes.",
+        also=("SCH-21",),
+    ),
+    Rule(
+        "SCH-02", "GPUs that nothing offers", Place.CLUSTER, not_offered,
+        "The nodes have devices on the PCI bus, but no resource in status.capacity: the device plugin is missing, not "
+        "scheduled there, or found no driver. Walk up: driver, runtime, plugin.",
+    ),
+    Rule(
+        "SCH-03", "A GPU is withdrawn", Place.CLUSTER, unhealthy,
+        "The kubelet lowers allocatable, not capacity, when a device plugin reports a device unhealthy. Capacity minus "
+        "allocatable is what is withdrawn.",
+    ),
+    Rule(
+        "SCH-04", "Shared GPUs have another name", Place.CLUSTER, renamed,
+        "With renameByDefault the device plugin offers time-sliced or MPS shares as nvidia.com/gpu.shared.",
+    ),
+    Rule(
+        "SCH-05", "Slices are offered as plain GPUs", Place.CLUSTER, single_strategy,
+        "MIG strategy single offers slices as nvidia.com/gpu; only mixed offers nvidia.com/mig-*.",
+    ),
+    Rule(
+        "SCH-06", "All GPUs are partitioned", Place.CLUSTER, all_partitioned,
+        "With strategy mixed a GPU in MIG mode offers slices alone, and no nvidia.com/gpu.",
+    ),
+    Rule(
+        "SCH-07", "Free GPUs are scattered", Place.CLUSTER, fragmented,
+        "A pod can't span nodes: what counts is what is free on one node, not the sum.",
+    ),
+    Rule(
+        "SCH-08", "No node has the label's value", Place.CLUSTER, no_such_label,
+        "A nodeSelector or a required node affinity names a value that no node has, often a product name without its "
+        "NVIDIA- prefix, or without the suffix that sharing adds (-SHARED) or MIG (-MIG-1g.10gb).",
+        also=("TS-08",),
+    ),
+    Rule(
+        "SCH-09", "The bound is not passed", Place.CLUSTER, strict_bound,
+        "Gt and Lt are strict, and nvidia.com/gpu.memory is in MiB of what is offered: 81559 on an H100 with 80 GB.",
+    ),
+    Rule(
+        "SCH-12", "The GPU nodes are cordoned", Place.CLUSTER, cordoned,
+        "A driver upgrade, a MIG change or a person has cordoned the node and nobody has uncordoned it.",
+    ),
+    Rule(
+        "SCH-13", "GPUs are free, processors or memory are not", Place.CLUSTER, stranded,
+        "Pods without GPUs fill the node's processors or memory, so that its GPUs are stranded.",
+    ),
+    Rule(
+        "SCH-14", "Label on one node, room on another", Place.CLUSTER, contradictory,
+        "No node meets all conditions at once: one lacks the label, the other the room.",
+    ),
+    Rule(
+        "SCH-15", "Nobody schedules the pod", Place.CLUSTER, no_scheduler,
+        "spec.schedulerName names a scheduler that does not run: the pod has no events at all.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,361 @@
+"""Rows SCH of which more than the pod is to blame: other schedulers' verdicts, neighbours, rollouts, gangs, volumes."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Event, Pod
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import EVENT, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import AFFINITY, RESOURCES, Waiting, waiting
+from kgpu.fit.filters_volume import BINDING, ZONE
+from kgpu.fit.plain import text
+from kgpu.fit.selectors import Requirement
+from kgpu.formats import names
+
+_COUNT: Final = "nvidia.com/gpu.count"
+_TERMS: Final = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+_GANGS: Final = frozenset({"PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob", "RayJob", "LeaderWorkerSet"})  # fmt: skip
+_KAI: Final = {
+    "NonPreemptibleOverQuota": "the queue's quota is used up, and its pods can't be preempted: raise the queue's quota, or use a preemptible priority class",
+    "OverLimit": "the queue's limit is reached: raise the limit of the queue",
+    "QueueDoesNotExist": "its queue does not exist: create the queue, or correct the label kai.scheduler/queue",
+}
+
+
+def count_of_slices(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-10: nvidia.com/gpu.count counts slices where MIG's strategy is single."""
+    for pod in snapshot.pods.values():
+        node = snapshot.nodes.get(pod.node)
+        if node is None or pod.ended or not matching.accelerators(pod):
+            continue
+        product = node.labels.get(names.LABEL_GPU_PRODUCT, "")
+        if "-MIG-" not in product and node.labels.get("nvidia.com/gpu.slices.gi") is None:
+            continue
+        if node.labels.get(names.LABEL_MIG_STRATEGY) != "single" or not (path := _counts(snapshot, pod)):
+            continue
+        yield Finding(
+            subject=pod.subject,
+            cause=(
+                f"{pod} chose node {node.name} by {_COUNT}, which counts MIG slices there: "
+                f"{node.labels.get(_COUNT)} of {product or 'a partitioned GPU'}, not whole GPUs"
+            ),
+            evidence=(
+                pod.cite(path), node.cite(f"metadata.labels[{_COUNT}]"),
+                node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
+            ),
+            remedy=(
+                "add a term on nvidia.com/gpu.product (without -MIG-), or on nvidia.com/gpu.memory with Gt",
+                f"kubectl get nodes -L {_COUNT},nvidia.com/gpu.product,nvidia.com/gpu.replicas",
+            ),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            nodes=(node.name,),
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def _counts(snapshot: Snapshot, pod: Pod) -> str:
+    """Where the pod goes by the number of GPUs and by nothing that tells cards from slices."""
+    view = snapshot.view(pod)
+    if view is None:
+        return ""
+    wanted: list[tuple[str, Requirement | None]] = [(key, None) for key, _ in view.node_selector]
+    wanted += [(row.key, row) for term in view.node_terms or () for row in term.expressions]
+    keys = {key for key, _ in wanted}
+    if _COUNT not in keys or any("product" in key or "memory" in key or "mig" in key for key in keys):
+        return ""
+    return f"spec.nodeSelector[{_COUNT}]" if any(key == _COUNT for key, _ in view.node_selector) else _TERMS
+
+
+def small_on_big(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-11: pods that would do with any GPU hold the cards that another one needs."""
+    for one in waiting(snapshot):
+        if one.fits or not one.resource or not (one.view.node_selector or one.view.node_terms):
+            continue
+        nodes = one.only(RESOURCES, one.resource)
+        free = [name for name in one.only(AFFINITY) if one.free(name) > 0]
+        easy = [pod for pod in one.holders(100) if pod.node in nodes and _anywhere(snapshot, pod)]
+        if not nodes or not free or not easy:
+            continue
+        other = snapshot.nodes[free[0]]
+        if matching.product(other) == matching.product(snapshot.nodes[nodes[0]]):
+            continue
+        if one.free(other.name) < matching.accelerators(easy[0]).get(one.resource, 0):
+            continue
+        yield Finding(
+            cause=(
+                f"{one.who} waits for {matching.product(snapshot.nodes[nodes[0]]) or 'these GPUs'}, which {easy[0]} holds "
+                f"without asking for that product, while {one.free(other.name)} {one.resource} are free on node {other.name} "
+                f"({matching.product(other) or 'another product'})"
+            ),
+            evidence=(
+                easy[0].cite("spec.nodeSelector"), easy[0].cite("spec.nodeName"), one.asked(),
+                other.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
+            ),
+            remedy=(
+                f"give {easy[0]} a nodeAffinity for the smaller cards ({names.LABEL_GPU_PRODUCT} In [{matching.product(other)}]) and start it again",
+                "the scheduler treats every unit of a resource alike; a DRA claim can choose by memory",
+            ),
+            confidence=CERTAIN,
+            **one.shared(),
+        )  # fmt: skip
+
+
+def _anywhere(snapshot: Snapshot, pod: Pod) -> bool:
+    view = snapshot.view(pod)
+    return view is not None and not view.node_selector and not view.node_terms and not view.volume_claims
+
+
+def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-16: KAI's verdict in a PodGroup."""
+    for group in snapshot.all("PodGroup"):
+        for position, row in enumerate(group.maps("status.schedulingConditions")):
+            said = (
+                [one for one in row.get("reasons") or () if isinstance(one, dict)]
+                if isinstance(row.get("reasons"), list)
+                else []
+            )
+            known = [one for one in said if text(one.get("reason")) in _KAI]
+            if text(row.get("status")) == "False" or "Unschedulable" not in text(row.get("type")) or not known:
+                continue
+            pods = tuple(
+                pod.path
+                for pod in snapshot.pods.values()
+                if pod.namespace == group.namespace
+                and pod.unplaced
+                and pod.annotations.get("pod-group-name") == group.name
+            )
+            word = text(known[0].get("reason"))
+            why, _, step = _KAI[word].partition(": ")
+            yield Finding(
+                subject=group.subject,
+                cause=f"{group} of queue {group.text('spec.queue') or '?'} is not scheduled: {why} ({word})",
+                evidence=(group.cite(f"status.schedulingConditions[{position}]"), group.cite("spec.queue")),
+                remedy=(step, "kubectl get queues.scheduling.run.ai -o yaml"),
+                confidence=CERTAIN,
+                pods=pods,
+            )  # fmt: skip
+
+
+def gang(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-18: two jobs hold part of what each needs."""
+    partly: dict[str, list[tuple[Waiting, list[Pod]]]] = {}
+    for one in waiting(snapshot):
+        owner = one.pod.owner
+        if one.fits or not owner or not _all_or_none(snapshot, one.pod):
+            continue
+        bound = [
+            pod for pod in snapshot.pods_by_owner.get((one.pod.namespace, owner), ()) if pod.node and not pod.ended
+        ]
+        held = [pod for pod in bound if one.resource in matching.accelerators(pod)]
+        if held and one.only(RESOURCES, one.resource):
+            partly.setdefault(one.resource, []).append((one, held))
+    for resource, rows in partly.items():
+        if len(rows) < 2:
+            continue
+        (one, held), (other, theirs) = rows[:2]
+        yield Finding(
+            cause=(
+                f"{one.pod.owner} and {other.pod.owner} block each other: {len(held)} workers of the one and {len(theirs)} of the "
+                f"other hold {resource}, and the rest of both wait for ever"
+            ),
+            evidence=(held[0].cite("spec.nodeName"), one.pod.cite("status.phase"), theirs[0].cite("spec.nodeName"), other.pod.cite("status.phase")),
+            remedy=(
+                f"delete one of them: kubectl -n {other.pod.namespace} delete {other.pod.owner.lower()}",
+                "schedule such jobs as a gang: Kueue, KAI or Volcano admit all workers or none",
+            ),
+            confidence=LIKELY,
+            **one.shared(pods=tuple(pod.path for row, _ in rows for pod in row.pods)),
+        )  # fmt: skip
+
+
+def _all_or_none(snapshot: Snapshot, pod: Pod) -> bool:
+    kind, _, name = pod.owner.partition("/")
+    if kind in _GANGS:
+        return True
+    job = snapshot.get("Job", name, pod.namespace) if kind == "Job" else None
+    return job is not None and job.text("spec.completionMode") == "Indexed"
+
+
+def preempted(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-19: a pod of higher priority has taken the place."""
+    latest: dict[tuple[str, str], Event] = {}
+    for event in snapshot.all_events():
+        if event.reason == "Preempted" and event.about[0] == "Pod":
+            latest[event.about[1:]] = event
+    if not latest:
+        return
+    by_uid = {pod.uid: pod for pod in snapshot.pods.values() if pod.uid}
+    for key, event in latest.items():
+        hurt = _successors(snapshot, key)
+        if not hurt:
+            continue
+        winner = next((pod for uid, pod in by_uid.items() if uid in event.message), None)
+        pod = hurt[0]
+        shown = [one.cite("spec.priority") for one in (pod, winner) if one is not None]
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} has lost its place to {winner or 'a pod'} of higher priority" + (f" ({winner.number('spec.priority')} to {pod.number('spec.priority')})" if winner else ""),
+            evidence=(event.quote(), *shown),
+            remedy=(
+                "give the pod a PriorityClass that is as high, or the other one preemptionPolicy: Never",
+                "kubectl get priorityclasses; a PodDisruptionBudget is heeded as far as there is a choice",
+            ),
+            confidence=CERTAIN if winner else LIKELY,
+            since=event.first,
+            pods=tuple(one.path for one in hurt),
+        )  # fmt: skip
+
+
+def _successors(snapshot: Snapshot, key: tuple[str, str]) -> list[Pod]:
+    """The preempted pod itself while it stands there, or the pod that waits in its place."""
+    pod = snapshot.pods.get(key)
+    if pod is not None:
+        return (
+            [pod] if matching.uses_accelerators(pod) and (pod.unplaced or pod.deleting or pod.phase == "Failed") else []
+        )
+    stem = key[1].rpartition("-")[0]
+    return [
+        one.pod for one in waiting(snapshot)
+        if stem and one.pod.namespace == key[0] and one.pod.owner and one.pod.name.rpartition("-")[0] == stem
+    ]  # fmt: skip
+
+
+def rollout(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-22: a rolling update wants one GPU more than there is."""
+    for one in waiting(snapshot):
+        kind, _, name = one.pod.owner.partition("/")
+        maker = snapshot.get("ReplicaSet", name, one.pod.namespace) if kind == "ReplicaSet" else None
+        parent = maker.owner.removeprefix("Deployment/") if maker and maker.owner.startswith("Deployment/") else ""
+        deployment = snapshot.get("Deployment", parent, one.pod.namespace)
+        if one.fits or deployment is None or not _surges(deployment):
+            continue
+        old = [
+            pod for pod in one.holders(100)
+            if pod.namespace == one.pod.namespace and pod.owner != one.pod.owner and _deployment_of(snapshot, pod) == parent
+        ]  # fmt: skip
+        if not old:
+            continue
+        patch = '{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}}}}'
+        yield Finding(
+            cause=(
+                f"the rollout of {deployment} stands still: its new pod {one.pod.name} waits for {one.resource} that its old "
+                f"pod {old[0].name} holds, and the strategy ends no old pod before a new one is ready"
+            ),
+            evidence=(deployment.cite("spec.strategy"), deployment.cite("spec.replicas"), old[0].cite("metadata.ownerReferences[0].name"), one.asked()),
+            remedy=(f"kubectl -n {deployment.namespace} patch deployment {deployment.name} -p '{patch}'", "or set spec.strategy.type: Recreate, or keep one GPU to spare"),
+            confidence=CERTAIN,
+            **one.shared(subject=deployment.subject),
+        )  # fmt: skip
+
+
+def _deployment_of(snapshot: Snapshot, pod: Pod) -> str:
+    kind, _, name = pod.owner.partition("/")
+    maker = snapshot.get("ReplicaSet", name, pod.namespace) if kind == "ReplicaSet" else None
+    return maker.owner.removeprefix("Deployment/") if maker else ""
+
+
+def _surges(deployment: Obj) -> bool:
+    """Whether it makes a new pod first and may lack none: what the defaults come to with up to three replicas."""
+    if deployment.text("spec.strategy.type") not in ("", "RollingUpdate"):
+        return False
+    replicas = deployment.number("spec.replicas", 1)
+    surge = _share(deployment.at("spec.strategy.rollingUpdate.maxSurge"), replicas, up=True)
+    return surge > 0 and _share(deployment.at("spec.strategy.rollingUpdate.maxUnavailable"), replicas, up=False) == 0
+
+
+def _share(said: Any, of: int, *, up: bool) -> int:
+    if isinstance(said, int) and not isinstance(said, bool):
+        return said
+    number = text(said).removesuffix("%") if text(said).endswith("%") else "25"
+    exact = of * (int(number) if number.isdecimal() and len(number) < 5 else 25) / 100
+    return math.ceil(exact) if up else math.floor(exact)
+
+
+def volumes(snapshot: Snapshot) -> Iterator[Finding]:
+    """SCH-23: the volume is where no GPU is, or at one node while two want it."""
+    for one in waiting(snapshot):
+        reasons = (*one.against(BINDING), *one.against(ZONE))
+        nodes = tuple(dict.fromkeys((*one.only(BINDING), *one.only(ZONE), *_only_volumes(one))))
+        if one.fits or not reasons or not nodes:
+            continue
+        volume = snapshot.get("PersistentVolume", reasons[0].subject)
+        claims = [name for name, _ in one.view.volume_claims]
+        yield Finding(
+            cause=f"{one.who} waits: {reasons[0].sentence}, so that its data can't be used where the GPUs are",
+            evidence=(
+                *((volume.cite("spec.nodeAffinity"),) if volume else ()), one.pod.cite("spec.volumes"),
+                *(snapshot.nodes[name].cite("metadata.labels[topology.kubernetes.io/zone]") for name in nodes[:1]), *one.said(),
+            ),
+            remedy=(
+                f"move the data of claim {', '.join(claims) or '?'} to a zone that has GPUs, or add GPU nodes to the volume's zone",
+                "use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or storage that every zone can reach",
+            ),
+            confidence=CERTAIN,
+            **one.shared(nodes=nodes),
+        )  # fmt: skip
+    yield from _attached_twice(snapshot)
+
+
+def _only_volumes(one: Waiting) -> list[str]:
+    return [
+        name for name, found in one.reasons.items() if found and all(row.filter in (BINDING, ZONE) for row in found)
+    ]
+
+
+def _attached_twice(snapshot: Snapshot) -> Iterator[Finding]:
+    for event in snapshot.all_events():
+        pod = snapshot.pods.get(event.about[1:]) if event.about[0] == "Pod" else None
+        if pod is None or "Multi-Attach error" not in event.message or pod.ready or not matching.uses_accelerators(pod):
+            continue
+        names_ = {
+            text(one.get("persistentVolumeClaim", {}).get("claimName"))
+            for one in pod.maps("spec.volumes")
+            if isinstance(one.get("persistentVolumeClaim"), dict)
+        }
+        claims = [
+            claim for name in sorted(names_) if (claim := snapshot.get("PersistentVolumeClaim", name, pod.namespace))
+        ]
+        modes: tuple[Evidence, ...] = tuple(claim.cite("spec.accessModes") for claim in claims[:2])
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} does not start: its volume is attached to another node, and its claim can be used at one node only",
+            evidence=(event.quote(), *modes),
+            remedy=("use storage with access mode ReadWriteMany for workers on several nodes", "or put the pods that share the claim on one node"),
+            confidence=CERTAIN,
+            since=event.first,
+            nodes=(pod.node,),
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="SCH-17", title="HAMi finds no card", place=Place.CLUSTER, where=(EVENT,), words="",
+            pattern=r"(?P<why>Card(?:InsufficientMemory|TypeMismatch|UuidMismatch|TimeSlicingExhausted|InsufficientCore|NotHealth|Cordoned|MigTopologyInfeasible)|NumaNotFit|ExclusiveDeviceAllocateConflict)",
+            cause="HAMi finds no card for {who}: {why}",
+            remedy=(
+                "kubectl get nodes -o yaml | grep -A 3 hami.io/node",
+                "CardInsufficientMemory, CardInsufficientCore: ask for less nvidia.com/gpumem or gpucores; CardTypeMismatch, CardUuidMismatch: look at the pod's annotations use-gputype and use-gpuuuid; CardNotHealth, CardCordoned: kgpu doctor node",
+            ),
+            explain="HAMi's scheduler extender counts the reasons card by card in its event FilteringFailed.",
+            confidence=CERTAIN, explains=("SCH-01", "SCH-02", "SCH-14"),
+        ),
+    ),
+    Rule("SCH-10", "The count is one of slices", Place.CLUSTER, count_of_slices, "With MIG strategy single nvidia.com/gpu.count is the number of slices; sharing is told by nvidia.com/gpu.replicas."),
+    Rule("SCH-11", "Small work on big cards", Place.CLUSTER, small_on_big, "Without an affinity the scheduler takes any node with the resource, so that jobs that would do with a small card hold the big ones.", ("SCH-01", "SCH-07", "SCH-14")),
+    Rule("SCH-16", "The queue does not let it in", Place.CLUSTER, queue_says_no, "KAI writes into the PodGroup why its queue does not admit it.", ("SCH-01", "SCH-15")),
+    Rule("SCH-18", "Two jobs block each other", Place.CLUSTER, gang, "Without gang scheduling two jobs can each get part of their workers and wait for the rest for ever.", ("SCH-01", "SCH-07")),
+    Rule("SCH-19", "Preempted", Place.CLUSTER, preempted, "The scheduler ends pods of lower priority to make room.", ("SCH-01", "SCH-07")),
+    Rule("SCH-22", "A rollout that can't begin", Place.CLUSTER, rollout, "By default maxSurge rounds up to 1 and maxUnavailable down to 0: the new pod needs a GPU that the old one holds.", ("SCH-01", "SCH-07")),
+    Rule("SCH-23", "The volume is where no GPU is", Place.CLUSTER, volumes, "A volume that is bound in a zone can be used in that zone only, and one with ReadWriteOnce at one node at a time.", ("SCH-14", "SCH-01")),
+)  # fmt: skip

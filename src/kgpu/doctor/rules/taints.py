@@ -1,0 +1,243 @@
+"""Rows TNT: taints, labels and what discovers them."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching, whatif
+from kgpu.doctor.kinds import Node
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import TAINTS, Waiting, waiting
+from kgpu.fit.model import Reason
+from kgpu.fit.plain import text
+from kgpu.fit.selectors import Taint, Toleration, tolerated
+from kgpu.formats import names
+
+_OWN: Final = "node.kubernetes.io/"
+
+
+def _taint_cite(node: Node, subject: str) -> Evidence:
+    for position, taint in enumerate(node.taints):
+        if str(Taint(*(text(taint.get(key)) for key in ("key", "value", "effect")))) == subject:
+            return node.cite(f"spec.taints[{position}]", subject)
+    return node.cite("spec.taints")
+
+
+def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
+    for one in waiting(snapshot):
+        if one.fits:
+            continue
+        found = {
+            reason.subject: reason
+            for reason in one.against(TAINTS)
+            if not reason.subject.startswith(_OWN) and _names_key(one, reason) is near_miss
+        }
+        for subject, reason in found.items():
+            change = next((c for c in one.changes if c.kind == whatif.TOLERATION and c.subject == subject), None)
+            others = any(c.kind != whatif.BOTH for c in one.changes)
+            if change is None and others:
+                continue  # something smaller helps, on nodes without that taint
+            yield _not_tolerated(one, subject, reason, change)
+
+
+def _names_key(one: Waiting, reason: Reason) -> bool:
+    key = reason.subject.split(":", 1)[0].split("=", 1)[0]
+    return any(toleration.key == key for toleration in one.view.tolerations)
+
+
+def _not_tolerated(one: Waiting, subject: str, reason: Reason, change: whatif.Change | None) -> Finding:
+    key, effect = subject.split(":", 1)[0].split("=", 1)[0], subject.rsplit(":", 1)[-1]
+    node = one.snapshot.nodes[reason.node]
+    nodes = tuple(dict.fromkeys(other.node for other in one.against(TAINTS, subject)))
+    proof = f"  # then it fits node {', '.join(change.fits[:3])}" if change else "  # and see what else is against it"
+    given = [row for row in one.pod.list("spec.tolerations") if isinstance(row, dict) and row.get("key") == key]
+    return Finding(
+        cause=f"{one.who} does not tolerate the taint {subject} of {len(nodes)} of the nodes that would do: {reason.sentence}",
+        evidence=(
+            _taint_cite(node, subject), one.pod.cite("spec.tolerations", given or one.pod.at("spec.tolerations")), *one.said(),
+        ),
+        remedy=(
+            f"add to the pod's spec.tolerations: {{key: {key}, operator: Exists, effect: {effect}}}{proof}",
+            f"or take the taint away: kubectl taint node {node.name} {key}:{effect}-",
+        ),
+        confidence=CERTAIN if change else LIKELY,
+        **one.shared(nodes=nodes),
+    )  # fmt: skip
+
+
+def untolerated(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-01: no toleration of the pod names the taint's key."""
+    yield from _tainted(snapshot, near_miss=False)
+
+
+def near_toleration(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-02: there is a toleration for the key, with another value or effect."""
+    yield from _tainted(snapshot, near_miss=True)
+
+
+def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-04: the DaemonSets of the GPU stack do not tolerate a taint of the GPU nodes."""
+    for obj in snapshot.all("DaemonSet"):
+        parts = matching.parts_of(obj)
+        if not parts or parts[0].name.startswith("nfd"):
+            continue
+        bears = tuple(_toleration(row) for row in obj.maps("spec.template.spec.tolerations"))
+        kept: list[tuple[Node, Taint]] = []
+        for node in matching.gpu_nodes(snapshot, parts[0].vendor):
+            if not _selected(obj, node):
+                continue
+            for row in node.taints:
+                taint = Taint(*(text(row.get(key)) for key in ("key", "value", "effect")))
+                if taint.hard and not taint.key.startswith(_OWN) and not tolerated(taint, bears):
+                    kept.append((node, taint))
+        if not kept:
+            continue
+        node, taint = kept[0]
+        nodes = tuple(dict.fromkeys(one.name for one, _ in kept))
+        patch = (
+            "kubectl patch clusterpolicy cluster-policy --type merge -p "
+            f'\'{{"spec":{{"daemonsets":{{"tolerations":[{{"key":"{names.GPU_RESOURCE}","operator":"Exists","effect":'
+            f'"NoSchedule"}},{{"key":"{taint.key}","operator":"Exists"}}]}}}}}}\''
+        )
+        yield Finding(
+            subject=obj.subject,
+            cause=f"{obj} has no pod on {len(nodes)} GPU nodes: it does not tolerate their taint {taint}",
+            evidence=(
+                _taint_cite(node, str(taint)), obj.cite("spec.template.spec.tolerations"),
+                obj.cite("status.desiredNumberScheduled"),
+            ),
+            remedy=(patch, f"or take the taint away: kubectl taint node {node.name} {taint.key}:{taint.effect}-"),
+            confidence=CERTAIN,
+            nodes=nodes,
+        )  # fmt: skip
+
+
+def _toleration(row: object) -> Toleration:
+    found = row if isinstance(row, dict) else {}
+    return Toleration(*(text(found.get(key)) for key in ("key", "operator", "value", "effect")))
+
+
+def _selected(obj: Obj, node: Node) -> bool:
+    wanted = obj.map("spec.template.spec.nodeSelector")
+    return all(node.labels.get(key) == value for key, value in wanted.items())
+
+
+def no_features(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-05: no node has labels of feature discovery."""
+    policies = list(snapshot.all("ClusterPolicy"))
+    if not policies or not snapshot.nodes:
+        return
+    if any(key.startswith(names.NFD_PREFIX) for node in snapshot.nodes.values() for key in node.labels):
+        return
+    policy = policies[0]
+    said = [one.cite() for one in policy.conditions() if one.reason == "NFDLabelsMissing"]
+    workers = matching.daemon_sets_of_part(snapshot, matching.NFD_WORKER)
+    node = next(iter(snapshot.nodes.values()))
+    yield Finding(
+        subject=Subject("Cluster"),
+        cause=(
+            "no node has labels of node feature discovery, so no GPU node can be found: "
+            + (f"{workers[0]} has put no label on any node" if workers else "it is not installed")
+        ),
+        evidence=(node.cite("metadata.labels"), *said, *(one.cite("status") for one in workers[:1])),
+        remedy=(
+            ("look at its pods: " + f"kubectl -n {workers[0].namespace} get pods -o wide",)
+            if workers
+            else (
+                "let the chart bring it: helm upgrade ... --set nfd.enabled=true",
+                "kubectl get nodes --show-labels | grep pci-",
+            )
+        ),
+        confidence=CERTAIN if said else LIKELY,
+        nodes=tuple(snapshot.nodes),
+    )
+
+
+def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-06: the PCI labels have a shape that operators do not know."""
+    odd = [
+        (node, key)
+        for node in snapshot.nodes.values()
+        for key in node.labels
+        if key.startswith(f"{names.NFD_PREFIX}pci-") and "10de" in key and key not in names.NFD_PCI_NVIDIA
+    ]
+    usual = any(key in node.labels for node in snapshot.nodes.values() for key in names.NFD_PCI_NVIDIA)
+    if not odd or usual:
+        return
+    node, key = odd[0]
+    said = [
+        one.cite()
+        for policy in snapshot.all("ClusterPolicy")
+        for one in policy.conditions()
+        if one.reason == "NoGPUNodes"
+    ]
+    yield Finding(
+        subject=node.subject,
+        cause=f"the label {key} has a shape that operators do not look for, so that no GPU node is found",
+        evidence=(node.cite(f"metadata.labels[{key}]"), *said),
+        remedy=("set sources.pci.deviceLabelFields: [vendor] in the configuration of nfd-worker, then restart it",),
+        confidence=CERTAIN if said else LIKELY,
+        nodes=tuple(dict.fromkeys(one.name for one, _ in odd)),
+    )
+
+
+def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-12: a label keeps operands off a node."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        keys = [
+            key for key, said in node.labels.items() if key.startswith(names.LABEL_DEPLOY_PREFIX) and said == "false"
+        ]
+        if not keys or (
+            node.labels.get(names.LABEL_DEPLOY_OPERANDS) == "false" and (node.allocatable(names.GPU_RESOURCE) or 0)
+        ):
+            continue
+        kept = ", ".join(key.removeprefix(names.LABEL_DEPLOY_PREFIX) for key in sorted(keys))
+        yield Finding(
+            subject=node.subject,
+            cause=f"labels of node {node.name} keep these from running on it: {kept}",
+            evidence=tuple(node.cite(f"metadata.labels[{key}]") for key in sorted(keys)),
+            remedy=tuple(f"kubectl label node {node.name} {key}-" for key in sorted(keys)),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+        )
+
+
+RULES: Final = (
+    Rule(
+        "TNT-01", "A taint that the pod does not tolerate", Place.CLUSTER, untolerated,
+        "GPU nodes carry a taint so that only GPU pods come; the pod needs a toleration for it. Newer schedulers do not "
+        "name the taint: it is worked out from spec.taints and spec.tolerations.",
+    ),
+    Rule(
+        "TNT-02", "The toleration is not quite for the taint", Place.CLUSTER, near_toleration,
+        "A toleration with operator Equal compares the value, and one with an effect only that effect. Exists without a "
+        "value fits all.",
+    ),
+    Rule(
+        "TNT-04", "Taints keep the GPU stack off its nodes", Place.PLUGIN, operands_kept_off,
+        "The operands' DaemonSets tolerate nvidia.com/gpu:NoSchedule alone; any other taint has to be in "
+        "spec.daemonsets.tolerations of the ClusterPolicy.",
+        explains=("SCH-02", "DPL-*", "DRV-02"),
+    ),
+    Rule(
+        "TNT-05", "No labels of feature discovery", Place.PLUGIN, no_features,
+        "The operator finds GPU nodes by the PCI labels of node feature discovery. Without them it is Ready and does "
+        "nothing (reason NFDLabelsMissing).",
+        explains=("SCH-02", "SCH-08", "TNT-06"),
+    ),
+    Rule(
+        "TNT-06", "PCI labels of another shape", Place.PLUGIN, odd_features,
+        "The operator knows pci-10de, pci-0302_10de and pci-0300_10de; other deviceLabelFields give other names.",
+        explains=("SCH-02",), also=("TNT-15",),
+    ),
+    Rule(
+        "TNT-12", "Operands are switched off on a node", Place.PLUGIN, opted_out,
+        "nvidia.com/gpu.deploy.operands=false, or nvidia.com/gpu.deploy.NAME=false, keeps them off the node.",
+        explains=("SCH-02", "DPL-18"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,208 @@
+"""Rows TNT about feature discovery and labels that do not say what the node is."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.matching import GFD, NFD_MASTER
+from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
+
+_PCI: Final = "10de"
+_GPU_IMAGE: Final = re.compile(r"cuda|nvidia|pytorch|tensorflow|vllm|triton|tgi|-gpu\b", re.IGNORECASE)
+_NFD_NODE: Final = "nfd.node.kubernetes.io/node-name"
+_WORDS: Final = re.compile(r"[^a-z0-9]+")
+
+
+def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-03: a toleration alone does not bring a pod to a GPU node."""
+    if not matching.gpu_nodes(snapshot):
+        return
+    for pod in snapshot.pods.values():
+        node = snapshot.nodes.get(pod.node)
+        if node is None or pod.ended or pod.owner.startswith("DaemonSet/") or matching.parts_of(pod):
+            continue
+        keys = [str(row.get("key") or "") for row in pod.maps("spec.tolerations")]
+        if not any(matching.is_accelerator(key) for key in keys) or matching.uses_accelerators(pod):
+            continue
+        image = next((one for one in pod.containers if not one.init and _GPU_IMAGE.search(one.image)), None)
+        if image is None or matching.vendors_of(node, snapshot):
+            continue
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} tolerates the taint of GPU nodes and runs on {node.name}, which has no GPU: a toleration lets it in there, it does not bring it there",
+            evidence=(pod.cite("spec.tolerations"), image.cite("image"), image.cite("resources"), pod.cite("spec.nodeName")),
+            remedy=("ask for the GPU in resources.limits (nvidia.com/gpu: 1)", f'or choose the nodes: nodeSelector {names.LABEL_GPU_PRESENT}: "true"'),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-07: nfd-master is killed again and again, and labels go with it."""
+    for pod in matching.pods_of_part(snapshot, NFD_MASTER):
+        one = next((one for one in pod.containers if one.end_reason == "OOMKilled" and one.restarts > 0), None)
+        if one is None:
+            continue
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} was killed for lack of memory ({one.restarts} restarts): while it is away labels of GPU nodes can go, and the operator takes their driver down",
+            evidence=(one.cite_status("lastState"), one.cite_status("restartCount"), one.cite("resources")),
+            remedy=(
+                f"give it memory: kubectl -n {pod.namespace} set resources {pod.owner.split('/')[0].lower() or 'deployment'} nfd-master --limits=memory=4Gi, or in the chart's values",
+                "if a driver pod hangs since: kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite",
+            ),
+            confidence=LIKELY,
+            nodes=(pod.node,) if pod.node else (),
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def stale(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-08: the label says that there is a GPU, the bus that there is none; or features of a node that is gone."""
+    for node in snapshot.nodes.values():
+        host = snapshot.hosts.get(node.name)
+        label = matching.pci_label(node)
+        if not label or host is None or host.pci is None or any(device.vendor == _PCI for device in host.pci):
+            continue
+        yield Finding(
+            subject=node.subject,
+            cause=f"node {node.name} is labelled {label}, and has no such device on its bus: the label is left from before",
+            evidence=(node.cite(f"metadata.labels[{label}]"), host.cite("pci", [device.address for device in host.pci])),
+            remedy=(f"kubectl get nodefeatures -A | grep {node.name}; delete what is old, and restart nfd-worker there", "turn nfd-gc on (chart value gc.enable)"),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+        )  # fmt: skip
+    if not snapshot.nodes or not snapshot.knows("NodeFeature"):
+        return
+    gone = [
+        one for one in snapshot.all("NodeFeature") if (name := one.labels.get(_NFD_NODE)) and name not in snapshot.nodes
+    ]
+    if gone and not any(pod.ready for pod in matching.pods_of_part(snapshot, matching.NFD_GC)):
+        yield Finding(
+            subject=gone[0].subject,
+            cause=f"{len(gone)} NodeFeatures are of nodes that are gone, and nothing cleans them up: a new node of such a name gets the old labels",
+            evidence=tuple(one.cite(f"metadata.labels[{_NFD_NODE}]") for one in gone[:3]),
+            remedy=(f"kubectl -n {gone[0].namespace} delete nodefeature {gone[0].name}", "turn nfd-gc on (chart value gc.enable)"),
+            confidence=CERTAIN,
+            level=Level.NOTE,
+        )  # fmt: skip
+
+
+def rule_taints(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-10: a NodeFeatureRule's taints, which nfd-master does not set."""
+    masters = matching.pods_of_part(snapshot, NFD_MASTER)
+    if not masters or _taints_on(snapshot, masters):
+        return
+    for rule in snapshot.all("NodeFeatureRule"):
+        for position, row in enumerate(rule.maps("spec.rules")):
+            if row.get("taints"):
+                main = next((one for one in masters[0].containers if not one.init), None)
+                yield Finding(
+                    subject=rule.subject,
+                    cause=f"{rule} sets taints, which nfd-master leaves out: it runs without -enable-taints",
+                    evidence=(rule.cite(f"spec.rules[{position}].taints"), *((main.cite("args"),) if main else ())),
+                    remedy=("set master.config.enableTaints: true in the chart's values", "first let nfd-worker tolerate these taints"),
+                    confidence=LIKELY,
+                )  # fmt: skip
+                break
+
+
+def _taints_on(snapshot: Snapshot, masters: list[Pod]) -> bool:
+    words = " ".join(word for pod in masters for one in pod.containers for word in one.words)
+    if re.search(r"-enable-taints(?:=true)?(?:\s|$)", words):
+        return True
+    spaces = {pod.namespace for pod in masters}
+    texts = (
+        str(text) for one in snapshot.all("ConfigMap") if one.namespace in spaces for text in one.map("data").values()
+    )
+    return any(re.search(r"enableTaints:\s*true", text) for text in texts)
+
+
+def wrong_product(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-13: the product label is not what the driver says."""
+    for node in snapshot.nodes.values():
+        host = snapshot.hosts.get(node.name)
+        said = node.labels.get(names.LABEL_GPU_PRODUCT, "")
+        known = [gpu for gpu in (host.gpus if host else None) or () if gpu.name]
+        if host is None or not said or not known or any(_plain(gpu.name) in _plain(said) for gpu in known):
+            continue
+        yield Finding(
+            subject=node.subject,
+            cause=f"node {node.name} is labelled as {said}, and its driver says {known[0].name}: the label was set by hand, or is of another card",
+            evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"), host.cite("gpus", [gpu.name for gpu in known])),
+            remedy=(f"kubectl label node {node.name} {names.LABEL_GPU_PRODUCT}-", "let gpu-feature-discovery write it: restart its pod on the node"),
+            confidence=LIKELY,
+            nodes=(node.name,),
+        )  # fmt: skip
+
+
+def _plain(name: str) -> str:
+    return _WORDS.sub("-", name.lower()).removeprefix("nvidia-").strip("-")
+
+
+def not_a_gpu_node(snapshot: Snapshot) -> Iterator[Finding]:
+    """TNT-16: a node without a device carries the label of GPU nodes."""
+    for node in snapshot.nodes.values():
+        if node.labels.get(names.LABEL_GPU_PRESENT) != "true" or not _bare(snapshot, node):
+            continue
+        host = snapshot.hosts.get(node.name)
+        features = next((key for key in node.labels if key.startswith(names.NFD_PREFIX)), "")
+        yield Finding(
+            subject=node.subject,
+            cause=f"node {node.name} is labelled {names.LABEL_GPU_PRESENT}=true and has no such device: GPU operands are sent to it for nothing",
+            evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRESENT}]"), node.cite(f"metadata.labels[{features}]") if features else node.cite("metadata.labels"), *((host.cite("pci", []),) if host else ())),
+            remedy=(f"kubectl label node {node.name} {names.LABEL_GPU_PRESENT}-", "take the label out of the node template or kubelet flags that set it"),
+            confidence=LIKELY,
+            nodes=(node.name,),
+        )  # fmt: skip
+
+
+def _bare(snapshot: Snapshot, node: Node) -> bool:
+    """Whether all who could have seen a device say that there is none."""
+    if any(_PCI in key for key in node.labels) or any(
+        matching.vendor_of(name) == matching.NVIDIA for name in node.resources()
+    ):
+        return False
+    host = snapshot.hosts.get(node.name)
+    if host is not None and host.pci is not None:
+        return not any(device.vendor == _PCI for device in host.pci)
+    # Feature discovery was there and has seen devices of others, but none of NVIDIA's.
+    return any(key.startswith(f"{names.NFD_PREFIX}pci-") for key in node.labels)
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="TNT-09", title="nfd-master refuses NVIDIA's labels", place=Place.PLUGIN, where=(LOG,), parts=(NFD_MASTER,), always=True,
+            pattern=r"[Nn]amespace.{0,20}nvidia\.com.{0,40}not allowed|not allowed.{0,200}nvidia\.com/", words="not allowed",
+            cause="{who} leaves out labels of nvidia.com: its namespaces for labels do not allow them",
+            remedy=("start nfd-master with -extra-label-ns=nvidia.com, and without -deny-label-ns=*",),
+            explain="Without leave nfd-master writes labels below feature.node.kubernetes.io only.",
+            explains=("SCH-08",),
+        ),
+        Sign(
+            id="TNT-14", title="GPU feature discovery can't write its NodeFeature", place=Place.PLUGIN, where=(LOG, STATUS), parts=(GFD,), always=True,
+            pattern=r"[Rr]equired flag.{0,4}node-name.{0,4}not set|nodefeatures\.nfd\.k8s-sigs\.io.{0,80}forbidden|cannot \w+ resource \"nodefeatures\"", words="",
+            cause="{who} can't write labels: it has no node name or no right to NodeFeatures",
+            remedy=("set NODE_NAME from spec.nodeName in its pod", "give its ServiceAccount create, get and update on nodefeatures.nfd.k8s-sigs.io, or set useNodeFeatureAPI=false"),
+            explain="With useNodeFeatureAPI labels go into a NodeFeature object, which needs NODE_NAME and RBAC.",
+            confidence=CERTAIN, explains=("SCH-08",),
+        ),
+    ),
+    Rule("TNT-03", "A toleration is no affinity", Place.CLUSTER, on_plain_node, "A toleration permits, it does not attract: without a request for GPUs or an affinity the pod may run anywhere."),
+    Rule("TNT-07", "nfd-master is killed", Place.PLUGIN, master_killed, "When nfd-master restarts, labels may go for a moment; the operator then removes operands, the driver among them, from under running pods.", ("TNT-05", "DRV-16")),
+    Rule("TNT-08", "Labels of a GPU that is gone", Place.PLUGIN, stale, "NodeFeature objects outlive the node or card; without nfd-gc labels stay.", ("SCH-02", "TNT-16", "DRV-*")),
+    Rule("TNT-10", "Taints of rules are off", Place.PLUGIN, rule_taints, "nfd-master sets taints of a NodeFeatureRule only with -enable-taints."),
+    Rule("TNT-13", "The product label lies", Place.PLUGIN, wrong_product, "Labels set by hand stay after a card was changed.", ("SCH-08",)),
+    Rule("TNT-16", "Called a GPU node, has no GPU", Place.PLUGIN, not_a_gpu_node, "nvidia.com/gpu.present was copied by a node template; operands and plugin pods are sent there.", ("SCH-02",)),
+)  # fmt: skip

@@ -1,0 +1,397 @@
+"""Rows TS: sharing that is configured and not in force, and what neighbours on one GPU do to each other."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.doctor import matching, whatif
+from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.matching import EXPORTER, PLUGIN, Hit
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import Obj, seconds
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import SharingConfig, has_mig, named_map, sharing_configs, uses_mps
+from kgpu.doctor.waiting import waiting
+from kgpu.fit.plain import number, text
+from kgpu.formats import names
+
+_REPLICAS: Final = "nvidia.com/gpu.replicas"
+_COUNT: Final = "nvidia.com/gpu.count"
+_VIRTUAL: Final = "KUBERNETES_VIRTUAL_GPUS"
+_TOGETHER: Final = 10.0
+_RESTART: Final = "kubectl -n {} rollout restart daemonset {}  # the plugin reads its configuration when it starts"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a ClusterPolicy says of the device plugin's configuration."""
+
+    policy: Obj
+    name: str
+    default: str
+    source: Obj | None
+
+    def key(self, node: Node) -> str:
+        """The configuration of a node: its label, else the default."""
+        return node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "") or self.default
+
+
+def _told(snapshot: Snapshot) -> list[Told]:
+    found = []
+    for policy in snapshot.all("ClusterPolicy"):
+        name = policy.text("spec.devicePlugin.config.name")
+        if name:
+            default = policy.text("spec.devicePlugin.config.default")
+            found.append(Told(policy, name, default, named_map(snapshot, name, PLUGIN)))
+    return found
+
+
+def _replicas(node: Node) -> int:
+    said = node.labels.get(_REPLICAS, "")
+    return int(said) if said.isdecimal() and len(said) < 6 else 1
+
+
+def _cards(node: Node) -> int:
+    said = node.labels.get(_COUNT, "")
+    return int(said) if said.isdecimal() and len(said) < 6 and not has_mig(node) else 0
+
+
+def _sliced(snapshot: Snapshot, node: Node | None) -> bool:
+    """Whether a node's GPUs are given to several containers by time-slicing."""
+    if node is None or uses_mps(snapshot, node.name):
+        return False
+    shared = any(matching.is_shared(name) and node.allocatable(name) for name in node.resources())
+    return shared or _replicas(node) > 1 or node.labels.get("nvidia.com/gpu.sharing-strategy") == "time-slicing"
+
+
+def _offered(node: Node) -> int:
+    return sum(node.capacity(name) or 0 for name in (names.GPU_RESOURCE, names.GPU_RESOURCE + names.SHARED_SUFFIX))
+
+
+def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-01: the plugin runs with an older configuration than the ConfigMap has."""
+    for told in _told(snapshot):
+        by_key = {
+            one.key: one for one in sharing_configs(snapshot) if told.source and one.source.key == told.source.key
+        }
+        hit = [
+            row
+            for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+            if (row := _behind(snapshot, told, by_key, node))
+        ]
+        if not hit:
+            continue
+        node, config, wanted, pod = hit[0]
+        daemon = pod.owner.partition("/")[2] or "nvidia-device-plugin-daemonset"
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{config.source} gives node {node.name} {wanted} shares for {_cards(node)} GPUs, and it offers {_offered(node)}: {pod} has not taken the change over",
+            evidence=(config.cite("timeSlicing"), node.cite(f"status.capacity[{names.GPU_RESOURCE}]"), node.cite(f"metadata.labels[{_COUNT}]"), pod.cite("status.startTime")),
+            remedy=(_RESTART.format(pod.namespace, daemon), f"kubectl get node {node.name} -o jsonpath='{{.status.allocatable}}'"),
+            confidence=LIKELY,
+            nodes=tuple(row[0].name for row in hit),
+        )  # fmt: skip
+
+
+def _behind(
+    snapshot: Snapshot, told: Told, by_key: dict[str, SharingConfig], node: Node
+) -> tuple[Node, SharingConfig, int, Pod] | None:
+    config, cards = by_key.get(told.key(node)), _cards(node)
+    pods = [pod for pod in matching.pods_of_part(snapshot, PLUGIN, node=node.name) if pod.ready]
+    if config is None or not cards or not pods or not _offered(node) or uses_mps(snapshot, node.name):
+        return None
+    rows = [row for row in config.block("timeSlicing") if text(row.get("name")) in (names.GPU_RESOURCE, "gpu")]
+    if len(rows) != 1 or rows[0].get("devices") not in (None, "all") or rows[0].get("rename"):
+        return None
+    wanted = cards * max(number(rows[0].get("replicas"), 1), 1)
+    return None if wanted == _offered(node) else (node, config, wanted, pods[0])
+
+
+def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-02: the policy names a ConfigMap that is not there."""
+    for told in _told(snapshot):
+        if told.source is not None or not snapshot.knows("ConfigMap"):
+            continue
+        spaces = sorted({pod.namespace for pod in matching.pods_of_part(snapshot, PLUGIN)}) or ["gpu-operator"]
+        stuck = [pod for pod in matching.pods_of_part(snapshot, PLUGIN) if not pod.ready]
+        said = [one.quote() for pod in stuck for one in snapshot.events(pod) if told.name in one.message][:1]
+        near = whatif.nearest(told.name, (one.source.name for one in sharing_configs(snapshot)))
+        yield Finding(
+            subject=told.policy.subject,
+            cause=f"{told.policy} names ConfigMap {told.name} for the device plugin, and there is none of that name",
+            evidence=(told.policy.cite("spec.devicePlugin.config"), *said),
+            remedy=(
+                f"kubectl -n {spaces[0]} create configmap {told.name} --from-file=any=config.yaml",
+                *((f"or name {near} in spec.devicePlugin.config.name",) if near else ()),
+            ),
+            confidence=CERTAIN,
+            nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA)),
+            pods=tuple(pod.path for pod in stuck),
+        )  # fmt: skip
+
+
+def no_default(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-03: a ConfigMap that no node uses."""
+    for told in _told(snapshot):
+        nodes = matching.gpu_nodes(snapshot, matching.NVIDIA)
+        if told.source is None or told.default or not nodes or any(told.key(node) for node in nodes):
+            continue
+        keys = [str(key) for key in told.source.map("data")]
+        if not keys or any(_replicas(node) > 1 for node in nodes):
+            continue
+        patch = f'{{"spec":{{"devicePlugin":{{"config":{{"default":"{keys[0]}"}}}}}}}}'
+        yield Finding(
+            subject=told.policy.subject,
+            cause=f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}",
+            evidence=(told.policy.cite("spec.devicePlugin.config"), nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
+            remedy=(f"kubectl patch clusterpolicy {told.policy.name} --type merge -p '{patch}'", f"or for one node: kubectl label node {nodes[0].name} {names.DEVICE_PLUGIN_CONFIG_LABEL}={keys[0]}"),
+            confidence=CERTAIN,
+            nodes=tuple(node.name for node in nodes),
+        )  # fmt: skip
+
+
+def not_named(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-04: pods wait, and the configuration that shares GPUs is not named: the path that a JSON patch wants is not there."""
+    hurt = tuple(
+        pod.path for one in waiting(snapshot) if one.resource.startswith(names.GPU_RESOURCE) for pod in one.pods
+    )
+    policies = [one for one in snapshot.all("ClusterPolicy") if hurt and not one.map("spec.devicePlugin.config")]
+    plugins = matching.pods_of_part(snapshot, PLUGIN)
+    spaces = {pod.namespace for pod in (*plugins, *matching.pods_of_part(snapshot, matching.OPERATOR))}
+    mounted = {
+        text(one.get("configMap", {}).get("name"))
+        for pod in plugins
+        for one in pod.maps("spec.volumes")
+        if isinstance(one.get("configMap"), dict)
+    }
+    for config in sharing_configs(snapshot) if policies else ():
+        if config.source.namespace not in spaces or config.source.name in mounted:
+            continue
+        patch = f'{{"spec":{{"devicePlugin":{{"config":{{"name":"{config.source.name}","default":"{config.key}"}}}}}}}}'
+        yield Finding(
+            subject=policies[0].subject,
+            cause=f"{config.source} configures sharing, and {policies[0]} does not name it: spec.devicePlugin.config is not there",
+            evidence=(config.cite("timeSlicing" if config.block("timeSlicing") else "mps"), policies[0].cite("spec.devicePlugin.config")),
+            remedy=(
+                f"kubectl patch clusterpolicy {policies[0].name} --type merge -p '{patch}'",
+                "use a merge patch: a JSON patch with replace fails where the path is not there yet",
+            ),
+            confidence=LIKELY,
+            pods=hurt,
+        )  # fmt: skip
+        return
+
+
+def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-13: a node's label names a configuration that the ConfigMap does not have."""
+    for told in _told(snapshot):
+        keys = sorted(str(key) for key in told.source.map("data")) if told.source else []
+        for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+            said = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "")
+            if told.source is None or not said or said in keys:
+                continue
+            near = whatif.nearest(said, keys)
+            yield Finding(
+                subject=node.subject,
+                cause=f"node {node.name} is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}={said}, and {told.source} has only {', '.join(keys) or 'nothing'}: the plugin there keeps what it had",
+                evidence=(node.cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
+                remedy=(
+                    f"kubectl label node {node.name} --overwrite {names.DEVICE_PLUGIN_CONFIG_LABEL}={near or (keys[0] if keys else 'KEY')}",
+                    f"or add the key {said} to {told.source}",
+                ),
+                confidence=CERTAIN,
+                nodes=(node.name,),
+            )  # fmt: skip
+
+
+def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-12: whole GPUs are to be shared where there are slices alone."""
+    for told in _told(snapshot):
+        by_key = {
+            one.key: one for one in sharing_configs(snapshot) if told.source and one.source.key == told.source.key
+        }
+        for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+            config = by_key.get(told.key(node))
+            slices = sorted(name for name in node.resources() if matching.is_mig(name) and node.allocatable(name))
+            rows = {text(row.get("name")) for row in config.block("timeSlicing")} if config else set()
+            if config is None or not slices or node.allocatable(names.GPU_RESOURCE) or rows != {names.GPU_RESOURCE}:
+                continue
+            yield Finding(
+                subject=node.subject,
+                cause=f"node {node.name} offers {', '.join(slices[:3])}, and its sharing configuration {config.key} is for {names.GPU_RESOURCE}: nothing is shared",
+                evidence=(config.cite("timeSlicing"), node.cite(f"status.allocatable[{slices[0]}]")),
+                remedy=(f"name the slices in {config.source}, key {config.key}: sharing.timeSlicing.resources: [{{name: {slices[0]}, replicas: 2}}]",),
+                confidence=CERTAIN,
+                nodes=(node.name,),
+            )  # fmt: skip
+
+
+def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-07: more shares are no more of the GPU."""
+    for pod in snapshot.pods.values():
+        node = snapshot.nodes.get(pod.node)
+        if node is None or pod.ended or not _sliced(snapshot, node):
+            continue
+        many = {
+            name: count for name, count in matching.accelerators(pod).items() if count > 1 and not matching.is_mig(name)
+        }
+        others = [
+            one
+            for one in snapshot.pods_by_node.get(node.name, ())
+            if one.key != pod.key and not one.ended and matching.accelerators(one)
+        ]
+        if not many or not others or _cards(node) != 1:
+            continue
+        name, count = next(iter(many.items()))
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} asks for {count} {name} of node {node.name}, which are shares of one GPU: it gets the same turn as {others[0]} beside it, not {count} times as much",
+            evidence=(pod.cite("spec.containers[0].resources"), node.cite(f"metadata.labels[{_REPLICAS}]"), node.cite(f"metadata.labels[{_COUNT}]")),
+            remedy=("ask for 1; for a steady part of a GPU use MIG, for all of it a node without sharing", "failRequestsGreaterThanOne: true in sharing.timeSlicing refuses such requests"),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            nodes=(node.name,),
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-09: the exporter does not tell replicas apart."""
+    bare = []
+    for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
+        env = {name for one in pod.containers for name in one.env}
+        if (
+            pod.node
+            and "dcgm-exporter" in " ".join(one.image for one in pod.containers)
+            and _VIRTUAL not in env
+            and _sliced(snapshot, snapshot.nodes.get(pod.node))
+        ):
+            bare.append(pod)
+    if bare:
+        pod = bare[0]
+        node = snapshot.nodes[pod.node]
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} labels the metrics of a shared GPU with one pod at most: {_VIRTUAL} is not set, and node {node.name} gives each GPU to {_replicas(node)} pods",
+            evidence=(pod.cite("spec.containers[0].env"), node.cite(f"metadata.labels[{_REPLICAS}]")),
+            remedy=(f"set {_VIRTUAL}=true in spec.dcgmExporter.env of the ClusterPolicy: then each share has its own series, with the label vgpu",),
+            confidence=LIKELY,
+            level=Level.NOTE,
+        )  # fmt: skip
+
+
+def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-11: several pods of one shared GPU ended in the same seconds."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        if not _sliced(snapshot, node):
+            continue
+        ended = sorted(
+            (when, pod)
+            for pod in snapshot.pods_by_node.get(node.name, ())
+            if matching.accelerators(pod) and not pod.ready and (when := _crashed(pod))
+        )
+        close = [(pod, other) for (when, pod), (then, other) in itertools.pairwise(ended) if then - when <= _TOGETHER]
+        owners = {pod.owner or pod.name for row in close for pod in row}
+        if not close or len(owners) < 2:
+            continue
+        pods = tuple(dict.fromkeys(pod.path for row in close for pod in row))
+        host = snapshot.hosts.get(node.name)
+        xid = next((one for one in (host.xids if host else ()) if not one.over), None)
+        told = f", with Xid {xid.code} in the kernel's log" if xid else ""
+        yield Finding(
+            subject=node.subject,
+            cause=f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{told}: one fault ends all that share a GPU by time-slicing",
+            evidence=(*(_end(pod) for pod in close[0]), *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if host and xid else ())),
+            remedy=("find the one that failed first: kubectl get pods -A -o wide --field-selector spec.nodeName=" + node.name, "where faults must stay apart, use MIG or whole GPUs"),
+            confidence=LIKELY,
+            nodes=(node.name,),
+            pods=pods,
+        )  # fmt: skip
+
+
+def _crashed(pod: Pod) -> float:
+    for one in pod.containers:
+        for place in ("state", "lastState"):
+            end = one.status.get(place)
+            end = end.get("terminated") if isinstance(end, dict) else None
+            if isinstance(end, dict) and end.get("exitCode") not in (0, None):
+                return seconds(end.get("finishedAt")) or 0.0
+    return 0.0
+
+
+def _end(pod: Pod) -> Evidence:
+    bad = next((one for one in pod.containers if one.exit_code), None)
+    return bad.cite_status() if bad else pod.cite("status.phase")
+
+
+def _neighbours(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """Other pods on the shared GPUs of the node."""
+    node = snapshot.nodes.get(hit.node)
+    if node is None or hit.pod is None or not _sliced(snapshot, node):
+        return None
+    others = [
+        one
+        for one in snapshot.pods_by_node.get(node.name, ())
+        if one.key != hit.pod.key and not one.ended and matching.accelerators(one)
+    ]
+    return (
+        (node.cite(f"metadata.labels[{_REPLICAS}]"), *(one.cite("spec.containers[0].resources") for one in others[:3]))
+        if others
+        else None
+    )
+
+
+def _alone(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """That the GPU was its own, so that it filled it itself."""
+    node = snapshot.nodes.get(hit.node)
+    if node is None or hit.pod is None or _sliced(snapshot, node) or uses_mps(snapshot, node.name):
+        return None
+    if not matching.accelerators(hit.pod):
+        return None
+    return (node.cite("metadata.labels[nvidia.com/gpu.memory]"),)
+
+
+RULES: Final = (
+    *rules_of(
+        Sign(
+            id="TS-05", title="More than one share asked for", place=Place.CLUSTER, where=(STATUS, EVENT),
+            pattern=r"maximum request size for shared resources is (?P<most>\d+)(?:; found (?P<asked>\d+))?", words="maximum request size for shared resources",
+            cause="{who} was refused: it asks for {asked} shares of GPUs, and {most} is the most (failRequestsGreaterThanOne)",
+            remedy=("ask for {most}: more shares do not give more of the GPU", "kubectl -n {namespace} delete pod {name}  # the refused pod stays where it is"),
+            explain="With failRequestsGreaterThanOne the plugin refuses requests for several shares, because they would give nothing.",
+            confidence=CERTAIN,
+        ),
+        Sign(
+            id="TS-06", title="A neighbour took the memory", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
+            pattern=r"CUDA(?: error:)? out of memory", proof=_neighbours,
+            cause="{who} ran out of GPU memory on a GPU that it shares: time-slicing does not divide the memory, and neighbours have their part",
+            remedy=("see who has how much: kgpu top --node {node}", "fewer replicas, or MIG or MPS, which limit each one's memory"),
+            explain="Replicas share one memory: whoever comes first takes what it wants.",
+        ),
+        Sign(
+            id="TS-14", title="Its own work does not fit", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
+            pattern=r"CUDA(?: error:)? out of memory", proof=_alone,
+            cause="{who} ran out of GPU memory on a GPU of its own: what it loads does not fit",
+            remedy=(
+                "much reserved and little allocated in PyTorch's message: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                "FP16 or BF16 in place of FP32, a smaller batch, or a bigger card; driver and contexts take 0.5 to 2 GB",
+            ),
+            explain="In this order: a neighbour on the GPU (TS-06), fragmentation of the allocator, precision, then size.",
+        ),
+    ),
+    Rule("TS-01", "The change was not taken over", Place.PLUGIN, not_taken_over, "The plugin reads its configuration when it starts; the operator does not watch the ConfigMap.", ("DPL-23", "SCH-01", "SCH-04")),
+    Rule("TS-02", "The ConfigMap is not there", Place.PLUGIN, no_such_map, "spec.devicePlugin.config.name has to be a ConfigMap in the operator's namespace; plugin pods wait for it in ContainerCreating.", ("SCH-02", "DPL-03", "DPL-16")),
+    Rule("TS-03", "A configuration that no node uses", Place.PLUGIN, no_default, "Without a default only nodes with the label nvidia.com/device-plugin.config use a configuration.", ("SCH-01",)),
+    Rule("TS-04", "A configuration that the policy does not name", Place.PLUGIN, not_named, "A ConfigMap alone does nothing. On a fresh chart the path /spec/devicePlugin/config is not there, so that a JSON patch with replace fails.", ("SCH-01",)),
+    Rule("TS-07", "Several shares are no bigger share", Place.CLUSTER, many_shares, "All containers on a GPU take turns alike, whatever number of replicas they asked for."),
+    Rule("TS-09", "Metrics of shared GPUs without their pods", Place.CLUSTER, no_pod_labels, "dcgm-exporter knows shares (GPU-...::N) only with KUBERNETES_VIRTUAL_GPUS."),
+    Rule("TS-11", "One crash, all neighbours", Place.CLUSTER, all_at_once, "Pods on one GPU by time-slicing share its faults: an Xid ends all of them."),
+    Rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, other_resource, "With MIG strategy mixed the slices have names of their own, and sharing has to name them.", ("TS-01",)),
+    Rule("TS-13", "The node's label names no configuration", Place.PLUGIN, wrong_key, "Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config.", ("SCH-01",), also=("TS-15",)),
+)  # fmt: skip

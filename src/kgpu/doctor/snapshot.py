@@ -1,0 +1,231 @@
+"""Everything that was seen of a cluster at one moment, indexed for rules: objects, events, logs and hosts.
+
+Made by ``Snapshot.of`` from what the sources give; after that it is only read. ``missing`` says which evidence could
+not be got. What several rules need is worked out once with ``once``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kgpu.doctor import host_facts, secrets
+from kgpu.doctor.host_facts import HostFacts, Xid
+from kgpu.doctor.kinds import Event, Log, Node, Pod, as_lines
+from kgpu.doctor.model import Missing
+from kgpu.doctor.obj import Key, Obj, lean, seconds
+from kgpu.fit import read
+from kgpu.fit.model import PodView
+from kgpu.fit.plain import mapping, text
+from kgpu.fit.snapshot import Snapshot as FitSnapshot
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Obj)
+R = TypeVar("R")
+
+LOG_KIND: Final = "PodLog"
+MAX_EVENTS: Final = 50_000
+_TYPES: Final[Mapping[str, type[Obj]]] = {"Pod": Pod, "Node": Node, "Event": Event}
+_TIMES: Final = ("metadata.creationTimestamp", "lastTimestamp", "eventTime", "status.startTime")
+
+
+class Snapshot:
+    """Read it through its attributes; all of them are there also where nothing was seen."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[Key, Pod] = {}
+        self.kinds: dict[str, dict[Key, Obj]] = {}
+        """All other objects by kind, then by (namespace, name)."""
+        self.logs: dict[Key, list[Log]] = {}
+        self.hosts: dict[str, HostFacts] = {}
+        self.missing: list[Missing] = []
+        self.taken: float = 0.0
+        """When it was taken, seconds since 1970: said by the source, else the latest time in any object."""
+        self.version: tuple[int, int] | None = None
+        """Of the API server."""
+        self.listed: set[str] = set()
+        """Kinds of which everything there is was listed, so that what is not here does not exist."""
+        self._events: dict[tuple[str, str, str], list[Event]] = {}
+        self._seen_events = 0
+        self._once: dict[Hashable, Any] = {}
+
+    @classmethod
+    def of(
+        cls, objects: Iterable[Mapping[str, Any]], *, taken: float = 0.0, missing: Iterable[Missing] = (),
+        listed: Iterable[str] = (), version: tuple[int, int] | None = None,
+    ) -> Snapshot:  # fmt: skip
+        """From documents of any kinds, those of this package (HostFacts, PodLog) among them."""
+        found = cls()
+        for one in objects:
+            found.add(one)
+        found.missing += missing
+        found.listed |= set(listed)
+        found.version = version
+        found.taken = taken or found.taken
+        return found
+
+    def add(self, data: Any, source: str = "", *, leaned: bool = False) -> None:
+        """One document. A List is taken apart; what is no object is left out; a later one of the same name wins."""
+        if not isinstance(data, dict):
+            return
+        kind = text(data.get("kind"))
+        if isinstance(data.get("items"), list) and (kind == "List" or kind.endswith("List") or not kind):
+            of = kind.removesuffix("List")
+            for one in data["items"]:
+                self.add(one if not of or not isinstance(one, dict) else {"kind": of, **one}, source, leaned=leaned)
+            return
+        special = _SPECIAL.get(kind)
+        if special is not None:
+            special(self, data, source)
+            return
+        if not kind:
+            return
+        obj = _TYPES.get(kind, Obj)(data if leaned else lean(data), source)
+        if not obj.name:
+            return
+        if isinstance(obj, Node):
+            self.nodes[obj.name] = obj
+        elif isinstance(obj, Pod):
+            self.pods[obj.key] = obj
+        elif isinstance(obj, Event):
+            if self._seen_events < MAX_EVENTS:
+                self._seen_events += 1
+                self._events.setdefault(obj.about, []).append(obj)
+        else:
+            self.kinds.setdefault(kind, {})[obj.key] = obj
+        for path in _TIMES:
+            self.taken = max(self.taken, seconds(obj.at(path)) or 0.0)
+
+    def _add_log(self, data: Mapping[str, Any], source: str) -> None:
+        metadata = mapping(data.get("metadata"))
+        self.add_log(
+            Log(
+                namespace=text(metadata.get("namespace")), pod=text(metadata.get("name")),
+                container=text(data.get("container")), previous=data.get("previous") is True,
+                lines=tuple(as_lines(data.get("lines"))), file=source,
+            )
+        )  # fmt: skip
+
+    def add_log(self, log: Log) -> None:
+        self.logs.setdefault(log.key, []).append(log)
+
+    def _add_host(self, data: Mapping[str, Any], source: str) -> None:
+        try:
+            facts = host_facts.decode(secrets.scrubbed(data))
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            what = f"the facts of a host in {source or 'the input'}"
+            self.missing.append(
+                Missing(what, f"they can't be read: {error}", "collect them again: kgpu collect --host")
+            )
+            return
+        self.hosts[facts.node] = facts
+
+    def judged(self, judge: Callable[[Iterable[str]], tuple[Xid, ...]]) -> Snapshot:
+        """Itself, with the meaning of the numbers in kernel logs that nobody has judged yet."""
+        for name, host in self.hosts.items():
+            if host.kernel_log and not host.xids:
+                self.hosts[name] = msgspec.structs.replace(host, xids=judge(host.kernel_log))
+        return self
+
+    # What rules ask
+
+    def all(self, kind: str) -> Iterable[Obj]:
+        """Every object of a kind that is none of nodes, pods, events."""
+        return self.kinds.get(kind, {}).values()
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Obj | None:
+        """One object; pods and nodes too."""
+        if kind == "Node":
+            return self.nodes.get(name)
+        if kind == "Pod":
+            return self.pods.get((namespace, name))
+        return self.kinds.get(kind, {}).get((namespace, name))
+
+    def knows(self, kind: str) -> bool:
+        """Whether what is not here of a kind does not exist: all were listed, or some are here."""
+        return kind in self.listed or bool(self.kinds.get(kind)) or (kind == "Node" and bool(self.nodes))
+
+    def events(self, obj: Obj) -> list[Event]:
+        """About an object, the latest first."""
+        found = self._events.get((obj.kind, obj.namespace, obj.name)) or []
+        if not found and not obj.namespace:  # events of nodes are in some namespace, but not so their subject
+            found = self._events.get((obj.kind, "default", obj.name)) or []
+        return sorted(found, key=lambda one: -one.when)
+
+    def all_events(self) -> Iterator[Event]:
+        for events in self._events.values():
+            yield from events
+
+    def logs_of(self, pod: Obj) -> list[Log]:
+        """Of all its containers."""
+        return self.logs.get(pod.key, [])
+
+    @cached_property
+    def pods_by_node(self) -> dict[str, list[Pod]]:
+        found: dict[str, list[Pod]] = {}
+        for pod in self.pods.values():
+            if pod.node:
+                found.setdefault(pod.node, []).append(pod)
+        return found
+
+    @cached_property
+    def pods_by_owner(self) -> dict[tuple[str, str], list[Pod]]:
+        """By namespace and ``Kind/name`` of the controller."""
+        found: dict[tuple[str, str], list[Pod]] = {}
+        for pod in self.pods.values():
+            if pod.owner:
+                found.setdefault((pod.namespace, pod.owner), []).append(pod)
+        return found
+
+    def pods_of(self, owner: Obj) -> list[Pod]:
+        """A controller's pods; of a Deployment those of its ReplicaSets, of a CronJob those of its Jobs."""
+        name = f"{owner.kind}/{owner.name}"
+        found = list(self.pods_by_owner.get((owner.namespace, name), ()))
+        for kind in ("ReplicaSet", "Job"):
+            for one in self.all(kind):
+                if one.namespace == owner.namespace and one.owner == name:
+                    found += self.pods_by_owner.get((one.namespace, f"{kind}/{one.name}"), ())
+        return found
+
+    @cached_property
+    def fit(self) -> FitSnapshot:
+        """The same cluster as kgpu's scheduler sees it."""
+        found = FitSnapshot()
+        for obj in (*self.nodes.values(), *(o for kind in read.READERS for o in self.all(kind)), *self.pods.values()):
+            view = read.READERS[obj.kind](obj.data)
+            if view is not None:
+                found.put(view)
+        return found
+
+    def view(self, pod: Pod) -> PodView | None:
+        """A pod as ``fit`` sees it."""
+        return self.fit.pods.get(pod.uid or pod.path) or read.pod(pod.data)
+
+    def age(self, when: str) -> float | None:
+        """Seconds between a time and the moment of this snapshot, None when either is unknown."""
+        began = seconds(when)
+        return None if began is None or not self.taken else max(self.taken - began, 0.0)
+
+    def once(self, make: Callable[[Snapshot], R]) -> R:
+        """What a function makes of this snapshot, worked out the first time only."""
+        if make not in self._once:
+            self._once[make] = make(self)
+        found: R = self._once[make]
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """How much there is of what."""
+        found = {"nodes": len(self.nodes), "pods": len(self.pods), "events": self._seen_events}
+        found |= {"logs": sum(map(len, self.logs.values())), "hosts": len(self.hosts)}
+        found["other objects"] = sum(map(len, self.kinds.values()))
+        return found
+
+
+_SPECIAL: Final[Mapping[str, Callable[[Snapshot, Mapping[str, Any], str], None]]] = {
+    LOG_KIND: Snapshot._add_log,
+    host_facts.KIND: Snapshot._add_host,
+}

@@ -1,0 +1,371 @@
+"""``--from PATH``: an archive of ``kgpu collect``, a must-gather folder, or what ``kubectl get -o yaml|json`` wrote.
+
+Files are hostile: nothing is ever unpacked to disk, links are not followed, sizes and counts are bounded, and an object
+or file that can't be read is told as missing evidence while everything else counts. Rows of ``READERS`` say how a file
+is read, by the end of its name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import stat
+import sys
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.printable import one_line
+from kgpu.doctor.kinds import Log
+from kgpu.doctor.model import Missing
+from kgpu.doctor.obj import Key, lean, seconds
+from kgpu.doctor.secrets import cleaned
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources import described
+from kgpu.formats import yaml
+
+MAX_FILE: Final = 512 * 1024 * 1024
+MAX_TOTAL: Final = 2 * 1024 * 1024 * 1024
+MAX_FILES: Final = 50_000
+MAX_LOG: Final = 1024 * 1024
+MAX_LINES: Final = 5000
+MAX_LINE: Final = 2000
+MAX_PROBLEMS: Final = 50
+META: Final = "kgpu-collect.json"
+_ITEM: Final = re.compile(rb"^( *)- ", re.MULTILINE)
+_ITEMS: Final = re.compile(rb"^items:[ \t]*\r?$", re.MULTILINE)
+_DOCUMENT: Final = re.compile(rb"^---(?:[ \t].*)?\r?$", re.MULTILINE)
+_OWN_LOG: Final = re.compile(r"(?:^|/)logs/([^/]+)/([^/]+)/([^/]+?)(\.previous)?\.log$")
+_GATHERED_LOG: Final = re.compile(r"([a-z0-9][a-z0-9.-]*?)(\.previous)?\.log$")
+_KERNEL_LOG: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report_(.+?)\.log|dmesg_?(.*?)(?:\.log|\.txt)?|(.+)\.dmesg)$")
+
+
+class _List(msgspec.Struct):
+    kind: Any = ""
+    items: list[msgspec.Raw] | None = None
+
+
+class Reading:
+    """One reading of a path into a snapshot."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot()
+        self.left = MAX_TOTAL
+        self.files = 0
+        self.namespace = ""
+        self._problems = 0
+        self._pending_logs: list[tuple[str, str, bool, bytes]] = []
+        self.described: list[tuple[str, dict[str, Any]]] = []
+        """Nodes that were read from a text: they count where no file has the object itself."""
+
+    def problem(self, where: str, why: str, how: str = "write it again") -> None:
+        """Something could not be read."""
+        self._problems += 1
+        if self._problems <= MAX_PROBLEMS:
+            self.snapshot.missing.append(Missing(where, one_line(why, 300), how))
+
+    def file(self, name: str, data: bytes, *, sniff: bool = False) -> None:
+        """One file's content."""
+        self.files += 1
+        if self.files > MAX_FILES:
+            return
+        for pattern, reader in READERS:
+            if pattern.search(name):
+                reader(self, name, data)
+                return
+        if sniff:
+            (_json if data.lstrip()[:1] in (b"{", b"[") else _yaml)(self, name, data)
+
+    def finish(self) -> Snapshot:
+        """The snapshot, with logs put to the pods that they are of."""
+        for name, node in self.described:
+            if node["metadata"]["name"] not in self.snapshot.nodes:
+                self.snapshot.add(node, name)
+        by_name: dict[str, list[str]] = {}
+        for namespace, pod in self.snapshot.pods:
+            by_name.setdefault(pod, []).append(namespace)
+        for name, pod, previous, data in self._pending_logs:
+            namespaces = by_name.get(pod)
+            if namespaces:
+                self.snapshot.add_log(_log(name, (namespaces[0], pod), "", data, previous=previous))
+        if self._problems > MAX_PROBLEMS:
+            self.snapshot.missing.append(
+                Missing(f"{self._problems - MAX_PROBLEMS} more files or objects", "unreadable")
+            )
+        return self.snapshot
+
+    def later(self, name: str, pod: str, previous: bool, data: bytes) -> None:
+        """A log whose pod's namespace is known only when the pods are."""
+        self._pending_logs.append((name, pod, previous, data))
+
+
+def read(path: str) -> Snapshot:
+    """Everything at a path ("-" for standard input). Raises ConfigError when there is nothing that can be read."""
+    reading = Reading()
+    if path == "-":
+        reading.file("standard input", sys.stdin.buffer.read(MAX_FILE), sniff=True)
+    elif os.path.isdir(path):
+        for name, data in _folder(path, reading):
+            reading.file(name, data)
+    else:
+        with _opened(path) as file:
+            head = file.read(262)
+            file.seek(0)
+            if head[:2] == b"\x1f\x8b" or head[257:262] == b"ustar":
+                _archive(path, file, reading)
+            else:
+                data = file.read(MAX_FILE + 1)
+                if len(data) > MAX_FILE:
+                    raise ConfigError(f"{path} is larger than {MAX_FILE} bytes", "a smaller file", "make it a .tar.gz")
+                reading.file(os.path.basename(path), data, sniff=True)
+    found = reading.finish()
+    if not found.nodes and not found.pods and not found.kinds and not found.hosts:
+        why = f" ({found.missing[0].what}: {found.missing[0].why})" if found.missing else ""
+        raise ConfigError(
+            f"there is no object of Kubernetes in {path}{why}",
+            "an archive of kgpu collect, a must-gather folder, or the output of kubectl get -o yaml or json",
+            "kgpu collect -o FILE.tar.gz, or kubectl get nodes,pods,events -A -o yaml > FILE.yaml",
+        )
+    return found
+
+
+def _opened(path: str) -> io.BufferedReader:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"can't read {path}: {why}", "a file or folder", "correct --from") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigError(f"{path} is neither a file nor a folder", "a file or folder", "correct --from")
+    return os.fdopen(descriptor, "rb")
+
+
+def _folder(path: str, reading: Reading) -> Iterator[tuple[str, bytes]]:
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted(files):
+            full = os.path.join(folder, name)
+            try:
+                info = os.lstat(full)
+                if not stat.S_ISREG(info.st_mode):
+                    continue
+                if info.st_size > min(MAX_FILE, reading.left):
+                    reading.problem(os.path.relpath(full, path), "too large")
+                    continue
+                with open(full, "rb") as file:
+                    data = file.read(MAX_FILE)
+            except OSError as error:
+                reading.problem(os.path.relpath(full, path), str(error.strerror), "make it readable")
+                continue
+            reading.left -= len(data)
+            yield os.path.relpath(full, path), data
+            if reading.files >= MAX_FILES:
+                return
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that ends with an error when more comes out of it than was allowed: archives can be bombs."""
+
+    def __init__(self, file: Any, limit: int) -> None:
+        self._file, self._left = file, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), 1 << 20))
+        self._left -= len(data)
+        if self._left < 0:
+            raise tarfile.ReadError(f"more than {MAX_TOTAL} bytes when unpacked")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _archive(path: str, file: io.BufferedReader, reading: Reading) -> None:
+    packed = file.peek(2)[:2] == b"\x1f\x8b"
+    stream: Any = gzip.GzipFile(fileobj=file) if packed else file
+    try:
+        bounded = io.BufferedReader(_Bounded(stream, MAX_TOTAL), 1 << 16)
+        if packed and not _is_tar(bounded):
+            reading.file(os.path.basename(path).removesuffix(".gz"), bounded.read(MAX_FILE), sniff=True)
+            return
+        with tarfile.open(fileobj=bounded, mode="r|") as archive:
+            for member in archive:
+                if not member.isfile() or reading.files >= MAX_FILES:
+                    continue
+                if member.size > MAX_FILE:
+                    reading.problem(member.name, "too large")
+                    continue
+                content = archive.extractfile(member)
+                if content is not None:
+                    reading.file(one_line(member.name, 500), content.read())
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
+        if not reading.files:
+            raise ConfigError(
+                f"can't read the archive {path}: {one_line(str(error), 200)}",
+                "a .tar.gz that kgpu collect has written, or one of its kind",
+                "collect it again, or unpack it and give the folder",
+            ) from error
+        reading.problem(f"the rest of {os.path.basename(path)}", str(error), "collect it again")
+
+
+def _is_tar(stream: Any) -> bool:
+    return bool(stream.peek(512)[257:262] == b"ustar")
+
+
+def _json(reading: Reading, name: str, data: bytes) -> None:
+    try:
+        listed = msgspec.json.decode(data, type=_List)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        listed = _List()
+    try:
+        if listed.items is None:
+            _add(reading, msgspec.json.decode(data), name)
+            return
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        reading.problem(name, f"it is not JSON: {error}")
+        return
+    of = listed.kind.removesuffix("List") if isinstance(listed.kind, str) else ""
+    for position, raw in enumerate(listed.items):
+        try:
+            one = msgspec.json.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            reading.problem(f"item {position + 1} of {name}", str(error))
+            continue
+        _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name)
+
+
+def _add(reading: Reading, data: Any, name: str) -> None:
+    if isinstance(data, list):
+        for one in data:
+            _add(reading, one, name)
+    elif isinstance(data, dict):
+        reading.snapshot.add(data, "")
+
+
+def _yaml(reading: Reading, name: str, data: bytes) -> None:
+    """Document by document, and a List's items one by one: a broken one spoils no other, and memory stays small."""
+    at = 0
+    for start, end in _spans(data, _DOCUMENT):
+        for first, chunk in _entries(data[start:end]):
+            line = data.count(b"\n", 0, start) + first if at == 0 or first else 1
+            try:
+                found = yaml.load(chunk, source=name)
+            except ConfigError as error:
+                reading.problem(f"what begins at line {line + 1} of {name}", error.what, error.todo)
+                continue
+            _add(reading, found, name)
+
+
+def _spans(data: bytes, mark: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for hit in mark.finditer(data):
+        yield start, hit.start()
+        start = hit.end()
+    yield start, len(data)
+
+
+def _entries(document: bytes) -> Iterator[tuple[int, bytes]]:
+    """Items of a List with the line on which each begins; else the document itself."""
+    head = _ITEMS.search(document)
+    first = _ITEM.match(document, head.end()) or _ITEM.search(document, head.end()) if head else None
+    if head is None or first is None or document[head.end() : first.start()].strip():
+        yield 0, document
+        return
+    indent = len(first[1])
+    mark = re.compile(rb"^ {%d}- " % indent, re.MULTILINE)
+    starts = [hit.start() for hit in mark.finditer(document, first.start())]
+    after = re.compile(rb"^(?! {%d}[- ]|\r?\n|#|$)" % indent if indent else rb"^[^\s#-]", re.MULTILINE)
+    tail = after.search(document, first.start())
+    end = tail.start() if tail else len(document)
+    starts = [start for start in starts if start < end]
+    line = document.count(b"\n", 0, starts[0])
+    for start, stop in zip(starts, [*starts[1:], end], strict=True):
+        chunk = document[start:stop]
+        yield line, b" " * indent + b"  " + chunk[indent + 2 :]
+        line += chunk.count(b"\n")
+
+
+def _describe(reading: Reading, name: str, data: bytes) -> None:
+    reading.described += [(name, node) for node in described.nodes(data.decode("utf-8", "replace"))]
+
+
+def _meta(reading: Reading, name: str, data: bytes) -> None:
+    try:
+        said = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        reading.problem(name, str(error), "collect it again")
+        return
+    if not isinstance(said, dict):
+        return
+    snapshot = reading.snapshot
+    snapshot.taken = seconds(said.get("taken")) or snapshot.taken
+    snapshot.listed |= {kind for kind in said.get("listed") or () if isinstance(kind, str)}
+    version = said.get("version")
+    if isinstance(version, list) and len(version) == 2 and all(isinstance(part, int) for part in version):
+        snapshot.version = (version[0], version[1])
+    for row in said.get("missing") or ():
+        if isinstance(row, dict):
+            snapshot.missing.append(Missing(*(str(row.get(key) or "") for key in ("what", "why", "how"))))
+
+
+def _own_log(reading: Reading, name: str, data: bytes) -> None:
+    hit = _OWN_LOG.search(name)
+    if hit:
+        reading.snapshot.add_log(_log(name, (hit[1], hit[2]), hit[3], data, previous=bool(hit[4])))
+
+
+def _gathered_log(reading: Reading, name: str, data: bytes) -> None:
+    hit = _GATHERED_LOG.search(os.path.basename(name))
+    if hit:
+        reading.later(name, hit[1], bool(hit[2]), data)
+
+
+def _log(name: str, key: Key, container: str, data: bytes, *, previous: bool) -> Log:
+    return Log(namespace=key[0], pod=key[1], container=container, previous=previous, lines=lines(data), file=name)
+
+
+def lines(data: bytes) -> tuple[str, ...]:
+    """The last lines of a log, cut and cleaned."""
+    text = data[-MAX_LOG:].decode("utf-8", "replace")
+    return tuple(cleaned(line[:MAX_LINE]) for line in text.splitlines()[-MAX_LINES:])
+
+
+def _kernel(reading: Reading, name: str, data: bytes) -> None:
+    hit = _KERNEL_LOG.search(name.removesuffix(".gz"))
+    if name.endswith(".gz"):
+        try:
+            data = zlib.decompressobj(31).decompress(data, 64 * 1024 * 1024)
+        except zlib.error as error:
+            reading.problem(name, str(error))
+            return
+    node = next((part for part in hit.groups() if part), "") if hit else ""
+    if not node:
+        return
+    known = reading.snapshot.hosts.get(node)
+    if known is not None and known.kernel_log is not None:
+        return
+    told = tuple(line for line in lines(data) if "NVRM" in line or "nouveau" in line or "nvidia" in line.lower())
+    document = {"kind": "HostFacts", "metadata": {"name": node}, "kernelLog": list(told)}
+    reading.snapshot.add(document, name)
+
+
+READERS: Final[tuple[tuple[re.Pattern[str], Callable[[Reading, str, bytes], None]], ...]] = (
+    (re.compile(rf"(?:^|/){re.escape(META)}$"), _meta),
+    (re.compile(r"\.json$"), _json),
+    (re.compile(r"\.ya?ml$"), _yaml),
+    (re.compile(r"nvidia-bug-report_[^/]*\.log(?:\.gz)?$|(?:^|/)dmesg[^/]*$|\.dmesg$"), _kernel),
+    (_OWN_LOG, _own_log),
+    (re.compile(r"\.log$"), _gathered_log),
+    (re.compile(r"(?:^|/)[^/]*nodes?\.descr$"), _describe),
+)
+"""The first row whose pattern is in a file's name reads it; files of no row are left alone."""
+
+__all__ = ["META", "Reading", "lean", "lines", "read"]

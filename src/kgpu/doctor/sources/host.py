@@ -1,0 +1,314 @@
+"""``--host``: what this node's own files, kernel and driver say. Reads only; what can't be read is told as missing.
+
+Paths go through ``HostPaths``, so that a host's root that is mounted somewhere is followed as the host would follow it.
+What an Xid means is asked of a judge that the command line gives: the catalogue is health's.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import os
+import posixpath
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from kgpu.base.errors import UserError
+from kgpu.doctor import host_facts
+from kgpu.doctor.host_facts import File, Gpu, HostFacts, PciDevice, Process, Xid
+from kgpu.doctor.model import Missing
+from kgpu.doctor.secrets import cleaned
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR, POD_RESOURCES_SOCKET, VALIDATIONS_DIR
+from kgpu.host import pci
+from kgpu.host.engines.paths import HostPaths
+from kgpu.host.root import read_some
+
+Judge: TypeAlias = Callable[[Iterable[str]], tuple[Xid, ...]]
+
+MAX_FILE: Final = 128 * 1024
+MAX_LOG: Final = 8 * 1024 * 1024
+MAX_LINES: Final = 4000
+NVML_SECONDS: Final = 10.0
+VENDORS: Final = frozenset({"10de", "1002", "1da3", "8086"})
+_DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
+_LIBRARY: Final = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
+_LOG_WORDS: Final = re.compile(
+    r"NVRM|nvidia|nouveau|Xid|amdgpu|kfd|habanalabs|i915|lockdown|secure ?boot|module verification|Key was rejected"
+    r"|AER|pcieport|Out of memory|oom-kill|apparmor=\"DENIED\"|avc:|BAR \d|MCE|EDAC|hung_task|blocked for more",
+    re.IGNORECASE,
+)
+FILES: Final = (
+    "/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml", "/etc/containerd/config.d/*.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/*.toml*", "/var/lib/rancher/rke2/agent/etc/containerd/*.toml*",
+    "/var/snap/microk8s/current/args/containerd*.toml", "/etc/k0s/containerd*.toml",
+    "/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*", "/etc/docker/daemon.json",
+    "/etc/nvidia-container-runtime/config.toml", "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+    "/etc/cdi/*", "/var/run/cdi/*", "/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/*.conf",
+    "/etc/modprobe.d/*nvidia*", "/etc/modprobe.d/*nouveau*", "/etc/modprobe.d/*amdgpu*",
+    "/proc/driver/nvidia/params", "/proc/driver/nvidia/version", "/proc/version",
+    f"{KUBELET_DEVICE_PLUGIN_DIR}/kubelet_internal_checkpoint", "/run/nvidia/mps/*/*/log/*.log",
+)  # fmt: skip
+"""Config files, specs and small logs, by patterns of host paths."""
+
+PRESENT: Final = (
+    f"{KUBELET_DEVICE_PLUGIN_DIR}/kubelet.sock", POD_RESOURCES_SOCKET, "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock", "/run/docker.sock", "/run/k3s/containerd/containerd.sock", "/var/run/nri/nri.sock",
+    "/run/nvidia/driver", "/run/mellanox/drivers/.driver-ready", "/usr/share/containers/oci/hooks.d",
+    "/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime", "/usr/bin/nvidia-smi",
+    "/usr/bin/nvidia-ctk", "/sys/class/kfd", "/sys/module/amdgpu/drivers", "/etc/habanalabs/gaudinet.json",
+    "/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket",
+)  # fmt: skip
+_DEVICES: Final = (
+    "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/*", "/dev/accel/*", "/dev/char/195:*",
+    "/dev/infiniband/*",
+)  # fmt: skip
+_SETTINGS: Final = ("fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "vm.nr_hugepages")
+_UNITS: Final = "/sys/fs/cgroup/system.slice/*.service"
+
+
+async def snapshot_of_host(root: str = "/", *, judge: Judge | None = None, node: str = "") -> Snapshot:
+    """A snapshot of one node: the machine that this runs on."""
+    found = Snapshot()
+    found.taken = time.time()
+    paths = HostPaths.at(root)
+    facts = gather(paths, judge=judge, node=node)
+    driver: dict[str, Any] = await read_driver(_driver_root(paths))
+    facts_with = host_facts.encode(facts) | driver
+    found.add(facts_with)
+    for what, why in facts.missing.items():
+        found.missing.append(Missing(f"{what} of node {facts.node}", why, "run it as root on the node"))
+    return found
+
+
+def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "") -> HostFacts:
+    """Everything but what the driver's library says. Never raises for one thing that can't be read."""
+    missing: dict[str, str] = {}
+
+    def tried(what: str, look: Callable[[], Any]) -> Any:
+        try:
+            return look()
+        except (OSError, UserError, ValueError) as error:
+            missing[what] = (error.strerror or str(error)) if isinstance(error, OSError) else str(error).split("\n")[0]
+            return None
+
+    kernel = _text(paths, "/proc/sys/kernel/osrelease").strip()
+    log = tried("kernel log", lambda: kernel_log(paths))
+    version = _text(paths, "/proc/driver/nvidia/version")
+    said = _DRIVER.search(version)
+    libraries = _names(paths, "/usr/lib*/**/libnvidia-ml.so.*") or _names(
+        paths, "/run/nvidia/driver/usr/lib*/**/libnvidia-ml.so.*"
+    )
+    versions = [hit[1] for path in libraries if (hit := _LIBRARY.search(path))]
+    return HostFacts(
+        node=node or os.environ.get("NODE_NAME") or _text(paths, "/etc/hostname").strip() or socket.gethostname(),
+        taken=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        boot_id=_text(paths, "/proc/sys/kernel/random/boot_id").strip(),
+        boot_time=_boot_time(paths),
+        kernel=kernel,
+        architecture=os.uname().machine,
+        os_release=_os_release(_text(paths, "/etc/os-release")),
+        command_line=cleaned(_text(paths, "/proc/cmdline").strip()),
+        hypervisor=" hypervisor" in _text(paths, "/proc/cpuinfo", 16384),
+        secure_boot=tried("Secure Boot's state", lambda: _secure_boot(paths)),
+        headers=paths.exists(f"/lib/modules/{kernel}/build") if kernel else None,
+        dkms=tried("DKMS", lambda: _dkms(paths)),
+        pci=tried("PCI devices", lambda: tuple(_pci(paths))),
+        modules=tried("kernel modules", lambda: _modules(paths)),
+        kernel_log=None if log is None else tuple(line for line in log if _LOG_WORDS.search(line))[-MAX_LINES:],
+        xids=judge(log) if judge and log else (),
+        driver_version=said[1] if said else "",
+        driver_open="Open Kernel Module" in version if version else None,
+        library_version=versions[0] if len(set(versions)) == 1 else "",
+        libraries=tuple(libraries),
+        firmware=_names(paths, "/lib/firmware/nvidia/*"),
+        devices=tuple(name.removeprefix("/dev/") for pattern in _DEVICES for name in _names(paths, pattern)),
+        validations=tuple(posixpath.basename(name) for name in _names(paths, f"{VALIDATIONS_DIR}/*"))
+        + tuple(posixpath.basename(name) for name in _names(paths, f"{VALIDATIONS_DIR}/.*")),
+        files={path: _file(paths, path) for pattern in FILES for path in _names(paths, pattern)},
+        present={path: paths.exists(path) for path in PRESENT},
+        units=tuple(posixpath.basename(name).removesuffix(".service") for name in _names(paths, _UNITS)),
+        processes=tried("processes", lambda: tuple(_processes(paths))),
+        settings={
+            name: value for name in _SETTINGS if (value := _text(paths, f"/proc/sys/{name.replace('.', '/')}").strip())
+        },
+        missing=missing,
+    )
+
+
+async def read_driver(root: Path) -> dict[str, Any]:
+    """What the accelerators' library says, as fields of ``HostFacts``: gpus, cuda, or nvmlError."""
+    import asyncio
+
+    from kgpu.hw.open import NoHardwareError, open_reader
+
+    try:
+        reader = open_reader(driver_root=None if root == Path("/") else root)
+    except NoHardwareError:
+        return {}
+    except UserError as error:
+        return {"nvmlError": error.what}
+    try:
+        async with asyncio.timeout(NVML_SECONDS):
+            inventory = await reader.inventory()
+            readings = {one.uuid: dict(one.values) for one in await reader.readings() if one.whole}
+    except TimeoutError:
+        return {"nvmlError": f"the driver has not answered for {NVML_SECONDS:.0f} seconds"}
+    except UserError as error:
+        return {"nvmlError": error.what}
+    finally:
+        await reader.close()
+    import msgspec
+
+    gpus = [
+        Gpu(
+            index=one.index, uuid=one.uuid, name=one.name, pci=one.pci_bus_id, memory_mib=one.memory_mib,
+            mig_capable=one.mig_capable, mig_enabled=one.mig_enabled, mig_pending=one.mig_pending,
+            instances=tuple(part.profile for part in one.partitions),
+            compute=".".join(map(str, one.compute_capability or ())), recovery=one.recovery_action,
+            problems=tuple(f"{row.problem}: {row.what}" for row in one.findings), readings=readings.get(one.uuid, {}),
+        )
+        for one in inventory.accelerators
+    ]  # fmt: skip
+    found: dict[str, Any] = {"gpus": msgspec.to_builtins(gpus)}
+    if inventory.cuda_version:
+        found["cuda"] = ".".join(map(str, inventory.cuda_version))
+    return found
+
+
+def _driver_root(paths: HostPaths) -> Path:
+    """The driver container's tree where there is one, else the host's."""
+    inside = "/run/nvidia/driver"
+    return paths.local(inside) if _names(paths, f"{inside}/usr/lib*/**/libnvidia-ml.so.*") else paths.local("/")
+
+
+def kernel_log(paths: HostPaths) -> list[str]:
+    """The kernel's messages: ``/dev/kmsg`` from the oldest that it has, else a log file. Raises OSError when neither."""
+    try:
+        return list(_kmsg(str(paths.local("/dev/kmsg"))))
+    except OSError:
+        for path in ("/var/log/dmesg", "/var/log/kern.log", "/var/log/messages"):
+            data = read_some(paths.local(path), MAX_LOG)
+            if data:
+                return data.decode("utf-8", "replace").splitlines()
+        raise
+
+
+def _kmsg(path: str) -> Iterator[str]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    left = MAX_LOG
+    try:
+        while left > 0:
+            try:
+                record = os.read(descriptor, 8192)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # overwritten while it was read: go on with what is there
+                    continue
+                if error.errno == errno.EAGAIN:
+                    return
+                raise
+            if not record:
+                return
+            left -= len(record)
+            yield record.decode("utf-8", "replace").split("\n", 1)[0]
+    finally:
+        os.close(descriptor)
+
+
+def _text(paths: HostPaths, path: str, limit: int = MAX_FILE) -> str:
+    try:
+        return read_some(paths.local(path), limit).decode("utf-8", "replace")
+    except (OSError, UserError):
+        return ""
+
+
+def _names(paths: HostPaths, pattern: str) -> tuple[str, ...]:
+    """Existing paths; ``**`` is one or two folders."""
+    if "/**/" not in pattern:
+        return paths.glob(pattern)
+    return tuple(
+        dict.fromkeys(name for deep in ("/", "/*/", "/*/*/") for name in paths.glob(pattern.replace("/**/", deep)))
+    )
+
+
+def _file(paths: HostPaths, path: str) -> File:
+    try:
+        local = paths.local(path)
+        data = read_some(local, MAX_FILE)
+        return File(text=cleaned(data.decode("utf-8", "replace")), modified=local.stat().st_mtime)
+    except (OSError, UserError) as error:
+        return File(problem=str(error).split("\n")[0])
+
+
+def _boot_time(paths: HostPaths) -> float | None:
+    hit = re.search(r"^btime (\d+)", _text(paths, "/proc/stat", 1 << 20), re.MULTILINE)
+    return float(hit[1]) if hit else None
+
+
+def _os_release(text: str) -> dict[str, str]:
+    rows = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip().strip("\"'") for key, _, value in rows}
+
+
+def _secure_boot(paths: HostPaths) -> bool | None:
+    """None on machines that have no such thing."""
+    found = paths.glob("/sys/firmware/efi/efivars/SecureBoot-*")
+    if not found:
+        return None
+    data = paths.local(found[0]).read_bytes()[:8]
+    return len(data) >= 5 and data[4] == 1
+
+
+def _dkms(paths: HostPaths) -> tuple[str, ...] | None:
+    if not paths.exists("/var/lib/dkms"):
+        return None
+    found = paths.glob("/var/lib/dkms/nvidia*/*/*/*/module")
+    parts = [path.split("/") for path in found]
+    return tuple(f"{row[4]}/{row[5]}/{row[6]}" for row in parts if len(row) > 7)
+
+
+def _modules(paths: HostPaths) -> dict[str, int]:
+    text = paths.local("/proc/modules").read_text(errors="replace")
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].lstrip("-").isdecimal()}
+
+
+def _pci(paths: HostPaths) -> Iterator[PciDevice]:
+    for one in pci.functions(paths.local(f"/{pci.DEVICES}")):
+        if one.vendor not in VENDORS or (one.vendor == "8086" and one.pci_class[:2] not in ("03", "12")):
+            continue
+        driver = one.folder / "driver"
+        yield PciDevice(
+            address=one.address, vendor=one.vendor, device=one.hex("device"), pci_class=one.pci_class,
+            driver=os.path.basename(os.readlink(driver)) if driver.is_symlink() else "",
+            numa_node=one.number("numa_node"), lost=read_some(one.folder / "config", 4) == b"\xff\xff\xff\xff",
+            link_width=one.number("current_link_width"), link_width_max=one.number("max_link_width"),
+            link_speed=one.text("current_link_speed"), link_speed_max=one.text("max_link_speed"),
+        )  # fmt: skip
+
+
+def _processes(paths: HostPaths) -> Iterator[Process]:
+    """Processes that hold a device file of an accelerator, or hang in the kernel and belong to a driver."""
+    proc = paths.local("/proc")
+    for name in os.listdir(proc):
+        if not name.isdecimal():
+            continue
+        stat = pci.line(proc / name / "stat")
+        words = stat.rpartition(")")
+        state = words[2].split()[:1]
+        held: set[str] = set()
+        try:
+            for descriptor in os.listdir(proc / name / "fd"):
+                target = os.readlink(proc / name / "fd" / descriptor)
+                if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/accel/")):
+                    held.add(target)
+        except OSError:
+            pass
+        title = words[0].partition("(")[2]
+        if held or (state == ["D"] and title.startswith("nvidia")):
+            yield Process(pid=int(name), name=title, state="".join(state), holds=tuple(sorted(held)))

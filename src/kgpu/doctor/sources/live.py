@@ -1,0 +1,220 @@
+"""A running cluster, read once: paged lists of what rules need, few at a time, no watches, nothing written.
+
+What may not be read, or is not served, is told as missing evidence and everything else counts; only when neither nodes
+nor pods can be read is there nothing to say. Logs are asked for only of pods of a GPU stack and of GPU pods that fail.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kgpu.base.errors import KubeError
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Log, Pod
+from kgpu.doctor.model import Missing
+from kgpu.doctor.obj import lean
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources.files import lines
+from kgpu.formats.names import NVIDIA_DOMAIN
+from kgpu.kube import kinds
+from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, KubeApi, KubeDiscovery, KubeRefusedError, Object, Resource
+
+AT_ONCE: Final = 4
+"""Requests at the same time."""
+MAX_LOGS: Final = 200
+LOG_LINES: Final = 500
+LOG_BYTES: Final = 256 * 1024
+
+
+def _kind(group: str, version: str, plural: str, kind: str, *, namespaced: bool = True) -> Resource:
+    return Resource(group, version, plural, kind, namespaced)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A kind to list. ``any_version``: the version is the server's, and a server without the kind is no gap."""
+
+    resource: Resource
+    any_version: bool = False
+
+
+NEEDED: Final = ("Node", "Pod")
+KINDS: Final = (
+    Wanted(NODES),
+    Wanted(PODS),
+    Wanted(EVENTS),
+    Wanted(kinds.NAMESPACES),
+    Wanted(kinds.DAEMON_SETS),
+    Wanted(kinds.DEPLOYMENTS),
+    Wanted(kinds.REPLICA_SETS),
+    Wanted(_kind("apps", "v1", "statefulsets", "StatefulSet")),
+    Wanted(_kind("batch", "v1", "jobs", "Job")),
+    Wanted(_kind("batch", "v1", "cronjobs", "CronJob")),
+    Wanted(kinds.SERVICES),
+    Wanted(CONFIG_MAPS),
+    Wanted(kinds.RUNTIME_CLASSES),
+    Wanted(kinds.CUSTOM_RESOURCE_DEFINITIONS),
+    Wanted(_kind("", "v1", "resourcequotas", "ResourceQuota")),
+    Wanted(_kind("", "v1", "limitranges", "LimitRange")),
+    Wanted(_kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")),
+    Wanted(_kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)),
+    Wanted(_kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)),
+    Wanted(_kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)),
+    Wanted(_kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")),
+    Wanted(_kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"), any_version=True),
+    Wanted(_kind("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"), any_version=True),
+    Wanted(_kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False), any_version=True),
+    Wanted(_kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False), any_version=True),
+    Wanted(_kind("resource.k8s.io", "v1alpha3", "devicetaintrules", "DeviceTaintRule", namespaced=False), any_version=True),
+    Wanted(_kind(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False), any_version=True),
+    Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False), any_version=True),
+    Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "gpuclusters", "GPUCluster", namespaced=False), any_version=True),
+    Wanted(_kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures", "NodeFeature"), any_version=True),
+    Wanted(_kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False), any_version=True),
+    Wanted(_kind("amd.com", "v1alpha1", "deviceconfigs", "DeviceConfig"), any_version=True),
+    Wanted(_kind("resource.nvidia.com", "v1beta1", "computedomains", "ComputeDomain"), any_version=True),
+    Wanted(_kind("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor"), any_version=True),
+    Wanted(_kind("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor"), any_version=True),
+    Wanted(_kind("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule"), any_version=True),
+    Wanted(_kind("monitoring.coreos.com", "v1", "prometheuses", "Prometheus"), any_version=True),
+    Wanted(_kind("kueue.x-k8s.io", "v1beta1", "workloads", "Workload"), any_version=True),
+    Wanted(_kind("kueue.x-k8s.io", "v1beta1", "clusterqueues", "ClusterQueue", namespaced=False), any_version=True),
+    Wanted(_kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup"), any_version=True),
+    Wanted(_kind("scheduling.run.ai", "v2", "queues", "Queue", namespaced=False), any_version=True),
+    Wanted(_kind("karpenter.sh", "v1", "nodeclaims", "NodeClaim", namespaced=False), any_version=True),
+    Wanted(_kind("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False), any_version=True),
+)  # fmt: skip
+"""What is listed. Secrets are not, and nothing else that rules do not read: docs/how-to/doctor-rights.yaml grants exactly these."""
+
+
+class Api(KubeApi, KubeDiscovery, Protocol):
+    """What is needed of the API server."""
+
+
+class Logs(Protocol):
+    """Container logs, where the client can get them."""
+
+    async def logs(self, namespace: str, pod: str, container: str, *, previous: bool, tail: int, limit: int) -> bytes:
+        """The last ``tail`` lines, at most ``limit`` bytes. Raises KubeError."""
+        ...
+
+
+async def collect(api: Api, *, logs: Logs | None = None, now: float | None = None) -> Snapshot:
+    """Look once. Raises KubeError when nodes or pods can't be read."""
+    found = Snapshot()
+    found.taken = time.time() if now is None else now
+    served: dict[tuple[str, str], Resource] = {}
+    try:
+        said = await api.discover()
+        found.version = said.version
+        served = {(row.group, row.kind): row for row in said.resources}
+    except KubeRefusedError as error:
+        found.missing.append(Missing("which kinds the API server has", error.what, error.todo))
+    gate = asyncio.Semaphore(AT_ONCE)
+    await asyncio.gather(*(_list(api, row, served, found, gate) for row in KINDS))
+    await _read_logs(logs if logs is not None else _logs_of(api), found, gate)
+    if not found.hosts:
+        for node in matching.gpu_nodes(found)[:1]:
+            found.missing.append(
+                Missing(
+                    "what the nodes' own files, kernel logs and drivers say",
+                    "they can't be read through the API server",
+                    f"kgpu doctor --host, run on the node (for example {node.name})",
+                )
+            )
+    return found
+
+
+async def _list(
+    api: Api, row: Wanted, served: dict[tuple[str, str], Resource], found: Snapshot, gate: asyncio.Semaphore
+) -> None:
+    resource = row.resource
+    if row.any_version and served:
+        here = served.get((resource.group, resource.kind))
+        if here is None:
+            if resource.group != "resource.k8s.io":
+                found.listed.add(resource.kind)
+            return
+        resource = here
+    try:
+        async with gate:
+            listing = await api.list(resource, project=_project)
+    except KubeRefusedError as error:
+        if resource.kind in NEEDED:
+            raise
+        if not (row.any_version and error.code == 404):
+            how = f"give the right to list {resource.plural}: docs/how-to/doctor-rights.yaml has them all"
+            found.missing.append(Missing(f"{resource.plural} of the cluster", error.what, how))
+        return
+    except KubeError as error:
+        if resource.kind in NEEDED:
+            raise
+        found.missing.append(Missing(f"{resource.plural} of the cluster", error.what, error.todo))
+        return
+    found.listed.add(resource.kind)
+    for obj in listing.items:
+        found.add(obj, leaned=True)
+
+
+def _project(obj: Object) -> Object:
+    return lean(obj)
+
+
+def _logs_of(api: object) -> Logs | None:
+    """The client itself where it can read logs."""
+    return api if callable(getattr(api, "logs", None)) else None  # type: ignore[return-value]
+
+
+async def _read_logs(logs: Logs | None, found: Snapshot, gate: asyncio.Semaphore) -> None:
+    wanted = list(_worth_reading(found))
+    if not wanted:
+        return
+    if logs is None:
+        found.missing.append(Missing("logs of pods", "this client can't read them", "kubectl logs, or kgpu collect"))
+        return
+    if len(wanted) > MAX_LOGS:
+        found.missing.append(Missing(f"logs of {len(wanted) - MAX_LOGS} more containers", "too many to read at once"))
+    refused: dict[str, str] = {}
+
+    async def one(pod: Pod, container: str, previous: bool) -> None:
+        try:
+            async with gate:
+                said = await logs.logs(
+                    pod.namespace, pod.name, container, previous=previous, tail=LOG_LINES, limit=LOG_BYTES
+                )
+        except KubeError as error:
+            refused.setdefault(error.what, pod.path)
+            return
+        found.add_log(
+            Log(namespace=pod.namespace, pod=pod.name, container=container, previous=previous, lines=lines(said))
+        )
+
+    await asyncio.gather(*(one(*row) for row in wanted[:MAX_LOGS]))
+    for what, path in list(refused.items())[:3]:
+        found.missing.append(Missing(f"logs such as of {path}", what, "give the right to get pods/log"))
+
+
+def _worth_reading(found: Snapshot) -> Iterable[tuple[Pod, str, bool]]:
+    """Failing pods first: containers that run badly, with what they said before their last restart."""
+    rows: list[tuple[int, Pod, str, bool]] = []
+    for pod in found.pods.values():
+        parts = matching.parts_of(pod)
+        if not pod.node or (
+            not parts and (pod.ready or pod.phase == "Succeeded" or not matching.uses_accelerators(pod))
+        ):
+            continue
+        for one in pod.containers:
+            if one.state in ("", "waiting") and not one.restarts:
+                continue
+            if one.init and one.exit_code == 0 and one.state == "terminated":
+                continue
+            rows.append((int(pod.ready), pod, one.name, False))
+            if one.restarts and not one.ready:
+                rows.append((0, pod, one.name, True))
+    for _, pod, name, previous in sorted(rows, key=lambda row: (row[0], row[1].key)):
+        yield pod, name, previous

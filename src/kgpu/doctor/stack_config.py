@@ -1,0 +1,243 @@
+"""What the configuration of a GPU stack says, read from its ConfigMaps: MIG layouts, sharing, counters, scrape jobs.
+
+Total: text that can't be read gives nothing here; that it can't be read is another rule's finding.
+Read once a snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.base.errors import UserError
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Node
+from kgpu.doctor.model import Evidence
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import items, mapping, number, text
+from kgpu.formats import names, yaml
+from kgpu.formats.mig_profile import MigProfile, parse_mig_profile
+
+MIG_KEY: Final = "config.yaml"
+COUNTER_KEYS: Final = ("metrics", "dcgm-metrics.csv", "default-counters.csv")
+"""The keys under which kgpu's exporter takes a counters file; the replaced one knows ``dcgm-metrics.csv`` only."""
+
+_BROKEN: Final = (UserError, RecursionError, ValueError)
+# Of a GPU's memory: the smallest slice's size in GB, and how many slices there are to share out.
+_MEMORY: Final = (
+    (re.compile(r"A30(?![\d])"), 6, 4),
+    (re.compile(r"A100.*40GB"), 5, 8),
+    (re.compile(r"A100.*80GB|H100-80GB|H100-PCIE|H100.*80GB|H800|A800"), 10, 8),
+    (re.compile(r"H100-NVL|H100.*9[46]GB"), 12, 8),
+    (re.compile(r"H200|GH200.*144"), 18, 8),
+    (re.compile(r"B200"), 23, 8),
+)
+_BLOCKS: Final = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
+
+
+def parsed(value: Any) -> Any:
+    """A YAML text's value, None for what is none."""
+    if not isinstance(value, str) or not value.strip():
+        return None
+    try:
+        return yaml.load(value)
+    except _BROKEN:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One entry of a MIG configuration. ``devices`` None: all of them. ``filtered``: for certain PCI devices only."""
+
+    devices: frozenset[int] | None
+    filtered: bool
+    enabled: bool
+    profiles: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MigConfig:
+    """The ConfigMap that the MIG manager is told to use; ``layouts`` None where it has no such configuration."""
+
+    name: str
+    told_by: Obj | None
+    source: Obj | None
+    layouts: Mapping[str, tuple[Layout, ...]] | None
+
+    def cite(self) -> Evidence:
+        said = ", ".join(self.layouts or ()) or "<none>"
+        if self.source is None:
+            return Evidence(object=f"ConfigMap {self.name}", value="not there")
+        return self.source.cite(f"data[{MIG_KEY}]", f"mig-configs: {said}")
+
+
+def mig_config(snapshot: Snapshot) -> MigConfig:
+    """What the MIG manager goes by."""
+    return snapshot.once(_mig_config)
+
+
+def _mig_config(snapshot: Snapshot) -> MigConfig:
+    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    told = policy.text("spec.migManager.config.name") if policy else ""
+    name = told or "default-mig-parted-config"
+    source = named_map(snapshot, name, matching.MIG_MANAGER)
+    data = source.map("data").get(MIG_KEY) if source else None
+    return MigConfig(name, policy if told else None, source, layouts(data))
+
+
+def named_map(snapshot: Snapshot, name: str, part: str) -> Obj | None:
+    """A ConfigMap by its name, in the namespace of a part of the stack where that is known."""
+    spaces = dict.fromkeys(
+        pod.namespace
+        for each in (part, matching.OPERATOR, matching.PLUGIN)
+        for pod in matching.pods_of_part(snapshot, each)
+    )
+    found = [obj for obj in snapshot.all("ConfigMap") if obj.name == name]
+    return next((obj for space in spaces for obj in found if obj.namespace == space), found[0] if found else None)
+
+
+def layouts(data: Any) -> Mapping[str, tuple[Layout, ...]] | None:
+    """The configurations of a text by name, None where it is no MIG configuration."""
+    said = mapping(parsed(data)).get("mig-configs")
+    if not isinstance(said, dict):
+        return None
+    return {str(name): tuple(_layout(mapping(one)) for one in items(rows)) for name, rows in said.items()}
+
+
+def _layout(entry: Mapping[str, Any]) -> Layout:
+    devices = entry.get("devices")
+    listed = frozenset(one for one in items(devices) if isinstance(one, int) and not isinstance(one, bool))
+    return Layout(
+        listed if isinstance(devices, list) else None,
+        bool(entry.get("device-filter")),
+        entry.get("mig-enabled") is True,
+        {str(name): number(count) for name, count in mapping(entry.get("mig-devices")).items()},
+    )
+
+
+def wanted_mig(node: Node) -> str:
+    """The name of the MIG configuration that a node is to have, "" for none."""
+    return node.labels.get(names.MIG_CONFIG_LABEL, "")
+
+
+def mig_state(node: Node) -> str:
+    """``pending``, ``rebooting``, ``success``, ``failed``, or ""."""
+    return node.labels.get(f"{names.MIG_CONFIG_LABEL}.state", "")
+
+
+def mig_strategy(snapshot: Snapshot, node: Node) -> str:
+    """``none``, ``single``, ``mixed``, or "" where nobody says."""
+    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    return node.labels.get(names.LABEL_MIG_STRATEGY, "") or (policy.text("spec.mig.strategy") if policy else "")
+
+
+def has_mig(node: Node) -> bool:
+    """Whether its resources or its product say that it is cut into slices now."""
+    offers = any(matching.is_mig(name) and node.allocatable(name) for name in node.resources())
+    return offers or "-MIG-" in node.labels.get(names.LABEL_GPU_PRODUCT, "")
+
+
+def profile_of(name: str) -> MigProfile | None:
+    try:
+        return parse_mig_profile(name)
+    except UserError:
+        return None
+
+
+def memory_of(product: str) -> tuple[int, int] | None:
+    """Size of the smallest slice in GB and how many blocks of memory a product has, None for an unknown one."""
+    return next(((size, blocks) for pattern, size, blocks in _MEMORY if pattern.search(product)), None)
+
+
+def blocks_of(profile: MigProfile, size: int) -> int:
+    """How many blocks of memory a profile takes on a card whose smallest slice has ``size`` GB; 0: not of that card."""
+    usual = _BLOCKS.get(profile.g, 0) if size != 6 else profile.g  # A30 has as many blocks as slices
+    ways = (usual, 2) if profile.g == 1 else (usual,)
+    return next((blocks for blocks in ways if blocks and abs(profile.gb / (blocks * size) - 1) < 0.08), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SharingConfig:
+    """A device plugin's configuration with a block of sharing: where it stands, and its tree."""
+
+    source: Obj
+    key: str
+    tree: Mapping[str, Any]
+
+    def block(self, kind: str) -> list[Mapping[str, Any]]:
+        """The entries of ``timeSlicing`` or ``mps`` that share anything."""
+        rows = items(mapping(mapping(self.tree.get("sharing")).get(kind)).get("resources"))
+        return [mapping(row) for row in rows if mapping(row)]
+
+    def cite(self, kind: str) -> Evidence:
+        said = ", ".join(f"{text(row.get('name'))} x {row.get('replicas')}" for row in self.block(kind))
+        return self.source.cite(f"data[{self.key}] sharing.{kind}.resources", said)
+
+
+def sharing_configs(snapshot: Snapshot) -> list[SharingConfig]:
+    """All of them, whether a node uses them or not."""
+    return snapshot.once(_sharing_configs)
+
+
+def _sharing_configs(snapshot: Snapshot) -> list[SharingConfig]:
+    found = []
+    for obj in snapshot.all("ConfigMap"):
+        for key, value in obj.map("data").items():
+            if isinstance(value, str) and "sharing:" in value and "replicas" in value:
+                tree = mapping(parsed(value))
+                if mapping(tree.get("sharing")):
+                    found.append(SharingConfig(obj, str(key), tree))
+    return found
+
+
+def uses_mps(snapshot: Snapshot, node: str) -> bool:
+    """Whether MPS is meant to work on a node: its labels or a daemon's pod there say so."""
+    obj = snapshot.nodes.get(node)
+    labels = obj.labels if obj else {}
+    said = labels.get(names.LABEL_MPS_CAPABLE) == "true" or labels.get("nvidia.com/gpu.sharing-strategy") == "mps"
+    return said or bool(matching.pods_of_part(snapshot, matching.MPS, node=node))
+
+
+@dataclass(frozen=True, slots=True)
+class CounterFile:
+    """The counters file that exporters are told to use. ``key`` is "" where the ConfigMap has none."""
+
+    name: str
+    told_by: Obj
+    source: Obj | None
+    key: str
+    lines: tuple[str, ...]
+
+    def names(self) -> frozenset[str]:
+        """The fields that it asks for."""
+        rows = (line.split(",", 1)[0].strip() for line in self.lines)
+        return frozenset(row for row in rows if row and not row.startswith("#"))
+
+
+def counter_file(snapshot: Snapshot) -> CounterFile | None:
+    """None where the exporters have their own usual set, or nobody knows."""
+    for policy in snapshot.all("ClusterPolicy"):
+        name = policy.text("spec.dcgmExporter.config.name")
+        if not name or policy.at("spec.dcgmExporter.enabled") is False:
+            continue
+        source = named_map(snapshot, name, matching.EXPORTER)
+        data = source.map("data") if source else {}
+        key = next((one for one in COUNTER_KEYS if isinstance(data.get(one), str)), "")
+        return CounterFile(name, policy, source, key, tuple(text(data.get(key)).splitlines()))
+    return None
+
+
+def scrape_jobs(snapshot: Snapshot) -> Iterator[tuple[Obj, str, Mapping[str, Any]]]:
+    """The jobs of Prometheus configurations in ConfigMaps: where they stand, and each job."""
+    for obj in snapshot.all("ConfigMap"):
+        for key, value in obj.map("data").items():
+            if not isinstance(value, str) or "job_name" not in value:
+                continue
+            tree = parsed(value)
+            rows = tree if isinstance(tree, list) else mapping(tree).get("scrape_configs")
+            for row in items(rows):
+                if isinstance(row, dict) and text(row.get("job_name")):
+                    yield obj, str(key), row

@@ -1,0 +1,280 @@
+"""The smallest change that makes a pod schedulable, proven by asking ``fit`` again with the change made.
+
+Candidates come from the reasons that ``fit`` gave; one counts only when the changed pod fits a node as the cluster is
+now. Single changes are tried first, then pairs. Nothing here guesses: a change without a node to show is none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.fit.cycle import Cycle
+from kgpu.fit.explain import explain
+from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FILTER
+from kgpu.fit.model import NodeView, PodView, Reason
+from kgpu.fit.resources import say
+from kgpu.fit.selectors import NodeTerm, Requirement, Toleration, integer
+from kgpu.fit.snapshot import Snapshot as FitSnapshot
+
+MAX_CANDIDATES: Final = 24
+MAX_FOR_PAIRS: Final = 10
+
+TOLERATION: Final = "toleration"
+SELECTOR: Final = "selector"
+COUNT: Final = "count"
+RENAME: Final = "rename"
+UNCORDON: Final = "uncordon"
+ROOM: Final = "room"
+BOTH: Final = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change with what it is (a sentence in the imperative), and the nodes that the pod fits then.
+
+    ``subject`` is the taint, label key or resource that it is about; ``value`` what it is set to, "" for removed.
+    ``cost`` orders: what costs least comes first.
+    """
+
+    kind: str
+    what: str
+    subject: str = ""
+    value: str = ""
+    cost: int = 1
+    pod: Callable[[PodView], PodView] | None = None
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    fits: tuple[str, ...] = ()
+
+
+def fitting(pod: PodView, snapshot: FitSnapshot, nodes: Mapping[str, NodeView] | None = None) -> tuple[str, ...]:
+    """The nodes that the pod fits; ``nodes`` are tried as they are given instead of as they are."""
+    if nodes:
+        return tuple(name for name, node in nodes.items() if not explain(pod, node, snapshot))
+    cycle = Cycle(pod, snapshot)
+    if cycle.rejection is not None:
+        return ()
+    return tuple(node.name for node in cycle.candidates() if cycle.judge(node) is None)
+
+
+def smallest(
+    pod: PodView, snapshot: FitSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
+) -> tuple[Change, ...]:  # fmt: skip
+    """Every single change that is enough, the smallest first; where none is, the pairs that are."""
+    tried = list(itertools.islice(_candidates(pod, snapshot, reasons), MAX_CANDIDATES))
+    enough = [proven for one in tried if (proven := _proven(one, pod, snapshot))]
+    if not enough:
+        pairs = itertools.combinations([one for one in tried if one.pod is not None][:MAX_FOR_PAIRS], 2)
+        enough = [proven for one, other in pairs if (proven := _proven(_both(one, other), pod, snapshot))]
+    return tuple(sorted(enough, key=lambda one: one.cost))
+
+
+def _proven(change: Change, pod: PodView, snapshot: FitSnapshot) -> Change | None:
+    changed = change.pod(pod) if change.pod else pod
+    fits = fitting(changed, snapshot, change.nodes)
+    return replace(change, fits=fits) if fits else None
+
+
+def _both(one: Change, other: Change) -> Change:
+    first, second = one.pod, other.pod
+
+    def apply(pod: PodView) -> PodView:
+        changed = first(pod) if first else pod
+        return second(changed) if second else changed
+
+    return Change(
+        kind=BOTH, what=f"{one.what}, and {other.what}", subject=f"{one.kind}+{other.kind}",
+        cost=one.cost + other.cost, pod=apply,
+    )  # fmt: skip
+
+
+def _candidates(
+    pod: PodView, snapshot: FitSnapshot, reasons: Mapping[str, tuple[Reason, ...]]
+) -> Iterator[Change]:  # fmt: skip
+    every = [reason for found in reasons.values() for reason in found]
+    seen: set[tuple[str, str, str]] = set()
+    for make in (_tolerations, _selectors, _terms, _renames, _cordons, _counts, _rooms):
+        for change in make(pod, snapshot, every):
+            key = (change.kind, change.subject, change.value or change.what)
+            if key not in seen:
+                seen.add(key)
+                yield change
+
+
+def _tolerations(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+    del pod
+    for reason in reasons:
+        if reason.filter != TAINTS or reason.subject.startswith("node.kubernetes.io/"):
+            continue
+        state = snapshot.nodes.get(reason.node)
+        taint = next((one for one in state.hard_taints if str(one) == reason.subject), None) if state else None
+        if taint is None:
+            continue
+        toleration = Toleration(taint.key, "Exists", "", taint.effect)
+        yield Change(
+            kind=TOLERATION,
+            what=f"add the toleration {{key: {taint.key}, operator: Exists, effect: {taint.effect}}}",
+            subject=str(taint), value=taint.key,
+            pod=lambda one, more=toleration: replace(one, tolerations=(*one.tolerations, more)),  # type: ignore[misc]
+        )  # fmt: skip
+
+
+def values_of(snapshot: FitSnapshot, key: str) -> list[str]:
+    """The values that a label has on any node, sorted."""
+    return sorted({node.labels[key] for node in snapshot.nodes.values() if key in node.labels})
+
+
+def nearest(wanted: str, known: Iterable[str]) -> str:
+    """The value that was probably meant, "" for none: one that contains it or is contained in it, else a close one."""
+    candidates = list(known)
+    plain = wanted.lower()
+    inside = [one for one in candidates if plain and (plain in one.lower() or one.lower() in plain)]
+    if inside:
+        return min(inside, key=lambda one: (abs(len(one) - len(wanted)), one))
+    parts = {part for part in plain.replace("_", "-").split("-") if part}
+    by_parts = sorted(candidates, key=lambda one: (-len(parts & set(one.lower().split("-"))), one))
+    if by_parts and len(parts & set(by_parts[0].lower().split("-"))) * 2 > len(parts):
+        return by_parts[0]
+    lower = {one.lower(): one for one in candidates}
+    close = difflib.get_close_matches(plain, lower, n=1, cutoff=0.6)
+    return lower[close[0]] if close else ""
+
+
+def _selectors(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+    keys = {reason.subject for reason in reasons if reason.filter == AFFINITY}
+    for key, value in pod.node_selector:
+        if key not in keys:
+            continue
+        near = nearest(value, (one for one in values_of(snapshot, key) if one != value))
+        if near:
+            yield Change(
+                kind=SELECTOR, what=f"change nodeSelector {key} from {value!r} to {near!r}", subject=key, value=near,
+                pod=lambda one, name=key, new=near: _with_selector(one, name, new),  # type: ignore[misc]
+            )  # fmt: skip
+        yield Change(
+            kind=SELECTOR, what=f"remove nodeSelector {key}={value}", subject=key, cost=3,
+            pod=lambda one, name=key: _with_selector(one, name, ""),  # type: ignore[misc]
+        )  # fmt: skip
+
+
+def _with_selector(pod: PodView, key: str, value: str) -> PodView:
+    rest = [(name, said) for name, said in pod.node_selector if name != key]
+    return replace(pod, node_selector=tuple(sorted([*rest, (key, value)] if value else rest)))
+
+
+def _terms(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+    keys = {reason.subject for reason in reasons if reason.filter == AFFINITY}
+    for position, term in enumerate(pod.node_terms or ()):
+        if term.error:
+            continue
+        for which, wanted in enumerate(term.expressions):
+            if wanted.key not in keys:
+                continue
+            for new in _loosened(wanted, snapshot):
+                to = f"change {wanted} to {new}" if new else f"remove {wanted}"
+                where = f"term {position + 1} of the required node affinity"
+                yield Change(
+                    kind=SELECTOR, what=f"in {where}: {to}", subject=wanted.key,
+                    value=", ".join(new.values) if new else "", cost=1 if new else 3,
+                    pod=lambda one, at=position, row=which, instead=new: _with_term(one, at, row, instead),  # type: ignore[misc]
+                )  # fmt: skip
+
+
+def _loosened(wanted: Requirement, snapshot: FitSnapshot) -> Iterator[Requirement | None]:
+    known = values_of(snapshot, wanted.key)
+    if wanted.operator == "In":
+        near = [nearest(value, (one for one in known if one != value)) for value in wanted.values]
+        if any(near):
+            yield Requirement(wanted.key, "In", tuple(dict.fromkeys(one for one in near if one)))
+    if wanted.operator in ("Gt", "Lt"):
+        numbers = [number for one in known if (number := integer(one)) is not None]
+        if numbers:
+            bound = max(numbers) - 1 if wanted.operator == "Gt" else min(numbers) + 1
+            yield Requirement(wanted.key, wanted.operator, (str(bound),))
+    yield None
+
+
+def _with_term(pod: PodView, at: int, row: int, instead: Requirement | None) -> PodView:
+    terms = list(pod.node_terms or ())
+    kept = list(terms[at].expressions)
+    kept[row : row + 1] = [instead] if instead else []
+    if kept or terms[at].fields:
+        terms[at] = NodeTerm(tuple(kept), terms[at].fields)
+    else:
+        del terms[at]
+    return replace(pod, node_terms=tuple(terms) or None)
+
+
+def _lacking(pod: PodView, reasons: Iterable[Reason]) -> dict[str, list[str]]:
+    """The nodes that lack each resource."""
+    found: dict[str, list[str]] = {}
+    for reason in reasons:
+        if reason.filter == RESOURCES and reason.subject in pod.requests:
+            found.setdefault(reason.subject, []).append(reason.node)
+    return found
+
+
+def _renames(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+    for name in _lacking(pod, reasons):
+        if not matching.is_accelerator(name):
+            continue
+        others = {
+            other
+            for node in snapshot.nodes.values()
+            for other, amount in node.view.allocatable.items()
+            if amount > 0 and other != name and matching.is_accelerator(other)
+        }
+        same = {other for other in others if matching.vendor_of(other) == matching.vendor_of(name)}
+        for other in sorted(same or others, key=lambda one: (not one.startswith(name), one)):
+            yield Change(
+                kind=RENAME, what=f"ask for {other} instead of {name}", subject=name, value=other,
+                cost=2 if other in same else 4,
+                pod=lambda one, old=name, new=other: _renamed(one, old, new),  # type: ignore[misc]
+            )  # fmt: skip
+
+
+def _renamed(pod: PodView, old: str, new: str) -> PodView:
+    return replace(pod, requests={new if key == old else key: amount for key, amount in pod.requests.items()})
+
+
+def _counts(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+    for name, nodes in _lacking(pod, reasons).items():
+        wanted = pod.requests[name]
+        free = max((snapshot.nodes[node].free(name) for node in nodes if node in snapshot.nodes), default=0)
+        if 0 < free < wanted:
+            what = f"ask for {say(name, free)} {name} instead of {say(name, wanted)}"
+            yield Change(
+                kind=COUNT, what=what, subject=name, value=str(free), cost=4,
+                pod=lambda one, key=name, less=free: replace(one, requests={**one.requests, key: less}),  # type: ignore[misc]
+            )  # fmt: skip
+
+
+def _cordons(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+    del pod
+    for reason in reasons:
+        state = snapshot.nodes.get(reason.node)
+        if reason.filter == UNSCHEDULABLE_FILTER and state is not None:
+            keep = tuple(one for one in state.view.taints if one.key != reason.subject)
+            yield Change(
+                kind=UNCORDON, what=f"uncordon node {reason.node}", subject=reason.node, cost=3,
+                nodes={reason.node: replace(state.view, unschedulable=False, taints=keep)},
+            )  # fmt: skip
+
+
+def _rooms(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
+    """Enough of the resource on a node where nothing else is in the way: what the end of a holder would bring."""
+    for reason in reasons:
+        state = snapshot.nodes.get(reason.node)
+        wanted = pod.requests.get(reason.subject, 0)
+        if reason.filter != RESOURCES or not reason.resolvable or state is None or not wanted:
+            continue
+        more = state.used.get(reason.subject, 0) + wanted
+        yield Change(
+            kind=ROOM, what=f"free {say(reason.subject, wanted)} {reason.subject} on node {reason.node}",
+            subject=reason.subject, value=reason.node, cost=5,
+            nodes={reason.node: replace(state.view, allocatable={**state.view.allocatable, reason.subject: more})},
+        )  # fmt: skip

@@ -1,0 +1,74 @@
+"""A reader that lists devices seldom: enumerating 56 MIG slices costs more than reading all their values.
+
+The inventory is kept until an event says that it may have changed, a call fails, or ``seconds`` have gone by. Somebody
+has to iterate ``events`` for that, as the exporter does; until then every call is passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import Final
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import HwError
+from kgpu.hw.port import Event, EventKind, Inventory, Link, Process, Reader, Reading
+
+KEPT_SECONDS: Final = 60.0
+
+
+class ListedReader:
+    """A ``Reader`` over another one, which stays the owner's to close."""
+
+    def __init__(self, reader: Reader, *, clock: Clock | None = None, seconds: float = KEPT_SECONDS) -> None:
+        self._reader = reader
+        self._clock = clock or SystemClock()
+        self._seconds = seconds
+        self._kept: tuple[Inventory, float] | None = None
+        self._heard = 0
+        self._listeners = 0
+
+    async def inventory(self) -> Inventory:
+        now = self._clock.monotonic()
+        if self._kept is not None and self._listeners and now - self._kept[1] < self._seconds:
+            return self._kept[0]
+        heard = self._heard
+        found = await self._reader.inventory()
+        # What came while it was read may not be in it.
+        self._kept = (found, now) if heard == self._heard else None
+        return found
+
+    async def links(self) -> tuple[Link, ...]:
+        return await self._reader.links()
+
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        try:
+            return await self._reader.readings(keys)
+        except HwError:
+            self._forget()
+            raise
+
+    async def processes(self) -> tuple[Process, ...]:
+        return await self._reader.processes()
+
+    async def events(self) -> AsyncIterator[Event]:
+        events = self._reader.events()
+        self._listeners += 1
+        self._forget()
+        try:
+            async for event in events:
+                # An Xid changes no device by itself; what it leads to comes as an event of its own.
+                if event.kind is not EventKind.XID:
+                    self._forget()
+                yield event
+        finally:
+            self._listeners -= 1
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def close(self) -> None:
+        """Nothing: the reader below is its owner's."""
+
+    def _forget(self) -> None:
+        self._heard += 1
+        self._kept = None

@@ -1,0 +1,212 @@
+"""Which metrics are exported now: a counters file or a ConfigMap that is followed, without a gap when it changes.
+
+What is wrong never empties the metrics: a source that is gone, unreadable or has no good line leaves the last good one
+in force, and a metric and a decision say so. Single bad lines are told and left out. Until a ConfigMap has been good
+once the file is in force, and without a file the usual set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import ConfigError, UserError
+from kgpu.base.inotify import CONTENT, Inotify, homes
+from kgpu.exporter.counters import LIMIT_BYTES, Counter, Counters, default_counters, from_config_map, parse_counters
+from kgpu.exporter.own import Followed
+from kgpu.host.bounded import read_regular
+
+if TYPE_CHECKING:
+    from kgpu.exporter.config import Given
+    from kgpu.kube.informer import Informer
+    from kgpu.kube.port import KubeApi
+
+POLL_SECONDS: Final = 5.0
+SHIPPED: Final = frozenset({"/etc/dcgm-exporter/default-counters.csv", "/etc/dcgm-exporter/dcp-metrics-included.csv"})
+"""Files of the replaced exporter's image with the usual set, which manifests name though nobody has put them there."""
+_TOLD: Final = 5
+
+
+@dataclass(slots=True)
+class Source:
+    """One place that metrics are named in: the text last seen, what it was good for, and why it is not in force."""
+
+    name: str
+    text: str | None = None
+    rows: tuple[Counter, ...] | None = None
+    problems: int = 0
+    error: UserError | None = None
+
+    def take(self, text: str | UserError) -> tuple[Decision, ...]:
+        """What the place has now. Returns what is new about it."""
+        before = (self.error.one_line() if self.error else "", self.text)
+        try:
+            if isinstance(text, UserError):
+                raise text
+            if self.error is None and text == self.text:
+                return ()
+            parsed = parse_counters(text, self.name)
+        except UserError as error:
+            self.error = error
+            return () if before[0] == error.one_line() else (self._refused(error),)
+        self.error = None
+        if text == self.text:
+            return (self._accepted(parsed),)
+        self.text, self.rows, self.problems = text, parsed.rows, len(parsed.problems)
+        return (self._accepted(parsed), *self._bad_lines(parsed))
+
+    def _accepted(self, parsed: Counters) -> Decision:
+        return Decision(
+            subject=self.name, what=f"{len(parsed.rows)} metrics are exported", why=f"{self.name} names them",
+            reason="CountersRead",
+        )  # fmt: skip
+
+    def _refused(self, error: UserError) -> Decision:
+        kept = "the last good metrics stay" if self.rows is not None else "the usual metrics are exported"
+        return Decision(
+            subject=self.name, what=kept, why=error.what, evidence=(f"expected: {error.expected}",),
+            severity=Severity.WARNING, remedy=error.todo, reason="CountersRefused",
+        )  # fmt: skip
+
+    def _bad_lines(self, parsed: Counters) -> tuple[Decision, ...]:
+        told = [
+            Decision.from_error(problem, subject=self.name, reason="CountersLine")
+            for problem in parsed.problems[:_TOLD]
+        ]
+        more = len(parsed.problems) - _TOLD
+        if more > 0:
+            told.append(
+                Decision(
+                    subject=self.name, what=f"{more} more lines are not as they should be", why="",
+                    severity=Severity.WARNING, remedy="try it with `kgpu exporter --once -f FILE`",
+                    reason="CountersLine",
+                )
+            )  # fmt: skip
+        return tuple(told)
+
+    def followed(self) -> Followed:
+        """For metrics."""
+        return Followed(source=self.name, current=self.error is None and self.rows is not None, problems=self.problems)
+
+
+class CountersSource:
+    """The metrics in force. ``changed`` is called when there is news of them or of where they are named."""
+
+    def __init__(self, given: Given, report: DecisionSink, *, api: Callable[[], KubeApi] | None = None) -> None:
+        self._usual = default_counters(given.compat, extra=given.extra_fields)
+        self._report = report
+        self._api = api
+        self._path: Path | None = None
+        self._file: Source | None = None
+        self._map: Source | None = None
+        self._config_map = given.config_map
+        self.changed: Callable[[], object] = lambda: None
+        if given.collectors and (given.collectors_given or os.path.exists(given.collectors)):
+            self._path = Path(given.collectors)
+            self._file = Source(f"file {given.collectors}")
+        if given.config_map is not None:
+            self._map = Source("ConfigMap {}/{}".format(*given.config_map))
+        self.reload()
+
+    @property
+    def rows(self) -> tuple[Counter, ...]:
+        """The metrics in force."""
+        for source in (self._map, self._file):
+            if source is not None and source.rows is not None:
+                return source.rows
+        return self._usual
+
+    def followed(self) -> tuple[Followed, ...]:
+        """Every source, for metrics."""
+        return tuple(source.followed() for source in (self._map, self._file) if source is not None)
+
+    @property
+    def file_error(self) -> UserError | None:
+        """Why the file is not in force."""
+        return self._file.error if self._file else None
+
+    def reload(self) -> None:
+        """Look at the file now."""
+        if self._path is None or self._file is None:
+            return
+        if str(self._path) in SHIPPED and not self._path.exists():
+            self._file.error, self._file.rows = None, self._file.rows or self._usual
+            return
+        self._take(self._file, _read(self._path))
+
+    async def run(self) -> None:
+        """Follow file and ConfigMap until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            if self._path is not None:
+                group.create_task(self._follow_file(self._path))
+            if self._config_map is not None and self._map is not None:
+                group.create_task(self._follow_map(self._map, *self._config_map))
+
+    def _take(self, source: Source, text: str | UserError) -> None:
+        news = source.take(text)
+        for decision in news:
+            self._report(decision)
+        if news:
+            self.changed()
+
+    async def _follow_file(self, path: Path) -> None:
+        async with Inotify() as inotify:
+            while True:
+                inotify.watch(homes(path), CONTENT)
+                self.reload()
+                await inotify.wait(POLL_SECONDS)
+
+    async def _follow_map(self, source: Source, namespace: str, name: str) -> None:
+        from kgpu.kube.informer import Informer, Scope
+        from kgpu.kube.port import CONFIG_MAPS, Selector
+
+        if self._api is None:
+            self._take(source, _no_api(source.name))
+            return
+        informer = Informer(self._api(), Scope(CONFIG_MAPS, namespace, Selector.named(name)))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(informer.run())
+            seen = -1
+            while True:
+                found = _text(informer, namespace, name, source.name)
+                if found is not None:
+                    self._take(source, found)
+                seen = await informer.changed(seen)
+
+
+def _read(path: Path) -> str | UserError:
+    try:
+        raw, _ = read_regular(path, LIMIT_BYTES, what="a counters file: FIELD, type, help on each line")
+        return raw.decode()
+    except UserError as error:
+        return error
+    except UnicodeDecodeError as error:
+        return ConfigError(f"{path} is no UTF-8 text: {error.reason}", "lines of FIELD, type, help", "correct it")
+
+
+def _text(informer: Informer, namespace: str, name: str, where: str) -> str | UserError | None:
+    """What the ConfigMap has; None while nothing is known of it."""
+    if not informer.synced.is_set():
+        return informer.error
+    found = informer.objects.get((namespace, name))
+    if found is None:
+        return ConfigError(f"{where} does not exist", "a ConfigMap with counters under the key metrics", "create it")
+    data = found.get("data")
+    texts = {str(key): str(text) for key, text in data.items()} if isinstance(data, dict) else {}
+    try:
+        return from_config_map(texts, where)[1]
+    except ConfigError as error:
+        return error
+
+
+def _no_api(where: str) -> ConfigError:
+    return ConfigError(
+        f"{where} can't be read: nothing says where the API server is",
+        "a pod with a service account, or KUBECONFIG",
+        "give --kubeconfig, or use a counters file",
+    )

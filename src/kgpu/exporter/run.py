@@ -1,0 +1,302 @@
+"""The exporter's loop: a tick reads everything and makes the text, a scrape is given it.
+
+Promises: a scrape never waits for the driver, the kubelet or the API server; what fails there is a metric and a
+decision, and everything else flows. The driver is read every ``interval`` and at once when it says that devices came or
+went; who uses what is looked at every few seconds, and an Xid is in the text within a second. A reading that does not
+come back leaves no old values behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kgpu import __version__
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import HwError, UserError
+from kgpu.base.http import Address, Door, Response, StatusServer
+from kgpu.exporter.config import Given
+from kgpu.exporter.model import Users, UsersPort
+from kgpu.exporter.own import Followed, Work
+from kgpu.exporter.reload import CountersSource
+from kgpu.exporter.serve import Page
+from kgpu.exporter.ticks import Ticks
+from kgpu.hw.follow import follow_events
+from kgpu.hw.port import Event, EventKind, Inventory, Reader, Reading
+from kgpu.hw.verdicts import Verdicts, VerdictSource
+
+if TYPE_CHECKING:
+    from kgpu.exporter.web_door import WebDoor
+    from kgpu.kube.port import KubeApi
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 5.0
+"""Between looks at who uses what, where readings are further apart."""
+SOON: Final = 0.2
+"""Seconds in which events are taken together before the text is made anew."""
+SPACING: Final = 1.0
+"""Seconds between readings that events ask for."""
+PATIENCE: Final = 5.0
+"""Seconds after which a reading in flight means that the driver does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterContext:
+    """What the exporter works with. ``on_state`` gets (ready, reason); ``on_address`` where it listens."""
+
+    reader: Reader
+    users: UsersPort
+    given: Given
+    hostname: str
+    report: DecisionSink
+    api: Callable[[], KubeApi] | None = None
+    verdicts: VerdictSource | None = None
+    xid_text: Callable[[int], str] | None = None
+    on_state: Callable[[bool, str], None] = lambda ready, reason: None  # noqa: ARG005
+    on_address: Callable[[Address], None] = lambda address: None  # noqa: ARG005
+    clock: Clock = field(default_factory=SystemClock)
+    patience: float = PATIENCE
+
+
+class Exporter:
+    """One exporter; ``run`` serves until cancelled."""
+
+    def __init__(self, context: ExporterContext) -> None:
+        """Raises ConfigError, HostError when the web config file can't be used: never is served without it."""
+        self._context = context
+        given = context.given
+        self._counters = CountersSource(given, context.report, api=context.api)
+        self._counters.changed = self._new_counters
+        context.users.changed = self._look
+        self._ticks = Ticks(
+            given.settings(hostname=context.hostname, counters=self._counters.rows),
+            xid_window=given.xid_window,
+            clock_window=given.clock_window,
+            xid_text=context.xid_text,
+        )
+        self._page = Page(clock=context.clock)
+        self._web = _open_door(given.web_config, context.report)
+        if self._web is not None:
+            self._web.changed = self._wake_up
+        self._wake = asyncio.Event()
+        self._asked = True
+        self._reading: asyncio.Task[tuple[Inventory, tuple[Reading, ...]]] | None = None
+        self._began = 0.0
+        self._last_read = float("-inf")
+        self._news = True
+        self._read_at: float | None = None
+        self._read_seconds = 0.0
+        self._made_at = float("-inf")
+        self._ticked_at = float("-inf")
+        self._error = "nothing has been read yet"
+        self._verdicts: Verdicts | None = None
+        self._users = Users()
+
+    @property
+    def counters(self) -> CountersSource:
+        """The metrics in force."""
+        return self._counters
+
+    def reload(self) -> None:
+        """Look at every file now (SIGHUP)."""
+        self._counters.reload()
+        if self._web is not None:
+            self._web.reload()
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises HostError when the address can't be listened on."""
+        context = self._context
+        door: Door | None = self._web
+        server = StatusServer(self._page.routes(self.health), patience=context.given.write_timeout, door=door)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(follow_events(context.reader, self._hear, clock=context.clock, missed=self._missed))
+                group.create_task(self._counters.run())
+                if context.verdicts is not None:
+                    group.create_task(self._follow_verdicts(context.verdicts))
+                if self._web is not None:
+                    group.create_task(self._web.run())
+                # The first text is there before the first scrape can come.
+                await self._tick()
+                context.on_address(await self._listen(server))
+                while True:
+                    await self._pause()
+                    await self._tick()
+        finally:
+            await server.close()
+            if self._reading is not None:
+                self._reading.cancel()
+            await context.users.close()
+
+    async def _listen(self, server: StatusServer) -> Address:
+        given = self._context.given
+        if given.web_socket:
+            from kgpu.exporter.systemd import listening_socket
+
+            return await server.start_on(listening_socket())
+        return await server.start(Address(given.address.host, given.address.port))
+
+    def health(self) -> Response:
+        """True to its name: 200 while the text is current and the driver answers, else 503 with what is wrong."""
+        age = self._context.clock.monotonic() - self._ticked_at
+        if age > self._step() + 2 * self._context.patience:
+            return Response(503, f"no new text for {age:.0f} s\n")
+        if not self._ticks.answers and not self._context.given.fake_gpus:
+            return Response(503, f"the driver does not answer: {self._error}\n")
+        gpus = self._ticks.inventory.accelerators
+        broken = [f"GPU {gpu.index} ({gpu.uuid}) does not work\n" for gpu in gpus if not gpu.usable]
+        stale = [f"{one.source} is not in force as it is now\n" for one in self._followed() if not one.current]
+        return Response(200, "".join(["OK\n", *broken, *stale]))
+
+    def _followed(self) -> tuple[Followed, ...]:
+        return (*self._counters.followed(), *((self._web.followed(),) if self._web else ()))
+
+    def _step(self) -> float:
+        return min(self._context.given.interval, LOOK_SECONDS)
+
+    async def _pause(self) -> None:
+        """Wait for the next tick's time, or for something that should be in the text before."""
+        wake = asyncio.ensure_future(self._wake.wait())
+        seconds = min(SPACING, self._step()) if self._asked else self._step()
+        sleep = asyncio.ensure_future(self._context.clock.sleep(seconds))
+        try:
+            await asyncio.wait((wake, sleep), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (wake, sleep):
+                task.cancel()
+        if self._wake.is_set():
+            await self._context.clock.sleep(SOON)
+            self._wake.clear()
+
+    async def _tick(self) -> None:
+        """Read what is due, look who uses what, and make the text if anything is new."""
+        context = self._context
+        await self._read_if_due()
+        users = await context.users.seen()
+        now = context.clock.monotonic()
+        self._ticked_at = now
+        if not self._news and users == self._users and now - self._made_at < context.given.interval:
+            return
+        self._news, self._users = False, users
+        verdicts = self._verdicts.gpus if self._verdicts else ()
+        outcome = self._ticks.families(now, users, verdicts=verdicts, work=self._work())
+        for decision in outcome.decisions:
+            context.report(decision)
+        self._page.publish(outcome.families)
+        self._made_at = now
+
+    async def _read_if_due(self) -> None:
+        context = self._context
+        now = context.clock.monotonic()
+        interval = context.given.interval
+        if self._reading is None:
+            spaced = now - self._last_read >= min(SPACING, interval)
+            # Half a step of grace: a tick that comes a little early must not put a reading off to the next.
+            if not (self._asked and spaced) and now - self._last_read < interval - self._step() / 2:
+                return
+            self._asked, self._began = False, now
+            self._reading = asyncio.create_task(self._read(), name="exporter-reading")
+        task = self._reading
+        await asyncio.wait([task], timeout=max(0.0, self._began + context.patience - now))
+        if not task.done():
+            task.add_done_callback(lambda _: self._wake.set())
+            self._fell_silent("a reading has not come back")
+            return
+        self._reading, self._last_read = None, self._began
+        try:
+            inventory, readings = task.result()
+        except HwError as error:
+            self._fell_silent(error.one_line(), error)
+            return
+        now = context.clock.monotonic()
+        self._ticks.read(now, inventory, readings)
+        self._news = True
+        self._read_at, self._read_seconds = time.time(), now - self._began
+        if self._error:
+            log.info("%d GPUs are read", len(inventory.accelerators))
+            # Averages and rates are over the time since the reading before: have one soon.
+            self._asked = True
+        self._error = ""
+        context.on_state(True, "")
+
+    async def _read(self) -> tuple[Inventory, tuple[Reading, ...]]:
+        inventory = await self._context.reader.inventory()
+        return inventory, await self._context.reader.readings(self._ticks.keys)
+
+    def _fell_silent(self, why: str, error: UserError | None = None) -> None:
+        """The driver does not answer; told once, until it has answered again."""
+        self._ticks.silent(self._context.clock.monotonic())
+        self._news = True
+        if self._context.given.fake_gpus:
+            self._context.on_state(True, "")
+            return
+        if self._error != why:
+            self._error = why
+            self._context.report(
+                Decision(
+                    subject="driver", what="no GPU is read", why=why, severity=Severity.WARNING,
+                    remedy=error.todo if error else "see the kernel's log; the reading goes on as soon as it can",
+                    reason="DriverSilent",
+                )
+            )  # fmt: skip
+        self._context.on_state(False, why)
+
+    def _work(self) -> Work:
+        return Work(
+            version=__version__,
+            answers=self._ticks.answers,
+            read_at=self._read_at,
+            read_seconds=self._read_seconds,
+            scrapes=self._page.scrapes,
+            counters=self._counters.followed(),
+            web=self._web.followed() if self._web else None,
+        )
+
+    def _hear(self, event: Event) -> None:
+        told = self._ticks.hear(self._context.clock.monotonic(), event)
+        # Xids change no device by themselves; what they lead to comes as an event of its own.
+        if event.kind is not EventKind.XID:
+            self._asked = True
+        if told or self._asked:
+            self._wake_up()
+
+    def _look(self) -> None:
+        """The users may be others."""
+        self._wake.set()
+
+    def _wake_up(self) -> None:
+        self._news = True
+        self._wake.set()
+
+    def _missed(self) -> None:
+        self._asked = True
+
+    def _new_counters(self) -> None:
+        self._ticks.use(self._counters.rows)
+        self._wake_up()
+
+    async def _follow_verdicts(self, source: VerdictSource) -> None:
+        async for verdicts in source.follow():
+            self._verdicts = verdicts
+            self._wake_up()
+
+
+def _open_door(path: str, report: DecisionSink) -> WebDoor | None:
+    if not path:
+        return None
+    from kgpu.exporter.web_door import WebDoor
+
+    return WebDoor(path, report)
+
+
+async def serve(context: ExporterContext, *, started: Callable[[Exporter], object] = lambda _: None) -> None:
+    """Make an exporter and run it until cancelled."""
+    exporter = Exporter(context)
+    started(exporter)
+    await exporter.run()

@@ -1,0 +1,147 @@
+"""From one tick to the next: readings in, families out, with what has to be remembered in between.
+
+Remembered are the reading before (for rates), Xids and clock events, the series budget, label sets as text, and what
+has been told already. Promises: ``families`` works whatever happened to the readings; with no driver at all it still
+says which GPUs there were, that they do not answer, and their Xids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kgpu.base.decision import Decision
+from kgpu.exporter import own
+from kgpu.exporter.budget import Budget
+from kgpu.exporter.counters import Counter
+from kgpu.exporter.facts import failures, gather
+from kgpu.exporter.model import Family, Kind, Look, Tick, Unit, Users
+from kgpu.exporter.own import Figures, Work
+from kgpu.exporter.plan import Memory, plan
+from kgpu.exporter.settings import Settings
+from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, Clocks, Xids
+from kgpu.hw.port import Event, EventKind, Inventory, Reading, Vendor
+from kgpu.hw.verdicts import GpuVerdict
+
+CLOCK_REASONS = "clock_event_reasons"
+CLOCK_METRICS = frozenset({CLOCK_COUNT, CLOCK_TOTAL})
+LAST_XID = "last_xid"
+NOTHING = Inventory(vendor=Vendor.NVIDIA, driver_version="")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One tick's families, and what a person should be told now and has not been told before."""
+
+    families: tuple[Family, ...]
+    decisions: tuple[Decision, ...]
+
+
+class Ticks:
+    """One exporter's memory. ``at`` is in seconds of a clock that only grows."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        xid_window: float = 300.0,
+        clock_window: float = 300.0,
+        xid_text: Callable[[int], str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self.keys = _keys(settings.counters)
+        """The readings that are needed."""
+        self._memory = Memory()
+        self._figures = Figures()
+        self._budget = Budget(settings.series_limit)
+        self._xids = Xids(xid_window)
+        self._clocks = Clocks(clock_window)
+        self._xid_text = xid_text
+        self._told: tuple[Decision, ...] = ()
+        self._before: Tick | None = None
+        self._now = Tick()
+        self.inventory = NOTHING
+        self.answers = False
+
+    def use(self, counters: tuple[Counter, ...]) -> None:
+        """From now on these metrics; what is remembered stays."""
+        self._settings = replace(self._settings, counters=counters)
+        self.keys = _keys(counters)
+
+    def hear(self, at: float, event: Event) -> bool:
+        """Take one event of the driver; True for one that changes what is told."""
+        if event.kind is not EventKind.XID or event.uuid is None:
+            return False
+        self._xids.add(at, Unit(event.uuid, event.gpu_instance), event.code)
+        return True
+
+    def read(self, at: float, inventory: Inventory, readings: Sequence[Reading]) -> None:
+        """Take one reading of everything."""
+        now = Tick(at=at, values=gather(inventory, readings), failures=failures(inventory, readings))
+        self._before = self._now if self.answers else None
+        self._now, self.inventory, self.answers = now, inventory, True
+        for unit, values in now.values.items():
+            reasons = values.get(CLOCK_REASONS)
+            if isinstance(reasons, int | float):
+                self._clocks.add(at, unit, int(reasons))
+
+    def silent(self, at: float) -> None:
+        """Nothing could be read: what was read before counts no more."""
+        self._now, self._before, self.answers = Tick(at=at), None, False
+
+    def families(
+        self, at: float, users: Users, *, verdicts: Iterable[GpuVerdict] = (), work: Work | None = None
+    ) -> Outcome:
+        """What a scrape gets from now on."""
+        look = Look(
+            inventory=self.inventory,
+            now=self._with_xids(),
+            before=self._before,
+            answers=self.answers,
+            holdings=users.holdings,
+            pods=users.pods,
+            claimed=users.claimed,
+            shares=users.shares,
+            jobs=users.jobs,
+            made=self._xids.made(at, self._units()) | self._clocks.made(at),
+            xid_texts={code: self._xid_text(code) for code in self._xids.last.values()} if self._xid_text else {},
+        )
+        settings = replace(self._settings, without=self._budget.without)
+        planned = plan(look, settings, self._memory)
+        self._figures.count(planned)
+        decisions = list(planned.decisions)
+        metrics = sum(counter.kind is not Kind.LABEL for counter in settings.counters)
+        decisions += self._budget.observe(at, planned.label_sets, metrics)
+        families = list(planned.families)
+        if settings.own_metrics:
+            texts = self._memory.texts
+            families += self._figures.families(texts)
+            families += own.verdict_families(verdicts, look, settings, texts)
+            families += own.users_families(users, texts)
+            families += own.work_families(work, texts) if work is not None else ()
+        news = tuple(one for one in decisions if one not in self._told)
+        self._told = planned.decisions
+        return Outcome(tuple(families), news)
+
+    def _units(self) -> list[Unit]:
+        """Where an Xid can be of: each GPU and each of its instances."""
+        found: dict[Unit, None] = {}
+        for gpu in self.inventory.accelerators:
+            found[Unit(gpu.uuid)] = None
+            if gpu.mig_enabled:
+                found |= dict.fromkeys(Unit(gpu.uuid, part.gpu_instance) for part in gpu.partitions)
+        return list(found)
+
+    def _with_xids(self) -> Tick:
+        if not self._xids.last:
+            return self._now
+        values = dict(self._now.values)
+        for unit, code in self._xids.last.items():
+            values[unit] = {**values.get(unit, {}), LAST_XID: code}
+        return replace(self._now, values=values)
+
+
+def _keys(counters: Iterable[Counter]) -> frozenset[str]:
+    fields = [counter.spelled.field for counter in counters]
+    found = {source.reading for field in fields for source in field.sources}
+    return frozenset(found | ({CLOCK_REASONS} if any(field.name in CLOCK_METRICS for field in fields) else set()))

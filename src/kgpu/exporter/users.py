@@ -1,0 +1,312 @@
+"""Who uses which device: the kubelet's holdings, the pods' own labels, claims, processes and batch jobs, kept current.
+
+Promises: ``seen`` never raises and never waits for long; each part fails alone, with a reason in ``Users.failures`` and
+one record for people; what was known of a part stays for ``KEPT_SECONDS`` while it can't be had. The kubelet is asked
+every ``PERIOD`` seconds, and soon after its checkpoint or this node's pods have changed. Parts that did not change
+stay the same objects, so that a plan made from them need not be made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink
+from kgpu.base.errors import HostError, HwError, KubeError, KubeletError, UserError
+from kgpu.exporter.holders import Holder, Unshown, concerns, resolve
+from kgpu.exporter.model import ClaimedKey, PodFacts, PodKey, Unit, Users
+from kgpu.exporter.users_claims import claimed
+from kgpu.exporter.users_jobs import read_jobs
+from kgpu.exporter.users_reasons import reason_of
+from kgpu.exporter.users_shares import shares
+from kgpu.exporter.users_told import Teller
+from kgpu.hw.port import Inventory, Process, Reader
+
+if TYPE_CHECKING:
+    from kgpu.exporter.users_containers import Containers
+    from kgpu.exporter.users_follow import Followed
+    from kgpu.exporter.users_reserved import ReservedClaims
+    from kgpu.kubelet.pod_resources import Holding, Holdings
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = 4.5
+"""Less than the five seconds in which users are looked at by default, so that every such look finds news."""
+SOONEST: Final = 0.5
+POLL: Final = 1.0
+KEPT_SECONDS: Final = 60.0
+FIRST_WAIT: Final = 2.0
+WAIT: Final = 0.25
+SLOW_SECONDS: Final = 15.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where what is known comes from; None where that is not asked for.
+
+    ``checkpoint`` is the kubelet's file that changes when it gives a device to a container. ``also`` are resources that
+    are GPUs beside the usual ones.
+    """
+
+    reader: Reader
+    holdings: Holdings | None = None
+    containers: Containers | None = None
+    pods: Followed | None = None
+    slices: Followed | None = None
+    reserved: ReservedClaims | None = None
+    jobs: Path | None = None
+    checkpoint: Path | None = None
+    also: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Part:
+    """One part as it was last known, and why it can't be had now."""
+
+    value: Any = None
+    at: float = float("-inf")
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one look adds up."""
+
+    failures: dict[str, str] = field(default_factory=dict)
+    unshown: list[Unshown] = field(default_factory=list)
+    counted: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+class KubeletUsers:
+    """The real ``UsersPort``."""
+
+    def __init__(self, sources: Sources, *, tell: DecisionSink, clock: Clock | None = None) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        self._from = sources
+        self._tell = tell
+        self._teller = Teller(tell)
+        self._clock = clock or SystemClock()
+        self._users = Users()
+        self._parts: dict[str, _Part] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
+        self._began = float("-inf")
+        self._news = True
+        self._checkpoint: tuple[int, int, int] | None = None
+        self._ready = False
+
+    async def seen(self) -> Users:
+        if not self._following:
+            self._follow()
+        self._look_if_due()
+        task = self._looking
+        if task is not None and not task.done():
+            await asyncio.wait({task}, timeout=WAIT if self._ready else FIRST_WAIT)
+            if not task.done() and self._clock.monotonic() - self._began > SLOW_SECONDS:
+                return replace(self._users, failures={**self._users.failures, "users": "slow"})
+        return self._users
+
+    async def close(self) -> None:
+        tasks = [*self._following, *([self._looking] if self._looking is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _follow(self) -> None:
+        runs = [one.run(self._tell_news) for one in (self._from.pods, self._from.slices) if one is not None]
+        self._following = [asyncio.create_task(run) for run in (*runs, self._poll())]
+
+    async def _poll(self) -> None:
+        """The kubelet replaces its checkpoint: one look at the file is cheaper than to watch its busy folder.
+
+        News that came too soon after a look to be looked at is told again.
+        """
+        while True:
+            await self._clock.sleep(POLL)
+            if self._has_given() or self._news:
+                self._tell_news()
+
+    def _has_given(self) -> bool:
+        """Whether the kubelet has given devices since the last time."""
+        before, self._checkpoint = self._checkpoint, _state_of(self._from.checkpoint)
+        return before != self._checkpoint
+
+    def _tell_news(self) -> None:
+        self._news = True
+        self.changed()
+
+    def _look_if_due(self) -> None:
+        if self._looking is not None and not self._looking.done():
+            return
+        now = self._clock.monotonic()
+        self._news = self._has_given() or self._news
+        if now - self._began >= (SOONEST if self._news else PERIOD):
+            self._began, self._news = now, False
+            self._looking = asyncio.create_task(self._look(), name="exporter-users")
+
+    async def _look(self) -> None:
+        try:
+            self._users = await self._made()
+        except Exception:  # a defect here must not cost the metrics of the devices
+            log.exception("looking who uses the devices failed")
+            self._users = replace(self._users, failures={**self._users.failures, "users": "defect"})
+        self._ready = True
+
+    async def _made(self) -> Users:
+        if not self._ready:
+            await self._first_lists()
+        found, was, source = _Found(), self._users, self._from
+        inventory: Inventory | None = await self._part("devices", source.reader.inventory, found, None)
+        holdings: tuple[Holding, ...] | None = ()
+        if source.holdings is not None:
+            holdings = await self._part("holdings", self._holdings, found, None)
+        uuids = self._claimed(inventory, found)
+        if holdings is not None:
+            holdings += await self._reserved(holdings, uuids, found)
+        held: dict[Unit, tuple[Holder, ...]] = {}
+        if inventory is not None and holdings:
+            held, unshown = resolve(inventory, holdings, None if source.slices is None else uuids, source.also)
+            found.unshown += unshown
+        return Users(
+            holdings=_kept(was.holdings, holdings),
+            pods=_kept(was.pods, self._pods(holdings or (), found)),
+            claimed=_kept(was.claimed, uuids),
+            shares=_kept(was.shares, await self._shares(held, found)),
+            jobs=_kept(was.jobs, await self._jobs(inventory, found)),
+            missing=self._teller.missing(found.unshown, found.counted),
+            failures=found.failures,
+        )
+
+    async def _first_lists(self) -> None:
+        """Give the API server a moment: series that first come without labels would be others than those with them."""
+        waits = [one.known.wait() for one in (self._from.pods, self._from.slices) if one is not None]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_WAIT * 0.75):
+                await asyncio.gather(*waits)
+
+    async def _holdings(self) -> tuple[Holding, ...]:
+        assert self._from.holdings is not None
+        return tuple(one for one in await self._from.holdings.holdings() if concerns(one, self._from.also))
+
+    async def _part(self, name: str, ask: Callable[[], Awaitable[T]], found: _Found, otherwise: T) -> T:
+        """The answer, or the last one while that is not too old."""
+        part = self._parts.setdefault(name, _Part(otherwise))
+        now = self._clock.monotonic()
+        try:
+            part.value = await ask()
+            part.at, part.error = now, ""
+        except (HwError, KubeletError, KubeError, HostError) as error:
+            self._failed(name, error, found)
+        if now - part.at > KEPT_SECONDS:
+            part.value = otherwise
+        value: T = part.value
+        return value
+
+    def _failed(self, name: str, error: UserError, found: _Found) -> None:
+        """Each reason is told once, until the part could be had again."""
+        reason = found.failures[name] = reason_of(error)
+        part = self._parts.setdefault(name, _Part())
+        if part.error != reason:
+            part.error = reason
+            self._tell(Decision.from_error(error, reason="UsersNotKnown"))
+
+    def _check(self, name: str, error: UserError | None, found: _Found) -> None:
+        if error is not None:
+            self._failed(name, error, found)
+        elif name in self._parts:
+            self._parts[name].error = ""
+
+    def _pods(self, holdings: tuple[Holding, ...], found: _Found) -> Mapping[tuple[str, str], PodFacts]:
+        """Of those that hold something; the others of this node are nobody's business here."""
+        followed = self._from.pods
+        if followed is None:
+            return {}
+        self._check("pods", followed.error, found)
+        facts: dict[tuple[str, str], PodFacts] = {}
+        for key in dict.fromkeys((one.namespace, one.pod) for one in holdings):
+            pod = followed.objects.get(key)
+            if pod is not None:
+                about = pod["metadata"]
+                facts[key] = PodFacts(uid=str(about.get("uid") or ""), labels=about.get("labels") or {})
+        return facts
+
+    def _claimed(self, inventory: Inventory | None, found: _Found) -> dict[ClaimedKey, str]:
+        followed = self._from.slices
+        if followed is None or inventory is None:
+            return {}
+        self._check("claimed", followed.error, found)
+        return claimed(followed.objects.values(), inventory)
+
+    async def _reserved(
+        self, holdings: tuple[Holding, ...], uuids: Mapping[ClaimedKey, str], found: _Found
+    ) -> tuple[Holding, ...]:
+        """Holders of claims where the kubelet tells of none."""
+        reserved, slices = self._from.reserved, self._from.slices
+        if reserved is None or slices is None or any(one.claim is not None for one in holdings):
+            return ()
+        pools = {(driver, pool) for driver, pool, _ in uuids}
+        none: tuple[Holding, ...] = ()
+        return await self._part("claims", lambda: reserved.holdings(slices.kind, pools), found, none)
+
+    async def _shares(
+        self, held: Mapping[Unit, tuple[Holder, ...]], found: _Found
+    ) -> Mapping[tuple[Unit, PodKey], Mapping[str, float]]:
+        containers = self._from.containers
+        if containers is None:
+            return {}
+        none: tuple[Process, ...] = ()
+        processes = await self._part("processes", self._from.reader.processes, found, none)
+        placed, error = await containers.place(row.pid for row in processes)
+        self._check("containers", error, found)
+        made = shares(processes, placed.__getitem__, {unit: {one.key for one in all_} for unit, all_ in held.items()})
+        found.unshown += made.unshown
+        return made.values
+
+    async def _jobs(self, inventory: Inventory | None, found: _Found) -> Mapping[Unit, tuple[str, ...]]:
+        folder = self._from.jobs
+        if folder is None or inventory is None:
+            return {}
+
+        async def read() -> Mapping[Unit, tuple[str, ...]]:
+            jobs = read_jobs(folder, inventory)
+            found.counted.update(jobs.missing)
+            return jobs.by_unit
+
+        return await self._part("jobs", read, found, {})
+
+
+class FakeUsers:
+    """Says what a test sets."""
+
+    def __init__(self, now: Users | None = None) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        self.now = now or Users()
+        self.asked = 0
+        self.closed = False
+
+    async def seen(self) -> Users:
+        self.asked += 1
+        return self.now
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def _kept(before: T, now: T) -> T:
+    return before if before == now else now
+
+
+def _state_of(path: Path | None) -> tuple[int, int, int] | None:
+    try:
+        about = os.stat(path) if path is not None else None
+    except OSError:
+        return None
+    return (about.st_ino, about.st_mtime_ns, about.st_size) if about is not None else None

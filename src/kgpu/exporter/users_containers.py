@@ -1,0 +1,142 @@
+"""Which container a process is in, on this node: its cgroup says the container's id, and the kubelet's links to the
+containers' logs say whose that is, so that neither the container engine nor the API server need be asked.
+
+A container whose link is missing (a very long pod name cuts the id off, or the folder is not there) is looked up in the
+API server's word of this node's pods, where there is one, and no more often than ``ASK_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.errors import KubeError
+from kgpu.exporter.cgroups import Where, where
+from kgpu.exporter.model import PodKey
+from kgpu.exporter.users_shares import GONE, NO_NAME, NO_POD, Placed
+from kgpu.formats.names import CONTAINER_LOGS, ENV_LAB_CONTAINER
+from kgpu.kube.port import PODS, KubeApi, Object, Selector
+
+ASK_SECONDS: Final = 30.0
+FILE_BYTES: Final = 1 << 16
+_LINK: Final = re.compile(r"([a-z0-9.-]{1,253})_([a-z0-9-]{1,63})_([a-z0-9-]{1,63})-([0-9a-f]{64})\.log", re.ASCII)
+_STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+
+Ask: TypeAlias = Callable[[], Awaitable[Mapping[str, PodKey]]]
+"""Every container of this node by its id. Raises KubeError."""
+
+
+class Containers:
+    """Places processes. ``proc`` and ``root`` are the node's /proc and / as this process sees them.
+
+    ``simulated``: the node is a simulated one, whose containers have no cgroups of their own; the variables of their
+    processes say where they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        proc: Path = Path("/proc"),
+        root: Path = Path("/"),
+        ask: Ask | None = None,
+        simulated: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._proc = proc
+        self._logs = root / CONTAINER_LOGS.lstrip("/")
+        self._ask = ask
+        self._simulated = simulated
+        self._clock = clock or SystemClock()
+        self._linked: dict[str, PodKey] = {}
+        self._told: dict[str, PodKey] = {}
+        self._asked = float("-inf")
+
+    async def place(self, pids: Iterable[int]) -> tuple[dict[int, Placed], KubeError | None]:
+        """Whose each process is now, and what the API server said where it was asked in vain.
+
+        Pids are used again, so nothing is remembered of them.
+        """
+        failed: KubeError | None = None
+        found: dict[int, Placed] = {}
+        inside: dict[int, str] = {}
+        for pid in dict.fromkeys(pids):
+            place = self._where(pid)
+            if isinstance(place, Placed):
+                found[pid] = place
+            else:
+                inside[pid] = place.container
+        wanted = {one for one in inside.values() if one}
+        if wanted - self._linked.keys() - self._told.keys():
+            self._linked = _links(self._logs)
+        if wanted - self._linked.keys() - self._told.keys() and self._ask is not None:
+            now = self._clock.monotonic()
+            if now - self._asked >= ASK_SECONDS:
+                self._asked = now
+                try:
+                    self._told = dict(await self._ask())
+                except KubeError as error:
+                    failed = error
+        for pid, container in inside.items():
+            key = self._linked.get(container) or self._told.get(container)
+            found[pid] = Placed(key, "" if key else NO_NAME)
+        return found, failed
+
+    def _where(self, pid: int) -> Where | Placed:
+        try:
+            found = where(_read(self._proc / str(pid) / "cgroup"))
+            if found is None and self._simulated:
+                found = _marked(_read(self._proc / str(pid) / "environ"))
+        except (FileNotFoundError, ProcessLookupError):
+            return Placed(None, GONE)
+        except OSError:
+            return Placed(None, NO_POD)
+        return Placed(None, NO_POD) if found is None else found
+
+
+async def ask_api(api: KubeApi, node: str) -> dict[str, PodKey]:
+    """Every container of the node's pods by its id. Raises KubeError."""
+    listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", node),)), project=_containers)
+    return {
+        row["id"]: (pod["metadata"]["namespace"], pod["metadata"]["name"], row["name"])
+        for pod in listing.items
+        for row in pod["containers"]
+    }
+
+
+def _containers(pod: Object) -> Object:
+    about, status = pod["metadata"], pod.get("status") or {}
+    rows: list[Any] = [row for name in _STATUSES for row in status.get(name) or () if row.get("containerID")]
+    return {
+        "metadata": {name: str(about.get(name) or "") for name in ("namespace", "name", "resourceVersion")},
+        "containers": [
+            {"name": str(row.get("name") or ""), "id": str(row["containerID"]).rpartition("//")[2]} for row in rows
+        ],
+    }
+
+
+def _links(folder: Path) -> dict[str, PodKey]:
+    """By container id, of names such as ``pod_namespace_container-id.log``; nothing where there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return {}
+    return {found[4]: (found[2], found[1], found[3]) for found in map(_LINK.fullmatch, names) if found}
+
+
+def _marked(text: str) -> Where | None:
+    start = f"{ENV_LAB_CONTAINER}="
+    found = next((word.removeprefix(start) for word in text.split("\0") if word.startswith(start)), "")
+    return Where("", found) if found else None
+
+
+def _read(path: Path) -> str:
+    """A file of /proc. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        read = b""
+        while len(read) < FILE_BYTES and (more := file.read(FILE_BYTES - len(read))):
+            read += more
+    return read.decode("utf-8", "replace")

@@ -1,0 +1,81 @@
+"""Batch jobs by device: a folder where a job system keeps a file per GPU (``0``) or GPU instance (``0.7``) with the ids
+of the jobs on it, one a line. Names and form are the replaced exporter's.
+
+A file that is wrong costs itself only. What others may write into the folder is bounded in number and size.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kgpu.base.errors import HostError
+from kgpu.exporter.model import Unit
+from kgpu.host.bounded import read_regular
+from kgpu.hw.port import Inventory
+
+_NAME: Final = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?", re.ASCII)
+FILES: Final = 512
+FILE_BYTES: Final = 1 << 16
+JOBS: Final = 64
+"""Jobs on one device: each is a series of each of its metrics."""
+JOB_LENGTH: Final = 256
+
+
+class Jobs(NamedTuple):
+    """Job ids by device, and how many files there are of each trouble."""
+
+    by_unit: dict[Unit, tuple[str, ...]]
+    missing: dict[tuple[str, str], int]
+
+
+def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
+    """What the folder says now; a file for a device that is not there is counted. Raises HostError."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise HostError(
+            f"{folder} can't be read: {error.strerror}", "the folder of batch jobs by GPU",
+            "make it, or correct --hpc-job-mapping-dir",
+        ) from error  # fmt: skip
+    uuids = {gpu.index: gpu.uuid for gpu in inventory.accelerators}
+    instances = {(gpu.index, part.gpu_instance) for gpu in inventory.accelerators for part in gpu.partitions}
+    found: dict[Unit, tuple[str, ...]] = {}
+    missing: dict[tuple[str, str], int] = {}
+
+    def count(reason: str) -> None:
+        missing["job-file", reason] = missing.get(("job-file", reason), 0) + 1
+
+    read = 0
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            continue  # something else of theirs: a lock, a temporary file
+        index, instance = int(match[1]), int(match[2]) if match[2] else None
+        if index not in uuids or (instance is not None and (index, instance) not in instances):
+            count("unknown-device")
+            continue
+        read += 1
+        if read > FILES:
+            count("too-many")
+            continue
+        try:
+            raw, _ = read_regular(folder / name, FILE_BYTES, what="a file of job ids, one a line")
+        except HostError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):  # a job that has just ended
+                count("unreadable")
+            continue
+        jobs = job_ids(raw)
+        if len(jobs) > JOBS:
+            count("too-many-jobs")
+        if jobs:
+            found[Unit(uuids[index], instance)] = jobs[:JOBS]
+    return Jobs(found, missing)
+
+
+def job_ids(raw: bytes) -> tuple[str, ...]:
+    """The ids of one file, each once, in its order."""
+    lines = (line.strip()[:JOB_LENGTH] for line in raw.decode("utf-8", "replace").splitlines())
+    return tuple(dict.fromkeys(line for line in lines if line))

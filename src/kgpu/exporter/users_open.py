@@ -1,0 +1,111 @@
+"""The users' sources as the exporter's flags ask for them: what is not asked for is neither opened nor followed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kgpu.base.clock import Clock
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.exporter.config import Given
+from kgpu.exporter.users import KubeletUsers, Sources
+from kgpu.exporter.users_containers import Containers, ask_api
+from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
+from kgpu.hw.nvidia import roots
+from kgpu.hw.port import Reader
+from kgpu.kube.port import PODS, KubeApi, Object, Resource, Selector
+
+if TYPE_CHECKING:
+    from kgpu.exporter.users_follow import Followed
+    from kgpu.exporter.users_reserved import ReservedClaims
+
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+_PODS: Final = Resource(PODS.group, PODS.version, PODS.plural, PODS.kind, metadata_only=True)
+
+
+def open_users(
+    given: Given,
+    reader: Reader,
+    *,
+    tell: DecisionSink,
+    api: KubeApi | None = None,
+    node: str = "",
+    host_root: Path = Path("/"),
+    driver_root: Path | None = None,
+    plugins_folder: Path = Path(KUBELET_DEVICE_PLUGIN_DIR),
+    clock: Clock | None = None,
+) -> KubeletUsers:
+    """``host_root`` is the node's / as this process sees it, ``plugins_folder`` the kubelet's of device plugins.
+
+    The pods' own labels and uids, and the devices of claims, need ``api`` and the ``node``'s name; without them that is
+    told, and everything else is shown.
+    """
+    jobs = Path(given.jobs_dir) if given.jobs_dir else None
+    if not given.kubernetes:
+        return KubeletUsers(Sources(reader=reader, jobs=jobs), tell=tell, clock=clock)
+    from kgpu.kubelet.pod_resources import PodResources
+
+    known = api if node else None
+    facts = given.pod_labels or given.pod_uid or given.virtual_gpus
+    if known is None and (facts or given.dra):
+        tell(_without(facts, given.dra, node))
+    simulated = any(roots.state_file(str(root)) for root in (driver_root, host_root) if root)
+    return KubeletUsers(
+        Sources(
+            reader=reader,
+            holdings=PodResources(Path(given.pod_resources)),
+            containers=Containers(
+                root=host_root, ask=partial(ask_api, known, node) if known else None, simulated=simulated, clock=clock
+            ),
+            pods=_pods(known, node, clock) if known and facts else None,
+            slices=_slices(known, node, clock) if known and given.dra else None,
+            reserved=_reserved(known, clock) if known and given.dra else None,
+            jobs=jobs,
+            checkpoint=plugins_folder / CHECKPOINT,
+            also=given.resources,
+        ),
+        tell=tell,
+        clock=clock,
+    )
+
+
+def _pods(api: KubeApi, node: str, clock: Clock | None) -> Followed:
+    from kgpu.exporter.users_follow import Followed
+
+    selector = Selector(fields=(("spec.nodeName", node),))
+    return Followed(api, (_PODS,), selector, project=_brief, clock=clock)
+
+
+def _slices(api: KubeApi, node: str, clock: Clock | None) -> Followed:
+    from kgpu.exporter.users_claims import SLICES, of_node, project
+    from kgpu.exporter.users_follow import Followed
+
+    return Followed(api, SLICES, of_node(node), project=project, clock=clock)
+
+
+def _reserved(api: KubeApi, clock: Clock | None) -> ReservedClaims:
+    from kgpu.exporter.users_reserved import ReservedClaims
+
+    return ReservedClaims(api, clock=clock)
+
+
+def _brief(pod: Object) -> Object:
+    about = pod["metadata"]
+    return {
+        "metadata": {
+            key: about[key] for key in ("name", "namespace", "uid", "labels", "resourceVersion") if key in about
+        }
+    }
+
+
+def _without(facts: bool, dra: bool, node: str) -> Decision:
+    parts = [*(["the pods' labels and uids"] if facts else []), *(["the devices of resource claims"] if dra else [])]
+    return Decision(
+        subject="",
+        what=f"{' and '.join(parts)} are not shown",
+        why="no API server is configured" if node else "this node's name is not known",
+        severity=Severity.WARNING,
+        remedy="run it in a pod with a service account, or give a kubeconfig" if node else "set NODE_NAME",
+        reason="UsersNotKnown",
+    )

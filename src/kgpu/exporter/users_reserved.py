@@ -1,0 +1,63 @@
+"""Who has claimed devices where the kubelet does not say: before Kubernetes 1.34 it does so with a feature gate only.
+
+Then the claims themselves tell, by the pods that they are reserved for, but not which container.
+
+Claims can't be asked for by node, so this is done only where the server has no resource.k8s.io/v1, and not often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.kube.port import KubeApi, Object, Resource
+from kgpu.kubelet.pod_resources import Claim, Holding
+
+ASK_SECONDS: Final = 30.0
+_TOLD_SINCE: Final = "v1"
+
+
+class ReservedClaims:
+    """Asks the API server, at most every ``ASK_SECONDS``."""
+
+    def __init__(self, api: KubeApi, *, clock: Clock | None = None) -> None:
+        self._api = api
+        self._clock = clock or SystemClock()
+        self._asked = float("-inf")
+        self._known: tuple[Holding, ...] = ()
+
+    async def holdings(self, slices: Resource | None, pools: Collection[tuple[str, str]]) -> tuple[Holding, ...]:
+        """Devices of these pools (driver, name) by pod. ``slices``: the kind of which there are slices here.
+
+        Raises KubeError.
+        """
+        if slices is None or slices.version == _TOLD_SINCE or not pools:
+            return ()
+        now = self._clock.monotonic()
+        if now - self._asked >= ASK_SECONDS:
+            self._asked = now
+            kind = Resource(slices.group, slices.version, "resourceclaims", "ResourceClaim")
+            listing = await self._api.list(kind, project=_project)
+            self._known = tuple(
+                Holding(
+                    namespace=claim["metadata"]["namespace"], pod=pod, container="", resource=row["driver"],
+                    devices=(row["device"],), claim=Claim(claim["metadata"]["name"], row["pool"]),
+                )
+                for claim in listing.items
+                for row in claim["devices"]
+                for pod in claim["pods"]
+            )  # fmt: skip
+        return tuple(one for one in self._known if one.claim and (one.resource, one.claim.pool) in pools)
+
+
+def _project(claim: Object) -> Object:
+    about, status = claim["metadata"], claim.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    return {
+        "metadata": {name: str(about.get(name) or "") for name in ("namespace", "name", "resourceVersion")},
+        "devices": [{name: str(row.get(name) or "") for name in ("driver", "pool", "device")} for row in results],
+        "pods": [
+            str(one.get("name") or "") for one in status.get("reservedFor") or () if one.get("resource") == "pods"
+        ],
+    }

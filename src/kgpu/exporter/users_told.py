@@ -1,0 +1,96 @@
+"""What is said of users that are not shown: once to people, with an example, and counted for the metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.exporter.holders import NOT_ASKED, NOT_PUBLISHED, UNKNOWN_ID, Unshown
+from kgpu.exporter.users_shares import NO_NAME, NO_POD, NOT_HELD
+from kgpu.formats.names import CONTAINER_LOGS
+
+
+class Word(NamedTuple):
+    """One kind of thing that is not shown: what, why, what to do, and how much it matters."""
+
+    what: str
+    why: str
+    todo: str
+    severity: Severity = Severity.WARNING
+
+
+_WORDS: Final[Mapping[tuple[str, str], Word]] = {
+    ("device", UNKNOWN_ID): Word(
+        "a container's device is not shown with its GPU", "its id names no GPU or MIG device of this node",
+        "was MIG changed under a running pod? restart the pod; device plugins other than kgpu's should use UUIDs",
+    ),
+    ("claim", NOT_ASKED): Word(
+        "a container's claimed device is not shown with its GPU", "devices of resource claims are not resolved",
+        "turn on --kubernetes-enable-dra (KUBERNETES_ENABLE_DRA=true)",
+    ),
+    ("claim", NOT_PUBLISHED): Word(
+        "a container's claimed device is not shown with its GPU", "no ResourceSlice of this node has the device",
+        "look at the DRA driver's pod on this node, and whether kgpu may read resourceslices",
+    ),
+    ("claim", UNKNOWN_ID): Word(
+        "a container's claimed device is not shown with its GPU", "its ResourceSlice names no GPU of this node",
+        "look at the DRA driver's pod on this node: has it published what is there now?",
+    ),
+    ("process", NOT_HELD): Word(
+        "a pod uses a GPU that it does not hold", "its processes are on a device that the kubelet did not give it",
+        "let it ask for the GPU in its resources; privileged pods reach every GPU",
+    ),
+    ("process", NO_NAME): Word(
+        "a process on a GPU is not shown with its pod", "its container is not known to the kubelet",
+        f"see that the agent has the host's {CONTAINER_LOGS} and may list pods",
+    ),
+    ("process", NO_POD): Word(
+        "a process on a GPU is in no pod", "its control group is none of the kubelet's",
+        "nothing, where the host uses GPUs itself", Severity.INFO,
+    ),
+    ("job-file", "unknown-device"): Word(
+        "a file of batch jobs is for no GPU", "its name is the index of none",
+        "name it 0, 1, ..., or 0.7 for an instance",
+    ),
+    ("job-file", "unreadable"): Word(
+        "a file of batch jobs can't be read", "it is no small regular file that this user may read", "correct it",
+    ),
+    ("job-file", "too-many"): Word("files of batch jobs are left out", "there are more than 512", "remove old ones"),
+    ("job-file", "too-many-jobs"): Word("batch jobs are left out", "a device has more than 64", "remove old ones"),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Teller:
+    """Tells each kind of trouble when it is new; one that ends and comes back is new again."""
+
+    tell: DecisionSink
+    _known: set[tuple[str, str]] = field(default_factory=set)
+
+    def missing(self, unshown: Iterable[Unshown], counted: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+        """Count what is not shown, ``counted`` included, and tell what is new of it."""
+        counts = dict(counted)
+        examples: dict[tuple[str, str], Unshown] = {}
+        for one in unshown:
+            kind = (one.what, one.reason)
+            counts[kind] = counts.get(kind, 0) + 1
+            examples.setdefault(kind, one)
+        for kind in counts.keys() - self._known:
+            self.tell(_record(kind, examples.get(kind)))
+        self._known = set(counts)
+        return counts
+
+
+def _record(kind: tuple[str, str], one: Unshown | None) -> Decision:
+    word = _WORDS[kind]
+    evidence: tuple[str, ...] = ()
+    if one is not None:
+        namespace, pod, container = one.key
+        whose = f"{namespace}/{pod}, container {container}: " if pod else ""
+        evidence = (f"{whose}{one.what} {one.id[:80]}",)
+    return Decision(
+        subject="", what=word.what, why=word.why, evidence=evidence, severity=word.severity, remedy=word.todo,
+        reason="PodNotShown",
+    )  # fmt: skip

@@ -1,0 +1,259 @@
+"""What health remembers, in one SQLite file: memories of the GPUs, where in the kernel log it is, what happened when.
+
+Promises: what belongs together is written together, so that a kill at any moment neither loses nor repeats anything;
+the file has a largest size and history a largest age; a file that is broken is set aside and told, and work goes on
+with a new one. Calls block: whoever uses it from a loop does so beside it. Several processes may use it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.base.errors import HostError
+from kgpu.health.model import Memory
+from kgpu.health.node import Note, Order
+
+VERSION: Final = 1
+RETENTION: Final = 90 * 86400.0
+MAX_NOTES: Final = 20_000
+MAX_ORDERS: Final = 100
+MAX_BYTES: Final = 32 << 20
+PAGE: Final = 4096
+BUSY_SECONDS: Final = 2.0
+BROKEN: Final = ".broken"
+BELL: Final = ".orders"
+"""A file with a byte for each order there ever was: the database itself changes with every look at it."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS memory (gpu TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS note (
+  id INTEGER PRIMARY KEY, at REAL NOT NULL, gpu TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+  action TEXT NOT NULL, text TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS note_at ON note (at);
+CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, value BLOB NOT NULL);
+"""
+_TODO: Final = "look at the disk and the rights of the folder; health goes on without remembering"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What a run goes on with. ``sequence`` is the last record of the kernel log of ``boot`` that counted.
+
+    ``began`` is when that boot was, in the seconds since 1970 in which the memories have their times.
+    """
+
+    boot: str = ""
+    began: float = 0.0
+    sequence: int = -1
+    memories: Mapping[str, Memory] = field(default_factory=dict)
+
+
+class History:
+    """The file at ``path``. Every method raises HostError when the disk does not let it."""
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_notes: int = MAX_NOTES) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._max_notes = max_notes
+        self._cleaned = float("-inf")
+        self._bell = path.with_name(path.name + BELL)
+
+    def load(self) -> tuple[Remembered, list[Decision]]:
+        """What was saved, and what there is to tell about it. A broken file is set aside."""
+        decisions: list[Decision] = []
+        try:
+            with self._open() as db:
+                return self._remembered(db, decisions), decisions
+        except sqlite3.DatabaseError as error:
+            if not _is_broken(error):
+                raise self._obstacle(error) from error
+            decisions.append(self._set_aside(error))
+        with self._translated(), self._open() as db:
+            return self._remembered(db, decisions), decisions
+
+    def save(self, remembered: Remembered, notes: Sequence[Note] = (), done: Sequence[int] = ()) -> None:
+        """Write it all at once. ``done`` are the orders that have been carried out."""
+        with self._translated(), self._open() as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "INSERT INTO state VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                [
+                    ("boot", remembered.boot),
+                    ("began", repr(remembered.began)),
+                    ("sequence", str(remembered.sequence)),
+                ],
+            )
+            db.executemany(
+                "INSERT INTO memory VALUES (?, ?) ON CONFLICT (gpu) DO UPDATE SET value = excluded.value",
+                [(gpu, msgspec.json.encode(memory)) for gpu, memory in remembered.memories.items()],
+            )
+            known = [row[0] for row in db.execute("SELECT gpu FROM memory")]
+            gone = [(gpu,) for gpu in known if gpu not in remembered.memories]
+            db.executemany("DELETE FROM memory WHERE gpu = ?", gone)
+            for note in notes:
+                _write_note(db, note)
+            db.executemany("DELETE FROM orders WHERE id = ?", [(number,) for number in done])
+            self._clean(db)
+            db.execute("COMMIT")
+
+    def notes(self, *, gpus: Sequence[str] = (), since: float = 0.0, limit: int = 200) -> list[Note]:
+        """The newest last; of all GPUs when none is named."""
+        if not self.path.exists():
+            return []
+        where = f"AND gpu IN ({','.join('?' * len(gpus))})" if gpus else ""
+        query = f"SELECT at, gpu, kind, name, action, text FROM note WHERE at >= ? {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - question marks
+        with self._translated(), self._open() as db:
+            rows = db.execute(query, (since, *gpus, limit)).fetchall()
+        return [
+            Note(at=at, gpu=gpu, kind=kind, name=name, action=action, text=text)
+            for at, gpu, kind, name, action, text in reversed(rows)
+        ]
+
+    def put(self, order: Order) -> None:
+        """A person's word, for whoever keeps the memories."""
+        with self._translated(), self._open() as db:
+            db.execute("INSERT INTO orders (value) VALUES (?)", (msgspec.json.encode(order),))
+        try:
+            with open(self._bell, "ab") as bell:
+                bell.write(b".")
+        except OSError as error:
+            raise HostError(f"{self._bell} can't be written: {error.strerror or error}", "a file", _TODO) from error
+
+    def rung(self) -> int:
+        """Changes when somebody has put an order; cheap, so that it can be asked all the time."""
+        try:
+            return self._bell.stat().st_size
+        except OSError:
+            return 0
+
+    def orders(self) -> list[tuple[int, Order]]:
+        """Those that are not done, the oldest first."""
+        with self._translated(), self._open() as db:
+            rows = db.execute("SELECT id, value FROM orders ORDER BY id LIMIT ?", (MAX_ORDERS,)).fetchall()
+        found = []
+        for number, value in rows:
+            with contextlib.suppress(msgspec.DecodeError, TypeError):
+                found.append((int(number), msgspec.json.decode(value, type=Order)))
+        return found
+
+    # --- the rest ---
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HostError(
+                f"{self.path.parent} can't be made: {error.strerror or error}", "a folder for what is remembered", _TODO
+            ) from error
+        db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(f"PRAGMA max_page_count = {self._max_bytes // PAGE}")
+            db.execute("PRAGMA journal_size_limit = 1048576")
+            db.executescript(_SCHEMA)
+            yield db
+        finally:
+            db.close()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._obstacle(error) from error
+
+    def _obstacle(self, error: sqlite3.Error) -> HostError:
+        return HostError(f"{self.path} can't be used: {error}", "a file that may be written", _TODO)
+
+    def _remembered(self, db: sqlite3.Connection, decisions: list[Decision]) -> Remembered:
+        state = dict(db.execute("SELECT key, value FROM state").fetchall())
+        memories: dict[str, Memory] = {}
+        for gpu, value in db.execute("SELECT gpu, value FROM memory").fetchall():
+            try:
+                memories[gpu] = msgspec.json.decode(value, type=Memory)
+            except (msgspec.DecodeError, TypeError) as error:
+                decisions.append(_lost(f"what was remembered of GPU {gpu} can't be read", str(error)))
+        sequence = state.get("sequence", "")
+        return Remembered(
+            boot=state.get("boot", ""),
+            began=_seconds(state.get("began", "")),
+            sequence=int(sequence) if sequence.isascii() and sequence.isdecimal() else -1,
+            memories=memories,
+        )
+
+    def _set_aside(self, error: sqlite3.Error) -> Decision:
+        aside = self.path.with_name(self.path.name + BROKEN)
+        with contextlib.suppress(OSError):
+            os.replace(self.path, aside)
+        for ending in ("-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                self.path.with_name(self.path.name + ending).unlink()
+        return _lost(f"{self.path} is broken and was set aside as {aside.name}", str(error))
+
+    def _clean(self, db: sqlite3.Connection) -> None:
+        """Let go of what is too old or too much, now and then."""
+        now = time.monotonic()
+        if now - self._cleaned < 600.0:
+            return
+        self._cleaned = now
+        # Not the newest one's time: a clock that is wrong for a moment must not empty the history.
+        recent = db.execute("SELECT at FROM note ORDER BY at DESC LIMIT 1 OFFSET 50").fetchone()
+        if recent is not None:
+            db.execute("DELETE FROM note WHERE at < ?", (recent[0] - RETENTION,))
+        extra = db.execute("SELECT count(*) FROM note").fetchone()[0] - self._max_notes
+        if extra > 0:
+            db.execute("DELETE FROM note WHERE id IN (SELECT id FROM note ORDER BY id LIMIT ?)", (extra,))
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+def _write_note(db: sqlite3.Connection, note: Note) -> None:
+    if note.amends:
+        last = db.execute(
+            "SELECT id FROM note WHERE gpu = ? AND kind = ? AND name = ? ORDER BY id DESC LIMIT 1",
+            (note.gpu, note.kind, note.name),
+        ).fetchone()
+        if last is not None:
+            db.execute("UPDATE note SET text = ? WHERE id = ?", (note.text, last[0]))
+            return
+    db.execute(
+        "INSERT INTO note (at, gpu, kind, name, action, text) VALUES (?, ?, ?, ?, ?, ?)",
+        (note.at, note.gpu, note.kind, note.name, note.action, note.text),
+    )
+
+
+def _is_broken(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is to blame, rather than the disk, its rights or another process."""
+    return getattr(error, "sqlite_errorcode", None) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or (
+        isinstance(error, sqlite3.OperationalError) and "no such column" in str(error)
+    )
+
+
+def _lost(what: str, why: str) -> Decision:
+    return Decision(
+        subject="",
+        what=what,
+        why=why,
+        severity=Severity.WARNING,
+        remedy="nothing: the GPUs are judged anew; how often a trouble came before is forgotten",
+        reason="HealthHistoryLost",
+    )

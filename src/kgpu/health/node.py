@@ -1,0 +1,289 @@
+"""All GPUs of one node: which of them an event, a log line or a person's word is about, and what is told of it. Pure.
+
+Inputs come with their time, in seconds since 1970. An input never fails. A GPU is known by its uuid; one that only the
+kernel log names has its address as its name until the driver lists a GPU there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from kgpu.base.decision import Decision, Severity
+from kgpu.base.printable import one_line
+from kgpu.health import plan
+from kgpu.health.config import HealthConfig
+from kgpu.health.faults import MAX_TEXT
+from kgpu.health.klog import LOST_XID, Kind, LogEvent
+from kgpu.health.model import FOREVER, Action, Fault, Memory, Reading, Verdict
+from kgpu.health.readings import reading_of
+from kgpu.hw.port import Accelerator, Event, EventKind, Inventory
+
+MAX_GPUS: Final = 64
+MAX_STRANGERS: Final = 8
+"""Devices that only the log names."""
+ADDRESS: Final = "PCI-"
+_NOTHING: Final = (Action.IGNORE, "", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """One line of the history. ``amends``: it adds its text to the last one of this GPU and name."""
+
+    at: float
+    gpu: str
+    kind: str  # xid | sxid | verdict | order | gpu
+    name: str = ""
+    action: str = ""
+    text: str = ""
+    amends: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A person's word: ``healthy``, or ``maintenance`` ``until`` then (0: it is over), about a uuid, index, or all."""
+
+    kind: str
+    gpu: str
+    at: float
+    until: float = FOREVER
+    who: str = ""
+
+
+@dataclass(slots=True)
+class NodeHealth:
+    """What is known of the node's GPUs. ``booted_at`` is when this boot began."""
+
+    config: HealthConfig
+    booted_at: float = 0.0
+    memories: dict[str, Memory] = field(default_factory=dict)
+    gpus: dict[str, Accelerator] = field(default_factory=dict)  # as last listed
+    notes: list[Note] = field(default_factory=list)  # since the last ``take``
+    decisions: list[Decision] = field(default_factory=list)
+    _addresses: dict[str, str] = field(default_factory=dict)  # from the log: uuid by address
+    _last: dict[tuple[str, str], tuple[float, bool]] = field(default_factory=dict)
+    _told: dict[str, tuple[Action, str, str]] = field(default_factory=dict)
+    _absent: set[str] = field(default_factory=set)
+
+    # --- inputs ---
+
+    def boot(self, booted_at: float) -> None:
+        """The node was booted since the memories were made."""
+        self.booted_at = booted_at
+        self.memories = {
+            name: plan.on_boot(memory, booted_at)
+            for name, memory in self.memories.items()
+            if not name.startswith(ADDRESS)
+        }
+
+    def inventory(self, inventory: Inventory, values: Mapping[str, Mapping[str, Any]], at: float) -> None:
+        """The GPUs that the driver lists, with their telemetry by uuid."""
+        driver = _major(inventory.driver_version)
+        self.gpus = {gpu.uuid: gpu for gpu in inventory.accelerators[:MAX_GPUS]}
+        for gpu in self.gpus.values():
+            memory = replace(self._adopted(gpu), index=gpu.index, driver=driver)
+            reading = reading_of(gpu, values.get(gpu.uuid, {}), at)
+            self.memories[gpu.uuid] = plan.on_reading(memory, reading, self.config)
+        for name in [name for name in self.memories if name not in self.gpus and not name.startswith(ADDRESS)]:
+            self._missing(name, at)
+
+    def event(self, event: Event, at: float) -> None:
+        """What the driver reports."""
+        if event.kind is not EventKind.XID:
+            return
+        if event.uuid is None:
+            self._say(
+                f"Xid {event.code} of a GPU that the driver can't name", "the kernel log tells which", "XidUnnamed"
+            )
+            return
+        self._fault(
+            event.uuid,
+            Fault(
+                code=event.code, at=at, gpu_instance=event.gpu_instance, compute_instance=event.compute_instance
+            ),
+        )  # fmt: skip
+
+    def line(self, line: LogEvent, at: float) -> None:
+        """What the kernel log says."""
+        if line.kind is Kind.IDENTITY:
+            if len(self._addresses) < MAX_GPUS:
+                self._addresses[line.pci] = line.uuid
+        elif line.kind is Kind.NVLINK_STUCK:
+            self._say("the driver can't find its NVLinks", one_line(line.text, MAX_TEXT), "NVLinkStuck")
+        elif line.kind is Kind.SXID:
+            # A switch's trouble is that of every GPU behind it; which those are, no line says.
+            for name in [name for name in self.memories if not name.startswith(ADDRESS)]:
+                self._fault(
+                    name,
+                    Fault(code=line.code, at=at, sxid=True, text=line.text, fatal=line.fatal, link=line.link),
+                )  # fmt: skip
+        elif line.kind is Kind.XID:
+            name = self._at(line.pci)
+            if name:
+                self._xid(name, line, at)
+
+    def order(self, order: Order) -> tuple[str, ...]:
+        """A person's word; returns whom it was about."""
+        about = tuple(name for name, memory in self.memories.items() if _is_meant(order.gpu, name, memory))
+        for name in about:
+            memory = self.memories[name]
+            if order.kind == "healthy":
+                self.memories[name] = plan.set_healthy(memory, order.at)
+            else:
+                self.memories[name] = plan.set_maintenance(memory, until=order.until)
+            word = "set healthy" if order.kind == "healthy" else "maintenance" if order.until else "maintenance ended"
+            self.notes.append(Note(at=order.at, gpu=name, kind="order", name=word, text=one_line(order.who, MAX_TEXT)))
+        return about
+
+    # --- outputs ---
+
+    def judge(self, now: float) -> dict[str, Verdict]:
+        """Every GPU's verdict, in the driver's order; news become notes and decisions."""
+        found = {}
+        for name in sorted(self.memories, key=lambda name: (_order(self.memories[name]), name)):
+            before = self.memories[name].action
+            self.memories[name], verdict = plan.judge(self.memories[name], self.config, now)
+            if name in self.gpus or self._is_of_now(name):
+                found[name] = verdict
+                self._news(name, verdict, before, now)
+        for name in [name for name in self._told if name not in found]:
+            del self._told[name]
+        return found
+
+    def take(self) -> tuple[list[Note], list[Decision]]:
+        """What is to be written down and told, once."""
+        taken = self.notes, self.decisions
+        self.notes, self.decisions = [], []
+        return taken
+
+    def title(self, name: str) -> str:
+        """A GPU's name for people."""
+        memory = self.memories.get(name)
+        if name.startswith(ADDRESS):
+            return f"the GPU at {name.removeprefix(ADDRESS)}, which the driver does not list"
+        return f"GPU {memory.index} ({name})" if memory is not None and memory.index is not None else f"GPU {name}"
+
+    # --- the rest ---
+
+    def _new(self, name: str) -> Memory:
+        return Memory(gpu=name, booted_at=self.booted_at)
+
+    def _adopted(self, gpu: Accelerator) -> Memory:
+        """What is known of a GPU, with what the log said of its address before the driver listed it."""
+        known = self.memories.get(gpu.uuid) or self._new(gpu.uuid)
+        stranger = self.memories.pop(ADDRESS + _short(gpu.pci_bus_id), None)
+        if stranger is None:
+            return known
+        names = {event.name for event in stranger.events}
+        return replace(
+            known,
+            events=(*(event for event in known.events if event.name not in names), *stranger.events),
+            episodes=tuple(sorted({*known.episodes, *stranger.episodes}, key=lambda one: one[1])),
+        )
+
+    def _at(self, address: str) -> str:
+        """Which GPU is at an address, "" when no more can be remembered."""
+        listed = next((gpu.uuid for gpu in self.gpus.values() if _short(gpu.pci_bus_id) == address), "")
+        name = listed or self._addresses.get(address, "") or ADDRESS + address
+        if name not in self.memories:
+            if sum(known.startswith(ADDRESS) for known in self.memories) >= MAX_STRANGERS:
+                return ""
+            self.memories[name] = self._new(name)
+        return name
+
+    def _xid(self, name: str, line: LogEvent, at: float) -> None:
+        known = (event for event in self.memories[name].events if event.key == str(LOST_XID))
+        if line.implied and any(abs(event.last - at) <= self.config.burst for event in known):
+            return  # the sentence beside the number
+        self._fault(
+            name,
+            Fault(
+                code=line.code, at=at, text=line.text, recovery=line.recovery, gpu_instance=line.gpu_instance,
+                compute_instance=line.compute_instance,
+            ),
+        )  # fmt: skip
+
+    def _fault(self, name: str, fault: Fault) -> None:
+        memory = self.memories.get(name)
+        if memory is None:
+            if len(self.memories) >= MAX_GPUS:
+                return
+            memory = self._new(name)
+        self.memories[name] = plan.on_fault(memory, fault, self.config)
+        word = f"{'SXid' if fault.sxid else 'Xid'} {fault.code}"
+        if fault.gpu_instance is not None:
+            word += f" in GPU instance {fault.gpu_instance}"
+        before, had_text = self._last.get((name, word), (float("-inf"), False))
+        # The driver's event and the log's line are one Xid; only the line has words.
+        twice = abs(fault.at - before) <= self.config.settle and had_text != bool(fault.text)
+        self._last[name, word] = (fault.at, bool(fault.text) or (twice and had_text))
+        if len(self._last) > MAX_GPUS * 16:
+            self._last.pop(next(iter(self._last)))
+        if not twice or fault.text:
+            self.notes.append(
+                Note(
+                    at=fault.at, gpu=name, kind="sxid" if fault.sxid else "xid", name=word,
+                    text=one_line(fault.text, MAX_TEXT), amends=twice,
+                )
+            )  # fmt: skip
+
+    def _is_of_now(self, name: str) -> bool:
+        """Whether a GPU that is not listed was there since the boot."""
+        memory = self.memories[name]
+        return memory.read_at >= self.booted_at or any(event.last >= self.booted_at for event in memory.events)
+
+    def _missing(self, name: str, at: float) -> None:
+        """A GPU that the driver does not list: trouble when it did since the boot, else it may have been taken out."""
+        memory = self.memories[name]
+        if memory.read_at >= self.booted_at:
+            reading = Reading(at=at, problems=(("missing", ""),))
+            self.memories[name] = plan.on_reading(memory, reading, self.config)
+        elif memory.read_at and name not in self._absent:
+            self._absent.add(name)
+            self._say(
+                f"{self.title(name)} was here before the last boot, and the driver does not list it now",
+                "every GPU is expected to come back",
+                "GPUAbsent",
+                "nothing if it was taken out; otherwise look for it with `lspci -d 10de:`",
+            )
+
+    def _news(self, name: str, verdict: Verdict, former: Action, now: float) -> None:
+        """Tell what is new; ``former`` is what was called for before, also by an earlier run, which wrote it down."""
+        # More evidence for the same is no news, but for errors of programs, each of which is somebody else's.
+        mild = verdict.action is not Action.IGNORE and not verdict.action.withdraws
+        state = (verdict.action, verdict.evidence[0].name if mild else "", verdict.muted)
+        told = self._told.get(name)
+        self._told[name] = state
+        if state == (told or _NOTHING):
+            return
+        record = verdict.decision()
+        what = record.what.replace(f"GPU {name}", self.title(name), 1)
+        self.decisions.append(replace(record, what=what[:1].upper() + what[1:]))
+        if told is not None or verdict.action is not former:
+            self.notes.append(
+                Note(at=now, gpu=name, kind="verdict", name=record.reason, action=str(verdict.action), text=what)
+            )
+
+    def _say(self, what: str, why: str, reason: str, todo: str = "read the kernel log with `dmesg | kgpu xid`") -> None:
+        self.decisions.append(
+            Decision(subject="", what=what, why=why, severity=Severity.WARNING, reason=reason, remedy=todo)
+        )
+
+
+def _short(bus_id: str) -> str:
+    """``0000:07:00.0`` as the log has it: ``0000:07:00``."""
+    return bus_id.rpartition(".")[0].lower() or bus_id.lower()
+
+
+def _major(version: str) -> int | None:
+    first = version.partition(".")[0]
+    return int(first) if first.isascii() and first.isdecimal() and len(first) < 6 else None
+
+
+def _order(memory: Memory) -> int:
+    return 1 << 30 if memory.index is None else memory.index
+
+
+def _is_meant(word: str, name: str, memory: Memory) -> bool:
+    return word in {"all", name, name.removeprefix(ADDRESS)} or (memory.index is not None and word == str(memory.index))

@@ -1,0 +1,432 @@
+"""The health role's loop over injected ports: events, kernel log and readings in; verdicts, condition, Events out.
+
+Promises: what speaks against a GPU is written down before it is acted on, so that a kill at any moment loses and
+repeats nothing; nothing that hangs or fails (disk, API server, kernel log, driver) keeps the others waiting, and each
+is told; the verdict file is written anew several times before it would count as stale. Times are counted from the boot,
+so that a clock that is set forward or back changes no verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.boot import boot_id, uptime
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import HostError, HwError, KubeError, UserError
+from kgpu.base.threads import beside
+from kgpu.health.config import HealthConfig
+from kgpu.health.history import History, Remembered
+from kgpu.health.klog import LogEvent, parse_record_event
+from kgpu.health.kmsg import KernelLog, age
+from kgpu.health.model import Memory
+from kgpu.health.node import NodeHealth, Note
+from kgpu.health.publish import ConditionWriter, Shown, condition, gpu_verdict
+from kgpu.health.readings import by_gpu
+from kgpu.hw.follow import follow_events
+from kgpu.hw.port import Event, Reader
+from kgpu.hw.verdicts import GpuVerdict, VerdictFile
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 15.0
+"""How often everything is read when nothing happens."""
+PAUSE_SECONDS: Final = 0.2
+"""The least time between two looks."""
+SAVE_SECONDS: Final = 300.0
+"""How often memories are written although nothing of weight has changed."""
+DISK_SECONDS: Final = 3.0
+"""How long verdicts wait for the disk."""
+HEARTBEAT_SECONDS: Final = 300.0
+ORDER_SECONDS: Final = 0.5
+CLOCK_SECONDS: Final = 5.0
+"""A clock that is this far from ours was set."""
+MAX_WAITING: Final = 4096
+RETRY: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3, healthy_after=60.0)
+
+Input: TypeAlias = "Event | LogEvent"
+
+
+def _ignore_state(ready: bool, reason: str) -> None:
+    del ready, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthContext:
+    """Everything that the health role gets from outside.
+
+    ``kernel_log()`` opens the kernel log and raises HostError where there is none; None: it is not to be read.
+    ``config()`` is what is in force now. ``history`` None: nothing is remembered. ``on_state(ready, reason)`` hears
+    how the role is; ``wall`` is seconds since 1970.
+    """
+
+    reader: Reader
+    verdicts: VerdictFile
+    report: DecisionSink
+    kernel_log: Callable[[], KernelLog] | None = None
+    history: History | None = None
+    condition: ConditionWriter | None = None
+    config: Callable[[], HealthConfig] = HealthConfig
+    node: str = ""
+    clock: Clock = field(default_factory=SystemClock)
+    wall: Callable[[], float] = time.time
+    uptime: Callable[[], float] = uptime
+    boot: str = field(default_factory=boot_id)
+    look_seconds: float = LOOK_SECONDS
+    on_state: Callable[[bool, str], None] = _ignore_state
+
+
+async def run(ctx: HealthContext) -> None:
+    """Judge until cancelled."""
+    await Health(ctx).run()
+
+
+class Health:
+    """One node's health. ``rows`` is what the verdict file says."""
+
+    def __init__(self, ctx: HealthContext) -> None:
+        self._ctx = ctx
+        self._node = NodeHealth(ctx.config())
+        self._waiting: deque[tuple[float, Input]] = deque(maxlen=MAX_WAITING)
+        self._sequence = -1
+        self._wake = asyncio.Event()
+        self._unsaved: list[Note] = []
+        self._saved_at = float("-inf")
+        self._saved: object = None
+        self._saving: _Saving | None = None
+        self._done: list[int] = []
+        self._began = 0.0  # when the boot was
+        self._shown: Shown | None = None
+        self._shown_changed = asyncio.Event()
+        self._problems: dict[str, str] = {}
+        self.rows: tuple[GpuVerdict, ...] = ()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._remember()
+        tasks = [
+            asyncio.create_task(follow_events(self._ctx.reader, self._hear, clock=self._ctx.clock)),
+            asyncio.create_task(self._follow_log()),
+            asyncio.create_task(self._follow_orders()),
+            asyncio.create_task(self._tell_node()),
+        ]
+        try:
+            await asyncio.sleep(0)  # listening begins before the first look
+            await self._keep_looking(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._save(force=True)
+
+    async def _keep_looking(self, beside_it: list[asyncio.Task[None]]) -> None:
+        while True:
+            self._wake.clear()
+            await self.look()
+            settle = self._node.config.settle + 0.1
+            pause = min(self._ctx.look_seconds, settle) if self._is_fresh() else self._ctx.look_seconds
+            waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._ctx.clock.sleep(pause))]
+            try:
+                await asyncio.wait([*waits, *beside_it], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            for task in beside_it:
+                if task.done():
+                    task.result()  # it ended although it should not: say why
+            await self._ctx.clock.sleep(PAUSE_SECONDS)
+
+    def _is_fresh(self) -> bool:
+        """Whether an Xid is so new that the driver may still say something about it."""
+        since = self._now() - self._node.config.settle - 1.0
+        return any(event.last >= since for memory in self._node.memories.values() for event in memory.events)
+
+    # --- one look ---
+
+    async def look(self) -> None:
+        """Read the driver, judge, write down, tell."""
+        node, now = self._node, self._now
+        node.config = self._ctx.config()
+        try:
+            inventory = await self._ctx.reader.inventory()
+            values = by_gpu(await self._readings())
+        except HwError as error:
+            self._trouble("driver", error, tell=False)
+        else:
+            self._well("driver")
+            node.inventory(inventory, values, now())
+        while self._waiting:
+            at, news = self._waiting.popleft()
+            if isinstance(news, Event):
+                node.event(news, at)
+            else:
+                node.line(news, at)
+        found = node.judge(now())
+        pci = {gpu.uuid: gpu.pci_bus_id for gpu in node.gpus.values()}
+        self.rows = tuple(
+            gpu_verdict(
+                replace(one, since=self._shown_time(one.since)),
+                index=node.memories[name].index,
+                pci=pci.get(name, ""),
+            )
+            for name, one in found.items()
+        )
+        notes, decisions = node.take()
+        self._unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
+        await self._save(force=bool(notes))
+        self._write()
+        for decision in decisions:
+            self._ctx.report(decision)
+        self._show(condition(self.rows, unreadable=self._problems.get("driver", "")))
+        self._ctx.on_state(*self._state())
+
+    async def _readings(self) -> Any:
+        try:
+            return await self._ctx.reader.readings()
+        except HwError:
+            return ()  # the inventory has the findings that matter
+
+    def _write(self) -> None:
+        problems = tuple(f"{what}: {why}" for what, why in self._problems.items() if what != "verdicts")
+        try:
+            self._ctx.verdicts.write(self.rows, node=self._ctx.node, problems=problems)
+        except HostError as error:
+            self._trouble("verdicts", error)
+        else:
+            self._well("verdicts")
+
+    def _state(self) -> tuple[bool, str]:
+        bad = sum(row.withdraws for row in self.rows)
+        said = f"{bad} of {len(self.rows)} GPUs unhealthy" if bad else f"{len(self.rows)} GPUs"
+        problems = "; ".join(f"{what}: {why}" for what, why in self._problems.items())
+        if "driver" in self._problems and not self._node.gpus:
+            return False, problems
+        return True, f"{said}; {problems}" if problems else said
+
+    # --- inputs ---
+
+    def _hear(self, event: Event) -> None:
+        self._waiting.append((self._now(), event))
+        self._wake.set()
+
+    async def _follow_log(self) -> None:
+        backoff = Backoff(RETRY)
+        opened = self._ctx.kernel_log
+        while opened is not None:
+            try:
+                async for batch in opened().follow(self._sequence):
+                    self._well("kernel log")
+                    backoff.reset()
+                    lines = [(self._now() - age(one), parse_record_event(one)) for one in batch.records]
+                    # Without an await between them: what is saved has both or neither.
+                    self._waiting.extend((at, line) for at, line in lines if line is not None)
+                    self._sequence = batch.sequence
+                    if batch.missed:
+                        self._ctx.report(_missed(batch.missed))
+                    if any(line is not None for _, line in lines):
+                        self._wake.set()
+            except HostError as error:
+                self._trouble("kernel log", error)
+            await self._ctx.clock.sleep(backoff.next_delay())
+        await asyncio.Event().wait()
+
+    async def _follow_orders(self) -> None:
+        history = self._ctx.history
+        if history is None:
+            await asyncio.Event().wait()
+            return
+        rung: int | None = None
+        while True:
+            now = history.rung()
+            if now != rung:
+                with contextlib.suppress(HostError):
+                    for number, order in await beside(history.orders):
+                        if number not in self._done:
+                            ahead = self._ctx.wall() - self._now()
+                            self._node.order(replace(order, at=self._now(), until=order.until - ahead))
+                            self._done.append(number)
+                            self._wake.set()
+                    rung = now
+            await self._ctx.clock.sleep(ORDER_SECONDS)
+
+    # --- time ---
+
+    def _now(self) -> float:
+        """Seconds since 1970, as it was thought to be when the boot was first seen."""
+        return self._began + self._ctx.uptime()
+
+    def _shown_time(self, at: float) -> float:
+        """A time of ours for people, where the clock was set since then."""
+        ahead = self._ctx.wall() - self._now()
+        return float(round(at + ahead)) if at and abs(ahead) > CLOCK_SECONDS else at
+
+    # --- memory ---
+
+    async def _remember(self) -> None:
+        found = Remembered()
+        if self._ctx.history is not None:
+            try:
+                async with asyncio.timeout(DISK_SECONDS):
+                    found, decisions = await beside(self._ctx.history.load)
+            except (HostError, TimeoutError) as error:
+                self._trouble("history", error if isinstance(error, HostError) else _slow(self._ctx.history.path))
+            else:
+                for decision in decisions:
+                    self._ctx.report(decision)
+        self._node.memories = dict(found.memories)
+        if found.boot == self._ctx.boot != "" and found.began:
+            self._began, self._sequence = found.began, found.sequence
+            self._node.booted_at = self._began
+        else:
+            # A clock that is not set yet at the start of the machine may be years back.
+            latest = max((_latest(one) for one in found.memories.values()), default=0.0)
+            self._began = max(self._ctx.wall() - self._ctx.uptime(), latest + 1.0)
+            self._node.boot(self._began)
+
+    async def _save(self, *, force: bool) -> None:
+        """Write what has changed; what the disk does not take in time is tried again at the next look."""
+        history = self._ctx.history
+        if history is None:
+            self._unsaved.clear()
+            return
+        if self._saving is not None and not self._saving.task.done():
+            return
+        self._settle()
+        now, outline = self._ctx.clock.monotonic(), self._outline()
+        if not (force or self._unsaved or self._done or outline != self._saved or now - self._saved_at > SAVE_SECONDS):
+            return
+        notes, done = tuple(self._unsaved), tuple(self._done)
+        remembered = Remembered(
+            boot=self._ctx.boot, began=self._began, sequence=self._sequence, memories=dict(self._node.memories)
+        )
+        task = asyncio.create_task(beside(history.save, remembered, notes, done))
+        self._saving = _Saving(task=task, outline=outline, at=now, notes=len(notes), done=done)
+        await asyncio.wait([task], timeout=DISK_SECONDS)
+        if task.done():
+            self._settle()
+        else:
+            self._trouble("history", _slow(history.path))
+
+    def _settle(self) -> None:
+        """Take over how the last writing has ended."""
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        error = saving.task.exception()
+        if isinstance(error, HostError):
+            self._trouble("history", error)
+            self._unsaved = self._unsaved[-MAX_WAITING:]
+        elif error is not None:
+            raise error
+        else:
+            self._well("history")
+            self._saved, self._saved_at = saving.outline, saving.at
+            del self._unsaved[: saving.notes]
+            self._done = [one for one in self._done if one not in saving.done]
+
+    def _outline(self) -> tuple[object, ...]:
+        """What must not be lost; readings come again."""
+        return tuple(
+            (
+                name,
+                one.events,
+                tuple((check.evidence.name, check.raised) for check in one.conditions),
+                one.accepted_at,
+                one.maintenance_until,
+                one.links,
+            )
+            for name, one in self._node.memories.items()
+        )
+
+    # --- what is told ---
+
+    def _show(self, shown: Shown) -> None:
+        if shown != self._shown:
+            self._shown = shown
+            self._shown_changed.set()
+
+    async def _tell_node(self) -> None:
+        """Keep the Node's condition as it should be."""
+        backoff = Backoff(RETRY)
+        writer = self._ctx.condition
+        if writer is None:
+            await asyncio.Event().wait()
+            return
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await self._shown_changed.wait()
+            self._shown_changed.clear()
+            shown = self._shown
+            if shown is None:
+                continue
+            try:
+                await writer.write(shown.status, shown.reason, shown.message)
+            except KubeError as error:
+                self._trouble("condition", error, tell=False)
+                await self._ctx.clock.sleep(backoff.next_delay())
+                self._shown_changed.set()
+            else:
+                self._well("condition")
+                backoff.reset()
+                await self._ctx.clock.sleep(PAUSE_SECONDS)
+
+    def _trouble(self, what: str, error: UserError, *, tell: bool = True) -> None:
+        if self._problems.get(what) != error.what:
+            log.warning("%s: %s", what, error.one_line())
+            if tell:
+                self._ctx.report(Decision.from_error(error, reason=_REASONS[what]))
+        self._problems[what] = error.what
+
+    def _well(self, what: str) -> None:
+        self._problems.pop(what, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saving:
+    """A writing that is under way, and what of ours it takes along."""
+
+    task: asyncio.Task[None]
+    outline: object
+    at: float
+    notes: int
+    done: tuple[int, ...]
+
+
+def _latest(memory: Memory) -> float:
+    """The last time that a memory knows of."""
+    return max(memory.read_at, memory.accepted_at, memory.booted_at, *(one.last for one in memory.events), 0.0)
+
+
+_REASONS: Final[Mapping[str, str]] = {
+    "kernel log": "KernelLogUnreadable",
+    "history": "HealthHistoryUnusable",
+    "verdicts": "VerdictsNotWritten",
+}
+
+
+def _slow(path: Path) -> HostError:
+    return HostError(
+        f"{path} is not written in {math.ceil(DISK_SECONDS)} s", "a disk that answers", "look at the node's disk"
+    )
+
+
+def _missed(number: int) -> Decision:
+    return Decision(
+        subject="",
+        what=f"{number} lines of the kernel log were overwritten before they could be read",
+        why="more was logged at once than the kernel keeps",
+        severity=Severity.WARNING,
+        remedy="make its buffer larger (log_buf_len=16M on the kernel's command line); see what floods it with `dmesg`",
+        reason="KernelLogOverrun",
+    )

@@ -1,0 +1,95 @@
+"""The health role's configuration as it is now: the text of one variable, or a file that may change.
+
+A configuration that is wrong at the start, or becomes so, is told; the last good one stays in force, and until there is
+one the defaults hold, because GPUs fail whether or not somebody has made a typing error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import ConfigError
+from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_HEALTH_CONFIG_FILE
+from kgpu.health.config import HealthConfig, parse_config
+
+LOOK_SECONDS: Final = 10.0
+MAX_BYTES: Final = 1 << 20
+
+
+class HealthSettings:
+    """Follows the configuration within ``following``."""
+
+    def __init__(self, env: Mapping[str, str], report: DecisionSink, *, look_seconds: float = LOOK_SECONDS) -> None:
+        self._text = env.get(ENV_HEALTH_CONFIG, "")
+        file = env.get(ENV_HEALTH_CONFIG_FILE, "")
+        self._file = Path(file) if file else None
+        self._report = report
+        self._look_seconds = look_seconds
+        self._config = HealthConfig()
+        self._seen: bytes | None = None
+        self._problem = ""
+
+    def current(self) -> HealthConfig:
+        """What is in force."""
+        return self._config
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[Self]:
+        """Within the block, changes of the file are taken over."""
+        if self._text.strip():
+            self._take(self._text.encode(), ENV_HEALTH_CONFIG)
+        self.look()
+        task = asyncio.create_task(self._follow(), name="health-config")
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def look(self) -> None:
+        """Read the file, if there is one to be read."""
+        if self._file is None:
+            return
+        try:
+            with open(self._file, "rb") as file:
+                raw = file.read(MAX_BYTES)
+        except OSError as error:
+            self._refuse(
+                ConfigError(
+                    f"{self._file} can't be read: {error.strerror or error}",
+                    f"the file that {ENV_HEALTH_CONFIG_FILE} names",
+                    "put it there, or name another one",
+                )
+            )
+            return
+        if raw != self._seen:
+            self._seen = raw
+            self._take(raw, str(self._file))
+
+    def _take(self, raw: bytes, source: str) -> None:
+        try:
+            self._config = parse_config(raw, source=source)
+        except ConfigError as error:
+            self._refuse(error)
+        else:
+            self._problem = ""
+
+    def _refuse(self, error: ConfigError) -> None:
+        if str(error) != self._problem:
+            self._problem = str(error)
+            self._report(Decision.from_error(error, reason="HealthConfigRefused", severity=Severity.ERROR))
+
+    async def _follow(self) -> None:
+        if self._file is None:
+            return
+        async with Inotify() as inotify:
+            while True:
+                inotify.watch({nearest_existing(self._file.parent)}, CONTENT)
+                self.look()
+                await inotify.wait(self._look_seconds)

@@ -1,0 +1,59 @@
+"""The kernel log of a simulated node: ``dev/kmsg`` under its root, a file of records as ``/dev/kmsg`` gives them.
+
+What the driver would print is written there when an Xid is injected, and ``say`` writes any other line. Sequence
+numbers have no gaps. The file stays small: a large one begins anew with its last record.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import HwError
+
+PATH: Final = "dev/kmsg"
+LIMIT: Final = 1 << 20
+_WARNING: Final = 4
+_TAIL: Final = 8192
+
+
+def say(root: Path | str, *messages: str) -> None:
+    """Write records of the kernel. Raises HwError when the root does not let it."""
+    try:
+        with open(Path(root, PATH), "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last, text = _last(file.fileno())
+            if os.fstat(file.fileno()).st_size > LIMIT:
+                file.truncate(0)
+                file.write(text)
+            for number, message in enumerate(messages, last + 1):
+                line = message.replace("\n", " ")
+                file.write(f"{_WARNING},{number},{time.monotonic_ns() // 1000},-;{line}\n".encode())
+    except OSError as error:
+        raise HwError(
+            f"the simulated kernel log {Path(root, PATH)} can't be written: {error.strerror or error}",
+            "a simulated root that this user owns",
+            "check its owner",
+        ) from error
+
+
+def xid(root: Path | str, bus_id: str, code: int, text: str, *, gi: int | None = None, ci: int | None = None) -> None:
+    """The line with which the driver tells of an Xid; ``bus_id`` is ``0000:07:00.0``."""
+    slice_ = ("" if gi is None else f" GPU-I:{gi:02d}") + ("" if ci is None else f" GPU-CI:{ci:02d}")
+    place = f"PCI:{bus_id.partition('.')[0]}{slice_}"
+    say(root, f"NVRM: Xid ({place}): {code}, pid='<unknown>', name=<unknown>, {text}")
+
+
+def _last(fd: int) -> tuple[int, bytes]:
+    """The last record's number and line; -1 when there is none."""
+    size = os.fstat(fd).st_size
+    tail = os.pread(fd, _TAIL, max(0, size - _TAIL))
+    lines = [line for line in tail.splitlines(keepends=True) if line.count(b",") >= 3 and line.endswith(b"\n")]
+    for line in reversed(lines):
+        number = line.split(b",", 2)[1]
+        if number.isdigit():
+            return int(number), line
+    return -1, b""

@@ -1,0 +1,90 @@
+"""Processes on simulated GPUs that are there by word alone: for tests and demos of who uses what.
+
+Programs that use the simulated ``libcuda.so.1`` register themselves; these stay until they are removed. They hold
+memory, cause load, and are listed on the GPU or MIG slice that they are put on. Errors are those of ``operate``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.hw.fake import schema
+from kgpu.hw.fake.operate import check_instance, opened
+from kgpu.hw.fake.state import State, fold_load, load_target
+
+KINDS: Final[Mapping[str, int]] = {
+    "compute": schema.C["PROC_COMPUTE"], "graphics": schema.C["PROC_GRAPHICS"], "mps": schema.C["PROC_MPS"],
+}  # fmt: skip
+MIB: Final = 1 << 20
+MAX_PID: Final = 1 << 22
+_LIMITS: Final = {"pid": (1, MAX_PID), "--memory": (0, 1 << 24), "--utilization": (0, 100)}
+
+
+def add(
+    root: Path,
+    gpu: int,
+    *,
+    pid: int,
+    memory_mib: int = 0,
+    sm_percent: int = 0,
+    kind: str = "compute",
+    gi: int | None = None,
+    ci: int | None = None,
+    name: str = "",
+) -> None:
+    """Put a process on a GPU, or on the slice (``gi``, ``ci``); one with the same pid is replaced."""
+    for what, number in (("pid", pid), ("--memory", memory_mib), ("--utilization", sm_percent)):
+        low, high = _LIMITS[what]
+        if not low <= number <= high:
+            raise ConfigError(f"{what} is {number}", f"{low} to {high}", "give another number")
+    if kind not in KINDS:
+        hint = did_you_mean(kind, KINDS)
+        what = f'there is no kind "{kind:.40}"{"; " if hint else ""}{hint}'
+        raise ConfigError(what, f"one of: {', '.join(KINDS)}", "correct it")
+    if (gi is None) != (ci is None):
+        raise ConfigError("--gi or --ci is missing", "both, for a MIG slice, or neither", "see `kgpu lab hw show`")
+    with opened(root) as state:
+        target = state.gpu(gpu)
+        check_instance(target, gpu, gi, ci)
+        with state.locked():
+            slot = _slot(state, gpu, pid)
+            slot.live, slot.pid, slot.kind = 0, pid, KINDS[kind]
+            slot.gi_id = schema.NO_INSTANCE if gi is None else gi
+            slot.ci_id = schema.NO_INSTANCE if ci is None else ci
+            slot.sm_util, slot.mem_util = sm_percent, sm_percent // 2
+            slot.enc_util = slot.dec_util = 0
+            slot.memory, slot.start_us = memory_mib * MIB, time.time_ns() // 1000
+            slot.name = name.encode()[:63]
+            slot.used = 1
+            fold_load(target, time.time_ns(), load_target(target))
+
+
+def remove(root: Path, gpu: int, pid: int) -> None:
+    """Take a process that ``add`` put there away."""
+    with opened(root) as state, state.locked():
+        target = state.gpu(gpu)
+        found = [slot for slot in target.process if slot.used and not slot.live and slot.pid == pid]
+        if not found:
+            what = f"GPU {gpu} has no process {pid} that was put there by hand"
+            raise ConfigError(what, "one that was", "list them with `kgpu lab hw show -o json`")
+        for slot in found:
+            slot.used = 0
+        fold_load(target, time.time_ns(), load_target(target))
+
+
+def _slot(state: State, gpu: int, pid: int) -> Any:
+    free = None
+    for slot in state.gpu(gpu).process:
+        if slot.used and not slot.live and slot.pid == pid:
+            return slot
+        if not slot.used and free is None:
+            free = slot
+    if free is None:
+        most = schema.C["MAX_PROCESSES"]
+        raise ConfigError(f"GPU {gpu} has {most} processes", f"fewer than {most}", "remove one first")
+    return free

@@ -1,0 +1,175 @@
+"""GPM, the driver's performance counters (Hopper and later): averages between this reading and the one before.
+
+Promises: never waits. Two samples are kept for each GPU and GPU instance and take turns; two readings that follow each
+other faster than NVML's shortest span get the same values. Metrics that the GPU does not have, and values that are no
+numbers, are left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+
+from kgpu.hw.nvidia.codes import GPU_IS_LOST, RESET_REQUIRED
+from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
+from kgpu.hw.nvidia.telemetry_rows import GPM_KEYS, GPM_SHARED, GPM_WHOLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any
+
+SHORTEST_S = 0.1
+AGAIN_S = 60.0
+VERSION = 1
+GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+# nvmlGpmMetric_t: id, return code, value, and three pointers to names. Read as bytes, since attributes are slow.
+METRIC = struct.Struct("=IId24x")
+HEADER = 24
+MOST_REQUESTS = 8
+ROOM = 512  # the library's header has a fixed number, fewer than this
+
+
+class Request(ctypes.Structure):
+    """nvmlGpmMetricsGet_t."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("numMetrics", ctypes.c_uint),
+        ("sample1", ctypes.c_void_p),
+        ("sample2", ctypes.c_void_p),
+        ("metrics", ctypes.c_ubyte * (METRIC.size * ROOM)),
+    )
+
+
+class Pair:
+    """Two samples of one unit, the values between them, and which metrics it has."""
+
+    __slots__ = ("at", "metrics", "newer", "older", "probed", "values")
+
+    def __init__(self, older: Any, newer: Any) -> None:
+        self.older = older
+        self.newer = newer
+        self.at = -math.inf
+        self.probed = -math.inf
+        self.metrics: tuple[int, ...] = ()
+        self.values: dict[str, float] = {}
+
+
+class Gpm:
+    """``read`` adds values by key; a GPU without GPM adds none."""
+
+    def __init__(self, nvml: Nvml, clock: Any) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        names = ("SampleAlloc", "SampleFree", "SampleGet", "MigSampleGet", "MetricsGet", "QueryDeviceSupport")
+        found = {name: nvml.function(f"nvmlGpm{name}") for name in names}
+        self._functions: dict[str, Any] = found if all(found.values()) else {}
+        self._supported: dict[str, bool] = {}
+        self._pairs: dict[tuple[str, int | None], Pair] = {}
+        self._requests: dict[tuple[int, ...], Request] = {}
+        self._whole: tuple[int, ...] = GPM_WHOLE
+        self._shared: tuple[int, ...] = GPM_SHARED
+
+    def want(self, keys: Collection[str] | None) -> None:
+        """Compute these from now on, or all."""
+        self._whole = tuple(one for one in GPM_WHOLE if keys is None or GPM_KEYS[one] in keys)
+        self._shared = tuple(one for one in GPM_SHARED if keys is None or GPM_KEYS[one] in keys)
+        for pair in self._pairs.values():
+            pair.probed = -math.inf
+
+    def read(self, handle: Any, uuid: str, gi: int | None, into: dict[str, Any]) -> None:
+        """Add what happened since the last call about the GPU, or its instance ``gi``. Raises NvmlError when lost."""
+        asked = self._whole if gi is None else self._shared
+        if not asked or not self._functions or not self._has(handle, uuid):
+            return
+        pair = self._pairs.get((uuid, gi)) or self._new(uuid, gi)
+        if pair is None:
+            return
+        now = self._clock()
+        if now - pair.at >= SHORTEST_S:
+            self._advance(handle, gi, pair, now)
+        into.update(pair.values)
+
+    def forget_others(self, uuid: str, instances: Collection[int]) -> None:
+        """Free what is kept for instances of the GPU that are not there any more."""
+        for key in [one for one in self._pairs if one[0] == uuid and one[1] is not None and one[1] not in instances]:
+            pair = self._pairs.pop(key)
+            for sample in (pair.older, pair.newer):
+                self._functions["SampleFree"](sample)
+
+    def _has(self, handle: Any, uuid: str) -> bool:
+        if uuid not in self._supported:
+            support = self._nvml.structs.c_nvmlGpmSupport_t()
+            support.version = VERSION
+            code = self._checked("QueryDeviceSupport", handle, ctypes.byref(support))
+            self._supported[uuid] = code == 0 and bool(support.isSupportedDevice)
+        return self._supported[uuid]
+
+    def _new(self, uuid: str, gi: int | None) -> Pair | None:
+        samples: list[Any] = []
+        for _ in range(2):
+            sample = self._nvml.structs.c_nvmlGpmSample_t()
+            if self._functions["SampleAlloc"](ctypes.byref(sample)) != 0:
+                for one in samples:
+                    self._functions["SampleFree"](one)
+                return None
+            samples.append(sample)
+        pair = self._pairs[uuid, gi] = Pair(*samples)
+        return pair
+
+    def _advance(self, handle: Any, gi: int | None, pair: Pair, now: float) -> None:
+        before = pair.at
+        pair.older, pair.newer = pair.newer, pair.older
+        if gi is None:
+            code = self._checked("SampleGet", handle, pair.newer)
+        else:
+            code = self._checked("MigSampleGet", handle, ctypes.c_uint(gi), pair.newer)
+        pair.values = {}
+        if code != 0:
+            pair.at = -math.inf
+            return
+        pair.at = now
+        if math.isfinite(before):
+            self._compute(pair, gi, now)
+
+    def _compute(self, pair: Pair, gi: int | None, now: float) -> None:
+        if now - pair.probed >= AGAIN_S:
+            pair.probed = now
+            pair.metrics = self._whole if gi is None else self._shared
+        asked = pair.metrics
+        if not asked:
+            return
+        request = self._request(asked)
+        request.sample1, request.sample2 = _address(pair.older), _address(pair.newer)
+        if self._checked("MetricsGet", ctypes.byref(request)) != 0:
+            return
+        said = METRIC.iter_unpack(memoryview(request).cast("B")[HEADER : HEADER + METRIC.size * len(asked)])
+        found = [(number, value) for number, code, value in said if code == 0]
+        pair.values = {GPM_KEYS[number]: value for number, value in found if math.isfinite(value)}
+        if len(found) < len(asked):
+            pair.metrics = tuple(number for number, _ in found)
+
+    def _request(self, metrics: tuple[int, ...]) -> Request:
+        """One that asks for these; units of a kind share it."""
+        found = self._requests.get(metrics)
+        if found is None:
+            if len(self._requests) >= MOST_REQUESTS:
+                self._requests.clear()
+            found = self._requests[metrics] = Request()
+            found.version, found.numMetrics = VERSION, len(metrics)
+            view = memoryview(found).cast("B")
+            for place, number in enumerate(metrics):
+                METRIC.pack_into(view, HEADER + METRIC.size * place, number, 0, 0.0)
+        return found
+
+    def _checked(self, name: str, *arguments: Any) -> int:
+        code: int = self._functions[name](*arguments)
+        if code in GONE:
+            raise NvmlError(code, f"gpm {name}", self._nvml.error_text(code))
+        return code
+
+
+def _address(sample: Any) -> int | None:
+    return ctypes.cast(sample, ctypes.c_void_p).value

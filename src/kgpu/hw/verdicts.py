@@ -1,0 +1,200 @@
+"""What the health role has concluded about each GPU, in the file by which other roles and processes act on it.
+
+The file is written whole, at every change and every few seconds. It holds for the boot in which it was written and for
+``STALE_SECONDS``: when the health role is gone, its last words stop counting, and whoever reads has to judge by
+itself. Reading is total: what is no such file, or too large, or of another boot, is None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from kgpu.base.boot import boot_id, uptime
+from kgpu.base.errors import HostError
+from kgpu.base.files import write_atomic
+from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.formats.names import ENV_RUN_DIR, HEALTH_VERDICTS, RUN_DIR
+
+FORMAT: Final = 1
+STALE_SECONDS: Final = 60.0
+"""So old a file counts for nothing; it is written anew several times in this time."""
+LOOK_SECONDS: Final = 5.0
+_LIMIT: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuVerdict:
+    """What is true of one GPU now.
+
+    ``uuid`` is "" for a GPU that only the kernel log names, by ``pci``. ``action`` is ignore, restart-app, inspect,
+    drain, reset-gpu, reboot or replace. ``withdraws``: it should get no new work. ``causes`` are the names of the
+    evidence for that, such as ``xid:79`` or ``driver:lost``. ``reason`` is one CamelCase word, ``what`` a sentence,
+    ``evidence`` all that is known, ``todo`` what a person can do. ``since`` is in seconds since 1970. ``muted`` says
+    why the evidence is not acted on, "" when it is.
+    """
+
+    uuid: str
+    index: int | None = None
+    pci: str = ""
+    action: str = "ignore"
+    withdraws: bool = False
+    causes: tuple[str, ...] = ()
+    reason: str = ""
+    severity: str = "info"
+    what: str = ""
+    todo: str = ""
+    evidence: tuple[str, ...] = ()
+    since: float = 0.0
+    muted: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        """The opposite of ``withdraws``: what a metric shows."""
+        return not self.withdraws
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """The file. ``uptime`` is when it was written, in seconds since boot (suspended time included)."""
+
+    boot: str
+    uptime: float
+    node: str = ""
+    gpus: tuple[GpuVerdict, ...] = ()
+    problems: tuple[str, ...] = ()
+    format: int = field(default=FORMAT)
+
+    @property
+    def by_uuid(self) -> Mapping[str, GpuVerdict]:
+        """Those of GPUs that are known by their uuid."""
+        return {one.uuid: one for one in self.gpus if one.uuid}
+
+
+class VerdictSource(Protocol):
+    """Where verdicts come from; the fake is ``MemoryVerdicts``."""
+
+    def read(self) -> Verdicts | None:
+        """Those that hold now, None when there are none."""
+        ...
+
+    def follow(self) -> AsyncIterator[Verdicts | None]:
+        """Those that hold now, and again whenever they may have changed; None once nobody makes any."""
+        ...
+
+
+class MemoryVerdicts:
+    """The fake: ``put`` says what holds from now on."""
+
+    def __init__(self, verdicts: Verdicts | None = None) -> None:
+        self._verdicts = verdicts
+        self._changed = asyncio.Event()
+
+    def put(self, *gpus: GpuVerdict) -> None:
+        """These hold now."""
+        self._verdicts = Verdicts(boot="memory", uptime=0.0, gpus=gpus)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Nobody makes verdicts any more."""
+        self._verdicts = None
+        self._changed.set()
+
+    def read(self) -> Verdicts | None:
+        return self._verdicts
+
+    async def follow(self) -> AsyncIterator[Verdicts | None]:
+        while True:
+            self._changed.clear()
+            yield self._verdicts
+            await self._changed.wait()
+
+
+class VerdictFile:
+    """The file at ``path``; ``boot`` and ``uptime`` are those of the running kernel unless told."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        boot: str | None = None,
+        uptime: Callable[[], float] = uptime,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self.path = path
+        self.boot = boot_id() if boot is None else boot
+        self._uptime = uptime
+        self._look_seconds = look_seconds
+
+    def write(self, gpus: tuple[GpuVerdict, ...], *, node: str = "", problems: tuple[str, ...] = ()) -> None:
+        """Replace the file. Raises HostError."""
+        verdicts = Verdicts(boot=self.boot, uptime=self._uptime(), node=node, gpus=gpus, problems=problems)
+        try:
+            write_atomic(self.path, msgspec.json.format(msgspec.json.encode(verdicts), indent=1))
+        except OSError as error:
+            raise HostError(
+                f"the GPUs' verdicts can't be written to {self.path}: {error.strerror or error}",
+                "a folder that may be written, which is the same for every process of this node",
+                f"mount {RUN_DIR} of the host there, writable",
+            ) from error
+
+    def remove(self) -> None:
+        """Take the file away: nobody makes verdicts here. Raises HostError."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HostError(
+                f"{self.path} can't be removed: {error.strerror or error}", "a folder that may be written", "remove it"
+            ) from error
+
+    def read(self) -> Verdicts | None:
+        raw = _read(self.path)
+        if raw is None:
+            return None
+        try:
+            found = msgspec.json.decode(raw, type=Verdicts)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        age = self._uptime() - found.uptime
+        # Without a boot id nobody knows of which boot it is.
+        of_now = found.format == FORMAT and found.boot == self.boot != ""
+        return found if of_now and -1.0 <= age <= STALE_SECONDS else None
+
+    async def follow(self) -> AsyncIterator[Verdicts | None]:
+        async with Inotify() as inotify:
+            before: tuple[object, ...] = ()
+            while True:
+                inotify.watch({nearest_existing(self.path.parent)}, CONTENT)
+                found = self.read()
+                now = () if found is None else (found.gpus, found.problems, found.node)
+                if not before or now != before[0]:
+                    before = (now,)
+                    yield found
+                await inotify.wait(self._look_seconds)
+
+
+def verdicts_path(host_root: Path | str, env: Mapping[str, str]) -> Path:
+    """Where a node's file is for a process that sees the host's root at ``host_root``."""
+    run = env.get(ENV_RUN_DIR) or os.path.join(host_root, RUN_DIR.lstrip("/"))
+    return Path(run, os.path.relpath(HEALTH_VERDICTS, RUN_DIR))
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a regular file of root's or this user's, None for anything else."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError), os.fdopen(fd, "rb") as file:
+        about = os.fstat(fd)
+        if stat.S_ISREG(about.st_mode) and about.st_uid in {0, os.geteuid()} and about.st_size <= _LIMIT:
+            return file.read(_LIMIT)
+    return None

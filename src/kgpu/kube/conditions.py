@@ -1,0 +1,57 @@
+"""One condition of one Node, written by server-side apply so that exactly this condition is ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kgpu.kube.nodes import get_node
+from kgpu.kube.port import NODES, KubeApi, Object
+
+
+class NodeCondition:
+    """The condition ``kind`` of the Node ``node``, as ``manager`` writes it."""
+
+    def __init__(
+        self, api: KubeApi, *, node: str, kind: str, manager: str, now: Callable[[], float] = time.time
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._kind = kind
+        self._manager = manager
+        self._now = now
+
+    async def write(self, status: str, reason: str, message: str) -> None:
+        """``status`` is True, False or Unknown; while it stays so, ``lastTransitionTime`` is kept, whoever wrote it.
+
+        Raises KubeError.
+        """
+        known = self._known(await get_node(self._api, self._node))
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        same = known.get("status") == status and isinstance(known.get("lastTransitionTime"), str)
+        row = {
+            "type": self._kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": stamp,
+            "lastTransitionTime": known["lastTransitionTime"] if same else stamp,
+        }
+        await self._apply([row])
+
+    async def withdraw(self) -> None:
+        """Remove the condition. Raises KubeError."""
+        await self._apply([])
+
+    def _known(self, node: Object) -> Mapping[str, Any]:
+        status = node.get("status")
+        rows = status.get("conditions") if isinstance(status, dict) else None
+        every = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return next((row for row in every if row.get("type") == self._kind), {})
+
+    async def _apply(self, conditions: list[Object]) -> None:
+        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
+        if conditions:  # a manager that names nothing at all is forgotten by the API server
+            node["status"] = {"conditions": conditions}
+        await self._api.apply(NODES, node, manager=self._manager, subresource="status")

@@ -1,0 +1,175 @@
+"""The alerts as rows: those that documents name, under their names, and kgpu's own.
+
+Expressions count a device once: all series of a shared GPU but one have ``shared_copy``. ``node`` is a label that
+kgpu's ServiceMonitor gives to every series; where something else scrapes, texts fall back to ``hostname``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.monitoring.model import Alert, Group
+
+JOB: Final = "nvidia-dcgm-exporter"
+"""The exporter's job where kgpu's ServiceMonitor scrapes it."""
+
+HARMLESS_XIDS: Final = (
+    8, 11, 13, 14, 25, 31, 32, 37, 38, 39, 40, 41, 43, 44, 45, 60, 63, 66, 67, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82,
+    83, 84, 85, 86, 88, 89, 92, 93, 94, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107, 108, 121, 126, 127, 128,
+    129, 130, 131, 132, 133, 134, 135, 137, 139, 141, 152, 153, 157, 160, 161, 162,
+)  # fmt: skip
+"""Those for which NVIDIA's catalogue asks for nothing, or for the program to be restarted: the GPU itself works on."""
+
+ONCE: Final = 'shared_copy=""'
+_BY: Final = "node, hostname, gpu, UUID, GPU_I_ID"
+_GPU: Final = (
+    "GPU {{ $labels.gpu }}{{ with $labels.GPU_I_ID }} (MIG instance {{ . }}){{ end }} "
+    "on {{ with $labels.node }}{{ . }}{{ else }}{{ $labels.hostname }}{{ end }}"
+)
+_NODE: Final = "{{ with $labels.node }}{{ . }}{{ else }}{{ $labels.hostname }}{{ end }}"
+_POD: Final = "{{ with $labels.pod }} (pod {{ $labels.namespace }}/{{ . }}){{ end }}"
+_LOOK: Final = "`kgpu health` on the node says what was found and what to do; `kgpu top` shows who uses the GPU"
+
+# With MIG on the driver gives no utilisation; the engines' activity says the same.
+USE: Final = f'(DCGM_FI_DEV_GPU_UTIL{{{ONCE}}} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{ONCE},GPU_I_ID!=""}})'
+MEMORY: Final = f"DCGM_FI_DEV_FB_USED{{{ONCE}}} / (DCGM_FI_DEV_FB_USED{{{ONCE}}} + DCGM_FI_DEV_FB_FREE{{{ONCE}}})"
+_CAPACITY: Final = 'kube_node_status_capacity{resource=~"(nvidia|amd)_com_.+|habana_ai_.+"}'
+_OFF_THE_BUS: Final = (
+    "Drain the node (kubectl drain --ignore-daemonsets --delete-emptydir-data), reboot it, and look whether the GPU is "
+    "back; more than three times a month: replace it"
+)
+_HARMLESS: Final = "|".join(map(str, HARMLESS_XIDS))
+
+
+def _xids(matcher: str) -> str:
+    """Xids of the last minutes; where an exporter does not count them, the last one, which it shows for ever."""
+    counted = f'DCGM_EXP_XID_ERRORS_COUNT{{{ONCE},xid!="",xid{matcher}}} > 0'
+    last = f"DCGM_FI_DEV_XID_ERRORS{{{ONCE},err_code{matcher}}} != 0"
+    named = f'label_replace({last}, "xid", "$1", "err_code", "(.*)")'
+    return f"max by ({_BY}, xid) ({counted} or ({named} unless on (instance) DCGM_EXP_XID_ERRORS_COUNT))"
+
+
+_ROW = tuple[str, str, float | None, str, str, str, str]
+
+
+def _alerts(group: Group, *rows: _ROW) -> tuple[Alert, ...]:
+    """Rows of name, expression, threshold, how long, severity, summary, what to do."""
+    return tuple(
+        Alert(name=name, group=group, expr=expr, threshold=threshold, lasting=lasting, severity=severity,
+              summary=summary, todo=todo)
+        for name, expr, threshold, lasting, severity, summary, todo in rows
+    )  # fmt: skip
+
+
+OF_GPUS: Final = _alerts(
+    Group.GPUS,
+    ("GPUHighTemperature", f"DCGM_FI_DEV_GPU_TEMP{{{ONCE}}} > {{threshold}}", 85, "5m", "warning",
+         f"{_GPU} is at {{{{ $value }}}} C", "Look at fans, airflow and the neighbours; it slows down next"),
+    ("GPUMemoryNearFull", f"{MEMORY} > {{threshold}}", 0.95, "10m", "warning",
+         f"Memory of {_GPU} is {{{{ $value | humanizePercentage }}}} full{_POD}",
+         "The next allocation may fail; give the pod a larger GPU, a smaller batch, or nobody beside it"),
+    ("GPUMemoryAlmostFull", f"{MEMORY} > {{threshold}}", 0.95, "5m", "critical",
+         f"Memory of {_GPU} is {{{{ $value | humanizePercentage }}}} full{_POD}",
+         "As GPUMemoryNearFull, sooner and louder; switch off the one of both that is not wanted"),
+    ("GPUHighUtilization", f"{USE} > {{threshold}}", 95, "30m", "info",
+         f"{_GPU} has been {{{{ $value | humanize }}}} % busy for {{for}}{_POD}",
+         "Nothing is wrong; more GPUs would make this work faster"),
+    ("GPUUnderutilized", f"{USE} < {{threshold}}", 10, "30m", "info",
+         f"{_GPU} has been below {{threshold}} % utilization for {{for}}{_POD}",
+         "See whether the pod needs a whole GPU: MIG or time-slicing may do"),
+    ("GPUIdle", f"{USE} < {{threshold}}", 5, "1h", "warning",
+         f"{_GPU} has done nothing for {{for}}{_POD}", "Free it, or let the node pool shrink"),
+    ("GPUNodeIdle", f"max by (node, hostname) ({USE}) < {{threshold}}", 5, "30m", "warning",
+         f"All GPUs of node {_NODE} have been idle for {{for}}", "Drain the node and give it back"),
+    ("GPUNodeUnderutilized", f"avg by (node, hostname) ({USE}) < {{threshold}}", 30, "30m", "info",
+         f"GPUs of node {_NODE} are {{{{ $value | humanize }}}} % busy on average", "Pack the work on fewer nodes"),
+    ("GPUXidError", _xids(f'!~"{_HARMLESS}"'), None, "1m", "critical", f"{_GPU} had Xid {{{{ $labels.xid }}}}",
+         "`kgpu xid {{ $labels.xid }}` says what it means and what to do"),
+    ("GPUXidOfProgram", _xids(f'=~"{_HARMLESS}"'), None, "1m", "info",
+         f"{_GPU} had Xid {{{{ $labels.xid }}}}, after which the GPU itself works on",
+         "`kgpu xid {{ $labels.xid }}` says what it means; mostly the program has an error"),
+    ("GPUFallenOffBus", _xids('="79"'), None, "0m", "critical", f"{_GPU} has fallen off the bus (Xid 79)",
+         _OFF_THE_BUS),
+    ("GPUNotAllocatable",
+         f"{_CAPACITY} - on (node, resource) kube_node_status_allocatable > {{threshold}}", 0, "5m", "warning",
+         "{{ $value }} of node {{ $labels.node }}'s {{ $labels.resource }} can't be allocated",
+         "The device plugin calls them unhealthy: kubectl describe node {{ $labels.node }} has its Events"),
+)  # fmt: skip
+
+OF_HEALTH: Final = _alerts(
+    Group.HEALTH,
+    ("GPUUnhealthy", "kgpu_gpu_verdict and on (instance, UUID) kgpu_gpu_healthy == 0", None, "1m",
+         "critical", f"{_GPU} gets no new work: {{{{ $labels.reason }}}}", f"To do: {{{{ $labels.action }}}}. {_LOOK}"),
+    ("GPUNeedsInspection", 'kgpu_gpu_verdict{action="inspect"} == 1', None, "15m", "warning",
+         f"{_GPU} should be looked at: {{{{ $labels.reason }}}}", _LOOK),
+    ("GPULost", "kgpu_gpu_up == 0", None, "2m", "critical", f"{_GPU} does not answer",
+         f"The other GPUs of the node go on. {_LOOK}"),
+    ("GPURowRemapFailure", f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{ONCE}}} > {{threshold}}", 0, "1m",
+         "critical", f"A bad row of the memory of {_GPU} could not be replaced", "The GPU has to be replaced"),
+    ("GPUMemoryErrors",
+         f"increase(DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{{{ONCE}}}[1h]) > {{threshold}}", 0, "0m", "warning",
+         f"{{{{ $value | humanize }}}} rows of the memory of {_GPU} were replaced after uncorrectable errors",
+         "The GPU has to be reset when its work has ended, so that the new rows are used"),
+    ("GPUMemoryHot", f"DCGM_FI_DEV_MEMORY_TEMP{{{ONCE}}} > {{threshold}}", 95, "5m", "warning",
+         f"The memory of {_GPU} is at {{{{ $value }}}} C", "Look at fans and airflow; it slows down next"),
+    ("GPUPcieReplays", f"rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{{{ONCE}}}[5m]) * 60 > {{threshold}}", 8,
+         "10m", "warning", f"{_GPU} repeats {{{{ $value | humanize }}}} PCIe transfers a minute",
+         "Look at riser, slot and cable"),
+)  # fmt: skip
+
+OF_EXPORTER: Final = _alerts(
+    Group.EXPORTER,
+    ("GPUExporterDown", f'up{{job="{JOB}"}} == 0', None, "5m", "warning",
+         "There are no GPU metrics of {{ with $labels.node }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }}",
+         "`kgpu status` says which part of kgpu does not work on that node and why"),
+    ("GPUMetricsIncomplete",
+         "sum by (node, hostname, instance, field, reason) (rate(kgpu_exporter_field_errors_total[10m])) > {threshold}",
+         0, "10m", "warning", f"{{{{ $labels.field }}}} can't be read on {_NODE}: {{{{ $labels.reason }}}}",
+         "The driver refuses this value; take the field out of the counters file if it is not wanted"),
+    ("GPUUsersUnknown", "kgpu_exporter_users_unknown == 1", None, "10m", "warning",
+         f"Metrics of {_NODE} do not say who uses which GPU: {{{{ $labels.part }}}} is {{{{ $labels.reason }}}}",
+         "The exporter's log says what was asked and what to do"),
+    ("GPUDriverSilent", "kgpu_exporter_driver_up == 0", None, "5m", "critical",
+         "The driver of {{ with $labels.node }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }} does not answer",
+         "`kgpu validate` on the node says why; a call that hangs in the driver needs a reboot"),
+    ("GPUMetricsStale", "time() - kgpu_exporter_last_reading_timestamp_seconds > {threshold}", 180, "1m", "warning",
+         f"Metrics of {_NODE} are {{{{ $value | humanizeDuration }}}} old", "The exporter's log says what it awaits"),
+    ("GPUCountersRefused", "kgpu_exporter_counters_current == 0", None, "10m", "warning",
+         f"The exporter on {_NODE} can't use {{{{ $labels.source }}}} and exports what was asked for before",
+         "The exporter's log names the line; correct it, it is read again at once"),
+    ("GPUSeriesDropped", 'kgpu_exporter_series{state="dropped"} > {threshold}', 0, "5m", "warning",
+         f"The exporter on {_NODE} leaves {{{{ $value }}}} series out",
+         "Its log names the label to blame; allow fewer pod labels, or raise --series-limit"),
+)  # fmt: skip
+
+_NOT_RECONCILED: Final = "gpu_operator_reconciliation_status != 1"
+OF_OPERATOR: Final = _alerts(
+    Group.OPERATOR,
+    ("GPUOperatorReconciliationFailed", _NOT_RECONCILED, None, "1h", "warning",
+         "The GPU operator could not bring the cluster into the wanted state for an hour",
+         "kgpu status, or the conditions of the ClusterPolicy, say which operand on which node is not ready and why"),
+    ("GPUOperatorReconciliationFailedNfdLabelsMissing",
+         f"{_NOT_RECONCILED} and gpu_operator_reconciliation_has_nfd_labels == 0", None, "30m", "warning",
+         "No node has feature labels, so that no GPU is found",
+         "See that the chart's value nfd.enabled is true, or that node feature discovery works"),
+    ("GPUOperatorDriverAutoUpgradeFailures", "gpu_operator_nodes_upgrades_failed > 0", None, "30m",
+         "warning", "The driver upgrade has failed on {{ $value }} nodes",
+         "Look at the Events of nodes with the label nvidia.com/gpu-driver-upgrade-state=upgrade-failed"),
+)  # fmt: skip
+_READY: Final = "gpu_operator_node_{}_ready == 0"
+OF_NODES: Final = _alerts(
+    Group.NODES,
+    *(
+        (f"GPUOperatorNodeDeployment{word}Failed", _READY.format(check), None, "30m", "warning",
+         f"GPUs of node {{{{ $labels.node }}}} are not usable: {summary}",
+         "The condition kgpu.dev/Validated of the Node says what failed, what was expected and what to do")
+        for word, check, summary in (
+            ("", "plugin", "they are not offered to pods"),
+            ("Driver", "driver", "the driver is not ready"),
+            ("Toolkit", "toolkit", "the container toolkit is not ready"),
+            ("Cuda", "cuda", "no CUDA program has run"),
+        )
+    ),
+)  # fmt: skip
+
+ALERTS: Final = (*OF_GPUS, *OF_HEALTH, *OF_EXPORTER, *OF_OPERATOR, *OF_NODES)

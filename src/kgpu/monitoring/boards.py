@@ -1,0 +1,121 @@
+"""The dashboards as rows of panels: the cluster at a glance, and one whose panels are those of Grafana's 12239.
+
+Queries of the latter are that dashboard's own, so that what people know works; units are right (MiB, not MB).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.monitoring.alerts import ONCE
+from kgpu.monitoring.grafana import Board, Look, Panel, Row, Variable
+
+_N: Final = 'node=~"$node"'
+_D: Final = f"{ONCE},{_N}"
+_F: Final = 'instance=~"$instance", gpu=~"$gpu"'
+_LEGEND: Final = "{{node}} GPU {{gpu}} {{GPU_I_ID}}"
+_USE: Final = f'(DCGM_FI_DEV_GPU_UTIL{{{_D}}} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_D},GPU_I_ID!=""}})'
+_USED: Final = f"DCGM_FI_DEV_FB_USED{{{_D}}}"
+_ALL: Final = f"({_USED} + DCGM_FI_DEV_FB_FREE{{{_D}}})"
+_BY_GPU: Final = "instance, UUID, GPU_I_ID"
+_HELD: Final = 'pod!="",namespace=~"$namespace",' + _N
+_XIDS: Final = f"max by (instance, UUID, GPU_I_ID, xid) (DCGM_EXP_XID_ERRORS_TOTAL{{{_D}}}"
+# Without increase(): the series begins with the first Xid, and increase() would not count that one.
+_XIDS_OF_A_DAY: Final = f"clamp_min({_XIDS}) - ({_XIDS} offset 1d) or {_XIDS}) * 0), 0)"
+_XID_TABLE: Final = (
+    f"sum by (node, hostname, gpu, xid) (max_over_time(DCGM_EXP_XID_ERRORS_TOTAL{{{_D}}}[1d])) "
+    f"or sum by (node, hostname, gpu) (DCGM_EXP_XID_ERRORS_COUNT{{{_D}}}) * 0"
+)
+_INSTANCE: Final = "{{node}} GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"
+_GPU: Final = "GPU {{gpu}}"
+_SHARED: Final = f'DCGM_FI_DEV_GPU_UTIL{{{_HELD}}} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_HELD},GPU_I_ID!=""}}'
+
+OVERVIEW: Final = Board(
+    uid="kgpu-cluster",
+    title="GPU Cluster Overview",
+    file="gpu-cluster-overview",
+    variables=(
+        Variable("node", "label_values(kgpu_gpu_up, node)"),
+        Variable("namespace", 'label_values(DCGM_FI_DEV_FB_USED{pod!=""}, namespace)'),
+    ),
+    rows=(
+        Row(5, (
+            Panel("GPU Util %", Look.GAUGE, ((f"avg({_USE})", ""),), "percent", (70, 95)),
+            Panel("Memory Used", Look.GAUGE, ((f"100 * sum({_USED}) / sum({_ALL})", ""),), "percent", (80, 95)),
+            Panel("Temperature", Look.GAUGE, ((f"max(DCGM_FI_DEV_GPU_TEMP{{{_D}}})", ""),), "celsius", (75, 85)),
+        )),
+        Row(4, (
+            Panel("GPUs", Look.STAT, ((f"count(kgpu_gpu_up{{{_N}}})", ""),)),
+            Panel("GPUs that do not answer", Look.STAT, ((f"sum(1 - kgpu_gpu_up{{{_N}}})", ""),), steps=(1, 1)),
+            Panel("Devices in use", Look.STAT, (
+                (f"count(count by ({_BY_GPU}) (DCGM_FI_DEV_FB_USED{{{_HELD}}})) or vector(0)", ""),)),
+            Panel("Idle devices", Look.STAT, ((f"count({_USE} < 5) or vector(0)", ""),), steps=(1, 10_000)),
+            Panel("Xid Errors (last 24h)", Look.STAT, ((f"sum({_XIDS_OF_A_DAY}) or vector(0)", ""),), steps=(1, 1)),
+            Panel("Power Draw", Look.STAT, ((f"sum(DCGM_FI_DEV_POWER_USAGE{{{_D}}})", ""),), "watt"),
+        )),
+        Row(9, (Panel("Per-GPU Utilization Timeline", Look.LINES, ((_USE, _LEGEND),), "percent"),)),
+        Row(8, (
+            Panel("Memory used", Look.LINES, ((_USED, _LEGEND),), "mbytes"),
+            Panel("Temperature of each GPU", Look.LINES, ((f"DCGM_FI_DEV_GPU_TEMP{{{_D}}}", _LEGEND),), "celsius"),
+            Panel("Power of each GPU", Look.LINES, ((f"DCGM_FI_DEV_POWER_USAGE{{{_D}}}", _LEGEND),), "watt"),
+        )),
+        Row(8, (
+            Panel("Devices held per namespace", Look.LINES, (
+                (f"count by (namespace) (count by (namespace, {_BY_GPU}) (DCGM_FI_DEV_FB_USED{{{_HELD}}}))",
+                 "{{namespace}}"),)),
+            Panel("Use of what a namespace holds", Look.LINES, (
+                (f"avg by (namespace) (max by (namespace, {_BY_GPU}) ({_SHARED}))", "{{namespace}}"),), "percent"),
+            Panel("Memory per pod", Look.BARS, (
+                (f"sum by (namespace, pod) (max by (namespace, pod, {_BY_GPU}) (DCGM_FI_DEV_FB_USED{{{_HELD}}}))",
+                 "{{namespace}}/{{pod}}"),), "mbytes"),
+        )),
+        Row(8, (
+            Panel("Devices that hardly do anything", Look.TABLE, ((f"sort({_USE} < 100)", ""),), "percent"),
+            Panel("Xids within a day", Look.TABLE, (
+                (_XID_TABLE, ""),)),
+            Panel("Health", Look.TABLE, (
+                (f"kgpu_gpu_verdict{{{_N}}} or kgpu_gpu_healthy{{{_N}}}", ""),)),
+        )),
+        Row(8, (
+            Panel("Tensor cores", Look.LINES, ((f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{_D}}}", _LEGEND),), "percentunit"),
+            Panel("Memory bandwidth in use", Look.LINES, (
+                (f"DCGM_FI_PROF_DRAM_ACTIVE{{{_D}}}", _LEGEND),), "percentunit"),
+            Panel("MIG instances: engines in use", Look.LINES, (
+                (f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_D},GPU_I_ID!=""}}', _INSTANCE),),
+                "percentunit"),
+        )),
+    ),
+)  # fmt: skip
+
+DEVICES: Final = Board(
+    uid="kgpu-devices",
+    title="GPU Devices",
+    file="gpu-devices",
+    variables=(
+        Variable("instance", "label_values(DCGM_FI_DEV_GPU_TEMP, instance)"),
+        Variable("gpu", "label_values(DCGM_FI_DEV_GPU_TEMP, gpu)"),
+    ),
+    rows=(
+        Row(8, (
+            Panel("GPU Temperature", Look.LINES, ((f"DCGM_FI_DEV_GPU_TEMP{{{_F}}}", _GPU),), "celsius", width=18),
+            Panel("GPU Avg. Temp", Look.GAUGE, ((f"avg(DCGM_FI_DEV_GPU_TEMP{{{_F}}})", ""),), "celsius", (83, 87),
+                  width=6),
+        )),
+        Row(8, (
+            Panel("GPU Power Usage", Look.LINES, ((f"DCGM_FI_DEV_POWER_USAGE{{{_F}}}", _GPU),), "watt", width=18),
+            Panel("GPU Power Total", Look.GAUGE, ((f"sum(DCGM_FI_DEV_POWER_USAGE{{{_F}}})", ""),), "watt", (1800, 2200),
+                  width=6),
+        )),
+        Row(8, (
+            Panel("GPU SM Clocks", Look.LINES, ((f"DCGM_FI_DEV_SM_CLOCK{{{_F}}} * 1000000", _GPU),), "hertz"),)),
+        Row(8, (
+            Panel("GPU Utilization", Look.LINES, ((f"DCGM_FI_DEV_GPU_UTIL{{{_F}}}", _GPU),), "percent"),
+            Panel("Tensor Core Utilization", Look.LINES, (
+                (f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{_F}}}", _GPU),), "percentunit"),
+        )),
+        Row(8, (
+            Panel("GPU Framebuffer Mem Used", Look.LINES, ((f"DCGM_FI_DEV_FB_USED{{{_F}}}", _GPU),), "mbytes"),)),
+    ),
+)  # fmt: skip
+
+BOARDS: Final = (OVERVIEW, DEVICES)

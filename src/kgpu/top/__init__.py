@@ -1,0 +1,1 @@
+"""The GPUs of a cluster or of this node, live in a terminal."""

@@ -1,0 +1,130 @@
+"""Pure: which nodes have GPUs, and by which ways each one's exporter can be asked.
+
+An exporter is a pod by one of the labels below: kgpu's, or another dcgm-exporter. A GPU node without one is told as
+such. Which way comes first depends on where this runs: pods reach each other directly, a person's machine reaches them
+through the API server.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from kgpu.base.printable import one_line
+from kgpu.formats import names
+from kgpu.kube.port import Object, name_of, namespace_of
+from kgpu.top.model import Route, Target, Trouble
+
+PORT: Final = 9400
+PORT_NAMES: Final = ("gpu-metrics", "metrics")
+EXPORTER_APP: Final = "nvidia-dcgm-exporter"
+SELECTORS: Final[tuple[tuple[str, str], ...]] = (
+    ("app", EXPORTER_APP),
+    ("app", names.AGENT_DAEMON_SET),
+    (names.NAME_LABEL, "dcgm-exporter"),
+)
+"""Labels of pods that serve GPU metrics, the best first."""
+
+
+class Via(enum.StrEnum):
+    """How exporters are reached; AUTO tries the likelier way first."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    PROXY = "proxy"
+
+
+def slim_pod(pod: Object) -> Object:
+    """What is needed of a pod."""
+    spec, status = _map(pod.get("spec")), _map(pod.get("status"))
+    return {
+        "metadata": {key: _map(pod.get("metadata")).get(key) for key in ("name", "namespace", "resourceVersion")},
+        "node": spec.get("nodeName"),
+        "ip": status.get("podIP"),
+        "phase": status.get("phase"),
+        "port": _port(spec),
+        "why": _waiting(status),
+    }
+
+
+def slim_node(node: Object) -> Object:
+    """What is needed of a Node."""
+    metadata = _map(node.get("metadata"))
+    return {
+        "metadata": {key: metadata.get(key) for key in ("name", "resourceVersion")},
+        "gpus": _has_gpus(_map(metadata.get("labels")), _map(_map(node.get("status")).get("capacity"))),
+    }
+
+
+def targets(
+    pods: Iterable[tuple[int, Object]], nodes: Iterable[Object] | None, *, via: Via, inside: bool, scheme: str = "http"
+) -> tuple[Target, ...]:
+    """A target per GPU node. ``pods`` come with the position of their selector; ``nodes`` None: they can't be read.
+
+    ``inside``: this process runs in a pod of the cluster.
+    """
+    gpu_nodes = None if nodes is None else {name_of(node) for node in nodes if node["gpus"]}
+    by_node: dict[str, list[tuple[int, Object]]] = {}
+    for place, pod in pods:
+        by_node.setdefault(str(pod["node"] or ""), []).append((place, pod))
+    found: list[Target] = []
+    for node, here in sorted(by_node.items()):
+        agents_only = all(SELECTORS[place][1] == names.AGENT_DAEMON_SET for place, _ in here)
+        # The agent runs on every node, with GPUs or without.
+        if node and (gpu_nodes is None or node in gpu_nodes or not agents_only):
+            found.append(_target(node, sorted(here, key=lambda one: one[0]), via, inside=inside, scheme=scheme))
+    for node in sorted((gpu_nodes or set()) - set(by_node)):
+        trouble = Trouble(what="no metrics exporter runs there", todo="kgpu status says why")
+        found.append(Target(node=one_line(node), trouble=trouble))
+    return tuple(found)
+
+
+def _target(node: str, pods: list[tuple[int, Object]], via: Via, *, inside: bool, scheme: str) -> Target:
+    routes: list[Route] = []
+    for _, pod in pods:
+        if pod["phase"] == "Running" and pod["ip"]:
+            routes += _routes(pod, via, inside=inside, scheme=scheme)
+    if routes:
+        return Target(node=one_line(node), routes=tuple(routes))
+    pod = pods[0][1]
+    why = one_line(str(pod["why"] or pod["phase"] or "not started"), 80)
+    where = one_line(f"kubectl -n {namespace_of(pod)} describe pod {name_of(pod)}")
+    return Target(node=one_line(node), trouble=Trouble(what=f"the exporter's pod does not run: {why}", todo=where))
+
+
+def _routes(pod: Object, via: Via, *, inside: bool, scheme: str) -> list[Route]:
+    port = int(pod["port"] or PORT)
+    address = str(pod["ip"])
+    host = f"[{address}]" if ":" in address else address
+    direct = Route(url=f"{scheme}://{host}:{port}", scheme=scheme)
+    proxy = Route(namespace=namespace_of(pod), pod=name_of(pod), port=port, scheme=scheme)
+    ways = {Via.DIRECT: [direct], Via.PROXY: [proxy], Via.AUTO: [direct, proxy] if inside else [proxy, direct]}
+    return ways[via]
+
+
+def _port(spec: Mapping[str, Any]) -> int | None:
+    for container in spec.get("containers") or ():
+        for port in _map(container).get("ports") or ():
+            if _map(port).get("name") in PORT_NAMES and isinstance(_map(port).get("containerPort"), int):
+                return int(port["containerPort"])
+    return None
+
+
+def _waiting(status: Mapping[str, Any]) -> str:
+    for one in status.get("containerStatuses") or ():
+        reason = _map(_map(_map(one).get("state")).get("waiting")).get("reason")
+        if reason:
+            return str(reason)
+    return ""
+
+
+def _has_gpus(labels: Mapping[str, Any], capacity: Mapping[str, Any]) -> bool:
+    offered = any(
+        key.startswith(f"{names.NVIDIA_DOMAIN}/") and str(count) not in {"", "0"} for key, count in capacity.items()
+    )
+    return offered or labels.get(names.LABEL_GPU_PRESENT) == "true"
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,98 @@
+"""What GPUs did since this look began: activity for the bars, and since when each is idle."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kgpu.top.model import Gpu, Node
+
+KEPT: Final = 60
+"""Readings of each GPU that are kept."""
+BUSY: Final = ("utilization_percent", "sm_percent", "engine_percent")
+
+
+class Idle(NamedTuple):
+    """How long a GPU has done nothing; ``at_least``: it was idle when this look began."""
+
+    seconds: float
+    at_least: bool
+
+
+@dataclass(slots=True)
+class _Track:
+    began: float
+    busy_at: float | None = None
+    idle: bool = False
+    seen_at: float = 0.0
+    activity: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+
+class History:
+    """Times are seconds of a clock that only grows."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[str, _Track] = {}
+        self._read_at: dict[str, float] = {}
+        self.whole: deque[int] = deque(maxlen=KEPT)
+
+    def add(self, node: Node, now: float) -> None:
+        """A node has just been read; values that its exporter has told already are no news."""
+        if node.read_at and self._read_at.get(node.name) == node.read_at:
+            for gpu in node.gpus:
+                if gpu.uuid in self._tracks:
+                    self._tracks[gpu.uuid].seen_at = now
+            return
+        self._read_at[node.name] = node.read_at
+        for gpu in node.gpus:
+            active = activity(gpu)
+            if active is None:
+                continue
+            track = self._tracks.get(gpu.uuid)
+            if track is None:
+                track = self._tracks[gpu.uuid] = _Track(now)
+            track.activity.append(round(active))
+            track.idle = not _works(gpu)
+            track.seen_at = now
+            if not track.idle:
+                track.busy_at = now
+
+    def round_ends(self, mean_percent: float | None, now: float, forget_after: float = 600.0) -> None:
+        """A round is over: the whole's activity, and GPUs that have been gone for long are forgotten."""
+        if mean_percent is not None:
+            self.whole.append(round(mean_percent))
+        for uuid in [uuid for uuid, track in self._tracks.items() if now - track.seen_at > forget_after]:
+            del self._tracks[uuid]
+
+    def activity(self, uuid: str) -> tuple[int, ...]:
+        """Percent at each of the last readings, the oldest first."""
+        track = self._tracks.get(uuid)
+        return tuple(track.activity) if track else ()
+
+    def idle(self, uuid: str, now: float) -> Idle | None:
+        """None while it is busy or nothing is known."""
+        track = self._tracks.get(uuid)
+        if track is None or not track.idle:
+            return None
+        since = track.began if track.busy_at is None else track.busy_at
+        return Idle(max(0.0, now - since), track.busy_at is None)
+
+
+def _works(gpu: Gpu) -> bool:
+    """By any measure: one may not see what another does, such as a copy without a kernel."""
+    return any(values.get(name, 0.0) > 0 for values in (gpu.values, *(p.values for p in gpu.parts)) for name in BUSY)
+
+
+def activity(gpu: Gpu) -> float | None:
+    """How busy it is in percent, by the first measure that it has; with MIG the busiest instance's."""
+    own = busy(gpu.values)
+    if own is not None:
+        return own
+    return max((found for part in gpu.parts if (found := busy(part.values)) is not None), default=None)
+
+
+def busy(values: Mapping[str, float]) -> float | None:
+    """By the first measure that there is."""
+    return next((values[name] for name in BUSY if name in values), None)

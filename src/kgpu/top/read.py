@@ -1,0 +1,167 @@
+"""Pure: an exporter's text in, the node's GPUs out.
+
+The same GPU comes in many series: one per metric, per MIG instance, and one copy per container that shares it. What an
+exporter copies from the GPU to its instances is taken once. A GPU that does not answer is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.top import tables
+from kgpu.top.model import Gpu, Health, Node, Part, Trouble, User
+from kgpu.top.parse import Labels, LabelSets, samples
+
+MOST_GPUS: Final = 1024
+"""Of one node; what claims more is not shown further."""
+_NOTHING_TO_DO: Final = "ignore"
+_SILENT: Final = {
+    tables.DRIVER_UP: Trouble(what="the driver does not answer its exporter", todo="kgpu status; dmesg | kgpu xid"),
+}
+_MISSING: Final = {
+    tables.PODS_KNOWN: Trouble(
+        what="who uses what is not known: the kubelet does not tell", todo="see the exporter's log"
+    ),
+}
+
+
+@dataclass(slots=True)
+class _Device:
+    """A GPU, or an instance of one, while its series are read."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    users: dict[tuple[str, str, str], float | None] = field(default_factory=dict)
+    profile: str = ""
+
+    def sees(self, labels: Labels, memory: float | None = None) -> None:
+        """Who this series says holds it."""
+        pod = _first(labels, tables.POD)
+        if not pod:
+            return
+        key = (_first(labels, tables.NAMESPACE), pod, _first(labels, tables.CONTAINER))
+        if memory is not None or key not in self.users:
+            self.users[key] = memory
+
+    def holders(self) -> tuple[User, ...]:
+        return tuple(
+            User(namespace=namespace, pod=pod, container=container, memory_mib=memory)
+            for (namespace, pod, container), memory in sorted(self.users.items(), key=lambda one: one[0])
+        )
+
+
+@dataclass(slots=True)
+class _Found:
+    index: int
+    name: str
+    own: _Device = field(default_factory=_Device)
+    parts: dict[int, _Device] = field(default_factory=dict)
+    up: bool | None = None
+    healthy: bool | None = None
+    action: str = ""
+    reason: str = ""
+
+
+def read(text: str, name: str, known: LabelSets, *, at: float = 0.0, through: str = "") -> Node:
+    """The node of that name. Raises NotMetricsError."""
+    found: dict[str, _Found] = {}
+    told: dict[str, float] = {}
+    hostname = driver = ""
+    for metric, labels, value in samples(text, tables.WANTED, known):
+        uuid = _first(labels, tables.UUID)
+        if not uuid:
+            if metric in tables.OF_NODE:
+                told[metric] = value
+            continue
+        gpu = found.get(uuid)
+        if gpu is None:
+            if len(found) == MOST_GPUS:
+                continue
+            gpu = found[uuid] = _Found(_number(labels.get(tables.INDEX, "")), _first(labels, tables.MODEL))
+        hostname = hostname or _first(labels, tables.HOST)
+        driver = driver or labels.get(tables.DRIVER, "")
+        _take(gpu, metric, labels, value)
+    gpus = sorted((_gpu(uuid, one) for uuid, one in found.items()), key=lambda one: (one.index, one.uuid))
+    trouble, remark = (
+        next((words for metric, words in row.items() if told.get(metric, 1) == 0), None) for row in (_SILENT, _MISSING)
+    )
+    return Node(
+        name=name, hostname=hostname, driver_version=driver, gpus=tuple(gpus), trouble=trouble, remark=remark, at=at,
+        read_at=told.get(tables.READ_AT, 0.0), through=through,
+    )  # fmt: skip
+
+
+def _take(gpu: _Found, metric: str, labels: Labels, value: float) -> None:
+    instance = labels.get(tables.INSTANCE, "")
+    device = gpu.own
+    if instance:
+        device = gpu.parts.setdefault(_number(instance), _Device())
+        device.profile = device.profile or labels.get(tables.PROFILE, "")
+    match metric:
+        case tables.UP:
+            gpu.up = value > 0
+        case tables.HEALTHY:
+            gpu.healthy = value > 0 if gpu.healthy is not False or instance == "" else False
+        case tables.VERDICT:
+            if value > 0 and not gpu.action:
+                gpu.action, gpu.reason = labels.get("action", ""), labels.get("reason", "")
+        case tables.POD_INFO:
+            device.sees(labels)
+        case tables.POD_MEMORY:
+            device.sees(labels, value / (1 << 20))
+        case _:
+            device.sees(labels)
+            attr, factor = tables.VALUES[metric]
+            where = device if not instance or attr in tables.OF_PART else gpu.own
+            where.values.setdefault(attr, value * factor)
+
+
+def _gpu(uuid: str, found: _Found) -> Gpu:
+    parts = tuple(
+        Part(gpu_instance=number, profile=one.profile, values=with_total(one.values), users=one.holders())
+        for number, one in sorted(found.parts.items())
+    )
+    return Gpu(
+        index=found.index, uuid=uuid, name=found.name, values=_summed(with_total(found.own.values), parts),
+        health=_health(found), action=found.action, reason=found.reason, users=found.own.holders(), parts=parts,
+    )  # fmt: skip
+
+
+def _health(found: _Found) -> Health:
+    if found.up is False:
+        return Health.LOST
+    if found.healthy is False:
+        return Health.BAD
+    if found.action not in {"", _NOTHING_TO_DO}:
+        return Health.WARN
+    return Health.UNKNOWN if found.up is None and found.healthy is None else Health.OK
+
+
+def with_total(values: Mapping[str, float]) -> dict[str, float]:
+    """With the memory in all, which exporters leave to be added up."""
+    whole = dict(values)
+    if "memory_used_mib" in whole and "memory_free_mib" in whole:
+        total = sum(whole.get(f"memory_{name}_mib", 0.0) for name in ("used", "free", "reserved"))
+        whole.setdefault("memory_total_mib", total)
+    return whole
+
+
+def _summed(values: dict[str, float], parts: Iterable[Part]) -> dict[str, float]:
+    """A GPU in MIG mode has its memory in its instances."""
+    for attr in ("memory_used_mib", "memory_total_mib"):
+        told = [part.values[attr] for part in parts if attr in part.values]
+        if told and attr not in values:
+            values[attr] = sum(told)
+    return values
+
+
+def _first(labels: Labels, names: Iterable[str]) -> str:
+    for name in names:
+        if value := labels.get(name):
+            return value
+    return ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1

@@ -1,0 +1,143 @@
+"""What a screen consists of: the wish that made it, and rows of each kind, ready to be drawn or written as JSON."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from kgpu.top.history import Idle
+from kgpu.top.model import Gpu, Health, Node, Part, Process, User
+
+
+class View(enum.StrEnum):
+    """What the rows are."""
+
+    GPUS = "gpus"
+    NODES = "nodes"
+    PODS = "pods"
+
+
+class Detail(enum.StrEnum):
+    """What stands under a GPU: nothing; MIG instances and more users than one; everybody."""
+
+    COMPACT = "compact"
+    AUTO = "auto"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be shown. ``sort`` is a name of ``SORTS``; empty ``nodes`` and ``namespaces`` are all."""
+
+    view: View = View.GPUS
+    detail: Detail = Detail.AUTO
+    sort: str = "natural"
+    reverse: bool = False
+    words: str = ""
+    nodes: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRow:
+    """One GPU."""
+
+    node: Node
+    gpu: Gpu
+    idle: Idle | None = None
+    activity: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRow:
+    """A MIG instance under its GPU."""
+
+    gpu: Gpu
+    part: Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRow:
+    """One of those that use the device above."""
+
+    user: User
+    total_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow:
+    """A process on the GPU above."""
+
+    process: Process
+    total_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One node with what its GPUs come to."""
+
+    node: Node
+    whole: Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRow:
+    """One pod and the devices that it holds; ``shared`` counts those that it holds not alone.
+
+    Activity is the mean of its devices; memory and power are theirs, memory its own where that is known.
+    """
+
+    namespace: str
+    pod: str
+    nodes: tuple[str, ...]
+    devices: int
+    shared: int
+    utilization: float | None
+    memory_mib: float | None
+    total_mib: float | None
+    power_w: float | None
+    models: tuple[str, ...] = ()
+    health: Health = Health.UNKNOWN
+    idle: Idle | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubleRow:
+    """Nodes that can't be read, or not wholly, for one reason; all are named in ``nodes``."""
+
+    nodes: tuple[str, ...]
+    what: str
+    todo: str = ""
+
+
+Row = GpuRow | PartRow | UserRow | ProcessRow | NodeRow | PodRow | TroubleRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """What several GPUs come to. Sums are over those that tell; None where none does."""
+
+    gpus: int = 0
+    used: int = 0
+    bad: int = 0
+    lost: int = 0
+    pods: int = 0
+    utilization: float | None = None
+    memory_mib: float | None = None
+    total_mib: float | None = None
+    power_w: float | None = None
+    limit_w: float | None = None
+    temperature_c: float | None = None
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """The rows of one view. ``whole`` is of everything that the filter lets through."""
+
+    rows: tuple[Row, ...]
+    whole: Whole
+    nodes: int
+    silent: int
+    history: tuple[int, ...] = ()
+    gpus: tuple[GpuRow, ...] = field(default=(), repr=False)

@@ -1,0 +1,144 @@
+"""The role ``exporter`` on a simulated driver: through the real C ABI, with faults, and from one process with others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+
+from exporter.serving import fetch, read
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from kgpu.agent.options import AgentOptions, LabelsSink
+from kgpu.agent.roles import choose_roles
+from kgpu.agent.run import Agent
+from kgpu.formats.names import ENV_RUN_DIR
+from kgpu.hw.fake import operate
+from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
+
+LIMIT = 20.0
+TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
+
+
+def values(body: bytes, name: str) -> dict[str, float]:
+    return {
+        one.labels.get("gpu", ""): one.value
+        for family in parse_text(body.decode())
+        for one in family.samples
+        if one.name == name
+    }
+
+
+async def until(port: int, name: str, good) -> dict[str, float]:
+    """Scrape until a metric's values by GPU are good."""
+    found: dict[str, float] = {}
+    try:
+        async with asyncio.timeout(LIMIT):
+            while True:
+                found = values((await fetch(port, "/metrics"))[2], name)
+                if good(found):
+                    return found
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{name} is {found}") from None
+
+
+@contextlib.asynccontextmanager
+async def hosted(root, folder, **env: str):
+    """An agent with the role; yields the port."""
+    env = {"DCGM_EXPORTER_LISTEN": "127.0.0.1:0", "DCGM_EXPORTER_INTERVAL": "200", ENV_RUN_DIR: str(folder), **env}
+    options = AgentOptions(
+        root=root, env=env, state_dir=folder / "state", labels_sink=LabelsSink.NONE,
+        kubelet_socket=folder / "device-plugins" / "kubelet.sock",
+    )  # fmt: skip
+    agent = Agent(options, choose_roles(["nvidia-dcgm-exporter"]))
+    task = asyncio.create_task(agent.run())
+    try:
+        async with asyncio.timeout(LIMIT):
+            while not (status := agent.roles.statuses()) or not status[0].reason.startswith("port "):  # noqa: ASYNC110 - the agent's state
+                await asyncio.sleep(0.01)
+        yield int(status[0].reason.removeprefix("port "))
+    finally:
+        agent.stop.set()
+        await task
+
+
+async def test_faults_of_one_gpu_while_it_is_scraped(sim_root, tmp_path):
+    root = sim_root("hgx-h100", gpus=2)
+    async with hosted(root, tmp_path) as port:
+        await until(port, TEMPERATURE, lambda found: set(found) == {"0", "1"})
+        operate.inject(root, "xid", gpu=1, xid=79)
+        await until(port, "DCGM_FI_DEV_XID_ERRORS", lambda found: found == {"1": 79})
+        operate.inject(root, "lost", gpu=1)
+        await until(port, "kgpu_gpu_up", lambda found: found == {"0": 1, "1": 0})
+        await until(port, TEMPERATURE, lambda found: set(found) == {"0"})
+        assert (await fetch(port, "/health"))[0] == 200
+        VerdictFile(verdicts_path("/", {ENV_RUN_DIR: str(tmp_path)})).write(
+            (GpuVerdict(uuid=next(iter(uuids(await fetch(port, "/metrics"), "1"))), withdraws=True, reason="GPULost"),)
+        )
+        await until(port, "kgpu_gpu_healthy", lambda found: found == {"1": 0})
+
+
+async def test_a_gpu_that_hangs_holds_up_no_scrape_of_the_others(sim_root, tmp_path):
+    root = sim_root("hgx-h100", gpus=2)
+    async with hosted(root, tmp_path) as port:
+        await until(port, TEMPERATURE, lambda found: set(found) == {"0", "1"})
+        operate.inject(root, "hang", gpu=1)
+        await until(port, "kgpu_gpu_up", lambda found: found == {"0": 1, "1": 0})
+        assert set(await until(port, TEMPERATURE, bool)) == {"0"}
+        operate.clear(root)
+        await until(port, TEMPERATURE, lambda found: set(found) == {"0", "1"})
+
+
+def uuids(scrape, gpu: str) -> set[str]:
+    status, headers, body = scrape
+    assert status == 200
+    samples = [one for family in read(body, headers) for one in family.samples]
+    return {one.labels["UUID"] for one in samples if one.labels.get("gpu") == gpu}
+
+
+async def test_the_kubelet_that_goes_away_takes_no_metric_along(sim_root, tmp_path):
+    root = sim_root("hgx-h100", gpus=1)
+    async with hosted(root, tmp_path, DCGM_EXPORTER_KUBERNETES="true") as port:
+        await until(port, "kgpu_exporter_users_unknown", lambda found: found == {"": 1})
+        await until(port, TEMPERATURE, lambda found: set(found) == {"0"})
+
+
+async def test_the_program_under_the_replaced_name(sim_root, tmp_path):
+    """``dcgm-exporter``, as its manifests call it, until SIGTERM."""
+    root = sim_root("hgx-h100", gpus=1)
+    program = tmp_path / "dcgm-exporter"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom kgpu.cli.main import main\nsys.exit(main())\n")
+    program.chmod(0o755)
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "NODE", "KGPU", "DCGM"))
+    }
+    process = await asyncio.create_subprocess_exec(
+        program, "-a", "127.0.0.1:0", "-c", "1000", "--remote-hostengine-info", "localhost:5555",
+        env={**environment, "KGPU_ROOT": str(root), ENV_RUN_DIR: str(tmp_path), "NODE_NAME": "a-node"},
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        log = b""
+        async with asyncio.timeout(LIMIT):
+            while b"serving at " not in log:
+                line = await process.stderr.readline()
+                assert line, log
+                log += line
+        port = int(log.rpartition(b":")[2])
+        status, headers, body = await fetch(port, "/metrics")
+        assert status == 200
+        assert {one.labels["hostname"] for f in read(body, headers) if f.name == TEMPERATURE for one in f.samples} == {
+            "a-node"
+        }
+        assert b"does nothing" in log
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(LIMIT):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

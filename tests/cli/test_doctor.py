@@ -1,0 +1,183 @@
+"""``kgpu doctor`` and ``kgpu collect`` on the command line: exit codes, forms, targets, --explain, --watch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from doctor.example import Example, all_examples
+
+from kgpu.cli import doctor as module
+from kgpu.cli.main import main
+
+EXAMPLES: dict[str, Example] = {one.name: one for one in all_examples()}
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    return dump(tmp_path / "broken.yaml", EXAMPLES["SCH-08"].broken)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> str:
+    return dump(tmp_path / "healthy.yaml", EXAMPLES["SCH-08"].healthy)
+
+
+def dump(path: Path, objects: list[dict[str, object]]) -> str:
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return str(path)
+
+
+def test_findings_are_exit_code_1_and_health_is_0(broken: str, healthy: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--from", broken]) == 1
+    out = capsys.readouterr().out
+    assert "SCH-08" in out
+    assert "to do:" in out
+    assert main(["kgpu", "doctor", "--from", healthy]) == 0
+    assert capsys.readouterr().out.startswith("Nothing is wrong as far as can be seen")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from", "/no/such/file"], "can't read /no/such/file"),
+        (["--from", "x", "--host"], "exclude each other"),
+        (["pods/ml/train", "--kubeconfig", "/no/such/config"], "there is no file /no/such/config"),
+        (["pot", "ml/train"], "did you mean"),
+        (["pod"], "names nothing"),
+        (["pod", "a", "b"], "names nothing"),
+        (["--explain", "SCH-99"], "there is no rule SCH-99"),
+        (["-o", "xml"], "xml"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_exit_code_2(words: list[str], said: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_an_api_server_that_does_not_answer_is_exit_code_2(tmp_path: Path, capsys: Said) -> None:
+    path = tmp_path / "config"
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [cluster],
+              "contexts": [context], "users": [{"name": "u", "user": {}}]}  # fmt: skip
+    path.write_text(yaml.safe_dump(config))
+    assert main(["kgpu", "doctor", "--kubeconfig", str(path)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_json_has_the_documented_form(broken: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--from", broken, "-o", "json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    first = said["findings"][0]
+    assert {"id", "subject", "cause", "evidence", "remedy", "confidence"} <= set(first)
+    assert first["id"] == "SCH-08"
+    assert [one["confidence"] for one in said["findings"]] == sorted(
+        (one["confidence"] for one in said["findings"]), reverse=True
+    )
+
+
+def test_yaml_says_what_json_says(broken: str, capsys: Said) -> None:
+    main(["kgpu", "doctor", "--from", broken, "-o", "json"])
+    wanted = json.loads(capsys.readouterr().out)
+    assert main(["kgpu", "doctor", "--from", broken, "-o", "yaml"]) == 1
+    assert yaml.safe_load(capsys.readouterr().out) == wanted
+
+
+def test_sarif(broken: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--from", broken, "-o", "sarif"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["version"] == "2.1.0"
+    (run,) = said["runs"]
+    known = {one["id"] for one in run["tool"]["driver"]["rules"]}
+    assert known == {one["ruleId"] for one in run["results"]}
+    for one in run["results"]:
+        assert one["level"] in ("error", "warning", "note")
+        assert 0 <= one["rank"] <= 100
+        assert one["locations"][0]["logicalLocations"][0]["fullyQualifiedName"]
+
+
+@pytest.mark.parametrize("words", [["pod", "ml/train"], ["po/train", "-n", "ml"], ["pods/ml/train"]])
+def test_a_pod_is_named_in_every_way(words: list[str], broken: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", *words, "--from", broken]) == 1
+    assert "SCH-08" in capsys.readouterr().out
+
+
+def test_a_name_that_is_not_there_has_a_hint(broken: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "pod", "ml/trian", "--from", broken]) == 2
+    assert "ml/train" in capsys.readouterr().err
+
+
+def test_a_node_without_findings_is_healthy(tmp_path: Path, capsys: Said) -> None:
+    other = {"kind": "Node", "metadata": {"name": "idle"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    path = dump(tmp_path / "x.yaml", [*EXAMPLES["SCH-08"].healthy, other])
+    assert main(["kgpu", "doctor", "node", "idle", "--from", path]) == 0
+    assert "Node idle" in capsys.readouterr().out
+
+
+def test_explain(capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--explain", "sch-08"]) == 0
+    assert capsys.readouterr().out.startswith("SCH-08: ")
+
+
+def test_as_a_plugin_of_kubectl(broken: str, healthy: str, capsys: Said) -> None:
+    assert main(["kubectl-gpu", "doctor", "--from", broken]) == 1
+    assert main(["/usr/local/bin/kubectl-gpu", "doctor", "--from", healthy]) == 0
+    assert main(["kubectl-gpu", "doctor", "--help"]) == 0
+    assert "kubectl gpu doctor" in capsys.readouterr().out
+
+
+def test_standard_input(broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    with open(broken, "rb") as file:
+        monkeypatch.setattr("sys.stdin", type("In", (), {"buffer": file}))
+        assert main(["kgpu", "doctor", "--from", "-"]) == 1
+    assert "SCH-08" in capsys.readouterr().out
+
+
+def test_watch_prints_what_has_changed_and_only_that(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    looks: list[str] = []
+    look = module.look
+
+    async def counted(*words: object) -> object:
+        looks.append("look")
+        if len(looks) == 3:
+            dump(tmp_path / "broken.yaml", EXAMPLES["SCH-08"].healthy)
+        if len(looks) == 5:
+            raise KeyboardInterrupt
+        return await look(*words)  # type: ignore[arg-type]
+
+    async def no_wait(_: float) -> None:
+        return
+
+    monkeypatch.setattr(module, "look", counted)
+    monkeypatch.setattr("asyncio.sleep", no_wait)
+    assert main(["kgpu", "doctor", "--from", broken, "--watch", "--interval", "1"]) == 130
+    out = capsys.readouterr().out
+    assert out.count("SCH-08 ") >= 1
+    assert out.count("Nothing is wrong") == 1
+
+
+def test_collect_of_a_host_can_be_looked_at(tmp_path: Path, capsys: Said) -> None:
+    root = tmp_path / "root"
+    (root / "proc/sys/kernel").mkdir(parents=True)
+    (root / "proc/sys/kernel/osrelease").write_text("6.8.0\n")
+    file = tmp_path / "node.tar.gz"
+    assert main(["kgpu", "collect", "--host", "--root", str(root), "-o", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "1 hosts" in out
+    assert f"kgpu doctor --from {file}" in out
+    assert main(["kgpu", "doctor", "--from", str(file)]) in (0, 1)
+
+
+def test_collect_into_a_folder_that_is_not_there(tmp_path: Path, capsys: Said) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    assert main(["kgpu", "collect", "--host", "--root", str(root), "-o", str(tmp_path / "no/x.tar.gz")]) == 2
+    assert "can't write" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""What is told: rows of the verdict file, and the Node's condition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kgpu.health.model import Action, Evidence, Source, Verdict
+from kgpu.health.publish import MAX_MESSAGE, condition, gpu_verdict
+
+XID = Evidence(
+    source=Source.XID, key="95", what="Xid 95: memory error", action=Action.RESET_GPU, text="a\x1b[31m", count=3
+)
+PROGRAM = Evidence(source=Source.XID, key="13", what="Xid 13: exception", action=Action.RESTART_APP)
+LATER = replace(XID, key="64", urgent=False)
+WELL = Verdict(gpu="GPU-1")
+BAD = Verdict(
+    gpu="GPU-2", action=Action.RESET_GPU, healthy=False, evidence=(XID, LATER, PROGRAM), todo="reset it", since=5.0
+)
+MILD = Verdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), todo="restart it")
+MUTED = Verdict(gpu="GPU-4", evidence=(XID,), muted="in maintenance")
+STRANGER = replace(BAD, gpu="PCI-0000:19:00")
+
+
+def row(verdict: Verdict, index: int | None = 1):
+    return gpu_verdict(verdict, index=index, pci="0000:07:00.0")
+
+
+def test_a_row_has_the_causes_of_the_withdrawal_alone() -> None:
+    found = row(BAD)
+    assert (found.withdraws, found.action, found.reason, found.causes) == (
+        True,
+        "reset-gpu",
+        "GPUNeedsReset",
+        ("xid:95",),
+    )
+    assert found.what == "Xid 95: memory error and 2 more"
+    assert found.evidence[0].startswith("Xid 95: memory error (3 times): a")
+    assert "\x1b" not in "".join(found.evidence)
+    assert (row(WELL).withdraws, row(WELL).what, row(MILD).causes) == (False, "well", ())
+    assert (row(MUTED).reason, row(MUTED).withdraws) == ("GPUMuted", False)
+    assert (row(STRANGER, None).uuid, row(STRANGER, None).pci) == ("", "0000:19:00")
+
+
+def test_the_condition() -> None:
+    assert condition([row(WELL), row(WELL)]).message == "2 of 2 GPUs are well"
+    assert condition([row(WELL)]).status == "True"
+    mild = condition([row(WELL), row(MILD), row(MUTED)])
+    assert (mild.status, mild.reason) == ("True", "GPUsHealthy")
+    assert "1 of 3 GPUs are well" in mild.message
+    assert "it goes on working" in mild.message
+    assert "in maintenance" in mild.message
+    bad = condition([row(WELL), row(BAD), row(STRANGER, None)])
+    assert (bad.status, bad.reason) == ("False", "GPUNeedsReset")
+    assert "GPU 1 (GPU-2): Xid 95: memory error and 2 more; to do: reset it" in bad.message
+    assert "GPU at 0000:19:00" in bad.message
+
+
+def test_the_strongest_gives_the_reason() -> None:
+    worse = replace(BAD, gpu="GPU-9", action=Action.REPLACE)
+    assert condition([row(BAD), row(worse)]).reason == "GPUNeedsReplacement"
+
+
+def test_what_can_not_be_known_is_unknown() -> None:
+    assert (condition([]).status, condition([]).reason) == ("Unknown", "NoGPUs")
+    unreadable = condition([row(WELL)], unreadable="no library")
+    assert (unreadable.status, unreadable.reason) == ("Unknown", "DriverUnreadable")
+    assert condition([row(BAD)], unreadable="no library").status == "False"
+
+
+def test_a_message_has_an_end() -> None:
+    long = replace(BAD, evidence=(replace(XID, what="x" * 5000),), todo="y" * 5000)
+    assert len(condition([row(long)] * 64).message) <= MAX_MESSAGE

@@ -1,0 +1,86 @@
+"""From the reader's names and numbers to what is judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgpu.health.config import HealthConfig
+from kgpu.health.model import Memory
+from kgpu.health.plan import judge, on_reading
+from kgpu.health.readings import by_gpu, reading_of
+from kgpu.hw import port
+from kgpu.hw.memory import sample_inventory
+from kgpu.hw.port import Finding, Problem
+
+GPU = sample_inventory(1).accelerators[0]
+
+
+def test_what_is_not_read_is_not_known() -> None:
+    found = reading_of(GPU, {}, 5.0)
+    assert (found.at, found.recovery, found.problems, found.busy) == (5.0, "none", (), None)
+    assert (found.ecc_uncorrected, found.rows_failed, found.margin_c, found.fabric_state) == (None, None, None, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "attr", "expected"),
+    [
+        ({"ecc_uncorrected_volatile": 3}, "ecc_uncorrected", 3),
+        ({"retired_pages_sbe": 2, "retired_pages_dbe": 3}, "pages_retired", 5),
+        ({"retired_pages_dbe": 3}, "pages_retired", 3),
+        ({"remapped_rows_failure": 1}, "rows_failed", True),
+        ({"remapped_rows_pending": 0}, "rows_pending", False),
+        ({"clock_event_reasons": 0x48}, "slowdown", 0x48),
+        ({"utilization_percent": 9}, "busy", False),
+        ({"utilization_percent": 10}, "busy", True),
+        ({"temperature_c": 80, "slowdown_temperature_c": 87}, "margin_c", 7),
+        ({"temperature_margin_c": -2, "temperature_c": 80, "slowdown_temperature_c": 87}, "margin_c", -2),
+        ({"memory_temperature_c": 96, "memory_max_temperature_c": 95}, "memory_margin_c", -1),
+        ({"temperature_c": 80, "slowdown_temperature_c": 0}, "margin_c", None),
+        ({"nvlink_active": 17}, "links_active", 17),
+        ({"fabric_state": 3, "fabric_status": 0}, "fabric_state", "completed"),
+        ({"fabric_state": 3, "fabric_status": 999}, "fabric_error", "NVML error 999"),
+        ({"fabric_state": 3, "fabric_health_mask": 0b01_10_01}, "fabric_health", ("degraded-bandwidth", "route-unhealthy")),
+        ({"fabric_state": 3, "fabric_health_mask": 0x100}, "fabric_health", ()),
+        ({"fabric_state": 3, "fabric_health_mask": 0x200}, "fabric_health", ("incorrect-configuration",)),
+        ({"fabric_state": 77}, "fabric_state", ""),
+        ({"pcie_replays": float("nan")}, "pcie_replays", None),
+        ({"pcie_replays": "many"}, "pcie_replays", None),
+        ({"pcie_replays": 1e300}, "pcie_replays", None),
+    ],
+)  # fmt: skip
+def test_readings_by_their_names(values: dict[str, object], attr: str, expected: object) -> None:
+    assert getattr(reading_of(GPU, values, 1.0), attr) == expected
+
+
+def test_findings_are_problems() -> None:
+    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", todo="")
+    assert reading_of(replace(GPU, findings=(finding,)), {}, 1.0).problems == (("lost", "handle: lost"),)
+
+
+def test_only_readings_of_whole_gpus_count() -> None:
+    rows = [
+        port.Reading(uuid="a", values={"x": 1}),
+        port.Reading(uuid="a", gpu_instance=2, values={"x": 2}),
+        port.Reading(uuid="a", link=2, values={"x": 3}),
+    ]
+    assert by_gpu(rows) == {"a": {"x": 1}}
+
+
+NAMES = (
+    "ecc_uncorrected_volatile", "remapped_rows_failure", "clock_event_reasons", "temperature_margin_c", "fabric_state",
+    "fabric_health_mask", "pcie_width", "pcie_generation", "pcie_replays", "nvlink_active", "utilization_percent",
+)  # fmt: skip
+VALUES = st.one_of(st.integers(), st.floats(), st.text(max_size=3), st.none(), st.booleans())
+
+
+@settings(max_examples=50)
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES), max_size=4))
+def test_no_value_of_a_driver_breaks_anything(rows: list[dict[str, object]]) -> None:
+    memory = Memory(gpu=GPU.uuid)
+    for at, values in enumerate(rows):
+        memory = on_reading(memory, reading_of(GPU, values, 60.0 * at), HealthConfig())
+    judge(memory, HealthConfig(), 1000.0)

@@ -1,0 +1,196 @@
+"""Rows by view, filter and sort; lines that fit any terminal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from kgpu.base.errors import ConfigError
+from kgpu.top import draw
+from kgpu.top.columns import Look
+from kgpu.top.history import History
+from kgpu.top.model import Gpu, Health, Node, Part, Process, Trouble, User
+from kgpu.top.plan import plan
+from kgpu.top.rows import Detail, GpuRow, NodeRow, PodRow, TroubleRow, View, Wish
+from kgpu.top.sorts import SORTS, check_sort
+
+A, B, C = (User(namespace="ml", pod="a"), User(namespace="ml", pod="b", memory_mib=512), User(namespace="web", pod="c"))
+
+
+def gpu(index: int, *users: User, node: str = "n", health: Health = Health.OK, **values: float) -> Gpu:
+    return Gpu(index=index, uuid=f"GPU-{node}-{index}", name="NVIDIA L4", users=users, health=health, values=values)
+
+
+def memory(used: float, total: float = 24_000) -> dict[str, float]:
+    return {"memory_used_mib": used, "memory_total_mib": total}
+
+
+NODES = (
+    Node(name="node-10", gpus=(gpu(0, C, node="10", utilization_percent=90, power_w=60, **memory(2000)),)),
+    Node(
+        name="node-9",
+        gpus=(
+            gpu(0, A, node="9", utilization_percent=0, power_w=30, **memory(9000)),
+            gpu(1, A, B, node="9", utilization_percent=40, temperature_c=80, **memory(1000)),
+            gpu(2, node="9", health=Health.LOST),
+        ),
+    ),
+    Node(name="node-11", trouble=Trouble(what="no answer", todo="look")),
+    Node(name="node-12", trouble=Trouble(what="no answer", todo="look")),
+)
+
+
+def shown(history: History | None = None, now: float = 0.0, **wish):
+    return plan(NODES, Wish(**wish), history or History(), now)
+
+
+def order(**wish) -> list[tuple[str, int]]:
+    return [(row.node.name, row.gpu.index) for row in shown(**wish).rows if isinstance(row, GpuRow)]
+
+
+def test_nodes_are_in_the_order_of_their_numbers_and_named_once() -> None:
+    assert order() == [("node-9", 0), ("node-9", 1), ("node-9", 2), ("node-10", 0)]
+    text = "\n".join(lines(160))
+    assert (text.count("node-9 "), text.count("node-10 ")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [("utilization", ("node-10", 0)), ("memory", ("node-9", 0)), ("power", ("node-10", 0)),
+     ("temperature", ("node-9", 1)), ("health", ("node-9", 2)), ("user", ("node-9", 0))],
+)  # fmt: skip
+def test_sorts(sort, first) -> None:
+    assert order(sort=sort)[0] == first
+    assert order(sort=sort, reverse=True)[-1] == first or sort == "user"
+
+
+def test_sorts_by_time_without_work() -> None:
+    history = History()
+    idle = gpu(0, utilization_percent=0)
+    history.add(Node(name="x", gpus=(gpu(1, utilization_percent=50),)), 0)
+    history.add(Node(name="x", gpus=(idle, gpu(1, utilization_percent=0))), 100)
+    found = plan([Node(name="x", gpus=(idle, gpu(1)))], Wish(sort="idle"), history, 160)
+    assert [(row.gpu.index, row.idle.seconds, row.idle.at_least) for row in found.gpus] == [
+        (1, 160, False), (0, 60, True),
+    ]  # fmt: skip
+
+
+def test_a_gpu_is_idle_only_when_no_measure_shows_work() -> None:
+    history = History()
+    history.add(Node(name="x", gpus=(gpu(0, utilization_percent=0, sm_percent=3),)), 0)
+    assert history.idle("GPU-n-0", 50) is None
+
+
+def test_values_that_were_told_already_are_no_history() -> None:
+    history = History()
+    for now, read_at in ((0, 5.0), (2, 5.0), (4, 6.0)):
+        history.add(Node(name="x", gpus=(gpu(0, utilization_percent=read_at),), read_at=read_at), now)
+    history.add(Node(name="y", gpus=(gpu(1, utilization_percent=1),)), 0)
+    history.add(Node(name="y", gpus=(gpu(1, utilization_percent=1),)), 2)
+    assert (history.activity("GPU-n-0"), history.activity("GPU-n-1")) == ((5, 6), (1, 1))
+
+
+def test_a_remark_is_a_row_and_the_node_is_not_silent() -> None:
+    node = Node(name="x", gpus=(gpu(0),), remark=Trouble(what="pods are not known"))
+    screen = plan([node], Wish(), History(), 0)
+    assert (screen.silent, len(screen.rows)) == (0, 2)
+    assert screen.rows[0] == TroubleRow(nodes=("x",), what="pods are not known")
+
+
+@pytest.mark.parametrize("name", ["", "x", "memori"])
+def test_an_unknown_sort_is_refused(name) -> None:
+    with pytest.raises(ConfigError):
+        check_sort(name)
+
+
+def test_a_sort_may_be_cut_short() -> None:
+    assert check_sort("mem") == "memory"
+    assert {check_sort(name) for name in SORTS} == set(SORTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("node-9", 3), ("ML/A", 2), ("ml/a node-9 l4", 2), ("lost", 1), ("GPU-10-0", 1), ("nothing", 0)],
+)
+def test_every_word_of_a_filter_must_be_somewhere(words, found) -> None:
+    assert len(order(words=words)) == found
+
+
+def test_namespaces_and_nodes() -> None:
+    assert order(namespaces=frozenset({"web"})) == [("node-10", 0)]
+    assert order(nodes=frozenset({"node-10"})) == [("node-10", 0)]
+    pods = [row for row in shown(view=View.PODS, namespaces=frozenset({"ml"})).rows if isinstance(row, PodRow)]
+    assert [(row.namespace, row.pod) for row in pods] == [("ml", "a"), ("ml", "b")]
+
+
+def test_nodes_with_the_same_trouble_are_one_row_in_every_view() -> None:
+    for view in View:
+        first = shown(view=view).rows[0]
+        assert isinstance(first, TroubleRow)
+        assert first.nodes == ("node-11", "node-12")
+
+
+def test_sums() -> None:
+    whole = shown().whole
+    assert (whole.gpus, whole.used, whole.lost, whole.pods) == (4, 3, 1, 3)
+    assert (whole.utilization, whole.memory_mib, whole.power_w) == (pytest.approx(130 / 3), 12_000, 90)
+    nodes = [row for row in shown(view=View.NODES, sort="memory").rows if isinstance(row, NodeRow)]
+    assert [(row.node.name, row.whole.memory_mib) for row in nodes] == [("node-9", 10_000), ("node-10", 2000)]
+
+
+def test_a_pod_has_its_own_memory_where_it_shares_and_the_gpus_where_it_does_not() -> None:
+    rows = {row.pod: row for row in shown(view=View.PODS).rows if isinstance(row, PodRow)}
+    assert (rows["a"].devices, rows["a"].shared, rows["a"].memory_mib, rows["a"].nodes) == (2, 1, 9000, ("node-9",))
+    assert (rows["b"].memory_mib, rows["c"].memory_mib) == (512, 2000)
+
+
+LOOK = Look()
+
+
+def lines(width: int, look: Look = LOOK, nodes=NODES, **wish) -> list[str]:
+    screen = plan(nodes, Wish(**wish), History(), 0)
+    made = draw.table(screen.rows, wish.get("view", View.GPUS), width, look) + draw.summary(screen, width, look)
+    return [line.plain for line in made]
+
+
+KOREAN = Node(
+    name="노드-서울-일번",
+    gpus=(
+        Gpu(
+            index=0, uuid="u", name="엔비디아 가속기", values={"utilization_percent": 30, **memory(1), "last_xid": 79},
+            users=(User(namespace="학습팀", pod="모델-훈련-0"), User(namespace="학습팀", pod="모델-훈련-1")),
+            parts=(Part(gpu_instance=1, profile="1g.10gb", users=(A,)),), health=Health.BAD, action="reset-gpu",
+            processes=(Process(pid=7, command="파이썬 train.py", user="김", memory_mib=100),),
+        ),
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=120)
+@given(st.integers(1, 200), st.sampled_from(View), st.sampled_from(Detail), st.booleans())
+def test_no_line_is_wider_than_the_terminal(width, view, detail, ascii_only) -> None:
+    nodes = (*NODES, KOREAN)
+    for line in lines(width, Look(ascii_only=ascii_only), nodes, view=view, detail=detail):
+        assert cell_len(line) <= width
+
+
+def test_columns_go_one_by_one_and_the_most_important_stay() -> None:
+    wide, narrow = lines(160)[0], lines(48)[0]
+    assert "SM" not in narrow
+    assert all(head in wide for head in ("NODE", "GPU", "BUSY", "MEM", "GIB", "TEMP", "POWER", "STATE", "USED BY"))
+    assert all(head in narrow for head in ("NODE", "GPU", "BUSY"))
+
+
+def test_ascii_has_no_other_characters() -> None:
+    assert all(line.isascii() for line in lines(160, Look(ascii_only=True)))
+
+
+def test_shared_users_instances_and_processes_stand_under_their_gpu() -> None:
+    text = "\n".join(lines(200, nodes=(KOREAN,)))
+    assert "학습팀/모델-훈련-1" in text
+    assert "MIG 1g.10gb" in text
+    assert "7 김 파이썬 train.py" in text
+    assert "BAD: reset-gpu" in text
+    assert "MIG" not in "\n".join(lines(200, nodes=(KOREAN,), detail=Detail.COMPACT))

@@ -1,0 +1,319 @@
+"""Exporters over real sockets: by address, through an API server's proxy, and everything that goes wrong there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kgpu.base.errors import ConfigError, KubeError, UserError
+from kgpu.hw.fake import operate
+from kgpu.hw.memory import MemoryReader
+from kgpu.hw.open import open_reader
+from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.hw.port import Process as Seen
+from kgpu.kube.client import connect
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.port import NODES, PODS
+from kgpu.top.cluster import Cluster
+from kgpu.top.exporters import LIMIT, Exporters, parse_address
+from kgpu.top.find import Via, slim_node, slim_pod, targets
+from kgpu.top.host import Host
+from kgpu.top.model import Health, Node, Route, Target, Trouble
+from kgpu.top.run import Watch
+from kgpu.top.source import FakeSource
+from tests.top.exporting import Server, api_page, exporter_pod, fleet, gpu_node, kubeconfig, node_text
+
+GOOD = node_text("n", 2)
+
+
+def refused(code: int, message: str = "no") -> tuple[int, str]:
+    return code, json.dumps({"kind": "Status", "code": code, "message": message})
+
+
+async def direct(page, **options) -> Node:
+    async with Server(page).running() as server:
+        target = Target(node="n", routes=(Route(url=f"http://127.0.0.1:{server.port}"),))
+        return await Exporters(**options).look(target)
+
+
+async def test_an_exporter_by_address() -> None:
+    node = await direct(lambda _: (200, GOOD))
+    assert (node.name, node.driver_version, len(node.gpus)) == ("n", "570.133.20", 2)
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (lambda _: (200, "<html>sign in</html>"), "no metric"),
+        (lambda _: (200, "{}"), "no metric"),
+        (lambda _: (401, ""), "401"),
+        (lambda _: (500, "x"), "500"),
+        (lambda _: (0, ""), "no answer within"),
+        (lambda _: (200, "#" * (LIMIT + 1)), "does not answer"),
+    ],
+)
+async def test_what_is_no_exporter_is_told(page, words) -> None:
+    with pytest.raises(UserError) as told:
+        await direct(page, deadline=0.5)
+    assert words in told.value.what
+    assert told.value.todo
+
+
+async def test_nobody_listens() -> None:
+    async with Server(lambda _: (200, "")).running() as server:
+        port = server.port
+    with pytest.raises(UserError, match="does not answer"):
+        await Exporters().look(Target(node="n", routes=(Route(url=f"http://127.0.0.1:{port}"),)))
+
+
+async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks: int = 1) -> tuple[list[Node], list[str]]:
+    """An exporter that can be asked in both ways; what was read, and what was asked."""
+    async with Server(own).running() as exporter:
+        api_answer = api_page([], [], proxied)
+        async with Server(api_answer).running() as server:
+            path = tmp_path / "config"
+            path.write_text(kubeconfig(f"http://127.0.0.1:{server.port}"))
+            api = connect(str(path))
+            pod = exporter_pod("n", ip="127.0.0.1")
+            pod["spec"]["containers"][0]["ports"][0]["containerPort"] = exporter.port
+            (target,) = targets([(0, slim_pod(pod))], None, via=Via.AUTO, inside=inside)
+            reader = Exporters(api, deadline=1.0)
+            try:
+                found = [await reader.look(target) for _ in range(looks)]
+            finally:
+                await api.close()
+            return found, [*(f"api {one}" for one in server.requests), *(f"direct {one}" for one in exporter.requests)]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_the_likelier_way_is_first(tmp_path, inside) -> None:
+    (node,), asked = await both_ways(tmp_path, lambda _: (200, GOOD), lambda _: (200, GOOD), inside=inside)
+    assert len(node.gpus) == 2
+    assert [one.split()[0] for one in asked] == ["direct" if inside else "api"]
+
+
+@pytest.mark.parametrize("code", [403, 404, 500, 501, 503])
+async def test_where_the_api_server_refuses_the_pod_itself_is_asked_and_that_way_is_kept(tmp_path, code) -> None:
+    nodes, asked = await both_ways(tmp_path, lambda _: refused(code), lambda _: (200, GOOD), inside=False, looks=3)
+    assert [len(node.gpus) for node in nodes] == [2, 2, 2]
+    assert [one.split()[0] for one in asked].count("api") == 1
+
+
+async def test_where_a_pod_can_not_be_reached_the_api_server_is_asked(tmp_path) -> None:
+    nodes, asked = await both_ways(tmp_path, lambda _: (200, GOOD), lambda _: (0, ""), inside=True, looks=2)
+    assert [len(node.gpus) for node in nodes] == [2, 2]
+    assert [one.split()[0] for one in asked].count("direct") == 1
+
+
+async def test_the_first_ways_trouble_is_told_with_the_right_that_is_missing(tmp_path) -> None:
+    with pytest.raises(UserError) as told:
+        await both_ways(tmp_path, lambda _: refused(403), lambda _: (500, ""), inside=False)
+    assert "pods/proxy" in told.value.todo
+
+
+class Lab:
+    """A cluster of exporters behind an API server's proxy."""
+
+    def __init__(self, tmp_path: Path, pods, nodes, texts) -> None:
+        self.pods, self.nodes, self.texts = pods, nodes, texts
+        self.path = tmp_path / "config"
+        self.server = Server(api_page(pods, nodes, lambda pod: self.texts[pod]))
+
+    async def watched(self, rounds: int = 1, **options) -> Watch:
+        async with self.server.running() as server:
+            self.path.write_text(kubeconfig(f"http://127.0.0.1:{server.port}"))
+            api = connect(str(self.path))
+            source = Cluster(api, Exporters(api, deadline=0.5), via=Via.PROXY, inside=False)
+            watch = Watch(source, **options)
+            try:
+                for _ in range(rounds):
+                    await watch.once()
+                self.notes = source.notes
+            finally:
+                await watch.close()
+                await source.close()
+            return watch
+
+
+async def test_a_broken_node_is_told_and_the_others_are_read(tmp_path) -> None:
+    pods, nodes, texts = fleet(4, 2)
+    pages = {name: (200, text) for name, text in texts.items()}
+    pages["exporter-node-1"] = refused(503)
+    pages["exporter-node-2"] = (0, "")
+    pods[3]["status"] = {
+        "phase": "Pending",
+        "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+    }
+    lab = Lab(tmp_path, pods, [*nodes, gpu_node("bare"), gpu_node("cpu", 0)], pages)
+    found = (await lab.watched()).nodes
+    told = {name: node.trouble.what if node.trouble else len(node.gpus) for name, node in found.items()}
+    assert told == {
+        "node-0": 2,
+        "node-1": "the exporter does not answer the API server",
+        "node-2": "no answer within 0.5 s",
+        "node-3": "the exporter's pod does not run: ImagePullBackOff",
+        "bare": "no metrics exporter runs there",
+    }
+
+
+async def test_agents_count_on_gpu_nodes_alone(tmp_path) -> None:
+    names = ("gpu", "cpu")
+    pods = [exporter_pod(name, app="kgpu-agent") for name in names]
+    pages = {f"exporter-{name}": (200, node_text(name, 1)) for name in names}
+    lab = Lab(tmp_path, pods, [gpu_node("gpu"), gpu_node("cpu", 0)], pages)
+    assert list((await lab.watched()).nodes) == ["gpu"]
+
+
+async def test_nodes_that_were_not_asked_for_are_not_asked(tmp_path) -> None:
+    pods, nodes, texts = fleet(3, 1)
+    lab = Lab(tmp_path, pods, nodes, {name: (200, text) for name, text in texts.items()})
+    watch = await lab.watched(only=frozenset({"node-1", "typo"}))
+    assert {name: node.trouble is None for name, node in watch.nodes.items()} == {"node-1": True, "typo": False}
+    assert sum("proxy" in one for one in lab.server.requests) == 1
+
+
+async def test_without_the_right_to_list_nodes_exporters_are_still_read(tmp_path) -> None:
+    pods, nodes, texts = fleet(2, 1)
+    lab = Lab(tmp_path, pods, nodes, {name: (200, text) for name, text in texts.items()})
+    usual = lab.server.page
+    lab.server.page = lambda target: refused(403) if target.startswith("/api/v1/nodes") else usual(target)
+    assert len((await lab.watched()).nodes) == 2
+    assert "Nodes can't be listed" in lab.notes[0]
+
+
+async def test_no_api_server_is_an_error(tmp_path) -> None:
+    lab = Lab(tmp_path, [], [], {})
+    lab.server.page = lambda _: refused(403, "pods is forbidden")
+    with pytest.raises(KubeError, match="forbidden"):
+        await lab.watched()
+
+
+async def test_a_pod_without_address_or_with_odd_parts_breaks_nothing() -> None:
+    odd = {"metadata": {"name": "p", "namespace": "x"}, "spec": {"nodeName": "n", "containers": ["?", {"ports": [3]}]},
+           "status": "?"}  # fmt: skip
+    (found,) = targets([(0, slim_pod(odd))], [slim_node({"metadata": {"name": "n"}})], via=Via.AUTO, inside=False)
+    assert found.trouble is not None
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def dead() -> UserError:
+    return UserError("gone", "there", "look")
+
+
+async def test_a_node_that_fails_keeps_what_was_known_and_is_tried_again_more_rarely() -> None:
+    clock = Clock()
+    node = await direct(lambda _: (200, GOOD))
+    source = FakeSource({"n": node, "m": replace(node, name="m")})
+    watch = Watch(source, now=clock)
+    await watch.once()
+    source.nodes["n"] = dead()
+    await watch.once()
+    before = source.looks
+    await watch.once()
+    assert source.looks == before + 1  # m alone
+    found = watch.nodes["n"]
+    assert (found.trouble, len(found.gpus)) == (Trouble(what="gone", todo="look"), 2)
+    source.nodes["n"] = node
+    clock.now += 60
+    await watch.once()
+    assert watch.nodes["n"].trouble is None
+    del source.nodes["m"]
+    await watch.once()
+    assert list(watch.nodes) == ["n"]
+
+
+async def test_a_node_that_hangs_holds_nobody_up_and_a_key_reads_anew() -> None:
+    node = await direct(lambda _: (200, GOOD))
+    looks = {"slow": 0, "quick": 0}
+
+    class Slow(FakeSource):
+        async def look(self, target: Target) -> Node:
+            looks[target.node] += 1
+            if target.node == "slow":
+                await asyncio.Event().wait()
+            return node
+
+    watch = Watch(Slow({"slow": node, "quick": node}))
+    running = asyncio.create_task(watch.run(0.01))
+    async with asyncio.timeout(20):
+        while looks["quick"] < 3:
+            watch.changed.clear()
+            await watch.changed.wait()
+    assert looks["slow"] == 1
+    assert watch.waiting >= 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert watch.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("10.0.0.1", ("10.0.0.1", "http://10.0.0.1:9400")),
+        ("a=https://h:1/metrics", ("a", "https://h:1")),
+        ("[::1]:9", ("[::1]:9", "http://[::1]:9")),
+    ],
+)
+def test_addresses(text, found) -> None:
+    assert parse_address(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "=h", "ftp://h", "h:x", "h/other", "http://u:p@h", "h?x", "http://[::1"])
+def test_what_is_no_address(text) -> None:
+    with pytest.raises(ConfigError):
+        parse_address(text)
+
+
+async def test_this_nodes_driver_with_a_lost_gpu(sim_root) -> None:
+    root = sim_root("hgx-h100", gpus=2)
+    operate.inject(root, "lost", gpu=1)
+    host = Host(open_reader(driver_root=root), name="here")
+    try:
+        (target,) = await host.targets()
+        node = await host.look(target)
+    finally:
+        await host.close()
+    assert (node.name, node.driver_version != "") == ("here", True)
+    assert [gpu.health for gpu in node.gpus] == [Health.OK, Health.LOST]
+    assert node.gpus[0].values["memory_total_mib"] > 80_000
+    assert node.gpus[1].action
+
+
+async def test_processes_of_this_node_have_their_command_and_user(tmp_path) -> None:
+    gpu = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="u", name="L4")
+    folder = tmp_path / "41"
+    folder.mkdir()
+    (folder / "cmdline").write_bytes("/usr/bin/python3\0학습.py\0\x1b[2J\0".encode())
+    seen = (Seen(uuid="u", pid=41, memory_mib=512, sm_percent=30.0), Seen(uuid="u", pid=42, memory_mib=1024))
+    reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version="1", accelerators=(gpu,)), processes=seen)
+    (found,) = (await Host(reader, proc=str(tmp_path)).look(Target(node="n"))).gpus
+    assert [(one.pid, one.command, one.user != "") for one in found.processes] == [
+        (42, "", False), (41, "python3 학습.py �[2J", True),
+    ]  # fmt: skip
+
+
+async def test_nodes_are_found_anew_after_a_while_and_an_outage_keeps_what_was_found(monkeypatch) -> None:
+    api = FakeApi()
+    api.put(PODS, exporter_pod("a"))
+    api.put(NODES, gpu_node("a"))
+    api.pages["gpu-operator", "exporter-a"] = node_text("a", 3)
+    source = Cluster(api, Exporters(api), via=Via.PROXY, inside=False)
+    (target,) = await source.targets()
+    assert len((await source.look(target)).gpus) == 3
+    api.put(NODES, gpu_node("b"))
+    assert len(await source.targets()) == 1
+    monkeypatch.setattr("kgpu.top.cluster.FIND_AGAIN", 0.0)
+    assert [one.node for one in await source.targets()] == ["a", "b"]
+    api.set_down(True)
+    assert len(await source.targets()) == 2
+    assert "nodes are as of" in source.notes[0]
