@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, exporter, measures, nodes, operator
+from bench import churn, doctor, exporter, measures, nodes, operator
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -153,6 +153,22 @@ MEASUREMENTS: Final = (
         "help",
         (Figure("wall", "kgpu --help, wall time", "ms", 100),),
         lambda world: {"wall": measures.command(world, "--help")},
+    ),
+    Measurement(
+        "doctor-file",
+        (
+            Figure("wall", "kgpu doctor --from a file, 1,000 nodes and 10,000 pods, wall time", "s", 5),
+            Figure("rss", "the same, RSS", "MiB", 500),
+        ),
+        doctor.from_file,
+    ),
+    Measurement(
+        "doctor-live",
+        (
+            Figure("wall", "kgpu doctor on an embedded API, 1,000 nodes and 10,000 pods", "s", 15),
+            Figure("rss", "the same, RSS", "MiB", 500),
+        ),
+        doctor.live,
     ),
     Measurement(
         "operator-1000",

@@ -9,9 +9,19 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from kgpu.formats.names import ENV_RUN_DIR
+
 # How long an example takes is a question for a benchmark: a busy machine must fail no test.
 hypothesis.settings.register_profile("kgpu", deadline=None)
 hypothesis.settings.load_profile("kgpu")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_run_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Agents of tests that see this machine's / as their host's keep out of its /run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_RUN_DIR, str(tmp_path_factory.mktemp("run")))
+        yield
 
 
 @pytest.fixture(autouse=True)

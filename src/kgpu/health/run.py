@@ -25,6 +25,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HostError, HwError, KubeError, UserError
 from kgpu.base.threads import beside
+from kgpu.base.waking import woken
 from kgpu.health.config import HealthConfig
 from kgpu.health.history import History, Remembered
 from kgpu.health.klog import LogEvent, parse_record_event
@@ -135,15 +136,7 @@ class Health:
             await self.look()
             settle = self._node.config.settle + 0.1
             pause = min(self._ctx.look_seconds, settle) if self._is_fresh() else self._ctx.look_seconds
-            waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._ctx.clock.sleep(pause))]
-            try:
-                await asyncio.wait([*waits, *beside_it], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-            for task in beside_it:
-                if task.done():
-                    task.result()  # it ended although it should not: say why
+            await woken(self._wake, pause, clock=self._ctx.clock, beside=beside_it)
             await self._ctx.clock.sleep(PAUSE_SECONDS)
 
     def _is_fresh(self) -> bool:

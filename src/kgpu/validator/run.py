@@ -23,6 +23,7 @@ from kgpu.base.decision import Decision, DecisionSink
 from kgpu.base.errors import HostError, HwError, KubeError, UserError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.base.threads import beside
+from kgpu.base.waking import woken
 from kgpu.host.root import DriverRoot
 from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Inventory, Reader
@@ -150,16 +151,7 @@ class Validator:
             await self.look()
             if self._outline() != before:
                 self._retry.reset()
-            seconds = self._pause()
-            waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._ctx.clock.sleep(seconds))]
-            try:
-                await asyncio.wait([*waits, *beside_it], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-            for task in beside_it:
-                if task.done():
-                    task.result()  # it ended although it should not: say why
+            await woken(self._wake, self._pause(), clock=self._ctx.clock, beside=beside_it)
             await self._ctx.clock.sleep(PAUSE_SECONDS)
 
     def _pause(self) -> float:

@@ -1,0 +1,32 @@
+"""Waiting for news, a time, or a task that dies."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kgpu.base.clock import SystemClock, VirtualClock
+from kgpu.base.waking import woken
+
+
+async def fails() -> None:
+    raise ValueError("gone")
+
+
+async def test_news_end_the_wait() -> None:
+    wake = asyncio.Event()
+    asyncio.get_running_loop().call_soon(wake.set)
+    await woken(wake, 3600, clock=SystemClock(), beside=())
+
+
+async def test_time_ends_the_wait() -> None:
+    await woken(asyncio.Event(), 0.001, clock=SystemClock(), beside=())
+
+
+async def test_what_a_task_died_of_is_raised_and_nothing_is_left_waiting() -> None:
+    task = asyncio.create_task(fails())
+    with pytest.raises(ValueError, match="gone"):
+        await woken(asyncio.Event(), 3600, clock=VirtualClock(), beside=[task])
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
