@@ -39,8 +39,9 @@ format: $(STAMP) ## let the formatter and the safe fixes do their work
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-docs: $(STAMP) ## the tables in docs/reference, made from the tables that the programs run on
+docs: $(STAMP) ## the tables in docs/reference and the pages of docs/answers, made from what the programs run on
 	@$(PY) tools/reference_docs.py
+	@$(PY) tools/answers.py
 
 chart-repo: $(STAMP) ## the chart as a repository for `helm repo add`, in dist/charts
 	@$(PY) tools/chart_repo.py

@@ -14,14 +14,15 @@ from typing import Any, Final
 from bench.measures import KGPU, World
 from bench.operator import AT_ONCE, _embedded
 from kgpu.kube import kinds
-from kgpu.kube.client import connect
-from kgpu.kube.port import EVENTS, NODES, PODS, Object
+from kgpu.kube.client import Client, connect
+from kgpu.kube.port import EVENTS, NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource
 
 COUNT: Final = 1000
 PODS_PER_NODE: Final = 10
 WAITING: Final = 200
 IMAGES: Final = 25
 LIVE_RUNS: Final = 2
+TRIES: Final = 5
 TIME: Final = "2026-01-01T10:00:00Z"
 
 
@@ -125,7 +126,7 @@ async def _live(folder: Path) -> Mapping[str, list[float]]:
         async def make(obj: Object) -> None:
             resource = {"Node": NODES, "Pod": PODS, "Event": EVENTS}[obj["kind"]]
             async with gate:
-                await api.create(resource, obj)
+                await _made(api, resource, obj)
                 if "status" in obj:
                     status, name = {"status": obj["status"]}, obj["metadata"]["name"]
                     namespace = obj["metadata"].get("namespace", "")
@@ -141,6 +142,21 @@ async def _live(folder: Path) -> Mapping[str, list[float]]:
             await api.close()
         command = [*KGPU, "doctor", "--kubeconfig", str(kubeconfig), "-o", "json"]
         return await asyncio.to_thread(_asked, command, LIVE_RUNS)
+
+
+async def _made(api: Client, resource: Resource, obj: Object) -> None:
+    """A connection that the server has cut is no reason to give up; what is there already was made by that request."""
+    for _ in range(TRIES):
+        try:
+            await api.create(resource, obj)
+            return
+        except KubeRefusedError as refused:
+            if refused.code == 409:
+                return
+            raise
+        except KubeUnreachableError:
+            await asyncio.sleep(0.5)
+    raise RuntimeError(f"{obj['kind']} {obj['metadata']['name']} can't be made")
 
 
 def _asked(command: list[str], runs: int) -> dict[str, list[float]]:

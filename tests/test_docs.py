@@ -13,9 +13,10 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/kgpu/**/README.md")])
 
 
-def test_generated_tables_are_current() -> None:
+@pytest.mark.parametrize("tool", ["reference_docs.py", "answers.py"])
+def test_what_is_generated_is_current(tool: str) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "reference_docs.py", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -15,6 +15,8 @@ from kgpu.cli.cdi import OPTIONS as CDI_OPTIONS
 from kgpu.cli.runtime import PLACE_FLAGS, RESTART_FLAGS, USUAL, WANTED_FLAGS
 from kgpu.deviceplugin.config import FLAGS
 from kgpu.discovery.config import OPTIONS
+from kgpu.doctor.model import Place
+from kgpu.doctor.rules import all_rules
 from kgpu.exporter import options as exporter
 from kgpu.exporter.fields import all_fields
 from kgpu.formats.crd import common, core
@@ -96,6 +98,20 @@ def _scenarios() -> str:
 
 def _samples() -> str:
     return _table(("sample", "image names (regular expression)"), [(s.name, f"`{s.pattern}`") for s in samples.SAMPLES])
+
+
+def _doctor_rules() -> str:
+    """The doctor's rules by the place where a GPU gets lost, from the hardware up."""
+    parts = []
+    for place in Place:
+        rules = sorted((rule for rule in all_rules() if rule.place is place), key=lambda rule: rule.id)
+        rows = [
+            (f"`{rule.id}`", rule.title, ", ".join(f"`{one}`" for one in rule.also) or "-", rule.explain)
+            for rule in rules
+        ]
+        title = f"{place.title[0].upper()}{place.title[1:]}"
+        parts.append(f"## {title}\n{_table(('id', 'what is wrong', 'covers too', 'why, and what helps'), rows)}")
+    return "\n\n".join(parts)
 
 
 BLOCKS = (
@@ -304,6 +320,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "crd-blocks": _blocks,
     "xids": _xids,
     "sxids": _sxids,
+    "doctor-rules": _doctor_rules,
     "buckets": _buckets,
     "recovery-actions": _recovery,
     "health-config": _health,

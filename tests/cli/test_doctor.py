@@ -109,12 +109,16 @@ def test_a_pod_is_named_in_every_way(words: list[str], broken: str, capsys: Said
 
 
 def test_a_name_that_is_not_there_has_a_hint(broken: str, capsys: Said) -> None:
-    assert main(["kgpu", "doctor", "pod", "ml/trian", "--from", broken]) == 2
+    assert main(["kgpu", "doctor", "pod", "ml/trin", "--from", broken]) == 2
     assert "ml/train" in capsys.readouterr().err
 
 
 def test_a_node_without_findings_is_healthy(tmp_path: Path, capsys: Said) -> None:
-    other = {"kind": "Node", "metadata": {"name": "idle"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    other = {
+        "kind": "Node",
+        "metadata": {"name": "idle"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
     path = dump(tmp_path / "x.yaml", [*EXAMPLES["SCH-08"].healthy, other])
     assert main(["kgpu", "doctor", "node", "idle", "--from", path]) == 0
     assert "Node idle" in capsys.readouterr().out

@@ -114,12 +114,18 @@ def _explain(asked: str) -> str:
 
 async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) -> Report:
     """Look once. Raises UserError when nothing can be seen, or the object that was named is not there."""
+    import gc
+
     from kgpu.doctor.plan import diagnose
 
-    found = await snapshot_of(path, kubeconfig, root)
-    if wanted is not None and found.get(wanted.kind, wanted.name, wanted.namespace) is None:
-        raise _unknown(wanted, found, path)
-    return diagnose(found, target=wanted)
+    gc.disable()  # a large cluster is millions of objects that all stay: there is no garbage to look for
+    try:
+        found = await snapshot_of(path, kubeconfig, root)
+        if wanted is not None and found.get(wanted.kind, wanted.name, wanted.namespace) is None:
+            raise _unknown(wanted, found, path)
+        return diagnose(found, target=wanted)
+    finally:
+        gc.enable()
 
 
 async def snapshot_of(path: str, kubeconfig: str, root: str = "") -> Snapshot:

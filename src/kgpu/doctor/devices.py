@@ -192,10 +192,19 @@ def _taken(snapshot: Snapshot) -> dict[tuple[str, str, str], str]:
 def judge(snapshot: Snapshot, request: Request) -> tuple[Verdict, ...]:
     """Every device (up to a bound) with how it stands to the request. Devices of other classes are ``OTHER``."""
     held = taken(snapshot)
-    return tuple(_judge(one, request, held) for one in devices(snapshot)[:MAX_DEVICES])
+    key = (request.class_selectors, request.selectors)
+    known = snapshot.once(_memory)
+    if key not in known:  # claims made from one template ask alike
+        known[key] = tuple(_selected(one, request) for one in devices(snapshot)[:MAX_DEVICES])
+    return tuple(_standing(one, request, held) for one in known[key])
 
 
-def _judge(device: Device, request: Request, held: Mapping[tuple[str, str, str], str]) -> Verdict:
+def _memory(_: Snapshot) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Verdict, ...]]:
+    return {}
+
+
+def _selected(device: Device, request: Request) -> Verdict:
+    """What the selectors say; ``FREE`` where all are true."""
     for expression in request.class_selectors:
         said = evaluate(expression, device)
         if said is not True:
@@ -206,12 +215,17 @@ def _judge(device: Device, request: Request, held: Mapping[tuple[str, str, str],
             return Verdict(device, Stand.UNJUDGED, "", expression)
         if said is not True:
             return Verdict(device, Stand.FALSE if said is False else Stand.ERROR, str(said), expression)
+    return Verdict(device, Stand.FREE)
+
+
+def _standing(found: Verdict, request: Request, held: Mapping[tuple[str, str, str], str]) -> Verdict:
+    device = found.device
+    if found.stand is not Stand.FREE:
+        return found
     if device.key in held and not request.admin:
         return Verdict(device, Stand.TAKEN, held[device.key])
     bad = [one for one in device.taints if one.hard and not tolerated(one, request.tolerations)]
-    if bad:
-        return Verdict(device, Stand.TAINTED, str(bad[0]))
-    return Verdict(device, Stand.FREE)
+    return Verdict(device, Stand.TAINTED, str(bad[0])) if bad else found
 
 
 def evaluate(expression: str, device: Device) -> bool | str | None:

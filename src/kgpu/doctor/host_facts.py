@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.doctor.model import Evidence
+from kgpu.formats import names
 
 KIND: Final = "HostFacts"
-API_VERSION: Final = "doctor.kgpu.dev/v1"
+API_VERSION: Final = names.DOCTOR_API_VERSION
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -126,7 +126,11 @@ def containers_of(owner: Obj, base: str = "spec", status: str = "status") -> Ite
 class Pod(Obj):
     """A pod."""
 
-    __slots__ = ()
+    __slots__ = ("_containers",)
+
+    def __init__(self, data: Mapping[str, Any], source: str = "") -> None:
+        super().__init__(data, source)
+        self._containers: tuple[Container, ...] | None = None
 
     @property
     def node(self) -> str:
@@ -148,7 +152,9 @@ class Pod(Obj):
     @property
     def containers(self) -> tuple[Container, ...]:
         """Init containers first."""
-        return tuple(containers_of(self))
+        if self._containers is None:  # each rule asks anew
+            self._containers = tuple(containers_of(self))
+        return self._containers
 
     @property
     def ready(self) -> bool:

@@ -90,8 +90,8 @@ _PCI_LABELS: Final = (
 )  # fmt: skip
 _VENDOR_LABELS: Final = (
     (names.LABEL_GPU_PRESENT, NVIDIA),
-    ("nvidia.com/gpu.product", NVIDIA),
-    ("amd.com/gpu.family", AMD),
+    (names.LABEL_GPU_PRODUCT, NVIDIA),
+    (names.LABEL_AMD_GPU_FAMILY, AMD),
 )
 _PCI_VENDORS: Final = {"10de": NVIDIA, "1002": AMD, "1da3": GAUDI}
 
@@ -130,7 +130,12 @@ def pci_label(node: Node, vendor: str = NVIDIA) -> str:
 def product(node: Node) -> str:
     """What a node's accelerators are called by its labels."""
     labels = node.labels
-    keys = (names.LABEL_GPU_PRODUCT, "amd.com/gpu.product-name", "amd.com/gpu.device-id", "habana.ai/device-family")
+    keys = (
+        names.LABEL_GPU_PRODUCT,
+        names.LABEL_AMD_GPU_PRODUCT_NAME,
+        names.LABEL_AMD_GPU_DEVICE_ID,
+        names.LABEL_GAUDI_DEVICE_FAMILY,
+    )
     return next((labels[key] for key in keys if labels.get(key)), "")
 
 
@@ -198,7 +203,7 @@ PARTS: Final = (
     _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
     _part(PLUGIN, INTEL, image=r"intel/intel-gpu-plugin|intel-gpu-plugin"),
 )  # fmt: skip
-_APP_LABELS: Final = ("app", "app.kubernetes.io/name", "app.kubernetes.io/component", "k8s-app", "name")
+_APP_LABELS: Final = ("app", names.NAME_LABEL, names.COMPONENT_LABEL, "k8s-app", "name")
 
 
 def parts_of(owner: Obj) -> tuple[Part, ...]:

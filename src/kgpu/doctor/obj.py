@@ -17,6 +17,7 @@ from kgpu.doctor import secrets
 from kgpu.doctor.model import Evidence, Subject
 from kgpu.fit.plain import items, mapping, number, strings, text
 from kgpu.fit.read import owner_of
+from kgpu.formats import names
 
 Key: TypeAlias = tuple[str, str]
 """Namespace ("" for none) and name."""
@@ -24,7 +25,7 @@ Key: TypeAlias = tuple[str, str]
 _STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 MAX_ANNOTATION: Final = 4096
 MAX_DATA: Final = 256 * 1024
-_NOISE: Final = frozenset({"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision"})
+_NOISE: Final = frozenset({names.LAST_APPLIED, "deployment.kubernetes.io/revision"})
 _BUILT_IN: Final = frozenset(
     {"Pod", "Node", "DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob", "ResourceSlice"}
 )
@@ -78,11 +79,12 @@ def shown(value: Any) -> str:
 class Obj:
     """One object. Its ``data`` is a plain dictionary; read it through the methods."""
 
-    __slots__ = ("data", "kind", "name", "namespace", "source")
+    __slots__ = ("_labels", "data", "kind", "name", "namespace", "source")
 
     def __init__(self, data: Mapping[str, Any], source: str = "") -> None:
         metadata = mapping(data.get("metadata"))
         self.data = data
+        self._labels: dict[str, str] | None = None
         self.kind = text(data.get("kind"))
         self.name = text(metadata.get("name"))
         self.namespace = text(metadata.get("namespace"))
@@ -114,7 +116,9 @@ class Obj:
 
     @property
     def labels(self) -> dict[str, str]:
-        return strings(at(self.data, "metadata.labels"))
+        if self._labels is None:  # rules ask a cluster's nodes for them a hundred thousand times
+            self._labels = strings(at(self.data, "metadata.labels"))
+        return self._labels
 
     @property
     def annotations(self) -> dict[str, str]:

@@ -24,6 +24,7 @@ def diagnose(
 ) -> Report:
     """Ask every rule. With a target only what hurts it is kept. ``strict``: a rule's error is raised."""
     asked = all_rules() if rules is None else rules
+    snapshot.sort()
     found: list[Finding] = []
     missing = list(snapshot.missing)
     for rule in asked:
@@ -36,7 +37,8 @@ def diagnose(
             if strict:
                 raise
             missing.append(Missing(f"rule {rule.id}", f"a defect: {describe(error)}", "report it with the archive"))
-    roots = fold(distinct(found), {rule.id: rule for rule in asked})
+    by_rule = {rule.id: rule for rule in asked}
+    roots = fold(without_needless(distinct(found), by_rule), by_rule)
     if target is not None:
         wanted = related(snapshot, target)
         roots = [one for one in roots if any(hurts(each, wanted) for each in one.all())]
@@ -65,6 +67,17 @@ def distinct(found: Iterable[Finding]) -> list[Finding]:
         if key not in kept or kept[key].confidence < one.confidence:
             kept[key] = one
     return list(kept.values())
+
+
+def without_needless(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+    """Without what a last resort says of pods of which something else is told."""
+    told = {
+        pod
+        for one in found
+        if one.level is not Level.NOTE and not rules[one.id].last_resort
+        for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",)
+    }
+    return [one for one in found if not rules[one.id].last_resort or not told.intersection(one.pods)]
 
 
 def fold(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:

@@ -19,6 +19,7 @@ class Rule:
 
     ``explains``: ids (``DPL-01``) or groups (``DPL-*``) of findings that follow from this one where they hurt the same
     node or pod. ``also``: further rows of the catalogue that this rule covers, with the same cause and cure.
+    ``last_resort``: counts only for pods of which no other finding but a note is told.
     """
 
     id: str
@@ -28,3 +29,4 @@ class Rule:
     explain: str
     explains: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    last_resort: bool = False

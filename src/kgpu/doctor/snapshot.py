@@ -124,6 +124,12 @@ class Snapshot:
             return
         self.hosts[facts.node] = facts
 
+    def sort(self) -> None:
+        """By names: what rules find must not depend on the order in which a source lists things."""
+        self.nodes = dict(sorted(self.nodes.items()))
+        self.pods = dict(sorted(self.pods.items()))
+        self.kinds = {kind: dict(sorted(objects.items())) for kind, objects in sorted(self.kinds.items())}
+
     def judged(self, judge: Callable[[Iterable[str]], tuple[Xid, ...]]) -> Snapshot:
         """Itself, with the meaning of the numbers in kernel logs that nobody has judged yet."""
         for name, host in self.hosts.items():

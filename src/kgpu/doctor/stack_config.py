@@ -14,6 +14,7 @@ from typing import Any, Final
 from kgpu.base.errors import UserError
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
+from kgpu.doctor.matching import Hit
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.snapshot import Snapshot
@@ -197,8 +198,16 @@ def uses_mps(snapshot: Snapshot, node: str) -> bool:
     """Whether MPS is meant to work on a node: its labels or a daemon's pod there say so."""
     obj = snapshot.nodes.get(node)
     labels = obj.labels if obj else {}
-    said = labels.get(names.LABEL_MPS_CAPABLE) == "true" or labels.get("nvidia.com/gpu.sharing-strategy") == "mps"
+    said = labels.get(names.LABEL_MPS_CAPABLE) == "true" or labels.get(names.LABEL_GPU_SHARING_STRATEGY) == "mps"
     return said or bool(matching.pods_of_part(snapshot, matching.MPS, node=node))
+
+
+def still_broken(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """A proof for what keeps a plugin from offering anything: None where it is ready and its node has devices again."""
+    node = snapshot.nodes.get(hit.node)
+    resources = node.resources() if node else ()
+    offers = node and any(matching.is_accelerator(name) and node.allocatable(name) for name in resources)
+    return None if hit.pod is not None and hit.pod.ready and offers else ()
 
 
 @dataclass(frozen=True, slots=True)

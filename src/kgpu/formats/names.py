@@ -259,3 +259,19 @@ DRA_GPU_DRIVER: Final = "gpu.nvidia.com"
 
 # The kubelet's links to the logs of running containers: pod_namespace_container-id.log
 CONTAINER_LOGS: Final = "/var/log/containers"
+
+# Labels and others that the doctor reads
+AMD_DEVICECONFIG_FINALIZER: Final = "amd.node.kubernetes.io/deviceconfig-finalizer"
+DOCTOR_API_VERSION: Final = "doctor.kgpu.dev/v1"
+LABEL_AMD_GPU_DEVICE_ID: Final = "amd.com/gpu.device-id"
+LABEL_AMD_GPU_FAMILY: Final = "amd.com/gpu.family"
+LABEL_AMD_GPU_PRODUCT_NAME: Final = "amd.com/gpu.product-name"
+LABEL_CUDA_DRIVER_VERSION_FULL: Final = "nvidia.com/cuda.driver-version.full"
+LABEL_CUDA_RUNTIME_VERSION_FULL: Final = "nvidia.com/cuda.runtime-version.full"
+LABEL_GAUDI_DEVICE_FAMILY: Final = "habana.ai/device-family"
+LABEL_GPU_COMPUTE_MAJOR: Final = "nvidia.com/gpu.compute.major"
+LABEL_GPU_COMPUTE_MINOR: Final = "nvidia.com/gpu.compute.minor"
+LABEL_GPU_COUNT: Final = "nvidia.com/gpu.count"
+LABEL_GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
+LABEL_GPU_SHARING_STRATEGY: Final = "nvidia.com/gpu.sharing-strategy"
+LABEL_GPU_SLICES_GI: Final = "nvidia.com/gpu.slices.gi"

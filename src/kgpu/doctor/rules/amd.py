@@ -16,10 +16,12 @@ from kgpu.doctor.obj import Obj, at
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import still_broken
 from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
 
-_RESOURCE: Final = "amd.com/gpu"
-_FINALIZER: Final = "amd.node.kubernetes.io/deviceconfig-finalizer"
+_RESOURCE: Final = names.AMD_GPU_RESOURCE
+_FINALIZER: Final = names.AMD_DEVICECONFIG_FINALIZER
 _HEALTH: Final = re.compile(r"metricsexporter\.amd\.com\.gpu\.(?P<index>\w+)\.state")
 _ABOVE: Final = ("SCH-01", "SCH-02", "SCH-14", "DPL-01", "DPL-03", "AMD-03")
 _WAIT_SECONDS: Final = 1800.0
@@ -342,7 +344,7 @@ RULES: Final = (
         Sign(
             id="AMD-08", title="Partitions of different styles", place=Place.PLUGIN,
             pattern=r"[Pp]artitions of different styles .*not supported|not supported with single strategy", words="not supported", where=(LOG, STATUS),
-            parts=(PLUGIN,), always=True, confidence=CERTAIN,
+            parts=(PLUGIN,), always=True, proof=still_broken, confidence=CERTAIN,
             cause="{who} offers nothing: GPUs of node {node} are partitioned in different ways, and its naming strategy is single",
             remedy=("start the plugin with -resource_naming_strategy=mixed", "or partition all GPUs alike: amd-smi set --compute-partition SPX"),
             explain="With strategy single everything is called amd.com/gpu and has to be the same (SPX, DPX, CPX; NPS).",

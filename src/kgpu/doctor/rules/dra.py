@@ -85,7 +85,12 @@ def _values(device: Device, expression: str) -> tuple[Evidence, ...]:
     for field in ("attributes", "capacity"):
         for key, value in device.slice.map(f"{base}.{field}").items():
             if str(key).rpartition("/")[2] in expression:
-                found.append(device.slice.cite(f"{base}.{field}.{key} ({device.name})", value))
+                found.append(
+                    device.slice.cite(
+                        f"{base}.{field}.{key} ({device.name})",
+                        next(iter(value.values()), value) if isinstance(value, dict) else value,
+                    )
+                )
     return tuple(found[:_SHOWN])
 
 
@@ -117,7 +122,7 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
                 "or ask for fewer devices, or add a node with more of them",
             ),
             confidence=CERTAIN,
-            **one.shared(),
+            **one.shared(table=()),
         )
 
 
@@ -139,7 +144,7 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
                 f"see what devices have: kubectl get resourceslice {bad.device.slice.name} -o yaml",
             ),
             confidence=CERTAIN,
-            **one.shared(),
+            **one.shared(table=()),
         )
 
 
@@ -165,7 +170,7 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
                 f"kubectl -n {request.claim.namespace} get resourceclaim {request.claim.name} -o yaml",
             ),
             confidence=CERTAIN,
-            **one.shared(),
+            **one.shared(table=()),
         )  # fmt: skip
 
 
@@ -197,7 +202,7 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
                 "start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate DynamicResourceAllocation and the API group resource.k8s.io on",
             ),
             confidence=CERTAIN if not drivers else LIKELY,
-            **one.shared(nodes=tuple(node.name for node in one.nodes)),
+            **one.shared(table=(), nodes=tuple(node.name for node in one.nodes)),
         )  # fmt: skip
 
 
@@ -224,7 +229,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
                 + bad[0].why.split(":", 1)[0].split("=", 1)[0] + ", operator: Exists}",
             ),
             confidence=CERTAIN,
-            **one.shared(nodes=tuple(dict.fromkeys(row.device.node for row in bad if row.device.node))),
+            **one.shared(table=(), nodes=tuple(dict.fromkeys(row.device.node for row in bad if row.device.node))),
         )  # fmt: skip
 
 
@@ -247,7 +252,7 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
                     "claims can't be changed: correct the template or manifest, then delete the claim and the pod",
                 ),
                 confidence=CERTAIN,
-                **one.shared(),
+                **one.shared(table=()),
             )  # fmt: skip
 
 
@@ -293,7 +298,7 @@ def _no_claim(*, elsewhere: bool) -> Check:
                 evidence=(one.pod.cite(path), Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name")),
                 remedy=(copied, "a template (resourceClaimTemplateName) gives every pod a claim of its own"),
                 confidence=CERTAIN,
-                **one.shared(),
+                **one.shared(table=()),
             )  # fmt: skip
 
     return check

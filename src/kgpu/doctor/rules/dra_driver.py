@@ -11,10 +11,10 @@ from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
-from kgpu.doctor.rules.quota import _refused as refused
-from kgpu.doctor.rules.quota import _subject as maker_of
+from kgpu.doctor.rules.quota import maker_of, refused
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
 
 _SOON: Final = 300.0
 
@@ -43,9 +43,9 @@ def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
         plugin = any("gpu-kubelet-plugin" in " ".join(one.words) for one in pod.containers)
         if plugin and pod.node and not pod.ended and not pod.deleting:
             by_node.setdefault(pod.node, {})[f"{pod.namespace}/{pod.owner}"] = pod
-    nodes = [node for node, owners in by_node.items() if len(owners) > 1]
+    nodes = sorted(node for node, owners in by_node.items() if len(owners) > 1)
     if nodes:
-        pods = by_node[nodes[0]]
+        pods = dict(sorted(by_node[nodes[0]].items()))
         yield Finding(
             subject=next(iter(pods.values())).subject,
             cause=f"{len(nodes)} nodes run the DRA driver twice, of {' and '.join(sorted(pods))}: both publish the same devices",
@@ -67,7 +67,7 @@ def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
             if (name := str(row.get("name"))) in snapshot.nodes
         ]
         imex = [host for host in snapshot.hosts.values() if "nvidia-imex.service" in (host.units or ())]
-        bare = [node for node in nodes if "nvidia.com/gpu.clique" not in node.labels]
+        bare = [node for node in nodes if names.LABEL_GPU_CLIQUE not in node.labels]
         age = snapshot.age(domain.created)
         proven = bool(imex or bare)
         early = not proven and age is not None and age < _SOON

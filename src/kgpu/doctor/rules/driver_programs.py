@@ -18,14 +18,14 @@ _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
 def compute_label(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
     """What the node's GPU can do, by its labels."""
     node = snapshot.nodes.get(hit.node)
-    keys = (names.LABEL_GPU_PRODUCT, "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor")
+    keys = (names.LABEL_GPU_PRODUCT, names.LABEL_GPU_COMPUTE_MAJOR, names.LABEL_GPU_COMPUTE_MINOR)
     return tuple(node.cite(f"metadata.labels[{key}]") for key in keys if key in node.labels) if node else ()
 
 
 def driver_label(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
     """Which driver and CUDA the node has, by its labels."""
     node = snapshot.nodes.get(hit.node)
-    keys = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.runtime-version.full")
+    keys = (names.LABEL_CUDA_DRIVER_VERSION_FULL, names.LABEL_CUDA_RUNTIME_VERSION_FULL)
     return tuple(node.cite(f"metadata.labels[{key}]") for key in keys if key in node.labels) if node else ()
 
 

@@ -15,8 +15,9 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
+from kgpu.formats import names
 
-_GAUDI: Final = "habana.ai/gaudi"
+_GAUDI: Final = names.GAUDI_RESOURCE
 _MODULES: Final = ("habanalabs", "habanalabs_cn", "habanalabs_ib", "habanalabs_en")
 _GAUDINET: Final = "/etc/habanalabs/gaudinet.json"
 _HOT: Final = re.compile(r"(?:i915|xe)\b.*(?:thermal|overheat|over.?temperature|PROCHOT)", re.IGNORECASE)

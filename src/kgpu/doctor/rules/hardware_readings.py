@@ -240,7 +240,11 @@ _OFF: Final = frozenset({"", "0", HIDDEN})
 def debugging(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-17: variables for debugging that were left in a pod's environment."""
     for pod in snapshot.pods.values():
-        if pod.ended or not matching.uses_accelerators(pod):
+        if (
+            pod.ended
+            or not any("env" in one for one in pod.maps("spec.containers"))
+            or not matching.uses_accelerators(pod)
+        ):
             continue
         found: list[Evidence] = []
         for one in pod.containers:

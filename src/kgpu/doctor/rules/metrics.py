@@ -128,13 +128,13 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
     """MET-23: a series for each replica and pod of each metric."""
     shared = [one for one in stack_config.sharing_configs(snapshot) if one.block("timeSlicing") or one.block("mps")]
     for pod, one in _exporters(snapshot):
-        if shared and _on(one, _VIRTUAL) and _on(one, _ENV):
+        if shared and _on(one, _VIRTUAL) and _on(one, _LABELS):
             kind = "timeSlicing" if shared[0].block("timeSlicing") else "mps"
             yield Finding(
                 subject=pod.subject,
-                cause=f"{pod} gives a series for every replica of a shared GPU, and {shared[0].source} makes many: metrics times replicas times pods",
+                cause=f"{pod} gives a series for every replica of a shared GPU with labels of its pod, and {shared[0].source} makes many: metrics times replicas times pods",
                 evidence=(one.cite("env"), shared[0].cite(kind)),
-                remedy=("fewer fields in the counters file", f"kubectl -n {pod.namespace} set env {pod.owner.lower() or 'daemonset/NAME'} {_VIRTUAL}-, and a recording rule by GPU"),
+                remedy=("fewer fields in the counters file", f"kubectl -n {pod.namespace} set env {pod.owner.lower() or 'daemonset/NAME'} {_LABELS}-   # pod and namespace stay", "a recording rule by GPU for what is kept long"),
                 level=Level.NOTE,
             )  # fmt: skip
 

@@ -143,7 +143,7 @@ def _count(snapshot: Snapshot, node: Node) -> int | None:
     host = snapshot.hosts.get(node.name)
     if host is not None and host.gpus:
         return len(host.gpus)
-    said = node.labels.get("nvidia.com/gpu.count", "")
+    said = node.labels.get(names.LABEL_GPU_COUNT, "")
     return int(said) if said.isdecimal() and len(said) < 4 and not has_mig(node) else None
 
 
@@ -174,10 +174,10 @@ def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
         node = snapshot.nodes.get(pod.node) or next(
             (one for one in snapshot.nodes.values() if one.name == pod.text("spec.nodeSelector[kubernetes.io/hostname]")), None
         )  # fmt: skip
-        if node is None or pod.ready or pod.ended or "nvidia.com/gpu" not in asked:
+        if node is None or pod.ready or pod.ended or names.GPU_RESOURCE not in asked:
             continue
         slices = sorted(name for name in node.resources() if matching.is_mig(name) and node.allocatable(name))
-        if slices and not node.allocatable("nvidia.com/gpu"):
+        if slices and not node.allocatable(names.GPU_RESOURCE):
             yield _of_node(
                 node,
                 f"{pod} asks for nvidia.com/gpu, and node {node.name} has slices only ({', '.join(slices)})",
@@ -191,7 +191,7 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
     """MIG-11: parts of the stack that were stopped for a change of layout and not started again."""
     for node in snapshot.nodes.values():
         paused = sorted(
-            key for key, value in node.labels.items() if _PAUSED in value and key.startswith("nvidia.com/gpu.deploy.")
+            key for key, value in node.labels.items() if _PAUSED in value and key.startswith(names.LABEL_DEPLOY_PREFIX)
         )
         if paused and mig_state(node) in ("success", "failed"):
             yield _of_node(
@@ -238,7 +238,7 @@ def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
         spaces = {pod.namespace for pod in matching.pods_of_part(snapshot, MIG_MANAGER)}
         own = {
             obj.key: obj for obj in snapshot.all("ConfigMap")
-            if obj.namespace in spaces and not obj.name.startswith("default-mig") and not obj.owner
+            if obj.namespace in spaces and not obj.name.startswith(("default-mig", "mig-parted-config")) and not obj.owner
             and stack_config.layouts(obj.map("data").get(stack_config.MIG_KEY))
         }  # fmt: skip
         for obj in own.values():
@@ -270,9 +270,13 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
         plugins = [pod for pod in matching.pods_of_part(snapshot, matching.PLUGIN, node=node.name) if pod.ready]
         there = _whole_slices(host.gpus)
         offered = {name: node.capacity(name) or 0 for name in node.resources() if matching.is_mig(name)}
-        shared = (
-            any(matching.is_shared(name) for name in node.resources())
-            or node.labels.get("nvidia.com/gpu.sharing-strategy", "none") != "none"
+        shared = (  # or renamed
+            any(
+                matching.is_accelerator(name) and name != names.GPU_RESOURCE and name not in offered
+                for name in node.resources()
+            )
+            or any(matching.is_shared(name) for name in node.resources())
+            or node.labels.get(names.LABEL_GPU_SHARING_STRATEGY, "none") != "none"
         )
         different = sorted(name for name in {*there, *offered} if there.get(name, 0) != offered.get(name, 0))
         if plugins and different and not shared and any(gpu.mig_enabled for gpu in host.gpus):
@@ -383,7 +387,7 @@ def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
             row is None
             or row.filtered
             or stack_config.mig_strategy(snapshot, node) != "single"
-            or mig_state(node) == "failed"
+            or mig_state(node) != "success"
         ):
             continue
         if any(matching.is_mig(each) for each in node.resources()):

@@ -11,7 +11,7 @@ from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.stack_config import mig_state, wanted_mig
+from kgpu.doctor.stack_config import mig_state, still_broken, wanted_mig
 from kgpu.formats import names
 
 _ABOVE: Final = ("SCH-01", "SCH-02", "SCH-03", "SCH-05", "SCH-06", "DPL-01", "DPL-03", "DPL-04", "TNT-03")
@@ -105,7 +105,7 @@ RULES: Final = rules_of(
     Sign(
         id="MIG-06", title="Slices of several sizes under strategy single", place=Place.PLUGIN,
         pattern=r"more than one MIG device type present on node|Invalid configuration detected for mig-strategy=single",
-        words="on", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, besides=invalid_label, confidence=CERTAIN,
+        words="on", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, besides=invalid_label, confidence=CERTAIN,
         cause="{who} offers nothing: node {node} has MIG devices of several sizes, and strategy single knows one",
         remedy=(
             "kubectl patch clusterpolicy cluster-policy --type merge -p '{{\"spec\":{{\"mig\":{{\"strategy\":\"mixed\"}}}}}}'",
@@ -117,7 +117,7 @@ RULES: Final = rules_of(
     Sign(
         id="MIG-07", title="MIG on some GPUs only, under strategy single", place=Place.PLUGIN,
         pattern=r"all devices on the node must be configured with the same migEnabled value", words="same migEnabled value",
-        where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, confidence=CERTAIN,
+        where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, confidence=CERTAIN,
         cause="{who} offers nothing: only some GPUs of node {node} have MIG on, which strategy single does not allow",
         remedy=(
             "on the node: nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
@@ -129,7 +129,7 @@ RULES: Final = rules_of(
     Sign(
         id="MIG-08", title="MIG is on, and there are no slices", place=Place.DRIVER,
         pattern=r"device (?P<index>\S+) has no MIG devices configured|at least one device with migEnabled=true was not configured correctly",
-        words="configured", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, confidence=CERTAIN,
+        words="configured", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, confidence=CERTAIN,
         cause="{who} offers nothing: MIG is on on node {node}, and a GPU has no slices, as after a reboot",
         remedy=(
             "on the node: nvidia-smi mig -lgi",

@@ -11,11 +11,11 @@ from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import MPS, PLUGIN, Hit
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.stack_config import sharing_configs, uses_mps
+from kgpu.doctor.stack_config import sharing_configs, still_broken, uses_mps
 from kgpu.fit.plain import number
 from kgpu.formats import names
 
@@ -85,6 +85,7 @@ def mode_left(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(f"on {name}: nvidia-smi -c DEFAULT",),
             confidence=CERTAIN if users else LIKELY,
+            level=Level.PROBLEM if users else Level.NOTE,
             nodes=(name,),
             pods=tuple(pod.path for pod in users),
         )
@@ -218,7 +219,7 @@ RULES: Final = (
         Sign(
             id="MPS-05", title="MPS and MIG together", place=Place.PLUGIN,
             pattern=r"using --mig-strategy=(?P<strategy>\w+) is not supported with MPS|sharing using MPS is not supported for MIG devices",
-            words="MPS", where=(LOG, STATUS), parts=(PLUGIN, MPS), confidence=CERTAIN, always=True,
+            words="MPS", where=(LOG, STATUS), parts=(PLUGIN, MPS), confidence=CERTAIN, always=True, proof=still_broken,
             cause="{who} does not start: MPS can't share MIG devices",
             remedy=("take sharing.mps out of the device plugin's configuration, or set the MIG strategy to none on these nodes",),
             explain="The device plugin shares whole GPUs by MPS, never slices.",
@@ -227,7 +228,7 @@ RULES: Final = (
         Sign(
             id="MPS-06", title="MPS without a root folder", place=Place.PLUGIN,
             pattern=r"using MPS requires --mps-root to be specified", words="--mps-root", where=(LOG, STATUS), parts=(PLUGIN, MPS),
-            confidence=CERTAIN, always=True,
+            confidence=CERTAIN, always=True, proof=still_broken,
             cause="{who} does not start: its configuration shares by MPS, and it has no --mps-root",
             remedy=("kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps",),
             explain="The pipe and log folders of MPS are below that folder, which plugin and daemon share.",
@@ -236,7 +237,7 @@ RULES: Final = (
         Sign(
             id="MPS-07", title="More replicas than MPS takes", place=Place.PLUGIN,
             pattern=r"maximum allowed replicas exceeded: (?P<asked>\d+) > (?P<limit>\d+)", words="maximum allowed replicas exceeded",
-            where=(LOG, STATUS), parts=(PLUGIN, MPS), always=True, besides=too_many, confidence=CERTAIN,
+            where=(LOG, STATUS), parts=(PLUGIN, MPS), always=True, proof=still_broken, besides=too_many, confidence=CERTAIN,
             cause="{who} does not share: {asked} replicas are asked for, and {limit} are allowed",
             remedy=("set replicas to at most {limit} in the device plugin's configuration",),
             explain="A server takes 48 clients on Volta and later, 16 before; some versions of the plugin count V100 among the earlier.",

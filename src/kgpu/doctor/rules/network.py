@@ -107,7 +107,7 @@ def _first_dead(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 def no_rdma(snapshot: Snapshot) -> Iterator[Finding]:
     """NET-12: an RDMA resource that no node has."""
     for pod in snapshot.pods.values():
-        if not pod.unplaced:
+        if not pod.unplaced or not snapshot.nodes:
             continue
         for one in pod.containers:
             for name in one.limits:

@@ -43,7 +43,7 @@ def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-07: just installed by Helm, and the driver is not up yet: longer than ``--wait`` does."""
     for policy in snapshot.all("ClusterPolicy"):
         age = snapshot.age(policy.created)
-        if age is None or age > _INSTALL or policy.labels.get("app.kubernetes.io/managed-by") != "Helm":
+        if age is None or age > _INSTALL or policy.labels.get(names.MANAGED_BY_LABEL) != "Helm":
             continue
         pods = [
             pod
@@ -68,6 +68,10 @@ def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-09: one operand still comes from a public registry that can't be reached."""
     parts = (DRIVER, TOOLKIT, PLUGIN, GFD, VALIDATOR, matching.EXPORTER, matching.DCGM, matching.MIG_MANAGER, OPERATOR)
     pods = {pod.key: pod for part in parts for pod in matching.pods_of_part(snapshot, part)}
+    stuck = [(pod, bad) for pod in pods.values() if not pod.ready and (bad := matching.failing(pod))]
+    stuck = [row for row in stuck if row[1].waiting in matching.IMAGE_WORDS and _PUBLIC.match(row[1].image)]
+    if not stuck:
+        return
     own = [
         one
         for pod in pods.values()
@@ -76,10 +80,7 @@ def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
         if "/" in one.image and not _PUBLIC.match(one.image) and "." in one.image.split("/")[0]
     ]
     public = [pod for pod in pods.values() if pod.ready and any(_PUBLIC.match(one.image) for one in pod.containers)]
-    for pod in pods.values():
-        bad = matching.failing(pod)
-        if bad is None or bad.waiting not in matching.IMAGE_WORDS or not _PUBLIC.match(bad.image) or not own or public:
-            continue
+    for pod, bad in stuck if own and not public else ():
         yield Finding(
             subject=pod.subject,
             cause=f"{pod} takes its image from {bad.image.split('/')[0]}, while the rest of the stack comes from {own[0].image.split('/')[0]}: one repository was not set",
@@ -191,8 +192,10 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
             if key.startswith(names.LABEL_DEPLOY_PREFIX) and said == names.PAUSED_FOR_DRIVER_UPGRADE
         ]
         state = node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "")
+        if not keys or state not in ("", "upgrade-done"):
+            continue
         drivers = matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA, node=node.name)
-        if not keys or state not in ("", "upgrade-done") or not all(pod.ready for pod in drivers):
+        if not all(pod.ready for pod in drivers):
             continue
         yield Finding(
             subject=node.subject,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.matching import DRIVER, OPERATOR, Hit
+from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR, Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
@@ -109,9 +109,19 @@ def unknown_field(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 
 def finished(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Only when what was waited for is a pod that has done its work."""
-    waited = next((pod for pod in snapshot.pods.values() if pod.name == hit.match["waited"]), None)
+    """Only when what was waited for has done its work: that pod, or, where it is gone, another test of the validator."""
+    name = hit.match["waited"]
+    named = [pod for pod in snapshot.pods.values() if pod.name == name]
+    tests = (pod for pod in snapshot.pods.values() if pod.phase == "Succeeded" and _is_test(pod))
+    waited = named[0] if named else next(tests, None) if _TEST.match(name) else None
     return (waited.cite("status.phase"),) if waited and waited.phase == "Succeeded" else None
+
+
+_TEST: Final = re.compile(r"nvidia-(?:cuda|device-plugin)-validator")
+
+
+def _is_test(pod: Obj) -> bool:
+    return any(part.name == VALIDATOR for part in matching.parts_of(pod))
 
 
 _MOFED: Final = re.compile(r"/(?:doca-driver|mofed)\b")

@@ -23,7 +23,7 @@ from kgpu.fit.plain import text
 from kgpu.formats import names
 from kgpu.formats.plugin_config_parse import examine
 
-_OFF: Final = "DP_DISABLE_HEALTHCHECKS"
+_OFF: Final = names.ENV_DISABLE_HEALTHCHECKS
 _ALL: Final = frozenset({"all", "xids"})
 _RESTART: Final = "kubectl -n {} delete pod {}"
 _HANGS: Final = ("nvidia-device-p", "nvidia-device-plugin", "device-plugin")
@@ -81,7 +81,7 @@ def _all_well(host: HostFacts) -> bool:
 def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-06: of a GPU's shares only some are withdrawn."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        said = node.labels.get("nvidia.com/gpu.replicas", "")
+        said = node.labels.get(names.LABEL_GPU_REPLICAS, "")
         replicas = int(said) if said.isdecimal() and len(said) < 6 else 1
         for name in _withdrawn(node):
             less = (node.capacity(name) or 0) - (node.allocatable(name) or 0)
@@ -213,7 +213,7 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
 
 def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-19: the device plugin and a DRA driver both hand out a node's GPUs."""
-    offers = Counter(device.node for device in dra.devices(snapshot) if device.driver == "gpu.nvidia.com")
+    offers = Counter(device.node for device in dra.devices(snapshot) if device.driver == names.DRA_GPU_DRIVER)
     both = [
         node
         for node in snapshot.nodes.values()
@@ -231,7 +231,7 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     slices = next(
         device.slice
         for device in dra.devices(snapshot)
-        if device.node == node.name and device.driver == "gpu.nvidia.com"
+        if device.node == node.name and device.driver == names.DRA_GPU_DRIVER
     )
     yield Finding(
         subject=node.subject,
@@ -279,7 +279,7 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
 def old_figure(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-23: the labels tell of shares that the node does not offer."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        said = [node.labels.get(key, "") for key in ("nvidia.com/gpu.count", "nvidia.com/gpu.replicas")]
+        said = [node.labels.get(key, "") for key in (names.LABEL_GPU_COUNT, names.LABEL_GPU_REPLICAS)]
         slices = any(matching.is_mig(name) for name in node.resources()) or "-MIG-" in node.labels.get(
             names.LABEL_GPU_PRODUCT, ""
         )

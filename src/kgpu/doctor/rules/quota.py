@@ -41,7 +41,7 @@ _REFUSALS: Final = (
 )  # fmt: skip
 
 
-def _refused(snapshot: Snapshot) -> Iterator[Event]:
+def refused(snapshot: Snapshot) -> Iterator[Event]:
     """Events of controllers whose pods the API server refuses, one for each controller that still lacks pods."""
     latest: dict[tuple[str, str, str], Event] = {}
     for event in snapshot.all_events():
@@ -56,7 +56,7 @@ def _refused(snapshot: Snapshot) -> Iterator[Event]:
             yield event
 
 
-def _subject(snapshot: Snapshot, event: Event) -> Subject:
+def maker_of(snapshot: Snapshot, event: Event) -> Subject:
     """The Deployment behind a ReplicaSet where it is known."""
     kind, namespace, name = event.about
     maker = snapshot.get(kind, name, namespace)
@@ -68,12 +68,12 @@ def _subject(snapshot: Snapshot, event: Event) -> Subject:
 
 def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
     """QTA-04: a namespace's quota is used up."""
-    for event in _refused(snapshot):
+    for event in refused(snapshot):
         hit = _EXCEEDED.search(event.message)
         resource = hit["asked"].split("=", 1)[0].removeprefix("requests.") if hit else ""
         if not hit or not (matching.is_accelerator(resource) or "deviceclass" in resource):
             continue
-        subject = _subject(snapshot, event)
+        subject = maker_of(snapshot, event)
         quota = snapshot.get("ResourceQuota", hit["quota"], subject.namespace)
         key = hit["asked"].split("=", 1)[0]
         holders = [
@@ -101,11 +101,11 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
 
 def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
     """QTA-08: a LimitRange forbids as much."""
-    for event in _refused(snapshot):
+    for event in refused(snapshot):
         hit = _LIMIT.search(event.message)
         if not hit or not matching.is_accelerator(hit["resource"]):
             continue
-        subject = _subject(snapshot, event)
+        subject = maker_of(snapshot, event)
         ranges = [one for one in snapshot.all("LimitRange") if one.namespace == subject.namespace]
         yield Finding(
             subject=subject,
@@ -123,11 +123,11 @@ def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _refusal(pattern: re.Pattern[str], what: str, steps: tuple[str, ...]) -> Check:
     def check(snapshot: Snapshot) -> Iterator[Finding]:
-        for event in _refused(snapshot):
+        for event in refused(snapshot):
             hit = pattern.search(event.message)
             if hit is None:
                 continue
-            subject = _subject(snapshot, event)
+            subject = maker_of(snapshot, event)
             words = {key: value or "?" for key, value in hit.groupdict().items()}
             yield Finding(
                 subject=subject,

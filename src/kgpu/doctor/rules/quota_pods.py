@@ -12,13 +12,14 @@ from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
 
 _NO_GPU: Final = re.compile(
     r"nvidia-smi: (?:command )?not found|exec: \"?nvidia-smi\"?: executable file not found"
     r"|is_available\(\)(?: is| ==|:)? *False|No CUDA GPUs are available|Found no NVIDIA driver"
 )
 _ALL: Final = frozenset({"all"})
-_SEES: Final = "NVIDIA_VISIBLE_DEVICES"
+_SEES: Final = names.ENV_VISIBLE_DEVICES
 
 
 def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
@@ -69,9 +70,14 @@ def kueue(snapshot: Snapshot) -> Iterator[Finding]:
 def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """QTA-10: the container that wants a GPU has asked for none."""
     for pod in snapshot.pods.values():
-        if not pod.node or pod.phase == "Succeeded" or pod.list("spec.resourceClaims") or matching.parts_of(pod):
+        if not pod.node or pod.phase == "Succeeded" or (pod.ready and pod.key not in snapshot.logs):
             continue
+        if pod.list("spec.resourceClaims") or matching.parts_of(pod):
+            continue
+        node = snapshot.nodes.get(pod.node)
         others = [one for one in pod.containers if _asks(one)]
+        if not others and (node is None or not matching.vendors_of(node)):
+            continue  # a program that finds no GPU where there is none, and does without
         for one in pod.containers:
             if _asks(one) or _SEES in one.env:
                 continue
@@ -107,14 +113,13 @@ def _line(log: Log) -> int | None:
 
 def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
     """QTA-11: all GPUs by an environment variable, none by request."""
+    nodes = {node.name: node for node in matching.gpu_nodes(snapshot, matching.NVIDIA)}
     for pod in snapshot.pods.values():
-        node = snapshot.nodes.get(pod.node)
-        if node is None or pod.ended or pod.owner.startswith("DaemonSet/") or matching.parts_of(pod):
-            continue
-        if matching.uses_accelerators(pod) or matching.NVIDIA not in matching.vendors_of(node):
+        node = nodes.get(pod.node)
+        if node is None or pod.ended or pod.owner.startswith("DaemonSet/"):
             continue
         bad = next((one for one in pod.containers if one.env.get(_SEES) in _ALL and not one.init), None)
-        if bad is None:
+        if bad is None or matching.uses_accelerators(pod) or matching.parts_of(pod):
             continue
         yield Finding(
             subject=pod.subject,

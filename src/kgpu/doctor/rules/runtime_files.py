@@ -47,6 +47,14 @@ def started(pod: Pod) -> float | None:
     return max((when for when in times if when is not None), default=None)
 
 
+def toolkits(snapshot: Snapshot) -> dict[str, list[Pod]]:
+    """The toolkit's pods by node; ask for it with ``snapshot.once``."""
+    found: dict[str, list[Pod]] = {}
+    for pod in matching.pods_of_part(snapshot, TOOLKIT):
+        found.setdefault(pod.node, []).append(pod)
+    return found
+
+
 def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
     """RUN-03: the configuration was written anew after the toolkit had done its part."""
     for host in snapshot.hosts.values():
@@ -62,7 +70,7 @@ def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         if any("nvidia" in host.files[path].text for path in drop_ins(host)):
             continue
-        for pod in matching.pods_of_part(snapshot, TOOLKIT, node=host.node):
+        for pod in snapshot.once(toolkits).get(host.node, []):
             when = started(pod)
             if not pod.ready or when is None or root.modified <= when + _SLACK:
                 continue
@@ -127,7 +135,7 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
             file.text for path, file in (host.files if host else {}).items() if path.startswith(folder) and file.text
         ]
         without = bool(own) and not any("nvidia" in one for one in own)
-        for pod in matching.pods_of_part(snapshot, TOOLKIT, node=node.name):
+        for pod in snapshot.once(toolkits).get(node.name, []):
             path, seen = _toolkit_env(pod, "CONTAINERD_CONFIG")
             if path.startswith(folder) or not (
                 without or node.name in refused or (pod.ready is False and matching.failing(pod))
@@ -153,7 +161,7 @@ def generated(snapshot: Snapshot) -> Iterator[Finding]:
     """RUN-05: the toolkit writes a file that the distribution generates at each start."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         where = _distribution(node)
-        for pod in matching.pods_of_part(snapshot, TOOLKIT, node=node.name) if where else ():
+        for pod in snapshot.once(toolkits).get(node.name, []) if where else ():
             path, seen = _toolkit_env(pod, "CONTAINERD_CONFIG")
             if where is None or path != f"{where[1]}config.toml" or where[0] not in ("k3s", "RKE2"):
                 continue
@@ -286,11 +294,7 @@ def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
             for path, file in host.files.items()
             if path.startswith(("/etc/containerd/", "/etc/crio/", "/var/lib/rancher/"))
         ]
-        if (
-            not others
-            or any("nvidia" in one for one in others)
-            or matching.pods_of_part(snapshot, TOOLKIT, node=node.name)
-        ):
+        if not others or any("nvidia" in one for one in others) or snapshot.once(toolkits).get(node.name, []):
             continue
         kind = "crio" if node.runtime[0] == "cri-o" else "containerd"
         yield _on(
@@ -311,7 +315,7 @@ _BINARY: Final = re.compile(r"BinaryName\s*=\s*[\"']([^\"']*nvidia-container-run
 def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     """RUN-27: the runtime is configured by hand and by the operator."""
     for host in snapshot.hosts.values():
-        if not matching.pods_of_part(snapshot, TOOLKIT, node=host.node):
+        if not snapshot.once(toolkits).get(host.node, []):
             continue
         found: dict[str, str] = {}
         for path, file in host.files.items():

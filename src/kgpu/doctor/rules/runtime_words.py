@@ -9,25 +9,24 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, Pod
-from kgpu.doctor.matching import CREATE_WORDS, DRIVER, TOOLKIT, Hit
+from kgpu.doctor.matching import CREATE_WORDS, DRIVER, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
-from kgpu.doctor.rules.runtime_files import old_spec, started
+from kgpu.doctor.rules.runtime_files import old_spec, started, toolkits
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
 
 _BELOW: Final = ("RUN-01", "DPL-*", "SCH-02", "OPR-15")
 _STUCK: Final = 10 * 60.0
 _NEAR: Final = 5 * 60.0
-_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
+_CAPABILITIES: Final = names.ENV_DRIVER_CAPABILITIES
 
 
 def never_started(snapshot: Snapshot) -> Iterator[Finding]:
     """RUN-04: a container was created and not started, while the runtime was restarted."""
     for node, pods in snapshot.pods_by_node.items():
-        restarts = [
-            when for one in matching.pods_of_part(snapshot, TOOLKIT, node=node) if (when := started(one)) is not None
-        ]
+        restarts = [when for one in snapshot.once(toolkits).get(node, []) if (when := started(one)) is not None]
         for pod in pods if restarts else ():
             if pod.ready or pod.ended or matching.failing(pod):
                 continue
@@ -92,7 +91,7 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
         if pod is None or pod.ready or not pod.node or matching.parts_of(pod):
             continue
         last = max((one.when for one in snapshot.events(pod) if _SANDBOX.search(one.message)), default=0.0)
-        for toolkit in matching.pods_of_part(snapshot, TOOLKIT, node=pod.node):
+        for toolkit in snapshot.once(toolkits).get(pod.node, []):
             ready = started(toolkit)
             if not toolkit.ready or ready is None or not last or last >= ready or snapshot.taken - ready < _NEAR:
                 continue
@@ -135,7 +134,7 @@ def no_cdi(snapshot: Snapshot) -> Iterator[Finding]:
 
 def by_toolkit(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Only on a node where a toolkit works on the runtime's files."""
-    pods = matching.pods_of_part(snapshot, TOOLKIT, node=hit.node) if hit.node else []
+    pods = snapshot.once(toolkits).get(hit.node, []) if hit.node else []
     return (pods[0].cite("status.phase"),) if pods else None
 
 

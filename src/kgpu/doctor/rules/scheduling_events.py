@@ -20,7 +20,7 @@ from kgpu.fit.plain import text
 from kgpu.fit.selectors import Requirement
 from kgpu.formats import names
 
-_COUNT: Final = "nvidia.com/gpu.count"
+_COUNT: Final = names.LABEL_GPU_COUNT
 _TERMS: Final = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 _GANGS: Final = frozenset({"PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob", "RayJob", "LeaderWorkerSet"})  # fmt: skip
 _KAI: Final = {
@@ -34,12 +34,12 @@ def count_of_slices(snapshot: Snapshot) -> Iterator[Finding]:
     """SCH-10: nvidia.com/gpu.count counts slices where MIG's strategy is single."""
     for pod in snapshot.pods.values():
         node = snapshot.nodes.get(pod.node)
-        if node is None or pod.ended or not matching.accelerators(pod):
+        if node is None or pod.ended or node.labels.get(names.LABEL_MIG_STRATEGY) != "single":
             continue
         product = node.labels.get(names.LABEL_GPU_PRODUCT, "")
-        if "-MIG-" not in product and node.labels.get("nvidia.com/gpu.slices.gi") is None:
+        if "-MIG-" not in product and node.labels.get(names.LABEL_GPU_SLICES_GI) is None:
             continue
-        if node.labels.get(names.LABEL_MIG_STRATEGY) != "single" or not (path := _counts(snapshot, pod)):
+        if not (path := _counts(snapshot, pod)) or not matching.accelerators(pod):
             continue
         yield Finding(
             subject=pod.subject,
@@ -161,7 +161,7 @@ def gang(snapshot: Snapshot) -> Iterator[Finding]:
     for resource, rows in partly.items():
         if len(rows) < 2:
             continue
-        (one, held), (other, theirs) = rows[:2]
+        (one, held), (other, theirs) = sorted(rows, key=lambda row: row[0].pod.key)[:2]
         yield Finding(
             cause=(
                 f"{one.pod.owner} and {other.pod.owner} block each other: {len(held)} workers of the one and {len(theirs)} of the "
@@ -283,9 +283,11 @@ def _share(said: Any, of: int, *, up: bool) -> int:
 def volumes(snapshot: Snapshot) -> Iterator[Finding]:
     """SCH-23: the volume is where no GPU is, or at one node while two want it."""
     for one in waiting(snapshot):
+        if not one.view.volume_claims or one.fits:
+            continue
         reasons = (*one.against(BINDING), *one.against(ZONE))
         nodes = tuple(dict.fromkeys((*one.only(BINDING), *one.only(ZONE), *_only_volumes(one))))
-        if one.fits or not reasons or not nodes:
+        if not reasons or not nodes:
             continue
         volume = snapshot.get("PersistentVolume", reasons[0].subject)
         claims = [name for name, _ in one.view.volume_claims]

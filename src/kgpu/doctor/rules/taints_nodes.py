@@ -18,23 +18,22 @@ from kgpu.formats import names
 
 _PCI: Final = "10de"
 _GPU_IMAGE: Final = re.compile(r"cuda|nvidia|pytorch|tensorflow|vllm|triton|tgi|-gpu\b", re.IGNORECASE)
-_NFD_NODE: Final = "nfd.node.kubernetes.io/node-name"
+_NFD_NODE: Final = names.NFD_NODE_NAME_LABEL
 _WORDS: Final = re.compile(r"[^a-z0-9]+")
 
 
 def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
     """TNT-03: a toleration alone does not bring a pod to a GPU node."""
-    if not matching.gpu_nodes(snapshot):
-        return
-    for pod in snapshot.pods.values():
-        node = snapshot.nodes.get(pod.node)
-        if node is None or pod.ended or pod.owner.startswith("DaemonSet/") or matching.parts_of(pod):
+    gpu_nodes = {node.name for node in matching.gpu_nodes(snapshot)}
+    for pod in snapshot.pods.values() if gpu_nodes else ():
+        if pod.node in gpu_nodes or pod.node not in snapshot.nodes or pod.ended or pod.owner.startswith("DaemonSet/"):
             continue
+        node = snapshot.nodes[pod.node]
         keys = [str(row.get("key") or "") for row in pod.maps("spec.tolerations")]
         if not any(matching.is_accelerator(key) for key in keys) or matching.uses_accelerators(pod):
             continue
         image = next((one for one in pod.containers if not one.init and _GPU_IMAGE.search(one.image)), None)
-        if image is None or matching.vendors_of(node, snapshot):
+        if image is None or matching.parts_of(pod):
             continue
         yield Finding(
             subject=pod.subject,

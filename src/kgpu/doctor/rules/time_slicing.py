@@ -21,8 +21,8 @@ from kgpu.doctor.waiting import waiting
 from kgpu.fit.plain import number, text
 from kgpu.formats import names
 
-_REPLICAS: Final = "nvidia.com/gpu.replicas"
-_COUNT: Final = "nvidia.com/gpu.count"
+_REPLICAS: Final = names.LABEL_GPU_REPLICAS
+_COUNT: Final = names.LABEL_GPU_COUNT
 _VIRTUAL: Final = "KUBERNETES_VIRTUAL_GPUS"
 _TOGETHER: Final = 10.0
 _RESTART: Final = "kubectl -n {} rollout restart daemonset {}  # the plugin reads its configuration when it starts"
@@ -67,7 +67,7 @@ def _sliced(snapshot: Snapshot, node: Node | None) -> bool:
     if node is None or uses_mps(snapshot, node.name):
         return False
     shared = any(matching.is_shared(name) and node.allocatable(name) for name in node.resources())
-    return shared or _replicas(node) > 1 or node.labels.get("nvidia.com/gpu.sharing-strategy") == "time-slicing"
+    return shared or _replicas(node) > 1 or node.labels.get(names.LABEL_GPU_SHARING_STRATEGY) == "time-slicing"
 
 
 def _offered(node: Node) -> int:

@@ -24,6 +24,7 @@ from kgpu.doctor.host_facts import File, Gpu, HostFacts, PciDevice, Process, Xid
 from kgpu.doctor.model import Missing
 from kgpu.doctor.secrets import cleaned
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR, POD_RESOURCES_SOCKET, VALIDATIONS_DIR
 from kgpu.host import pci
 from kgpu.host.engines.paths import HostPaths
@@ -58,8 +59,8 @@ FILES: Final = (
 
 PRESENT: Final = (
     f"{KUBELET_DEVICE_PLUGIN_DIR}/kubelet.sock", POD_RESOURCES_SOCKET, "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock", "/run/docker.sock", "/run/k3s/containerd/containerd.sock", "/var/run/nri/nri.sock",
-    "/run/nvidia/driver", "/run/mellanox/drivers/.driver-ready", "/usr/share/containers/oci/hooks.d",
+    "/run/crio/crio.sock", "/run/docker.sock", "/run/k3s/containerd/containerd.sock", names.NRI_SOCKET,
+    names.DRIVER_INSTALL_DIR, "/run/mellanox/drivers/.driver-ready", "/usr/share/containers/oci/hooks.d",
     "/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime", "/usr/bin/nvidia-smi",
     "/usr/bin/nvidia-ctk", "/sys/class/kfd", "/sys/module/amdgpu/drivers", "/etc/habanalabs/gaudinet.json",
     "/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket",
@@ -183,14 +184,14 @@ async def read_driver(root: Path) -> dict[str, Any]:
 
 def _driver_root(paths: HostPaths) -> Path:
     """The driver container's tree where there is one, else the host's."""
-    inside = "/run/nvidia/driver"
+    inside = names.DRIVER_INSTALL_DIR
     return paths.local(inside) if _names(paths, f"{inside}/usr/lib*/**/libnvidia-ml.so.*") else paths.local("/")
 
 
 def kernel_log(paths: HostPaths) -> list[str]:
     """The kernel's messages: ``/dev/kmsg`` from the oldest that it has, else a log file. Raises OSError when neither."""
     try:
-        return list(_kmsg(str(paths.local("/dev/kmsg"))))
+        return list(_kmsg(str(paths.local(names.KERNEL_LOG))))
     except OSError:
         for path in ("/var/log/dmesg", "/var/log/kern.log", "/var/log/messages"):
             data = read_some(paths.local(path), MAX_LOG)

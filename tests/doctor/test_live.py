@@ -1,0 +1,130 @@
+"""The live source: what it asks for, what it does without, and that the shipped rights are exactly those."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from doctor.example import all_examples
+
+from kgpu.base.errors import KubeError
+from kgpu.doctor.plan import diagnose
+from kgpu.doctor.sources.live import KINDS, collect
+from kgpu.kube.fake import FakeApi
+from kgpu.kube.port import KubeRefusedError
+
+MANIFEST = Path(__file__).parents[2] / "docs" / "how-to" / "doctor-rights.yaml"
+RESOURCES = {one.resource.kind: one.resource for one in KINDS}
+
+
+class FakeLogs:
+    """Logs by pod; remembers who was asked for."""
+
+    def __init__(self, said: dict[str, list[str]], *, refuse: bool = False) -> None:
+        self.said, self.refuse, self.asked = said, refuse, list[str]()
+
+    async def logs(self, namespace: str, pod: str, container: str, *, previous: bool, tail: int, limit: int) -> bytes:
+        assert tail <= 1000
+        assert limit <= 1 << 20
+        self.asked.append(f"{namespace}/{pod}/{container}{' before' if previous else ''}")
+        if self.refuse:
+            raise KubeRefusedError("no pods/log", "the right to it", "ask for it", code=403)
+        return "\n".join(self.said.get(f"{namespace}/{pod}", ())).encode()
+
+
+def api_of(objects: list[dict[str, Any]]) -> tuple[FakeApi, FakeLogs]:
+    api, said = FakeApi(), dict[str, list[str]]()
+    for one in objects:
+        name = f"{one['metadata'].get('namespace', '')}/{one['metadata'].get('name', '')}"
+        if one["kind"] == "PodLog":
+            said.setdefault(name, []).extend(one["lines"])
+        elif one["kind"] in RESOURCES:
+            resource = RESOURCES[one["kind"]]
+            api.put(resource, {"metadata": {}, **one, "apiVersion": resource.version})
+    return api, FakeLogs(said)
+
+
+def example(name: str) -> Any:
+    return next(one for one in all_examples() if one.name == name)
+
+
+async def test_what_it_reads_gives_what_a_file_gives() -> None:
+    for name in ("DPL-01", "SCH-08", "TNT-01"):
+        one = example(name)
+        api, logs = api_of(one.broken)
+        found = await collect(api, logs=logs, now=one.taken)
+        report = diagnose(found, strict=True)
+        assert report.findings, name
+        assert report.findings[0].id == one.rule
+        assert report.findings[0].cause == diagnose(one.snapshot(one.broken)).findings[0].cause
+
+
+async def test_it_only_lists_what_the_shipped_rights_grant() -> None:
+    granted = set[tuple[str, str, str]]()
+    for obj in yaml.safe_load_all(MANIFEST.read_text()):
+        for rule in obj.get("rules", ()):
+            granted |= {(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    wanted = {(one.resource.group, one.resource.plural, "list") for one in KINDS}
+    assert granted == wanted | {("", "pods/log", "get")}
+    assert not any(resource == "secrets" for _, resource, _ in granted)
+    api, logs = api_of(example("DPL-01").broken)
+    api.served = {one.resource for one in KINDS}
+    await collect(api, logs=logs)
+    asked = {(verb, plural) for verb, plural, _ in api.calls} - {("discover", "")}
+    assert asked == {("list", plural) for _, plural, verb in granted if verb == "list"}
+
+
+async def test_a_right_that_is_missing_is_told_and_the_rest_counts() -> None:
+    one = example("DPL-01")
+    api, logs = api_of(one.broken)
+    api.refuse = {("list", "events"): 403, ("list", "configmaps"): 403}
+    found = await collect(api, logs=FakeLogs(logs.said, refuse=True), now=one.taken)
+    told = {gap.what: gap for gap in found.missing}
+    assert "doctor-rights.yaml" in told["events of the cluster"].how
+    assert "configmaps of the cluster" in told
+    assert any(what.startswith("logs such as of gpu-operator/") for what in told)
+    assert "ConfigMap" not in found.listed
+    assert found.nodes
+
+
+@pytest.mark.parametrize("plural", ["nodes", "pods"])
+async def test_without_nodes_or_pods_there_is_nothing_to_say(plural: str) -> None:
+    api, logs = api_of(example("DPL-01").broken)
+    api.refuse = {("list", plural): 403}
+    with pytest.raises(KubeError):
+        await collect(api, logs=logs)
+
+
+async def test_an_outage_is_an_error_that_is_explained() -> None:
+    api, logs = api_of([])
+    api.set_down(True)
+    with pytest.raises(KubeError):
+        await collect(api, logs=logs)
+
+
+async def test_a_kind_of_another_version_is_asked_in_the_servers_version() -> None:
+    api, logs = api_of(example("SCH-08").broken)
+    old = dataclasses.replace(RESOURCES["ResourceClaim"], version="v1beta1")
+    api.put(old, {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "ml"}})
+    found = await collect(api, logs=logs)
+    assert found.get("ResourceClaim", "c", "ml")
+
+
+async def test_logs_only_of_the_stack_and_of_gpu_pods_that_fail() -> None:
+    objects = example("DPL-01").broken
+    web = {
+        "kind": "Pod",
+        "metadata": {"name": "web", "namespace": "web"},
+        "spec": {"nodeName": "gpu-1", "containers": [{"name": "a", "image": "nginx"}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"name": "a", "state": {"running": {}}, "restartCount": 9}],
+        },
+    }
+    api, logs = api_of([*objects, web])
+    await collect(api, logs=logs)
+    assert any(name.startswith("gpu-operator/plugin-a/") for name in logs.asked)
+    assert not any(name.startswith("web/") for name in logs.asked)
