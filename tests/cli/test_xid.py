@@ -109,6 +109,7 @@ def test_a_rotated_log_is_unpacked(tmp_path, capsys) -> None:
     ("data", "said"),
     [(gzip.compress(LOG.encode() * 50)[:90], "damaged"), (gzip.compress(b"x")[:4] + b"junk" * 9, "damaged"),
      (b"\x28\xb5\x2f\xfd rest", "compressed with zstd"), (b"\xfd7zXZ\x00", "compressed with xz")],
+    ids=["cut off", "junk", "zstd", "xz"],
 )  # fmt: skip
 def test_what_can_not_be_unpacked_is_said(data: bytes, said: str, tmp_path, capsys) -> None:
     file = tmp_path / "kern.log.2"

@@ -35,7 +35,8 @@ _HEADS: Final = {
     "validator": "validated",
     "device-plugin": "plugin",
     "gfd": "labels",
-    "node-status-exporter": "exporter",
+    "dcgm-exporter": "metrics",
+    "node-status-exporter": "status",
 }
 _CELLS: Final = {
     "works": ("ok", "green"),
