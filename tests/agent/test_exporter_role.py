@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.roles import choose_roles
 from kgpu.agent.run import Agent
-from kgpu.formats.names import ENV_RUN_DIR
+from kgpu.formats.names import ENV_LAB_POD_ADDRESS, ENV_RUN_DIR
 from kgpu.hw.fake import operate
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
 
@@ -142,3 +142,15 @@ async def test_the_program_under_the_replaced_name(sim_root, tmp_path):
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_on_a_machine_of_many_simulated_nodes_each_listens_on_its_own_address(sim_root, tmp_path):
+    env = {"DCGM_EXPORTER_LISTEN": ":0", ENV_LAB_POD_ADDRESS: "127.9.8.7"}
+    async with hosted(sim_root("l4", gpus=1), tmp_path, **env) as port:
+        _, writer = await asyncio.open_connection("127.9.8.7", port)
+        writer.close()
+        try:
+            await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            return
+        raise AssertionError("it listens on every address")

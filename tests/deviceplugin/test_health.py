@@ -19,7 +19,8 @@ from kgpu.deviceplugin.health import (
 )
 from kgpu.deviceplugin.model import Unit
 from kgpu.deviceplugin.plan import plan
-from kgpu.hw.port import Event, EventKind, Problem
+from kgpu.hw.nvidia.facts import unreachable
+from kgpu.hw.port import Event, EventKind, Finding, Problem
 from kgpu.hw.verdicts import GpuVerdict
 
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
@@ -188,6 +189,16 @@ def test_all_checks_off_leaves_only_what_is_not_there() -> None:
     assert on_reading(Health(), (broken(NODES[0], Problem.MISSING),), rules, 0)[0].reason(unit)
     xids_only, _ = rules_from_env({DISABLE: "xids"})
     assert on_reading(Health(), (broken(NODES[0], Problem.LOST),), xids_only, 0)[0].reason(unit)
+
+
+def test_a_gpu_that_can_not_be_read_does_not_get_well() -> None:
+    unit = units()[0]
+    finding = Finding(subject=NODES[0].uuid, problem=Problem.UNREADABLE, what="error 999", expected="", todo="")
+    silent = (unreachable(NODES[0], 0, finding), NODES[1])
+    health = read(read(sick(), silent, 1), silent, 10 * QUIET_SECONDS)
+    assert health.reason(unit)
+    assert read(health, NODES, 10 * QUIET_SECONDS + 1).reason(unit)
+    assert not read(health, NODES, 11 * QUIET_SECONDS).reason(unit)
 
 
 def test_a_driver_without_recovery_actions_that_hung_for_a_moment_is_not_well_at_once() -> None:

@@ -48,7 +48,9 @@ def look(*gpus: Accelerator, values: dict | None = None, failures: dict | None =
         usual[Unit(one.uuid)] = whole if one.partitions else {**whole, "memory_used_mib": 5.0}
         for part in one.partitions:
             usual[Unit(one.uuid, part.gpu_instance)] = {"memory_used_mib": 10.0 * part.gpu_instance}
-    now = Tick(at=10.0, values=usual if values is None else values, failures=failures or {})
+    known = usual if values is None else values
+    answered = frozenset(unit for unit in known if unit.uuid and unit.gpu_instance is None and unit.link is None)
+    now = Tick(at=10.0, values=known, failures=failures or {}, answered=answered)
     return Look(inventory=inventory(*gpus), now=now, **more)
 
 

@@ -24,6 +24,11 @@ def test_what_is_not_known_is_absent():
     assert not {"memory_total_mib", "serial", "brand", "recovery_action", "compute_capability"} & set(values)
 
 
+def test_a_gpu_that_does_not_answer_asks_for_nothing_that_is_known():
+    values = gather(inventory(gpu(0), gpu(1)), (Reading(uuid=uuid(1)), Reading(uuid=uuid(0), gpu_instance=7)))
+    assert [values[Unit(uuid(n))].get("recovery_action") for n in range(2)] == [None, 0]
+
+
 def test_instances_have_their_memory():
     values = gather(inventory(gpu(0, partition(0, 7))), ())
     assert values[Unit(uuid(0), 7)] == {"memory_total_mib": 9728}

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 
 import pytest
-from exporter.made import DRIVER, gpu, holding, look, mig_uuid, partition, read_both, series, uuid
+from exporter.made import DRIVER, gpu, holding, inventory, look, mig_uuid, partition, read_both, series, uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgpu.exporter.counters import Counter, default_counters, parse_counters
 from kgpu.exporter.labels import Style, read_allowed
-from kgpu.exporter.model import Generation, Made, PodFacts, Tick, Unit
+from kgpu.exporter.model import Generation, Made, PodFacts, Tick, Unit, Users
 from kgpu.exporter.own import Figures
 from kgpu.exporter.plan import Memory, plan
 from kgpu.exporter.render import render
 from kgpu.exporter.settings import Pods, Settings
-from kgpu.hw.port import Finding, Problem
+from kgpu.exporter.ticks import Ticks
+from kgpu.hw.port import Finding, Problem, Reading
 from kgpu.kubelet.pod_resources import Claim
 
 POWER, USED, BUSY, XID = (f"DCGM_FI_DEV_{name}" for name in ("POWER_USAGE", "FB_USED", "GPU_UTIL", "XID_ERRORS"))
@@ -149,6 +150,17 @@ def test_a_lost_gpu_is_down_and_the_others_go_on():
     assert [(labels["gpu"], value) for labels, value in series(planned, POWER)] == [("1", 5.0)]
     assert [(labels["gpu"], value) for labels, value in series(planned, "kgpu_gpu_up")] == [("0", 0), ("1", 1)]
     assert planned.errors == {}
+
+
+def test_a_gpu_of_which_every_reading_fails_is_down_and_lacks_nothing():
+    bad = Finding(subject=uuid(0), problem=Problem.UNREADABLE, what="error 999", expected="e", todo="t")
+    ticks = Ticks(wanted(f"{POWER}, gauge, P"))
+    ticks.read(1.0, inventory(gpu(0, findings=(bad,)), gpu(1)), (Reading(uuid=uuid(1), values={"power_w": 5.0}),))
+    outcome = ticks.families(1.0, Users())
+    assert [(labels["gpu"], value) for labels, value in series(outcome, POWER)] == [("1", 5.0)]
+    assert [(labels["gpu"], value) for labels, value in series(outcome, "kgpu_gpu_up")] == [("0", 0), ("1", 1)]
+    assert series(outcome, "kgpu_exporter_field_absent") == []
+    assert series(outcome, "kgpu_exporter_field_errors_total") == [({"field": POWER, "reason": "unreadable"}, 1.0)]
 
 
 def test_without_the_kubelet_metrics_flow_and_it_is_told():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from kgpu.exporter.users import KEPT_SECONDS, PERIOD, POLL, SLOW_SECONDS, SOONES
 from kgpu.exporter.users_claims import SLICES, of_node, project
 from kgpu.exporter.users_containers import Containers
 from kgpu.exporter.users_follow import AGAIN_SECONDS, Followed
+from kgpu.exporter.users_jobs import Jobs
 from kgpu.exporter.users_open import _brief, open_users
 from kgpu.exporter.users_reserved import ReservedClaims
 from kgpu.hw.memory import MemoryReader
@@ -291,6 +293,60 @@ async def test_the_memory_of_a_pods_processes_is_its_share(tmp_path: Path) -> No
         assert [decision.what for decision in b.told] == ["a process on a GPU is in no pod"]
         b.reader.set_processes([])
         assert (await b.after(PERIOD)).shares == {}
+
+
+@pytest.mark.parametrize("away", ["kubelet", "driver"])
+async def test_a_pod_is_not_told_of_while_nobody_says_what_it_holds(tmp_path: Path, away: str) -> None:
+    (tmp_path / "proc/10").mkdir(parents=True)
+    (tmp_path / "proc/10/cgroup").write_text(f"0::/kubepods/pod{'0' * 32}/{CID}")
+    (tmp_path / "var/log/containers").mkdir(parents=True)
+    (tmp_path / f"var/log/containers/p_team_main-{CID}.log").touch()
+    async with bench(containers=Containers(proc=tmp_path / "proc", root=tmp_path)) as b:
+        b.reader.set_processes([Process(uuid=uuid(0), pid=10, memory_mib=300)])
+        if away == "kubelet":
+            b.holdings.problem = KubeletError("gone", "an answer", "look")
+        else:
+            b.reader.inventory = away_inventory  # type: ignore[method-assign]
+        found = await b.users.seen()
+        assert found.missing == {}
+        assert found.shares == {(Unit(uuid(0)), ("team", "p", "main")): {"memory_used_mib": 300.0}}
+        assert [decision.reason for decision in b.told] == ["UsersNotKnown"]
+
+
+async def away_inventory() -> Any:
+    raise HwError("down", "a driver", "load it")
+
+
+async def test_a_kubelet_that_says_that_nobody_holds_anything_is_believed(tmp_path: Path) -> None:
+    (tmp_path / "proc/10").mkdir(parents=True)
+    (tmp_path / "proc/10/cgroup").write_text(f"0::/kubepods/pod{'0' * 32}/{CID}")
+    (tmp_path / "var/log/containers").mkdir(parents=True)
+    (tmp_path / f"var/log/containers/p_team_main-{CID}.log").touch()
+    async with bench(containers=Containers(proc=tmp_path / "proc", root=tmp_path)) as b:
+        b.reader.set_processes([Process(uuid=uuid(0), pid=10, memory_mib=300)])
+        b.holdings.now = ()
+        assert (await b.users.seen()).missing == {("process", "device-not-held"): 1}
+
+
+async def test_a_job_folder_that_hangs_holds_the_loop_up_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+    loop = threading.get_ident()
+
+    def hang(*_: Any) -> Jobs:
+        assert threading.get_ident() != loop, "files are read on the event loop"
+        free.wait(20)
+        return Jobs({Unit(uuid(0)): ("7",)}, {})
+
+    monkeypatch.setattr("kgpu.exporter.users.read_jobs", hang)
+    async with bench(jobs=tmp_path) as b:
+        looking = asyncio.create_task(b.users.seen())
+        await settle()
+        free.set()
+        await looking
+        found = await b.until(lambda users: bool(users.jobs))
+        assert found.jobs == {Unit(uuid(0)): ("7",)}
 
 
 async def test_what_is_held_and_not_shown_is_told_once() -> None:

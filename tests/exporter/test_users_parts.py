@@ -185,6 +185,11 @@ def test_processes_that_are_not_shown_have_a_reason() -> None:
     assert made.values == {(Unit(uuid(0)), KEY): {"memory_used_mib": 100.0}}
 
 
+def test_nobody_is_told_of_while_it_is_not_known_who_holds_what() -> None:
+    made = shares([process(1)], lambda _: Placed(KEY), None)
+    assert made == ({(Unit(uuid(0)), KEY): {"memory_used_mib": 100.0}}, ())
+
+
 # --- containers ---
 
 

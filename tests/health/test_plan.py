@@ -122,6 +122,15 @@ def test_the_driver_is_given_time_for_its_verdict() -> None:
     assert verdict(memory, T + 1).action is Action.RESET_GPU
 
 
+def test_a_driver_that_says_nothing_since_beats_nothing() -> None:
+    memory = read(faults(95, memory=read(replace(NEW, driver=570), replace(WELL, at=T - 5))), replace(WELL, at=T + 1))
+    silent = read(memory, *(replace(WELL, at=T + 30 * number, recovery="unknown") for number in range(1, 9)))
+    assert verdict(silent, T + 240).action is Action.RESET_GPU
+    assert verdict(read(silent, replace(WELL, at=T + 270)), T + 270).action is Action.IGNORE
+    line = on_fault(silent, xid(154, T + 270, recovery="none"), CONFIG)
+    assert verdict(line, T + 270).action is Action.IGNORE
+
+
 def test_xid_154_is_the_verdict_before_nvml_gives_it() -> None:
     memory = on_fault(NEW, xid(154, recovery="reset"), CONFIG)
     assert verdict(memory).action is Action.RESET_GPU

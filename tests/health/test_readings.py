@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Memory
-from kgpu.health.plan import judge, on_reading
+from kgpu.health.model import Action, Fault, Memory
+from kgpu.health.plan import judge, on_fault, on_reading
 from kgpu.health.readings import by_gpu, reading_of
 from kgpu.hw import port
 from kgpu.hw.memory import sample_inventory
+from kgpu.hw.nvidia.facts import accelerator as judge_gpu
+from kgpu.hw.nvidia.facts import unreachable
+from kgpu.hw.nvidia.wire import GpuFacts, Pulse
 from kgpu.hw.port import Finding, Problem
 
 GPU = sample_inventory(1).accelerators[0]
@@ -59,6 +62,39 @@ def test_readings_by_their_names(values: dict[str, object], attr: str, expected:
 def test_findings_are_problems() -> None:
     finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", todo="")
     assert reading_of(replace(GPU, findings=(finding,)), {}, 1.0).problems == (("lost", "handle: lost"),)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "kinds"),
+    [("none", ["needs-reset"]), ("unknown", ["needs-reset"]), ("drain-reset", []), ("reboot", [])],
+)
+def test_what_the_driver_asks_for_is_told_once(recovery: str, kinds: list[str]) -> None:
+    finding = Finding(subject=GPU.uuid, problem=Problem.NEEDS_RESET, what="GPU 0: reset required", expected="", todo="")
+    found = reading_of(replace(GPU, findings=(finding,), recovery_action=recovery), {}, 1.0)
+    assert (found.recovery, [kind for kind, _ in found.problems]) == (recovery, kinds)
+
+
+@pytest.mark.parametrize(
+    ("code", "action", "healthy"),
+    [(3, Action.DRAIN, False), (4, Action.RESET_GPU, False), (2, Action.REBOOT, False), (5, Action.INSPECT, True)],
+)
+def test_a_drain_does_not_become_a_reset(code: int, action: Action, healthy: bool) -> None:
+    pulse = Pulse(uuid=GPU.uuid, mig_capable=True, mig=False, mig_pending=False, instances=(), recovery=code)
+    gpu = judge_gpu(GpuFacts(
+        index=0, pulse=pulse, name="X", serial="", minor=0, bus_id="", pci_device_id=0, pci_class=0, numa_node=None,
+        memory_bytes=None, compute_capability=None, fabric=None, migs=(), errors=(),
+    ))  # fmt: skip
+    memory = on_reading(Memory(gpu=GPU.uuid), reading_of(gpu, {}, 1.0), HealthConfig())
+    found = judge(memory, HealthConfig(), 1.0)[1]
+    assert (found.action, found.healthy, len(found.evidence)) == (action, healthy, 1)
+
+
+def test_a_gpu_that_can_not_be_read_was_not_reset() -> None:
+    memory = on_fault(Memory(gpu=GPU.uuid), Fault(code=46, at=1.0), HealthConfig())
+    memory = on_reading(memory, reading_of(replace(GPU, recovery_action="reset"), {}, 2.0), HealthConfig())
+    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", todo="")
+    memory = on_reading(memory, reading_of(unreachable(GPU, 0, finding), {}, 3.0), HealthConfig())
+    assert [one.key for one in memory.events] == ["46"]
 
 
 def test_only_readings_of_whole_gpus_count() -> None:

@@ -138,10 +138,12 @@ def api_page(pods: list[dict[str, Any]], nodes: list[dict[str, Any]], proxied: P
             return proxied(asked[1])
         if parts.path == "/api/v1/nodes":
             return 200, json.dumps({"items": nodes, "metadata": {"resourceVersion": "1"}})
-        if parts.path == "/api/v1/pods":
+        listed = re.fullmatch(r"/api/v1/(?:namespaces/([^/]+)/)?pods", parts.path)
+        if listed:
             wanted = re.search(r"labelSelector=([^&]*)", parts.query)
             key, _, value = (wanted[1] if wanted else "").partition("=")
             found = [pod for pod in pods if pod["metadata"]["labels"].get(key) == value]
+            found = [pod for pod in found if listed[1] in {None, pod["metadata"]["namespace"]}]
             return 200, json.dumps({"items": found, "metadata": {"resourceVersion": "1"}})
         return 404, json.dumps({"kind": "Status", "code": 404, "message": "there is no such path"})
 

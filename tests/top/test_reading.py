@@ -17,6 +17,7 @@ from kgpu.hw.port import Accelerator, Inventory, Vendor
 from kgpu.hw.port import Process as Seen
 from kgpu.kube.client import connect
 from kgpu.kube.fake import FakeApi
+from kgpu.kube.kinds import CLUSTER_POLICIES, DEPLOYMENTS
 from kgpu.kube.port import NODES, PODS
 from kgpu.top.cluster import Cluster
 from kgpu.top.exporters import LIMIT, Exporters, parse_address
@@ -166,6 +167,58 @@ async def test_agents_count_on_gpu_nodes_alone(tmp_path) -> None:
     pages = {f"exporter-{name}": (200, node_text(name, 1)) for name in names}
     lab = Lab(tmp_path, pods, [gpu_node("gpu"), gpu_node("cpu", 0)], pages)
     assert list((await lab.watched()).nodes) == ["gpu"]
+
+
+async def lookalike(where: str, policy: str = "", **options) -> tuple[list[str], list[str]]:
+    """The Authorization that a pod in namespace ``where`` gets; it has an exporter's labels. And the nodes found."""
+    got: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        got.extend(line for line in head.split("\r\n") if line.lower().startswith("authorization:"))
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(GOOD)}\r\nConnection: close\r\n\r\n{GOOD}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    pod = exporter_pod("n", ip="127.0.0.1")
+    pod["metadata"]["namespace"] = where
+    pod["spec"]["containers"][0]["ports"][0]["containerPort"] = server.sockets[0].getsockname()[1]
+    api = FakeApi()
+    api.put(PODS, pod)
+    # Made by the same tenant.
+    labels = {"app.kubernetes.io/name": "kgpu", "app.kubernetes.io/component": "gpu-operator"}
+    api.put(DEPLOYMENTS, {"metadata": {"name": "gpu-operator", "namespace": where, "labels": labels}})
+    if policy:
+        api.put(CLUSTER_POLICIES, {"metadata": {"name": "cluster-policy"}, "status": {"namespace": policy}})
+    headers = {"Authorization": "Basic bWU6aHVzaA=="}
+    source = Cluster(api, Exporters(headers=headers), via=Via.DIRECT, inside=True, **options)
+    try:
+        found = await source.targets()
+        for target in found:
+            await source.look(target)
+    finally:
+        await source.close()
+        server.close()
+    return got, [target.node for target in found]
+
+
+@pytest.mark.parametrize("policy", ["", "gpus"])
+async def test_a_tenants_pod_with_an_exporters_labels_is_not_asked_and_gets_no_password(policy) -> None:
+    assert await lookalike("tenant", policy) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("where", "policy", "options"),
+    [
+        ("gpu-operator", "", {}),
+        ("gpus", "gpus", {}),
+        ("tenant", "gpus", {"namespaces": frozenset({"gpus", "tenant"})}),
+    ],
+)
+async def test_exporters_of_kgpus_namespace_and_of_those_named_are_asked(where, policy, options) -> None:
+    got, nodes = await lookalike(where, policy, **options)
+    assert (got, nodes) == (["Authorization: Basic bWU6aHVzaA=="], ["n"])
 
 
 async def test_nodes_that_were_not_asked_for_are_not_asked(tmp_path) -> None:

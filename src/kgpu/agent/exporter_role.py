@@ -6,10 +6,11 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.agent.node_roles import Closing
+from kgpu.agent.node_roles import Closing, own_address
 from kgpu.base.decision import DecisionSink
 from kgpu.base.http import Address
 from kgpu.base.supervise import RoleHandle
@@ -38,6 +39,7 @@ async def exporter(host: Host, handle: RoleHandle) -> None:
         socket_there = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
         flags = {**flags, _POD_RESOURCES.attr: str(socket_there)}
     given = resolve(flags, options.env)
+    given = replace(given, address=replace(given.address, host=given.address.host or own_address(options)))
     view = host.reader.view()
     listening: list[Address] = []
 

@@ -17,7 +17,13 @@ from kgpu.agent.options import AgentOptions
 from kgpu.base.errors import ConfigError
 from kgpu.base.http import Address, Response, StatusServer
 from kgpu.base.supervise import RoleHandle
-from kgpu.formats.names import CDI_STATIC_DIR, ENV_KGPU_TOOLKIT, ENV_METRICS_PORT, VALIDATIONS_DIR
+from kgpu.formats.names import (
+    CDI_STATIC_DIR,
+    ENV_KGPU_TOOLKIT,
+    ENV_LAB_POD_ADDRESS,
+    ENV_METRICS_PORT,
+    VALIDATIONS_DIR,
+)
 from kgpu.host.root import DriverRoot
 from kgpu.hw.nvidia import roots
 from kgpu.hw.port import Reader
@@ -129,12 +135,17 @@ async def node_status(host: Host, handle: RoleHandle) -> None:
     try:
         where = "/metrics"
         if port:
-            where = f"http://{await server.start(Address('', port))}/metrics"
+            where = f"http://{await server.start(Address(own_address(options), port))}/metrics"
         handle.running(where)
         await asyncio.Event().wait()
     finally:
         host.pages.pop("/metrics", None)
         await server.close()
+
+
+def own_address(options: AgentOptions) -> str:
+    """What "every address" is here: "", or the one that a simulated node's pod has on a machine of many nodes."""
+    return options.env.get(ENV_LAB_POD_ADDRESS, "")
 
 
 def _port(text: str) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kgpu.base.errors import ConfigError, HwError, KubeError
+from kgpu.base.printable import one_line
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, root_option, run_async
 
 if TYPE_CHECKING:
@@ -26,11 +28,13 @@ kgpu top --once --sort memory
 kgpu top --view pods -n training
 kgpu top --node gpu-07 --node gpu-08
 kgpu top -o json | jq '.nodes[].gpus[] | select(."utilization.gpu" == 0)'
+kgpu top --exporter-namespace monitoring
 kgpu top --host
 kgpu top --exporter gpu-07=10.0.3.7:9400 --exporter http://10.0.3.8:9400
 """
 SHORTEST: Final = 0.25
 PIPE_WIDTH: Final = 240
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 SORTS: Final = "natural, user, utilization, memory, power, temperature, idle, health"
 
 
@@ -55,13 +59,15 @@ SORTS: Final = "natural, user, utilization, memory, power, temperature, idle, he
 @click.option(
     "--exporter", multiple=True, metavar="[NAME=]URL", help="An exporter by address, without a cluster. Repeatable."
 )
+@click.option("--exporter-namespace", multiple=True, metavar="NS",
+              help="Where the cluster's exporters run; no others are asked. Repeatable. Default: kgpu's.")  # fmt: skip
 @click.option("--via", type=click.Choice(("auto", "direct", "proxy")), default="auto", show_default=True,
               help="How to reach exporters: at their pods' address, or through the API server.")  # fmt: skip
 @click.option("--scheme", type=click.Choice(("http", "https")), default="http", show_default=True,
               help="What the cluster's exporters speak.")  # fmt: skip
 @click.option("--ca-file", default="", metavar="FILE", help="Whom to trust for exporters with TLS.")
 @click.option(
-    "--auth-file", default="", metavar="FILE", help="USER:PASSWORD for exporters that want it (not by proxy)."
+    "--auth-file", default="", metavar="FILE", help="USER:PASSWORD, sent to the exporters asked (not by proxy)."
 )
 @click.option("--gpu-util-thresh", nargs=2, type=click.IntRange(0, 100), default=(10, 75), show_default=True,
               help="From where on activity is moderate, and heavy, in percent.")  # fmt: skip
@@ -74,8 +80,9 @@ SORTS: Final = "natural, user, utilization, memory, power, temperature, idle, he
 def top(context: click.Context, /, **given: Any) -> None:
     """Show every GPU, what it does, who uses it and how it is.
 
-    Reads the metrics exporters of the nodes: through the API server, or directly where this runs in the cluster. A node
-    that can't be read is a line that says why. Keys: h shows them.
+    Reads the metrics exporters of the nodes: through the API server, or directly where this runs in the cluster. Only
+    pods of kgpu's namespace count as exporters, or of those named by --exporter-namespace. A node that can't be read is
+    a line that says why. Keys: h shows them.
     """
     check_kubeconfig(context, given["kubeconfig"])
     # A driver root on the command line means this node; one in the environment is there for other commands as well.
@@ -83,6 +90,16 @@ def top(context: click.Context, /, **given: Any) -> None:
     given["host"] = given["host"] or (named and bool(given["root"]))
     if given["host"] and given["exporter"]:
         raise ConfigError("--host and --exporter are two different sources", "one of them", "leave one out")
+    wrong = next((one for one in given["exporter_namespace"] if not _NAMESPACE.fullmatch(one)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f'"{one_line(wrong, 80)}" is no namespace', "a namespace's name", "correct --exporter-namespace"
+        )
+    if given["exporter_namespace"] and (given["host"] or given["exporter"]):
+        raise ConfigError(
+            "--exporter-namespace is about a cluster's exporters", "neither --host nor --exporter",
+            "leave one out",
+        )  # fmt: skip
     run_async(_top(given))
 
 
@@ -172,7 +189,10 @@ def _source(given: dict[str, Any]) -> tuple[Source, Callable[[], tuple[str, ...]
         raise KubeError(error.what, error.expected, todo) from error
     inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     exporters = Exporters(api, headers=headers, context=tls)
-    cluster = Cluster(api, exporters, via=Via(given["via"]), inside=inside, scheme=given["scheme"])
+    cluster = Cluster(
+        api, exporters, via=Via(given["via"]), inside=inside, scheme=given["scheme"],
+        namespaces=frozenset(given["exporter_namespace"]),
+    )  # fmt: skip
     return cluster, lambda: cluster.notes
 
 

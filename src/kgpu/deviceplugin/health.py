@@ -4,7 +4,8 @@ Where the health role gives verdicts, they decide about Xids; what the driver sa
 Where it does not, Xid rules are the replaced program's but for 94 (an error of the program) and 109 (ends with a
 reset). The two environment variables mean what is documented, for both. One Xid marks every replica and slice of its
 GPU (or just the slice that the event names) and nothing else, and health comes back: at once when a verdict, a pending
-recovery action or a finding is over, else after a quiet time without another Xid.
+recovery action or a finding is over, else after a quiet time without another Xid in which it can be
+read.
 """
 
 from __future__ import annotations
@@ -303,6 +304,9 @@ def _still_ill(illness: Illness, gpu: Accelerator | None, now: float, quiet_seco
         return None
     if not gpu.usable or gpu.recovery_action not in NO_ACTION:
         return replace(illness, last=now, pending=True)
+    if gpu.recovery_action == "unknown" and any(one.problem is Problem.UNREADABLE for one in gpu.findings):
+        # It can't be read: nothing says that it is well, and its quiet time begins when it answers.
+        return replace(illness, last=now)
     if illness.gpu_instance is not None and not any(_is_slice(part_ids, illness) for part_ids in _slice_ids(gpu)):
         return None  # the slice was taken down; whatever is made in its place is new
     if illness.pending and gpu.recovery_action == "none":

@@ -5,7 +5,7 @@ With it and ``hw.port.Reading`` the exporter has values without asking the drive
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kgpu.exporter.labels import long_bus_id
@@ -16,9 +16,16 @@ from kgpu.hw.port import Accelerator, Inventory
 RECOVERY: Final = {"none": 0, "reset": 1, "reboot": 2, "drain": 3, "drain-reset": 4}
 
 
-def gather(inventory: Inventory, readings: Iterable[port.Reading]) -> dict[Unit, dict[str, Value]]:
+def answered(readings: Iterable[port.Reading]) -> frozenset[Unit]:
+    """The GPUs of which a reading came."""
+    return frozenset(Unit(reading.uuid) for reading in readings if reading.whole)
+
+
+def gather(inventory: Inventory, readings: Sequence[port.Reading]) -> dict[Unit, dict[str, Value]]:
     """Values by unit, from the inventory and the telemetry; telemetry of unknown GPUs is left out."""
     values = {Unit(gpu.uuid): facts_of(gpu, inventory) for gpu in inventory.accelerators}
+    for unit in values.keys() - answered(readings):
+        values[unit].pop("recovery_action", None)  # nobody knows what a GPU that does not answer needs now
     for gpu in inventory.accelerators:
         values |= instance_facts(gpu)
     for reading in readings:

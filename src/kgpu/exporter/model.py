@@ -59,11 +59,15 @@ class Generation(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """All values of one tick. ``at`` is in seconds of a clock that only grows."""
+    """All values of one tick. ``at`` is in seconds of a clock that only grows.
+
+    ``answered`` are the GPUs of which a reading came; ``values`` has facts of the others too.
+    """
 
     at: float = 0.0
     values: Mapping[Unit, Mapping[str, Value]] = field(default_factory=dict)
     failures: Mapping[Unit, Mapping[str, str]] = field(default_factory=dict)
+    answered: frozenset[Unit] = frozenset()
 
 
 class Made(NamedTuple):

@@ -60,7 +60,7 @@ def device_families(wanted: Iterable[Target], look: Look, settings: Settings, te
         if target.gpu is None:
             continue
         if target.unit.gpu_instance is None:
-            good = look.answers and target.gpu.usable and target.unit in look.now.values
+            good = look.answers and target.gpu.usable and target.unit in look.now.answered
             up[texts.text(target.labels)] = str(int(good))
         for holder in target.holders:
             who: Pairs = (*target.labels, *holder_labels(holder, look, settings))

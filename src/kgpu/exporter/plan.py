@@ -24,6 +24,7 @@ from kgpu.exporter.targets import Target, Variant, series_labels, targets
 
 UNKNOWN_XID: Final = "Unknown Error"
 ABSENT: Final = "absent"
+UNREADABLE: Final = "unreadable"
 NOT_A_NUMBER: Final = "not-a-number"
 BLANK: Final = "blank"
 _XID: Final = "last_xid"
@@ -161,7 +162,7 @@ def _family(counter: Counter, rows: Iterable[Row], look: Look, settings: Setting
     for row in rows:
         # Only a copy asks an instance for what its GPU has.
         values = row.parent if scope is Scope.GPU else row.now
-        value = _value(counter, values, missing, row.target)
+        value = _value(counter, values, missing, row.target, look)
         if value is None:
             continue
         if not xid and not own_values:
@@ -175,7 +176,7 @@ def _family(counter: Counter, rows: Iterable[Row], look: Look, settings: Setting
     return Family(counter.name, counter.kind, counter.help, _samples(samples))
 
 
-def _value(counter: Counter, values: Values, missing: Missing, target: Target) -> str | None:
+def _value(counter: Counter, values: Values, missing: Missing, target: Target, look: Look) -> str | None:
     """The metric's text, or None with the reason counted."""
     reason = ABSENT
     for source in counter.spelled.field.sources:
@@ -199,7 +200,12 @@ def _value(counter: Counter, values: Values, missing: Missing, target: Target) -
     if reason == ABSENT:
         # Nothing was read of a GPU that is down, and of an Xid there is nothing until there is one.
         if values.now and counter.spelled.field.scope is not Scope.EITHER and (target.gpu is None or target.gpu.usable):
-            missing.absent[counter.name, ABSENT] += 1
+            # Facts of a GPU that does not answer are known, but not which fields it has.
+            silent = target.gpu is not None and Unit(target.gpu.uuid) not in look.now.answered
+            if silent:
+                missing.errors[counter.name, UNREADABLE] += 1
+            else:
+                missing.absent[counter.name, ABSENT] += 1
     elif reason == BLANK:
         missing.absent[counter.name, BLANK] += 1
     else:

@@ -14,7 +14,7 @@ from kgpu.base.decision import Decision
 from kgpu.exporter import own
 from kgpu.exporter.budget import Budget
 from kgpu.exporter.counters import Counter
-from kgpu.exporter.facts import failures, gather
+from kgpu.exporter.facts import answered, failures, gather
 from kgpu.exporter.model import Family, Kind, Look, Tick, Unit, Users
 from kgpu.exporter.own import Figures, Work
 from kgpu.exporter.plan import Memory, plan
@@ -77,7 +77,12 @@ class Ticks:
 
     def read(self, at: float, inventory: Inventory, readings: Sequence[Reading]) -> None:
         """Take one reading of everything."""
-        now = Tick(at=at, values=gather(inventory, readings), failures=failures(inventory, readings))
+        now = Tick(
+            at=at,
+            values=gather(inventory, readings),
+            failures=failures(inventory, readings),
+            answered=answered(readings),
+        )
         self._before = self._now if self.answers else None
         self._now, self.inventory, self.answers = now, inventory, True
         for unit, values in now.values.items():

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink
 from kgpu.base.errors import HostError, HwError, KubeError, KubeletError, UserError
+from kgpu.base.threads import beside
 from kgpu.exporter.holders import Holder, Unshown, concerns, resolve
 from kgpu.exporter.model import ClaimedKey, PodFacts, PodKey, Unit, Users
 from kgpu.exporter.users_claims import claimed
@@ -171,8 +172,8 @@ class KubeletUsers:
         uuids = self._claimed(inventory, found)
         if holdings is not None:
             holdings += await self._reserved(holdings, uuids, found)
-        held: dict[Unit, tuple[Holder, ...]] = {}
-        if inventory is not None and holdings:
+        held: dict[Unit, tuple[Holder, ...]] | None = None
+        if source.holdings is not None and inventory is not None and holdings is not None:
             held, unshown = resolve(inventory, holdings, None if source.slices is None else uuids, source.also)
             found.unshown += unshown
         return Users(
@@ -257,7 +258,7 @@ class KubeletUsers:
         return await self._part("claims", lambda: reserved.holdings(slices.kind, pools), found, none)
 
     async def _shares(
-        self, held: Mapping[Unit, tuple[Holder, ...]], found: _Found
+        self, held: Mapping[Unit, tuple[Holder, ...]] | None, found: _Found
     ) -> Mapping[tuple[Unit, PodKey], Mapping[str, float]]:
         containers = self._from.containers
         if containers is None:
@@ -266,7 +267,8 @@ class KubeletUsers:
         processes = await self._part("processes", self._from.reader.processes, found, none)
         placed, error = await containers.place(row.pid for row in processes)
         self._check("containers", error, found)
-        made = shares(processes, placed.__getitem__, {unit: {one.key for one in all_} for unit, all_ in held.items()})
+        keys = None if held is None else {unit: {one.key for one in all_} for unit, all_ in held.items()}
+        made = shares(processes, placed.__getitem__, keys)
         found.unshown += made.unshown
         return made.values
 
@@ -276,7 +278,7 @@ class KubeletUsers:
             return {}
 
         async def read() -> Mapping[Unit, tuple[str, ...]]:
-            jobs = read_jobs(folder, inventory)
+            jobs = await beside(read_jobs, folder, inventory)
             found.counted.update(jobs.missing)
             return jobs.by_unit
 

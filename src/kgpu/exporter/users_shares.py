@@ -36,9 +36,9 @@ class Shares(NamedTuple):
 
 
 def shares(
-    processes: Iterable[Process], place: Callable[[int], Placed], held: Mapping[Unit, Collection[PodKey]]
+    processes: Iterable[Process], place: Callable[[int], Placed], held: Mapping[Unit, Collection[PodKey]] | None
 ) -> Shares:
-    """``held`` says which containers hold a unit, by the kubelet."""
+    """``held`` says which containers hold a unit, by the kubelet; None: that is not known, and nobody is told of."""
     memory: dict[tuple[Unit, int], float] = {}
     busy: dict[tuple[Unit, int], float] = {}
     used: dict[tuple[Unit, int], None] = {}
@@ -59,7 +59,7 @@ def shares(
             if reason != GONE:
                 unshown.append(Unshown("process", reason, ("", "", ""), str(pid)))
             continue
-        if key not in held.get(unit, ()):
+        if held is not None and key not in held.get(unit, ()):
             unshown.append(Unshown("process", NOT_HELD, key, str(pid)))
         found = values.setdefault((unit, key), {})
         for name, by_process, most in ((MEMORY, memory, None), (BUSY, busy, 100.0)):

@@ -260,7 +260,11 @@ DRA_GPU_DRIVER: Final = "gpu.nvidia.com"
 # The kubelet's links to the logs of running containers: pod_namespace_container-id.log
 CONTAINER_LOGS: Final = "/var/log/containers"
 
+# On a simulated node: the address of this machine that stands for all of the pod's
+ENV_LAB_POD_ADDRESS: Final = "KGPU_LAB_POD_ADDRESS"
+
 # Labels and others that the doctor reads
+JOB_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 AMD_DEVICECONFIG_FINALIZER: Final = "amd.node.kubernetes.io/deviceconfig-finalizer"
 DOCTOR_API_VERSION: Final = "doctor.kgpu.dev/v1"
 LABEL_AMD_GPU_DEVICE_ID: Final = "amd.com/gpu.device-id"
@@ -275,3 +279,4 @@ LABEL_GPU_COUNT: Final = "nvidia.com/gpu.count"
 LABEL_GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
 LABEL_GPU_SHARING_STRATEGY: Final = "nvidia.com/gpu.sharing-strategy"
 LABEL_GPU_SLICES_GI: Final = "nvidia.com/gpu.slices.gi"
+MIG_CONFIG_STATE_LABEL: Final = "nvidia.com/mig.config.state"  # success, pending, failed, rebooting

@@ -246,7 +246,8 @@ class Memory:
     ``slow_minutes`` are minutes since 1970 in which hardware slowed the GPU down. ``episodes`` are when troubles began,
     as (evidence's name, time), for counting how often one comes back. ``accepted`` is what a person has called healthy:
     names of checks with their values then. ``links`` is the most NVLinks that were ever up. ``recovery`` and
-    ``ecc`` were last read. ``action`` has been called for since ``since``.
+    ``ecc`` were last read, ``recovery`` at ``recovery_at``: other readings go on without it. ``action`` has been called
+    for since ``since``.
     """
 
     gpu: str
@@ -262,6 +263,7 @@ class Memory:
     maintenance_until: float = 0.0
     links: int = 0
     recovery: str = "unknown"
+    recovery_at: float = 0.0
     ecc: int | None = None
     read_at: float = 0.0
     booted_at: float = 0.0

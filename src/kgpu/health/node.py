@@ -18,6 +18,7 @@ from kgpu.health.faults import MAX_TEXT
 from kgpu.health.klog import LOST_XID, Kind, LogEvent
 from kgpu.health.model import FOREVER, Action, Fault, Memory, Reading, Verdict
 from kgpu.health.readings import reading_of
+from kgpu.health.recall import merged
 from kgpu.hw.port import Accelerator, Event, EventKind, Inventory
 
 MAX_GPUS: Final = 64
@@ -76,6 +77,20 @@ class NodeHealth:
             for name, memory in self.memories.items()
             if not name.startswith(ADDRESS)
         }
+
+    def recall(self, memories: Mapping[str, Memory], *, same_boot: bool) -> None:
+        """What was remembered, read only after the work has begun."""
+        for name, memory in memories.items():
+            old, new = memory, self.memories.get(name)
+            if not same_boot:
+                if name.startswith(ADDRESS):
+                    continue
+                # As at a boot, also where the clock is behind what the memory knows.
+                latest = max(memory.read_at, memory.booted_at, *(one.last for one in memory.events), 0.0)
+                old, before = plan.on_boot(memory, max(self.booted_at, latest + 1.0)), self.booted_at - 1.0
+                old = replace(old, read_at=min(old.read_at, before), accepted_at=min(old.accepted_at, before))
+            old = replace(old, booted_at=self.booted_at)
+            self.memories[name] = old if new is None else merged(old, new, self.config)
 
     def inventory(self, inventory: Inventory, values: Mapping[str, Mapping[str, Any]], at: float) -> None:
         """The GPUs that the driver lists, with their telemetry by uuid."""

@@ -104,12 +104,14 @@ def on_reading(memory: Memory, reading: Reading, config: HealthConfig) -> Memory
             conditions.append(new)
         if new is not None and new.raised and not (old and old.raised):
             memory = _begun(memory, new.evidence, config)
+    told = reading.recovery not in {"unknown", ""}
     return replace(
         memory,
         conditions=tuple(conditions),
         accepted=accepted,
         samples=_sampled(memory, reading),
-        recovery=reading.recovery if reading.recovery not in {"unknown", ""} else memory.recovery,
+        recovery=reading.recovery if told else memory.recovery,
+        recovery_at=reading.at if told else memory.recovery_at,
         ecc=reading.ecc_uncorrected if reading.ecc_uncorrected is not None else memory.ecc,
         read_at=reading.at,
     )
@@ -205,7 +207,8 @@ def _on_recovery_line(memory: Memory, fault: Fault, config: HealthConfig) -> Mem
     if word == "none" and memory.recovery in RECOVERY:
         memory = on_reset(memory, fault.at)
     others = tuple(one for one in memory.conditions if one.evidence.name != check.name)
-    return replace(memory, conditions=(*others, *((new,) if new else ())), recovery=word, read_at=fault.at)
+    conditions = (*others, *((new,) if new else ()))
+    return replace(memory, conditions=conditions, recovery=word, recovery_at=fault.at, read_at=fault.at)
 
 
 def _condition(
@@ -256,7 +259,7 @@ def _driver_first(event: Evidence, memory: Memory, config: HealthConfig) -> Evid
     """Where the driver follows this Xid with a verdict of its own, that one counts, also when it asks for nothing."""
     if not (config.driver_first and event.action.withdraws and reports_recovery(int(event.key), memory.driver)):
         return event
-    if memory.recovery == "unknown" or memory.read_at < event.last + config.settle:
+    if memory.recovery == "unknown" or memory.recovery_at < event.last + config.settle:
         return event
     asked = RECOVERY.get(memory.recovery)
     if asked is None:

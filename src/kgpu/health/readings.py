@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kgpu.health.model import Reading
 from kgpu.hw import port
-from kgpu.hw.port import Accelerator
+from kgpu.hw.port import Accelerator, Problem
 
 _MOST: Final = 2.0**63
 # health.Reading's attribute -> the reader's; more than one are added up.
@@ -60,10 +60,16 @@ def reading_of(gpu: Accelerator, values: Mapping[str, Any], at: float) -> Readin
     for attr, name in _FLAGS.items():
         found[attr] = bool(numbers[name]) if name in numbers else None
     busy = numbers.get("utilization_percent")
+    # Where the driver says what it asks for, that says it better. NVML's "reset required" comes without.
+    said = Problem.NEEDS_RESET if gpu.recovery_action not in {"none", "unknown"} else None
     return Reading(
         at=at,
         recovery=gpu.recovery_action,
-        problems=tuple((str(one.problem), one.what.removeprefix(f"GPU {gpu.index}: ")) for one in gpu.findings),
+        problems=tuple(
+            (str(one.problem), one.what.removeprefix(f"GPU {gpu.index}: "))
+            for one in gpu.findings
+            if one.problem is not said
+        ),
         busy=None if busy is None else busy >= BUSY_PERCENT,
         mig=gpu.mig_enabled,
         margin_c=_margin(numbers, "temperature_c", "slowdown_temperature_c", "temperature_margin_c"),

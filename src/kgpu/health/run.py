@@ -28,6 +28,7 @@ from kgpu.base.threads import beside
 from kgpu.base.waking import woken
 from kgpu.health.config import HealthConfig
 from kgpu.health.history import History, Remembered
+from kgpu.health.keys import KEYS
 from kgpu.health.klog import LogEvent, parse_record_event
 from kgpu.health.kmsg import KernelLog, age
 from kgpu.health.model import Memory
@@ -98,13 +99,17 @@ class Health:
     def __init__(self, ctx: HealthContext) -> None:
         self._ctx = ctx
         self._node = NodeHealth(ctx.config())
-        self._waiting: deque[tuple[float, Input]] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[tuple[float, Input]] = deque()
+        self._taken = asyncio.Event()
+        self._dropped = 0
         self._sequence = -1
         self._wake = asyncio.Event()
         self._unsaved: list[Note] = []
         self._saved_at = float("-inf")
         self._saved: object = None
         self._saving: _Saving | None = None
+        self._loading: asyncio.Task[tuple[Remembered, list[Decision]]] | None = None
+        self._loaded = False
         self._done: list[int] = []
         self._began = 0.0  # when the boot was
         self._shown: Shown | None = None
@@ -128,7 +133,7 @@ class Health:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._save(force=True)
+            await self._finish()
 
     async def _keep_looking(self, beside_it: list[asyncio.Task[None]]) -> None:
         while True:
@@ -158,12 +163,7 @@ class Health:
         else:
             self._well("driver")
             node.inventory(inventory, values, now())
-        while self._waiting:
-            at, news = self._waiting.popleft()
-            if isinstance(news, Event):
-                node.event(news, at)
-            else:
-                node.line(news, at)
+        self._take_in()
         found = node.judge(now())
         pci = {gpu.uuid: gpu.pci_bus_id for gpu in node.gpus.values()}
         self.rows = tuple(
@@ -174,18 +174,46 @@ class Health:
             )
             for name, one in found.items()
         )
-        notes, decisions = node.take()
-        self._unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
-        await self._save(force=bool(notes))
+        decisions = self._take_notes()
+        await self._save(force=bool(self._unsaved))
         self._write()
         for decision in decisions:
             self._ctx.report(decision)
         self._show(condition(self.rows, unreadable=self._problems.get("driver", "")))
         self._ctx.on_state(*self._state())
 
+    def _take_in(self) -> None:
+        """Give the GPUs what was heard of them."""
+        while self._waiting:
+            at, news = self._waiting.popleft()
+            if isinstance(news, Event):
+                self._node.event(news, at)
+            else:
+                self._node.line(news, at)
+        self._taken.set()
+        if self._dropped:
+            self._ctx.report(_overrun(self._dropped))
+            self._dropped = 0
+
+    def _take_notes(self) -> list[Decision]:
+        """What is to be told; what is to be written down goes to the rest of that."""
+        notes, decisions = self._node.take()
+        self._unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
+        return decisions
+
+    async def _finish(self) -> None:
+        """Write down all that was heard: the kernel log's lines up to ``_sequence`` are not read again."""
+        self._take_in()
+        for decision in self._take_notes():
+            self._ctx.report(decision)
+        for task in (self._saving.task if self._saving else None, self._loading):
+            if task is not None:
+                await asyncio.wait([task], timeout=DISK_SECONDS)
+        await self._save(force=True)
+
     async def _readings(self) -> Any:
         try:
-            return await self._ctx.reader.readings()
+            return await self._ctx.reader.readings(KEYS)
         except HwError:
             return ()  # the inventory has the findings that matter
 
@@ -209,7 +237,10 @@ class Health:
     # --- inputs ---
 
     def _hear(self, event: Event) -> None:
-        self._waiting.append((self._now(), event))
+        if len(self._waiting) < 2 * MAX_WAITING:
+            self._waiting.append((self._now(), event))
+        else:
+            self._dropped += 1
         self._wake.set()
 
     async def _follow_log(self) -> None:
@@ -221,6 +252,10 @@ class Health:
                     self._well("kernel log")
                     backoff.reset()
                     lines = [(self._now() - age(one), parse_record_event(one)) for one in batch.records]
+                    while self._waiting and len(self._waiting) + len(lines) > MAX_WAITING:
+                        self._taken.clear()
+                        self._wake.set()
+                        await self._taken.wait()
                     # Without an await between them: what is saved has both or neither.
                     self._waiting.extend((at, line) for at, line in lines if line is not None)
                     self._sequence = batch.sequence
@@ -241,12 +276,14 @@ class Health:
         rung: int | None = None
         while True:
             now = history.rung()
-            if now != rung:
+            if now != rung and self._loaded:  # what was remembered must not undo them
                 with contextlib.suppress(HostError):
                     for number, order in await beside(history.orders):
                         if number not in self._done:
                             ahead = self._ctx.wall() - self._now()
-                            self._node.order(replace(order, at=self._now(), until=order.until - ahead))
+                            self._node.order(
+                                replace(order, at=self._now(), until=order.until - ahead if order.until else 0.0)
+                            )
                             self._done.append(number)
                             self._wake.set()
                     rung = now
@@ -266,16 +303,7 @@ class Health:
     # --- memory ---
 
     async def _remember(self) -> None:
-        found = Remembered()
-        if self._ctx.history is not None:
-            try:
-                async with asyncio.timeout(DISK_SECONDS):
-                    found, decisions = await beside(self._ctx.history.load)
-            except (HostError, TimeoutError) as error:
-                self._trouble("history", error if isinstance(error, HostError) else _slow(self._ctx.history.path))
-            else:
-                for decision in decisions:
-                    self._ctx.report(decision)
+        found = await self._load() or Remembered()
         self._node.memories = dict(found.memories)
         if found.boot == self._ctx.boot != "" and found.began:
             self._began, self._sequence = found.began, found.sequence
@@ -286,6 +314,35 @@ class Health:
             self._began = max(self._ctx.wall() - self._ctx.uptime(), latest + 1.0)
             self._node.boot(self._began)
 
+    async def _load(self) -> Remembered | None:
+        """What was saved; None while the disk does not give it. Nothing may be written over it before."""
+        history = self._ctx.history
+        if history is None:
+            self._loaded = True
+            return None
+        if self._loading is None:
+            self._loading = asyncio.create_task(beside(history.load))
+            await asyncio.wait([self._loading], timeout=DISK_SECONDS)
+        if not self._loading.done():
+            self._trouble("history", _slow(history.path))
+            return None
+        loading, self._loading = self._loading, None
+        try:
+            found, decisions = loading.result()
+        except HostError as error:
+            self._trouble("history", error)
+            return None
+        self._loaded = True
+        self._well("history")
+        for decision in decisions:
+            self._ctx.report(decision)
+        return found
+
+    def _recall(self, found: Remembered) -> None:
+        """Take in what was saved, after work has begun without it."""
+        self._node.recall(found.memories, same_boot=found.boot == self._ctx.boot != "")
+        self._wake.set()
+
     async def _save(self, *, force: bool) -> None:
         """Write what has changed; what the disk does not take in time is tried again at the next look."""
         history = self._ctx.history
@@ -295,6 +352,12 @@ class Health:
         if self._saving is not None and not self._saving.task.done():
             return
         self._settle()
+        if not self._loaded:
+            found = await self._load()
+            if found is None:
+                self._unsaved = self._unsaved[-MAX_WAITING:]
+                return
+            self._recall(found)
         now, outline = self._ctx.clock.monotonic(), self._outline()
         if not (force or self._unsaved or self._done or outline != self._saved or now - self._saved_at > SAVE_SECONDS):
             return
@@ -422,4 +485,15 @@ def _missed(number: int) -> Decision:
         severity=Severity.WARNING,
         remedy="make its buffer larger (log_buf_len=16M on the kernel's command line); see what floods it with `dmesg`",
         reason="KernelLogOverrun",
+    )
+
+
+def _overrun(number: int) -> Decision:
+    return Decision(
+        subject="",
+        what=f"{number} events of the driver were dropped",
+        why="more came at once than are kept until the GPUs have been read",
+        severity=Severity.WARNING,
+        remedy="look at the kernel log, which has the same Xids: `dmesg | kgpu xid`",
+        reason="DriverEventsOverrun",
     )

@@ -30,7 +30,7 @@ class Problem(enum.StrEnum):
     HUNG = "hung"  # a driver call did not answer in time
     CRASHED = "crashed"  # the driver library killed the process that called it
     UNREADABLE = "unreadable"  # a reading failed although the device answers
-    NEEDS_RESET = "needs-reset"  # the driver asks for a reset, drain or reboot
+    NEEDS_RESET = "needs-reset"  # the driver asks for a reset or reboot
     MISSING = "missing"  # seen before, not enumerated any more
     UNPROVEN = "unproven"  # a test on it failed, or has not passed yet
 
@@ -104,7 +104,8 @@ class Accelerator:
     ``index`` is the driver's order, ``minor`` the number in its device node. ``pci_bus_id`` is
     ``0000:07:00.0`` (4-digit domain, lower case). ``pci_class`` is the 24-bit class, 0 when unknown.
     ``numa_node`` is None when unknown or negative. Memory is MiB. ``compute_capability`` is (major, minor).
-    ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts.
+    ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts,
+    but for ``recovery_action``, which is unknown then.
     """
 
     vendor: Vendor

@@ -1,11 +1,18 @@
-"""The exporters of a cluster: found by the API server, found anew every minute, read by ``Exporters``."""
+"""The exporters of a cluster: found by the API server, found anew every minute, read by ``Exporters``.
+
+Anybody who may make a pod can give it an exporter's labels. So only pods of kgpu's own namespace count, and those of
+namespaces that were named: nobody else's are asked, believed or sent a password.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
+from kgpu.formats import names
+from kgpu.kube.kinds import CLUSTER_POLICIES
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object, PodPages, Selector
 from kgpu.top.exporters import Exporters
 from kgpu.top.find import SELECTORS, Via, slim_node, slim_pod, targets
@@ -19,14 +26,21 @@ class Api(KubeApi, PodPages, Protocol):
 
 
 class Cluster:
-    """A ``Source``. ``notes`` says what could not be read, so that something may be missing."""
+    """A ``Source``. ``notes`` says what could not be read, so that something may be missing.
 
-    def __init__(self, api: Api, exporters: Exporters, *, via: Via, inside: bool, scheme: str = "http") -> None:
+    ``namespaces`` are those whose exporters count; none: kgpu's own.
+    """
+
+    def __init__(
+        self, api: Api, exporters: Exporters, *, via: Via, inside: bool, scheme: str = "http",
+        namespaces: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         self._api = api
         self._exporters = exporters
         self._via = via
         self._inside = inside
         self._scheme = scheme
+        self._namespaces = namespaces
         self._found: tuple[Target, ...] | None = None
         self._found_at = 0.0
         self.notes: tuple[str, ...] = ()
@@ -51,10 +65,15 @@ class Cluster:
         await self._api.close()
 
     async def _find(self) -> tuple[Target, ...]:
-        lists = [self._api.list(PODS, selector=Selector(labels=(pair,)), project=slim_pod) for pair in SELECTORS]
-        *pods, nodes = await asyncio.gather(*lists, self._nodes())
-        found = [(place, pod) for place, listing in enumerate(pods) for pod in listing.items]  # type: ignore[union-attr]
-        return targets(found, nodes, via=self._via, inside=self._inside, scheme=self._scheme)  # type: ignore[arg-type]
+        where = sorted(self._namespaces) or [await own_namespace(self._api)]
+        asked = [(place, namespace) for namespace in where for place in range(len(SELECTORS))]
+        *pods, nodes = await asyncio.gather(*(self._pods(*one) for one in asked), self._nodes())
+        found = [(place, pod) for (place, _), listed in zip(asked, pods, strict=True) for pod in listed or ()]
+        return targets(found, nodes, via=self._via, inside=self._inside, scheme=self._scheme)
+
+    async def _pods(self, place: int, namespace: str) -> tuple[Object, ...]:
+        selector = Selector(labels=(SELECTORS[place],))
+        return (await self._api.list(PODS, namespace=namespace, selector=selector, project=slim_pod)).items
 
     async def _nodes(self) -> tuple[Object, ...] | None:
         try:
@@ -64,3 +83,20 @@ class Cluster:
             return None
         self.notes = ()
         return listing.items
+
+
+async def own_namespace(api: KubeApi) -> str:
+    """Kgpu's: the one that a ClusterPolicy's status names, else the usual one. Raises KubeError.
+
+    A Deployment that looks like the operator's, which anybody can make in a namespace of theirs, says nothing here.
+    """
+    try:
+        policies = await api.list(CLUSTER_POLICIES)
+    except KubeRefusedError:
+        return names.GPU_OPERATOR_NAMESPACE
+    for policy in policies.items:
+        status = policy.get("status")
+        said = status.get("namespace") if isinstance(status, Mapping) else None
+        if isinstance(said, str) and said:
+            return said
+    return names.GPU_OPERATOR_NAMESPACE

@@ -32,7 +32,10 @@ class UnreadableError(UserError):
 
 
 class Exporters:
-    """Reads targets by their routes. ``headers`` and ``context`` are for those that are reached directly."""
+    """Reads targets by their routes. ``headers`` and ``context`` are for those that are reached directly.
+
+    Every target is sent ``headers``, with their password: whoever finds targets answers for them.
+    """
 
     def __init__(
         self, pages: PodPages | None = None, *, headers: Mapping[str, str] | None = None,

@@ -1,8 +1,8 @@
 """Pure: which nodes have GPUs, and by which ways each one's exporter can be asked.
 
-An exporter is a pod by one of the labels below: kgpu's, or another dcgm-exporter. A GPU node without one is told as
-such. Which way comes first depends on where this runs: pods reach each other directly, a person's machine reaches them
-through the API server.
+An exporter is a pod by one of the labels below, in a namespace that is trusted: kgpu's, or another dcgm-exporter. A
+GPU node without one is told as such. Which way comes first depends on where this runs: pods reach each other directly,
+a person's machine reaches them through the API server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SELECTORS: Final[tuple[tuple[str, str], ...]] = (
     ("app", names.AGENT_DAEMON_SET),
     (names.NAME_LABEL, "dcgm-exporter"),
 )
-"""Labels of pods that serve GPU metrics, the best first."""
+"""Labels of pods that serve GPU metrics, the best first. They are a tenant's to give, too: see ``cluster``."""
 
 
 class Via(enum.StrEnum):
@@ -75,7 +75,7 @@ def targets(
         if node and (gpu_nodes is None or node in gpu_nodes or not agents_only):
             found.append(_target(node, sorted(here, key=lambda one: one[0]), via, inside=inside, scheme=scheme))
     for node in sorted((gpu_nodes or set()) - set(by_node)):
-        trouble = Trouble(what="no metrics exporter runs there", todo="kgpu status says why")
+        trouble = Trouble(what="no metrics exporter runs there", todo="kgpu status, or --exporter-namespace")
         found.append(Target(node=one_line(node), trouble=trouble))
     return tuple(found)
 

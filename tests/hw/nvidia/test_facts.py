@@ -99,22 +99,23 @@ def test_missing_capability_node_is_a_finding_not_a_silent_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "action"),
+    ("code", "action", "problems"),
     [
-        (0, "none"),
-        (1, "reset"),
-        (2, "reboot"),
-        (3, "drain"),
-        (4, "drain-reset"),
-        (5, "imex"),
-        (6, "reset"),
-        (8, "unknown"),
+        (0, "none", []),
+        (1, "reset", [Problem.NEEDS_RESET]),
+        (2, "reboot", [Problem.NEEDS_RESET]),
+        (3, "drain", []),
+        (4, "drain-reset", [Problem.NEEDS_RESET]),
+        (5, "imex", []),
+        (6, "reset", [Problem.NEEDS_RESET]),
+        (8, "unknown", [Problem.UNREADABLE]),
     ],
 )
-def test_recovery_action_makes_the_gpu_unusable_unless_none(code: int, action: str) -> None:
+def test_a_gpu_that_must_be_reset_is_unusable(code: int, action: str, problems: list[Problem]) -> None:
     accelerator = judge.accelerator(gpu(pulse={"recovery": code}))
     assert accelerator.recovery_action == action
-    assert accelerator.usable == (action == "none")
+    assert [found.problem for found in accelerator.findings] == problems
+    assert accelerator.usable == (Problem.NEEDS_RESET not in problems)
 
 
 def test_driver_without_the_field_asks_for_nothing() -> None:
@@ -145,6 +146,7 @@ def test_unreachable_keeps_the_last_facts() -> None:
     after = judge.unreachable(known, 3, found)
     assert (after.name, after.partitions, after.findings) == (known.name, known.partitions, (found,))
     assert not after.usable
+    assert (known.recovery_action, after.recovery_action) == ("none", "unknown")
 
 
 PROCFS = (

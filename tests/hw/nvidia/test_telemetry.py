@@ -268,6 +268,29 @@ def test_gpm_is_the_average_since_the_last_reading_and_never_waits() -> None:
     assert gpu.read()[0].values["gpm_1"] == 6.0
 
 
+@pytest.mark.parametrize(("code", "asked"), [(10, 2), (999, 2), (NOT_SUPPORTED, 1), (0, 1)])
+def test_gpm_support_that_could_not_be_asked_is_asked_again_after_a_pause(code, asked) -> None:
+    stub = healthy_gpu()
+    library = GpmLibrary(stub)
+    codes: list[int] = []
+
+    def support(handle, out) -> int:
+        codes.append(code if not codes else library.QueryDeviceSupport(handle, out))
+        return codes[-1]
+
+    stub.functions["nvmlGpmQueryDeviceSupport"] = support
+    gpu = Gpu(stub)
+    for _ in range(3):
+        gpu.read()
+        gpu.clock.now += 1
+    assert len(codes) == 1
+    gpu.clock.now += gpm.AGAIN_S
+    gpu.read()
+    gpu.clock.now += 1
+    found = any(key.startswith("gpm_") for key in gpu.read()[0].values)
+    assert (len(codes), found) == (asked, asked == 2)
+
+
 def test_gpm_samples_of_instances_that_went_are_freed() -> None:
     stub = healthy_gpu()
     library = GpmLibrary(stub)

@@ -37,6 +37,8 @@ BRANDS: Final = (
     "quadrortx", "nvidiartx", "nvidia", "geforcertx", "titanrtx",
 )  # fmt: skip
 _TROUBLES: Final[Mapping[int, Problem]] = {GPU_IS_LOST: Problem.LOST, RESET_REQUIRED: Problem.NEEDS_RESET}
+# Work on the GPU fails until it was reset. What waits for other GPUs or the IMEX domain is no reset.
+_RESETS: Final = frozenset({"reset", "reboot", "drain-reset"})
 _EVENTS: Final[Mapping[int, EventKind]] = {
     0x1: EventKind.SINGLE_BIT_ECC,
     0x2: EventKind.DOUBLE_BIT_ECC,
@@ -78,9 +80,12 @@ def accelerator(facts: GpuFacts) -> Accelerator:
     for call, code, text in facts.errors:
         what = f"GPU {facts.index}: {call}: {text} (NVML error {code})"
         findings.append(finding(uuid, Problem.UNREADABLE, what, "the reading succeeds"))
-    if pulse.recovery:
+    if action in _RESETS:
         what = f"GPU {facts.index}: the driver asks for recovery action {action}"
         findings.append(finding(uuid, Problem.NEEDS_RESET, what, "recovery action none"))
+    elif pulse.recovery and action == "unknown":
+        what = f"GPU {facts.index}: the driver asks for recovery action {pulse.recovery}, which is not known here"
+        findings.append(finding(uuid, Problem.UNREADABLE, what, "recovery action none"))
     findings += [_missing_cap(uuid, facts, mig) for mig in facts.migs if None in mig.caps]
     cluster, clique, _ = facts.fabric or ("", 0, 0)
     return Accelerator(
@@ -111,8 +116,11 @@ def accelerator(facts: GpuFacts) -> Accelerator:
 
 
 def unreachable(known: Accelerator, index: int, found: Finding) -> Accelerator:
-    """The last known facts of a GPU that can't be read now, with the reason in place of older findings."""
-    return replace(known, index=index, findings=(found,))
+    """The last known facts of a GPU that can't be read now, with the reason in place of older findings.
+
+    What the driver asks for is no such fact: an old "none" would say that a reset is done.
+    """
+    return replace(known, index=index, recovery_action="unknown", findings=(found,))
 
 
 def from_procfs(index: int, entry: tuple[str, str, str, str]) -> Accelerator | None:

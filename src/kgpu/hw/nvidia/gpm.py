@@ -11,7 +11,14 @@ import ctypes
 import math
 import struct
 
-from kgpu.hw.nvidia.codes import GPU_IS_LOST, RESET_REQUIRED
+from kgpu.hw.nvidia.codes import (
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    VERSION_MISMATCH,
+)
 from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
 from kgpu.hw.nvidia.telemetry_rows import GPM_KEYS, GPM_SHARED, GPM_WHOLE
 
@@ -24,6 +31,8 @@ SHORTEST_S = 0.1
 AGAIN_S = 60.0
 VERSION = 1
 GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+# A field or an argument that is newer than the driver is an invalid argument to it.
+ABSENT = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH, INVALID_ARGUMENT})
 # nvmlGpmMetric_t: id, return code, value, and three pointers to names. Read as bytes, since attributes are slow.
 METRIC = struct.Struct("=IId24x")
 HEADER = 24
@@ -67,6 +76,7 @@ class Gpm:
         found = {name: nvml.function(f"nvmlGpm{name}") for name in names}
         self._functions: dict[str, Any] = found if all(found.values()) else {}
         self._supported: dict[str, bool] = {}
+        self._unsure: dict[str, float] = {}  # when a GPU gave no answer
         self._pairs: dict[tuple[str, int | None], Pair] = {}
         self._requests: dict[tuple[int, ...], Request] = {}
         self._whole: tuple[int, ...] = GPM_WHOLE
@@ -100,10 +110,17 @@ class Gpm:
                 self._functions["SampleFree"](sample)
 
     def _has(self, handle: Any, uuid: str) -> bool:
+        """A call that fails says nothing about the GPU: it is made again after ``AGAIN_S``."""
         if uuid not in self._supported:
+            now = self._clock()
+            if now - self._unsure.get(uuid, -math.inf) < AGAIN_S:
+                return False
             support = self._nvml.structs.c_nvmlGpmSupport_t()
             support.version = VERSION
             code = self._checked("QueryDeviceSupport", handle, ctypes.byref(support))
+            if code != 0 and code not in ABSENT:
+                self._unsure[uuid] = now
+                return False
             self._supported[uuid] = code == 0 and bool(support.isSupportedDevice)
         return self._supported[uuid]
 

@@ -13,15 +13,9 @@ import struct
 import sys
 import time
 
-from kgpu.hw.nvidia.codes import (
-    FUNCTION_NOT_FOUND,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    NOT_SUPPORTED,
-    VERSION_MISMATCH,
-)
+from kgpu.hw.nvidia.codes import INVALID_ARGUMENT, NOT_FOUND
 from kgpu.hw.nvidia.fallbacks import GONE, Calls, Nvml, NvmlError, ask
-from kgpu.hw.nvidia.gpm import Gpm
+from kgpu.hw.nvidia.gpm import ABSENT, Gpm
 from kgpu.hw.nvidia.telemetry_rows import FAST, FIELDS, GPU_LINK_FIELDS, INSTEAD, LINK_FIELDS, MIB, REASONS, SLOW
 
 TYPE_CHECKING = False
@@ -31,8 +25,6 @@ if TYPE_CHECKING:
 
     FieldRow = tuple[str, int, int, int, int | None]
 
-# A field or an argument that is newer than the driver is an invalid argument to it.
-ABSENT = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH, INVALID_ARGUMENT})
 SLOW_S = 10.0
 SLICES_S = 5.0
 AGAIN_S = 60.0
