@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kgpu.doctor import archive, secrets
 from kgpu.doctor.host_facts import File, HostFacts, encode
 from kgpu.doctor.kinds import Log
+from kgpu.doctor.obj import lean
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.render import as_json, as_sarif, as_text, as_yaml
 from kgpu.doctor.rules import all_rules
@@ -118,7 +119,121 @@ def test_cleaning_is_total_and_settles(text: str) -> None:
         "unknown device: nvidia.com/gpu=GPU-3b1f1c1e-0000-1111-2222-333344445555",
         "Failed to pull image nvcr.io/nvidia/driver:570.86.15-ubuntu24.04",
         "secretName: pull-me is not there",
+        "unexpected status from GET request to https://auth.example.com/token: 401 Unauthorized",
+        'Post "https://auth.example.com/token": dial tcp: lookup auth.example.com: no such host',
+        "failed to fetch anonymous token: unexpected status from HEAD request",
+        "pull access denied, may require authorization: server message: insufficient_scope: authorization failed",
+        "create secret docker-registry ngc --docker-username='$oauthtoken' --docker-password=\"$NGC_API_KEY\"",
+        "docker-pullable://nvidia-driver@sha256:0011",
+        "--pass-device-specs true --token-file --verbose",
+        "docker run -u 1000:1000 cuda",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert secrets.cleaned(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql --password {} -h db",
+        "huggingface-cli login --token {}",
+        "wandb --wandb-key {}",
+        "x --pass={}",
+        "Authorization: token {}",
+        '{{"Authorization": "Basic {}"}}',
+        "git clone https://{}@example.com/x",
+        "https://x.example.com/c?sv=2020&sig={}",
+        "GET https://x/y?X-Amz-Signature={}&a=b",
+        "https://hooks.slack.com/services/T00/B00/{}",
+        '{{"user": "a", "pass": "{}"}}',
+        r"log: {{\"auths\": {{\"nvcr.io\": {{\"auth\": \"{}\"}}}}}}",
+        "{{'password': '{}'}}",
+        "db:\n  pass: {}\n",
+        "DB_PASS={}",
+        "pwd: {}",
+        "curl -u bob:{} https://x",
+    ],
+)
+def test_what_is_a_secret_in_a_text_goes(text: str) -> None:
+    once = secrets.cleaned(text.format("hunter2x9Zq"))
+    assert "hunter2x9Zq" not in once
+    assert secrets.HIDDEN in once
+    assert secrets.cleaned(once) == once
+
+
+@pytest.mark.parametrize("name", ["DOCKER_PASS", "MASTER_PASS", "TF_VAR_PW", "POD_PWD", "DEFAULT_SALT", "PASS"])
+def test_variables_named_for_a_password_are_hidden(name: str) -> None:
+    assert secrets.env_value(name, "hunter2x9Zq") == secrets.HIDDEN
+
+
+def test_variables_that_only_sound_like_it_stay() -> None:
+    assert secrets.env_value("PASS_DEVICE_SPECS", "true") == "true"
+
+
+def test_words_after_flags_for_users_and_keys_are_hidden() -> None:
+    given = ["curl", "-u", "bob:hunter2x9Zq", "--wandb-key", "hunter2x9Zq", "--pw", "hunter2x9Zq", "-u", "0:0"]
+    assert secrets.words(given) == [
+        "curl", "-u", "bob:<redacted>", "--wandb-key", "<redacted>", "--pw", "<redacted>", "-u", "0:0",
+    ]  # fmt: skip
+
+
+def test_fields_named_for_a_secret_are_hidden_and_references_stay() -> None:
+    spec = {
+        "auth": {"password": "hunter2x9Zq", "token": "hunter2x9Zq", "passwordPlain": "hunter2x9Zq", "token_ttl": 3},
+        "secretName": "s", "tokenSecretRef": "r", "secretKeyRef": {"name": "n", "key": "k"}, "imagePullSecrets": ["p"],
+        "httpGet": {"httpHeaders": [{"name": "X-Mine", "value": "hunter2x9Zq"}]},
+    }  # fmt: skip
+    found = lean({"kind": "Cluster", "metadata": {"name": "c"}, "secret": "hunter2x9Zq", "spec": spec})
+    assert "hunter2x9Zq" not in repr(found)
+    for key in ("secretName", "tokenSecretRef", "secretKeyRef", "imagePullSecrets"):
+        assert found["spec"][key] == spec[key]
+    assert found["spec"]["auth"]["token_ttl"] == 3
+    assert found["spec"]["httpGet"]["httpHeaders"][0]["name"] == "X-Mine"
+
+
+def test_probes_hooks_drivers_of_volumes_and_annotations_of_templates_are_left_out() -> None:
+    run = {"exec": {"command": ["sh", "-c", "x hunter2x9Zq"]}}
+    notes = {
+        "kubectl.kubernetes.io/last-applied-configuration": "hunter2x9Zq",
+        "a/api-token": "hunter2x9Zq",
+        "a/b": "password=hunter2x9Zq",
+        "a/c": "stays",
+    }
+    get = {"httpGet": {"httpHeaders": [{"name": "X", "value": "hunter2x9Zq"}]}}
+    pod = {
+        "containers": [
+            {
+                "name": "m", "image": "i", "livenessProbe": get, "readinessProbe": run, "startupProbe": get,
+                "lifecycle": {"postStart": run},
+            }
+        ],
+        "volumes": [
+            {"name": "c", "csi": {"driver": "d", "volumeAttributes": {"x": "hunter2x9Zq"}}},
+            {"name": "f", "flexVolume": {"driver": "d", "options": {"x": "hunter2x9Zq"}}},
+        ],
+    }  # fmt: skip
+    template = {"metadata": {"annotations": notes}, "spec": pod}
+    for kind, spec in (
+        ("Deployment", {"template": template}),
+        ("CronJob", {"jobTemplate": {"metadata": {"annotations": notes}, "spec": {"template": template}}}),
+    ):
+        found = lean({"kind": kind, "metadata": {"name": "d", "annotations": notes}, "spec": spec})
+        assert "hunter2x9Zq" not in repr(found)
+        assert repr(found).count("'stays'") >= 2
+        assert "'driver': 'd'" in repr(found)
+
+
+def test_lines_of_a_log_in_an_object_are_cleaned(tmp_path: Path) -> None:
+    log = {"kind": "PodLog", "metadata": {"name": "p", "namespace": "n"}, "lines": ["a", "password=hunter2x9Zq"]}
+    snapshot = Snapshot.of([log])
+    assert snapshot.logs["n", "p"][0].lines == ("a", "password=<redacted>")
+
+
+@pytest.mark.parametrize(
+    "piece", ["-", "-key", "--token", "pass", "auth-", "token.", "://", "://a:", "?sig", "authorization: ", "-u ", "\\", " ",
+              "token=\\", "--key ", "eyJ", "pwd ", "a.", "pass=$A"],
+)  # fmt: skip
+def test_hostile_texts_are_cleaned_in_linear_time(piece: str) -> None:
+    text = piece * (100_000 // len(piece))
+    assert secrets.cleaned(secrets.cleaned(text)) == secrets.cleaned(text)

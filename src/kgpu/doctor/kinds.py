@@ -73,10 +73,16 @@ class Container:
         return text(at(self.status, "state.waiting.reason"))
 
     @property
+    def messages(self) -> tuple[tuple[str, str], ...]:
+        """What the kubelet says of waiting, of the end and of the last end, each with ``state`` or ``lastState``."""
+        places = (("state", "waiting"), ("state", "terminated"), ("lastState", "terminated"))
+        rows = ((field, text(at(self.status, f"{field}.{word}.message"))) for field, word in places)
+        return tuple((field, said) for field, said in rows if said)
+
+    @property
     def message(self) -> str:
-        """What the kubelet says with the state: of waiting, of the end, or of the last end."""
-        places = ("state.waiting.message", "state.terminated.message", "lastState.terminated.message")
-        return next((found for place in places if (found := text(at(self.status, place)))), "")
+        """All ``messages``, one to a line: a back-off says only that it waits, the last end says why."""
+        return "\n".join(said for _, said in self.messages)
 
     @property
     def exit_code(self) -> int | None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from kgpu.doctor.kinds import Container, Event, Log, Node, Pod, containers_of
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Key, Obj
+from kgpu.doctor.obj import Key, Obj, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
@@ -197,7 +197,7 @@ PARTS: Final = (
     _part(NFD_TOPOLOGY, "", words=r"nfd-topology-updater"),
     _part(NFD_GC, "", words=r"nfd-gc"),
     _part(EXPORTER, AMD, image=r"rocm/device-metrics-exporter"),
-    _part(PLUGIN, AMD, image=r"rocm/(?:amdgpu|k8s)-device-plugin", words=r"k8s-device-plugin -logtostderr", apps="amdgpu-dp-ds"),
+    _part(PLUGIN, AMD, image=r"rocm/(?:amdgpu|k8s)-device-plugin(?!:labeller)", words=r"k8s-device-plugin -logtostderr", apps="amdgpu-dp-ds"),
     _part(GFD, AMD, image=r"rocm/k8s-(?:device-plugin:labeller|node-labeller)"),
     _part(OPERATOR, AMD, image=r"rocm/gpu-operator"),
     _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
@@ -215,8 +215,8 @@ def parts_of(owner: Obj) -> tuple[Part, ...]:
     mains = [one for one in containers_of(owner, base, "") if not one.init]
     found = tuple(part for part in PARTS if part.apps & apps or any(_is_part(part, one) for one in mains))
     if {GFD, MPS} & {part.name for part in found if part.vendor == NVIDIA}:
-        # These run from the device plugin's image, which alone does not make them one.
-        found = tuple(part for part in found if part.name != PLUGIN or part.apps & apps or _by_words(part, mains))
+        # These run from the device plugin's image and, by its chart, under its labels; only the program tells.
+        found = tuple(part for part in found if part.name != PLUGIN or _by_words(part, mains))
     return found
 
 
@@ -286,6 +286,37 @@ def initialising(pod: Pod) -> Container | None:
     return next((one for one in pod.containers if one.init and one.state == "running" and not one.ready), None)
 
 
+def superseded(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether a pod has ended and a later one of its owner does its work: what befell it is history."""
+    if not pod.ended or not pod.owner:
+        return False
+    kind, _, name = pod.owner.partition("/")
+    owner = snapshot.get(kind, name, pod.namespace)
+    failed = owner.condition("Failed") if owner else None
+    began = seconds(pod.created)
+    if began is None or (failed and failed.status == "True"):
+        return False
+    done, alive = snapshot.once(_successors).get(_work(pod), (0.0, 0.0))
+    # Times are whole seconds; but of those of one second, one that still runs is more likely to be its fellow.
+    return max(done, alive) > began or (done == began and pod.phase == "Failed")
+
+
+def _work(pod: Pod) -> tuple[str, str, str | None]:
+    """Whose work a pod does: its owner's, and which part of it."""
+    return pod.namespace, pod.owner, pod.labels.get(names.JOB_INDEX_LABEL)
+
+
+def _successors(snapshot: Snapshot) -> dict[tuple[str, str, str | None], tuple[float, float]]:
+    """For each piece of work when the latest pod that has done it was made, and the latest that is at it."""
+    found: dict[tuple[str, str, str | None], tuple[float, float]] = {}
+    for pod in snapshot.pods.values():
+        if pod.owner and (pod.phase == "Succeeded" or pod.ready):
+            made = seconds(pod.created) or 0.0
+            done, alive = found.get(_work(pod), (0.0, 0.0))
+            found[_work(pod)] = (max(done, made), alive) if pod.phase == "Succeeded" else (done, max(alive, made))
+    return found
+
+
 # Messages
 
 
@@ -341,20 +372,20 @@ def in_events(
 def in_status(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Iterator[Hit]:
     """Pods of which a container's state, or the pod's own status, has a message that matches."""
     told: set[Key] = set()
-    for message, pod, container in snapshot.once(_messages):
+    for message, pod, container, field in snapshot.once(_messages):
         if words in message and pod.key not in told and (hit := pattern.search(message)):
             told.add(pod.key)
-            yield Hit(hit, container.cite_status() if container else pod.cite("status.message"), pod, pod.node)
+            yield Hit(hit, container.cite_status(field) if container else pod.cite(field), pod, pod.node)
 
 
-def _messages(snapshot: Snapshot) -> list[tuple[str, Pod, Container | None]]:
-    """Every message in the status of a pod, the pod's own before its containers'."""
-    found: list[tuple[str, Pod, Container | None]] = []
+def _messages(snapshot: Snapshot) -> list[tuple[str, Pod, Container | None, str]]:
+    """Every message in the status of a pod and its field, the pod's own before its containers'."""
+    found: list[tuple[str, Pod, Container | None, str]] = []
     for pod in snapshot.pods.values():
         if pod.message:
-            found.append((pod.message, pod, None))
+            found.append((pod.message, pod, None, "status.message"))
         if not pod.ready:
-            found += [(one.message, pod, one) for one in pod.containers if one.message]
+            found += [(said, pod, one, field) for one in pod.containers for field, said in one.messages]
     return found
 
 

@@ -30,7 +30,14 @@ _BUILT_IN: Final = frozenset(
     {"Pod", "Node", "DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob", "ResourceSlice"}
 )
 """Kinds whose spec has texts only where a pod's spec has; of all others every text is cleaned."""
+_HEAD: Final = frozenset({"apiVersion", "kind", "metadata"})
 _API_ACCESS: Final = "kube-api-access-"
+_UNREAD: Final = (
+    "terminationMessagePath", "terminationMessagePolicy", "livenessProbe", "readinessProbe", "startupProbe",
+    "lifecycle",
+)  # fmt: skip
+_OF_DRIVERS: Final = frozenset({"volumeAttributes", "options"})
+"""What a volume tells its driver, passwords of shares among it."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -197,16 +204,7 @@ def lean(data: Mapping[str, Any]) -> dict[str, Any]:
     """An object without what no rule reads, and without secrets. The given one is not changed."""
     found = dict(data)
     kind = text(found.get("kind"))
-    metadata = dict(mapping(found.get("metadata")))
-    metadata.pop("managedFields", None)
-    metadata.pop("selfLink", None)
-    if isinstance(metadata.get("annotations"), dict):
-        metadata["annotations"] = {
-            key: secrets.cleaned(value[:MAX_ANNOTATION])
-            for key, value in metadata["annotations"].items()
-            if isinstance(value, str) and key not in _NOISE
-        }
-    found["metadata"] = metadata
+    found["metadata"] = _lean_metadata(found.get("metadata"))
     if kind in ("ConfigMap", "Secret"):
         for field in ("data", "stringData", "binaryData"):
             if isinstance(found.get(field), dict):
@@ -217,10 +215,28 @@ def lean(data: Mapping[str, Any]) -> dict[str, Any]:
         if "status" in found:
             found["status"] = secrets.messages(found["status"])
     else:
-        found |= {field: secrets.scrubbed(found[field]) for field in ("spec", "status") if field in found}
+        found = {
+            field: one if field in _HEAD else secrets.under_key(field, secrets.scrubbed(one))
+            for field, one in found.items()
+        }
     for holder in _pod_specs(found):
         holder["spec"] = _lean_pod_spec(mapping(holder["spec"]))
+        if holder is not found and "metadata" in holder:
+            holder["metadata"] = _lean_metadata(holder["metadata"])
     return found
+
+
+def _lean_metadata(value: Any) -> dict[str, Any]:
+    metadata = dict(mapping(value))
+    metadata.pop("managedFields", None)
+    metadata.pop("selfLink", None)
+    if isinstance(metadata.get("annotations"), dict):
+        metadata["annotations"] = {
+            key: secrets.under_key(key, secrets.cleaned(value[:MAX_ANNOTATION]))
+            for key, value in metadata["annotations"].items()
+            if isinstance(value, str) and key not in _NOISE
+        }
+    return metadata
 
 
 def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -235,6 +251,7 @@ def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found["spec"] = spec = dict(spec)
     if isinstance(spec.get("jobTemplate"), dict) and isinstance(spec["jobTemplate"].get("spec"), dict):
         spec["jobTemplate"] = dict(spec["jobTemplate"])
+        spec["jobTemplate"]["metadata"] = _lean_metadata(spec["jobTemplate"].get("metadata"))
         spec["jobTemplate"]["spec"] = spec = dict(spec["jobTemplate"]["spec"])
     if isinstance(spec.get("template"), dict) and isinstance(spec["template"].get("spec"), dict):
         spec["template"] = template = dict(spec["template"])
@@ -248,9 +265,20 @@ def _lean_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
             found[field] = [_lean_container(one) if isinstance(one, dict) else one for one in found[field]]
     if isinstance(found.get("volumes"), list):
         found["volumes"] = [
-            one for one in found["volumes"] if not text(mapping(one).get("name")).startswith(_API_ACCESS)
+            _lean_volume(one) if isinstance(one, dict) else one
+            for one in found["volumes"]
+            if not text(mapping(one).get("name")).startswith(_API_ACCESS)
         ]
     return found
+
+
+def _lean_volume(volume: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        kind: {field: one for field, one in source.items() if field not in _OF_DRIVERS}
+        if isinstance(source, dict) and not _OF_DRIVERS.isdisjoint(source)
+        else source
+        for kind, source in volume.items()
+    }
 
 
 def _lean_container(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +286,7 @@ def _lean_container(container: Mapping[str, Any]) -> dict[str, Any]:
     for field in ("env", "args", "command", "volumeMounts"):
         if field in found:
             found[field] = _CONTAINER[field](found[field])
-    for field in ("terminationMessagePath", "terminationMessagePolicy"):
+    for field in _UNREAD:
         found.pop(field, None)
     return found
 

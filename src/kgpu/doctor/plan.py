@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.problems import describe
-from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Report, Subject, folded
+from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Subject, folded
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
@@ -44,7 +44,7 @@ def diagnose(
         roots = [one for one in roots if any(hurts(each, wanted) for each in one.all())]
     return Report(
         findings=tuple(sorted(roots, key=order)),
-        missing=tuple(dict.fromkeys(missing)),
+        missing=tuple(dict.fromkeys([*missing, *snapshot.missing])),  # rules add what they would have needed
         checked=len(asked),
         scope=str(target) if target else "Cluster",
         looked=snapshot.counts(),
@@ -70,14 +70,16 @@ def distinct(found: Iterable[Finding]) -> list[Finding]:
 
 
 def without_needless(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
-    """Without what a last resort says of pods of which something else is told."""
-    told = {
-        pod
-        for one in found
-        if one.level is not Level.NOTE and not rules[one.id].last_resort
-        for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",)
-    }
-    return [one for one in found if not rules[one.id].last_resort or not told.intersection(one.pods)]
+    """Without what a last resort says of pods, or below the cluster of nodes, of which something else is told."""
+    others = [one for one in found if one.level is not Level.NOTE and not rules[one.id].last_resort]
+    pods = {pod for one in others for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",)}
+    nodes = {node for one in others if one.place is not Place.CLUSTER for node in one.nodes}
+
+    def needless(one: Finding) -> bool:
+        below = one.place is not Place.CLUSTER and bool(nodes.intersection(one.nodes))
+        return rules[one.id].last_resort and (below or bool(pods.intersection(one.pods)))
+
+    return [one for one in found if not needless(one)]
 
 
 def fold(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:

@@ -15,6 +15,8 @@ MAX_EVIDENCE: Final = 8
 MAX_CONSEQUENCES: Final = 5
 MAX_FINDINGS: Final = 20
 MAX_MISSING: Final = 8
+WHY_PENDING: Final = "why pods are Pending"
+"""How evidence that is missing begins where pods wait and nobody can say why."""
 _MARKS: Final = {Level.PROBLEM: "✘", Level.WAIT: "…", Level.NOTE: "·"}
 _SARIF_LEVELS: Final = {Level.PROBLEM: "error", Level.WAIT: "warning", Level.NOTE: "note"}
 
@@ -38,7 +40,11 @@ def _text(report: Report, width: int) -> Iterator[str]:
     findings = report.findings
     real = [one for one in findings if one.level is not Level.NOTE]
     looked = ", ".join(f"{count} {what}" for what, count in report.looked.items() if count)
-    if not real:
+    unjudged = _unjudged(report)
+    if not real and unjudged:
+        head = f"Nothing was found, but no nodes are known, so this can't be judged: {unjudged}"
+        yield from _wrapped(f"{head} ({report.scope}; {report.checked} rules, {looked}).", width, "")
+    elif not real:
         yield f"Nothing is wrong as far as can be seen ({report.scope}; {report.checked} rules, {looked})."
     else:
         more = "" if len(real) == 1 else f" (and {len(real) - 1} more)"
@@ -57,6 +63,14 @@ def _text(report: Report, width: int) -> Iterator[str]:
                 yield from _wrapped(f"to get it: {gap.how}", width, "    ")
         if len(report.missing) > MAX_MISSING:
             yield f"  … and {len(report.missing) - MAX_MISSING} more"
+
+
+def _unjudged(report: Report) -> str:
+    """What nobody can say without nodes, "" where there are some, or a host's own facts."""
+    waiting = next((gap.what for gap in report.missing if gap.what.startswith(WHY_PENDING)), "")
+    if waiting or report.looked.get("nodes") or report.looked.get("hosts"):
+        return waiting
+    return "whether nodes offer their accelerators" if report.looked else ""
 
 
 def _finding(one: Finding, width: int) -> Iterator[str]:

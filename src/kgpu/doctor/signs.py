@@ -151,7 +151,7 @@ def _hits(snapshot: Snapshot, sign: Sign, pattern: re.Pattern[str]) -> Iterator[
 
 
 def _counts(snapshot: Snapshot, sign: Sign, hit: Hit, source: Source) -> bool:
-    if hit.pod is None:
+    if hit.pod is None or matching.superseded(snapshot, hit.pod):
         return False
     if sign.parts and source is not LOG and hit.pod.key not in _keys(snapshot, sign.parts):
         return False

@@ -7,6 +7,7 @@ not be got. What several rules need is worked out once with ``once``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -29,6 +30,12 @@ R = TypeVar("R")
 LOG_KIND: Final = "PodLog"
 MAX_EVENTS: Final = 50_000
 _TYPES: Final[Mapping[str, type[Obj]]] = {"Pod": Pod, "Node": Node, "Event": Event}
+_VOLUME_KINDS: Final = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
+_NO_VOLUMES: Final = Missing(
+    "volumes of pods that wait",
+    "claims, volumes and storage classes were not given",
+    "kubectl get pvc,pv,sc -A -o yaml",
+)
 _TIMES: Final = ("metadata.creationTimestamp", "lastTimestamp", "eventTime", "status.startTime")
 
 
@@ -106,7 +113,7 @@ class Snapshot:
             Log(
                 namespace=text(metadata.get("namespace")), pod=text(metadata.get("name")),
                 container=text(data.get("container")), previous=data.get("previous") is True,
-                lines=tuple(as_lines(data.get("lines"))), file=source,
+                lines=tuple(map(secrets.cleaned, as_lines(data.get("lines")))), file=source,
             )
         )  # fmt: skip
 
@@ -209,7 +216,16 @@ class Snapshot:
 
     def view(self, pod: Pod) -> PodView | None:
         """A pod as ``fit`` sees it."""
-        return self.fit.pods.get(pod.uid or pod.path) or read.pod(pod.data)
+        found = self.fit.pods.get(pod.uid or pod.path) or read.pod(pod.data)
+        if found is None or not found.volume_claims or all(map(self.knows, _VOLUME_KINDS)):
+            return found
+        if self.knows("PersistentVolumeClaim"):
+            known = [self.fit.shelf.volume_claims.get((pod.namespace, name)) for name, _ in found.volume_claims]
+            if all(one is None or (one.bound and one.volume in self.fit.shelf.volumes) for one in known):
+                return found
+        if pod.unplaced and _NO_VOLUMES not in self.missing:
+            self.missing.append(_NO_VOLUMES)
+        return replace(found, volume_claims=())  # of a volume that nobody has looked at nothing is known
 
     def age(self, when: str) -> float | None:
         """Seconds between a time and the moment of this snapshot, None when either is unknown."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,6 +22,11 @@ from kgpu.fit.resources import say
 from kgpu.fit.selectors import NodeTerm, Requirement, Toleration, integer
 from kgpu.fit.snapshot import Snapshot as FitSnapshot
 
+LIFECYCLE: Final = re.compile(
+    r"node\.kubernetes\.io/|ToBeDeletedByClusterAutoscaler|DeletionCandidateOfClusterAutoscaler|karpenter\.sh/disrupt"
+    r"|node\.cloudprovider\.kubernetes\.io/|[^=:]*/agent-not-ready|[^=:]*startup"
+)
+"""Taints that a controller sets and takes away by itself: nobody should tolerate or remove them."""
 MAX_CANDIDATES: Final = 24
 MAX_FOR_PAIRS: Final = 10
 
@@ -108,7 +114,7 @@ def _candidates(
 def _tolerations(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:
     del pod
     for reason in reasons:
-        if reason.filter != TAINTS or reason.subject.startswith("node.kubernetes.io/"):
+        if reason.filter != TAINTS or LIFECYCLE.match(reason.subject):
             continue
         state = snapshot.nodes.get(reason.node)
         taint = next((one for one in state.hard_taints if str(one) == reason.subject), None) if state else None

@@ -98,13 +98,13 @@ RULES: Final = (
     *rules_of(
         Sign(
             id="DRV-01", title="The driver does not answer", place=Place.KERNEL,
-            pattern=r"couldn't communicate with the NVIDIA driver", words="couldn't communicate", where=(LOG, STATUS),
+            pattern=r"couldn't communicate with the NVIDIA driver|(?:nvml error|initialize NVML): [Dd]river [Nn]ot [Ll]oaded", words="river",
             cause="{who}: the NVIDIA kernel module is not loaded on the node, or was not built for its kernel",
             remedy=(
                 "on node {node}: lsmod | grep nvidia; dkms status; uname -r",
                 "install the headers of that kernel, rebuild and load: apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
             ),
-            explain="nvidia-smi runs and finds no driver: no /proc/driver/nvidia/version.",
+            explain="nvidia-smi, or the runtime's hook that starts a container, finds no driver: no /proc/driver/nvidia/version.",
             explains=_BELOW,
         ),
         Sign(
@@ -121,7 +121,7 @@ RULES: Final = (
         ),
         Sign(
             id="DRV-06", title="Driver and libraries are of two versions", place=Place.DRIVER,
-            pattern=r"Driver/library version mismatch", words="version mismatch",
+            pattern=r"[Dd]river/library version mismatch", words="version mismatch",
             cause="{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were upgraded under the running driver",
             remedy=(
                 "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",

@@ -71,7 +71,7 @@ _CUDA_MEMORY: Final = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY")
 def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
     """IMG-06: killed for the machine's memory, which is not the GPU's."""
     for pod in snapshot.pods.values():
-        if pod.ready or not matching.uses_accelerators(pod):
+        if pod.ready or not matching.uses_accelerators(pod) or matching.superseded(snapshot, pod):
             continue
         for one in pod.containers:
             if one.end_reason != "OOMKilled" or one.ready:
@@ -107,7 +107,7 @@ RULES: Final = (
             pattern=_IMAGE + r"(?:401 Unauthorized|403 Forbidden|unauthorized|authentication required|no basic auth credentials|authorization failed|access denied|denied: )", words="ull", where=(EVENT, STATUS),
             cause="{who}: the registry refuses {image} without a login: there is no pull secret for it in namespace {namespace}",
             remedy=(
-                "kubectl -n {namespace} create secret docker-registry ngc --docker-server=nvcr.io --docker-username='$oauthtoken' --docker-password=YOUR_KEY",
+                "kubectl -n {namespace} create secret docker-registry ngc --docker-server=nvcr.io --docker-username='$oauthtoken' --docker-password=\"$NGC_API_KEY\"",
                 "name it in imagePullSecrets: of the pod, or of each component of the ClusterPolicy",
             ),
             explain="Images of NVIDIA AI Enterprise and of vGPU need a key; the user is literally $oauthtoken.",

@@ -118,7 +118,7 @@ def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject=pod.subject,
                 cause=f"{pod} gives its series every label of the pods, also those that differ from job to job: Prometheus keeps each as a series of its own",
-                evidence=(one.cite("env"),),
+                evidence=(matching.cite_env(pod, one, _LABELS),),
                 remedy=(f"kubectl -n {pod.namespace} set env {pod.owner.lower() or 'daemonset/NAME'} '{_ALLOWED}=^(app|team)$'",),
                 level=Level.NOTE,
             )  # fmt: skip
@@ -133,7 +133,7 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject=pod.subject,
                 cause=f"{pod} gives a series for every replica of a shared GPU with labels of its pod, and {shared[0].source} makes many: metrics times replicas times pods",
-                evidence=(one.cite("env"), shared[0].cite(kind)),
+                evidence=(matching.cite_env(pod, one, _VIRTUAL), matching.cite_env(pod, one, _LABELS), shared[0].cite(kind)),
                 remedy=("fewer fields in the counters file", f"kubectl -n {pod.namespace} set env {pod.owner.lower() or 'daemonset/NAME'} {_LABELS}-   # pod and namespace stay", "a recording rule by GPU for what is kept long"),
                 level=Level.NOTE,
             )  # fmt: skip

@@ -330,14 +330,19 @@ def many_slices(snapshot: Snapshot) -> Iterator[Finding]:
         for one in pod.containers:
             slices = [name for name in one.limits if matching.is_mig(str(name))]
             total = sum(_pieces(one.limits[name]) for name in slices)
-            if total < 2 or not (
-                _DISTRIBUTED.search(" ".join(one.words)) or any(key.startswith("NCCL_") for key in one.env)
-            ):
+            program = _DISTRIBUTED.search(" ".join(one.words))
+            variable = next((key for key in one.env if key.startswith("NCCL_")), "")
+            if total < 2 or not (program or variable):
                 continue
+            told = (
+                Evidence(str(pod), f"container {one.name}, program", program[0], pod.source)
+                if program
+                else matching.cite_env(pod, one, variable)
+            )
             yield Finding(
                 subject=pod.subject,
                 cause=f"{pod} spreads one program over {total} MIG slices in container {one.name}: a process sees one slice only, and there is no way from slice to slice for NCCL",
-                evidence=(one.cite(f"resources.limits[{slices[0]}]"), one.cite("command" if one.spec.get("command") else "args")),
+                evidence=(one.cite(f"resources.limits[{slices[0]}]"), told),
                 remedy=("ask for whole GPUs (nvidia.com/gpu) on a node without MIG, or for one larger slice",),
                 pods=(pod.path,), nodes=(pod.node,) if pod.node else (),
             )  # fmt: skip

@@ -70,11 +70,18 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{len(rows)} nodes run two device plugins for the same GPUs, of {' and '.join(owners)}: their counts overwrite each other",
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods[:3]),
             remedy=(
-                "delete the one that you did not mean to have, usually: kubectl -n kube-system delete daemonset nvidia-device-plugin-daemonset",
+                "delete the one that you did not mean to have; each of these ends one of them:",
+                *dict.fromkeys(f"kubectl -n {pod.namespace} delete {_maker(pod)}" for pod in pods),
             ),
             confidence=CERTAIN,
             nodes=tuple(node for node, _ in rows),
         )
+
+
+def _maker(pod: Pod) -> str:
+    """What makes a pod, as kubectl names it: ``daemonset plugin``."""
+    kind, _, name = (pod.owner or f"Pod/{pod.name}").partition("/")
+    return f"{kind.lower()} {name}"
 
 
 def _barrier(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -135,7 +142,7 @@ RULES: Final = (
         ),
         Sign(
             id="DPL-11", title="Admitted before the plugin was back", place=Place.CLUSTER,
-            pattern=r"no healthy devices present; cannot allocate unhealthy devices (?P<resource>\S+)",
+            pattern=r"no healthy devices present; cannot allocate unhealthy devices (?P<resource>[\w./-]+[\w])",
             words="no healthy devices present", where=(STATUS, EVENT),
             cause="{who} was started again before the device plugin had registered {resource}, as happens after a reboot",
             remedy=("kubectl -n {namespace} delete pod {name}",),

@@ -113,12 +113,13 @@ def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
         if not (off and (bad or host is None or not host.xids)) and not ignored:
             continue
         xid = next(iter((*ignored, *bad)), None)
+        main = off or next((one for one in pod.containers if not one.init), None)
         why = f"{_OFF}={off.env[_OFF]}" if off else f"Xid {_IGNORED} is on its list of errors to ignore"
         told = f", although the kernel's log has Xid {xid.code} on {xid.pci}" if xid else ""
         yield Finding(
             subject=pod.subject,
             cause=f"{pod} does not withdraw GPUs that are ill{told}: {why}",
-            evidence=(off.cite("env") if off else pod.cite("spec.containers[0].env"), *((host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),) if host and xid else ())),
+            evidence=(*((matching.cite_env(pod, main, _OFF),) if main else ()), *((host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),) if host and xid else ())),
             remedy=(
                 f"take {_OFF} out of spec.devicePlugin.env of the ClusterPolicy" if off else "set DP_ENABLE_HEALTHCHECKS=109 in spec.devicePlugin.env of the ClusterPolicy",
                 *((f"kubectl cordon {node.name}, and drain the pods of that GPU; then follow: kgpu xid {xid.code}",) if xid else ()),

@@ -104,7 +104,8 @@ def _complains(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence |
     for log in snapshot.logs_of(pod):
         if log.container in ("", container.name) and (line := _line(log)) is not None:
             return log.cite(line)
-    return container.cite_status() if _NO_GPU.search(container.message) else None
+    field = next((field for field, said in container.messages if _NO_GPU.search(said)), "")
+    return container.cite_status(field) if field else None
 
 
 def _line(log: Log) -> int | None:

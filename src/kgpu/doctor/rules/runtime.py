@@ -3,12 +3,13 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.matching import TOOLKIT, Hit
-from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
+from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -24,6 +25,9 @@ def _toolkit(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
     return (bad.cite_status() if bad else pods[0].cite("status.phase"),)
 
 
+_NO_CLASS: Final = re.compile(r'RuntimeClass \\?"(?P<name>[\w.-]+)\\?" not found')
+
+
 def no_class(snapshot: Snapshot) -> Iterator[Finding]:
     """RUN-02: a RuntimeClass that does not exist."""
     for event in snapshot.all_events():
@@ -31,15 +35,18 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         kind, namespace, name = event.about
         maker = snapshot.get(kind, name, namespace)
-        if maker is None:
-            continue
-        wanted = maker.text("spec.template.spec.runtimeClassName") or "nvidia"
+        said = _NO_CLASS.search(event.message)
+        if maker is None and (said is None or snapshot.knows(kind)):
+            continue  # where its kind is known it is gone, and the event is all that is left of it
+        named = maker.text("spec.template.spec.runtimeClassName") if maker else ""
+        wanted = named or (said["name"] if said else "nvidia")
         if snapshot.get("RuntimeClass", wanted) is not None:
             continue
+        subject = maker.subject if maker else Subject(kind, name, namespace)
         yield Finding(
-            subject=maker.subject,
-            cause=f"{maker} has no pods: it names the RuntimeClass {wanted}, which does not exist",
-            evidence=(event.quote(), maker.cite("spec.template.spec.runtimeClassName")),
+            subject=subject,
+            cause=f"{subject} has no pods: it names the RuntimeClass {wanted}, which does not exist",
+            evidence=(event.quote(), *((maker.cite("spec.template.spec.runtimeClassName"),) if maker else ())),
             remedy=(
                 (
                     "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\n"

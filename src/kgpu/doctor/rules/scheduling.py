@@ -220,8 +220,8 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
                     else ()
                 ),
                 (
-                    f"or make room on one node: kubectl drain {max(free, key=lambda name: free[name])} "
-                    "--ignore-daemonsets --delete-emptydir-data  # moves the pods that hold part of it"
+                    "wait for one of these to end: "
+                    + (", ".join(pod.path for pod in one.holders()[:5]) or "the pods that hold the rest")
                 ),
             ),
             confidence=CERTAIN,

@@ -3,12 +3,14 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.kinds import Node
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
@@ -19,6 +21,45 @@ from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names
 
 _OWN: Final = "node.kubernetes.io/"
+_DESCRIBE: Final = "kubectl describe node {node}"
+_LIFECYCLE: Final = tuple(
+    (re.compile(pattern), cause, step, level)
+    for pattern, cause, step, level in (
+        (
+            r"ToBeDeletedByClusterAutoscaler|DeletionCandidateOf",
+            "is about to be removed by the autoscaler",
+            "wait for another node: kubectl get nodes -w",
+            Level.WAIT,
+        ),
+        (
+            r"karpenter\.sh/disrupt",
+            "is about to be replaced by Karpenter",
+            "wait for another node: kubectl get nodes -w",
+            Level.WAIT,
+        ),
+        (
+            r"node\.cloudprovider\.kubernetes\.io/uninitialized",
+            "is not initialised yet by the cloud controller manager",
+            "look at it: kubectl -n kube-system get pods | grep -i cloud-controller",
+            Level.WAIT,
+        ),
+        (
+            r"[^=:]*/agent-not-ready",
+            "has no network agent that is ready",
+            "kubectl get pods -A --field-selector spec.nodeName={node}",
+            Level.WAIT,
+        ),
+        (
+            r"[^=:]*startup",
+            "is still being set up",
+            "kubectl get pods -A --field-selector spec.nodeName={node}",
+            Level.WAIT,
+        ),
+        (r"node\.kubernetes\.io/not-ready", "is not Ready", _DESCRIBE, Level.PROBLEM),
+        (r"node\.kubernetes\.io/unreachable", "can't be reached", _DESCRIBE, Level.PROBLEM),
+        (r"node\.kubernetes\.io/[a-z]+-pressure", "is short of disk, memory or processes", _DESCRIBE, Level.PROBLEM),
+    )
+)
 
 
 def _taint_cite(node: Node, subject: str) -> Evidence:
@@ -35,14 +76,32 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
         found = {
             reason.subject: reason
             for reason in one.against(TAINTS)
-            if not reason.subject.startswith(_OWN) and _names_key(one, reason) is near_miss
+            if (_lifecycle(reason.subject) or not reason.subject.startswith(_OWN))
+            and _names_key(one, reason) is near_miss
         }
         for subject, reason in found.items():
             change = next((c for c in one.changes if c.kind == whatif.TOLERATION and c.subject == subject), None)
             others = any(c.kind != whatif.BOTH for c in one.changes)
             if change is None and others:
                 continue  # something smaller helps, on nodes without that taint
-            yield _not_tolerated(one, subject, reason, change)
+            made = _not_tolerated(one, subject, reason, change)
+            yield _passing(made, subject, reason.node) if _lifecycle(subject) else made
+
+
+def _lifecycle(subject: str) -> tuple[str, str, Level] | None:
+    return next(((cause, step, level) for pattern, cause, step, level in _LIFECYCLE if pattern.match(subject)), None)
+
+
+def _passing(made: Finding, subject: str, node: str) -> Finding:
+    """The same of a taint that a controller sets and takes away: what it means, instead of how to get around it."""
+    cause, step, level = _lifecycle(subject) or ("", "", made.level)
+    return replace(
+        made,
+        cause=f"Pod {made.subject.namespace}/{made.subject.name} waits: node {node} {cause} (taint {subject})",
+        remedy=(step.format(node=node), "do not tolerate or remove the taint: its controller does that"),
+        level=level,
+        expected="some minutes" if level is Level.WAIT else "",
+    )
 
 
 def _names_key(one: Waiting, reason: Reason) -> bool:

@@ -146,12 +146,14 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
         if not keys or any(_replicas(node) > 1 for node in nodes):
             continue
         patch = f'{{"spec":{{"devicePlugin":{{"config":{{"default":"{keys[0]}"}}}}}}}}'
+        shares = any("timeSlicing" in str(said) or "mps" in str(said) for said in told.source.map("data").values())
         yield Finding(
             subject=told.policy.subject,
             cause=f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}",
             evidence=(told.policy.cite("spec.devicePlugin.config"), nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
             remedy=(f"kubectl patch clusterpolicy {told.policy.name} --type merge -p '{patch}'", f"or for one node: kubectl label node {nodes[0].name} {names.DEVICE_PLUGIN_CONFIG_LABEL}={keys[0]}"),
             confidence=CERTAIN,
+            level=Level.PROBLEM if shares else Level.NOTE,
             nodes=tuple(node.name for node in nodes),
         )  # fmt: skip
 

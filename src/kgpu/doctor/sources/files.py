@@ -27,7 +27,7 @@ from kgpu.doctor.model import Missing
 from kgpu.doctor.obj import Key, lean, seconds
 from kgpu.doctor.secrets import cleaned
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.sources import described
+from kgpu.doctor.sources import described, texts
 from kgpu.formats import yaml
 
 MAX_FILE: Final = 512 * 1024 * 1024
@@ -38,9 +38,7 @@ MAX_LINES: Final = 5000
 MAX_LINE: Final = 2000
 MAX_PROBLEMS: Final = 50
 META: Final = "kgpu-collect.json"
-_ITEM: Final = re.compile(rb"^( *)- ", re.MULTILINE)
-_ITEMS: Final = re.compile(rb"^items:[ \t]*\r?$", re.MULTILINE)
-_DOCUMENT: Final = re.compile(rb"^---(?:[ \t].*)?\r?$", re.MULTILINE)
+_LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
 _OWN_LOG: Final = re.compile(r"(?:^|/)logs/([^/]+)/([^/]+)/([^/]+?)(\.previous)?\.log$")
 _GATHERED_LOG: Final = re.compile(r"([a-z0-9][a-z0-9.-]*?)(\.previous)?\.log$")
 _KERNEL_LOG: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report_(.+?)\.log|dmesg_?(.*?)(?:\.log|\.txt)?|(.+)\.dmesg)$")
@@ -58,7 +56,8 @@ class Reading:
         self.snapshot = Snapshot()
         self.left = MAX_TOTAL
         self.files = 0
-        self.namespace = ""
+        self.own = False
+        """Whether ``kgpu collect`` has written it, which says itself what is missing."""
         self._problems = 0
         self._pending_logs: list[tuple[str, str, bool, bytes]] = []
         self.described: list[tuple[str, dict[str, Any]]] = []
@@ -75,12 +74,33 @@ class Reading:
         self.files += 1
         if self.files > MAX_FILES:
             return
+        data = texts.utf8(data)
         for pattern, reader in READERS:
             if pattern.search(name):
                 reader(self, name, data)
                 return
-        if sniff:
+        if data[:2] == b"\x1f\x8b":
+            name, data = name.removesuffix(".gz"), texts.utf8(self._unpacked(name, data))
+        if sniff or texts.like_objects(data):
             (_json if data.lstrip()[:1] in (b"{", b"[") else _yaml)(self, name, data)
+
+    def _unpacked(self, name: str, data: bytes) -> bytes:
+        """A packed file inside a folder or archive, where it has objects; what it takes is counted."""
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                head = file.peek(1)[:4096]
+                if not texts.like_objects(head):
+                    return b""
+                limit = min(MAX_FILE, self.left)
+                unpacked = file.read(limit + 1)
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            self.problem(name, str(error))
+            return b""
+        if len(unpacked) > limit:
+            self.problem(name, "too large")
+            return b""
+        self.left -= len(unpacked)
+        return unpacked
 
     def finish(self) -> Snapshot:
         """The snapshot, with logs put to the pods that they are of."""
@@ -132,6 +152,10 @@ def read(path: str) -> Snapshot:
             "an archive of kgpu collect, a must-gather folder, or the output of kubectl get -o yaml or json",
             "kgpu collect -o FILE.tar.gz, or kubectl get nodes,pods,events -A -o yaml > FILE.yaml",
         )
+    if not reading.own:
+        from kgpu.doctor.sources.gaps import gaps
+
+        found.missing += gaps(found)
     return found
 
 
@@ -221,6 +245,26 @@ def _is_tar(stream: Any) -> bool:
 
 
 def _json(reading: Reading, name: str, data: bytes) -> None:
+    """A List's items one by one, or any value; where it is no JSON as a whole, value after value."""
+    why = _value(reading, name, data)
+    if not why:
+        return
+    problems: list[tuple[int, str]] = []
+    read_any = False
+    for line, value in texts.json_values(data):
+        said = _value(reading, name, value) if isinstance(value, bytes) else value
+        read_any |= not said
+        if said and len(problems) <= MAX_PROBLEMS:
+            problems.append((line, said))
+    if not read_any:
+        reading.problem(name, why)
+        return
+    for line, said in problems:
+        reading.problem(f"what begins at line {line + 1} of {name}", said)
+
+
+def _value(reading: Reading, name: str, data: bytes) -> str:
+    """Why it can't be read, "" where it was."""
     try:
         listed = msgspec.json.decode(data, type=_List)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -228,10 +272,9 @@ def _json(reading: Reading, name: str, data: bytes) -> None:
     try:
         if listed.items is None:
             _add(reading, msgspec.json.decode(data), name)
-            return
+            return ""
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        reading.problem(name, f"it is not JSON: {error}")
-        return
+        return f"it is not JSON: {error}"
     of = listed.kind.removesuffix("List") if isinstance(listed.kind, str) else ""
     for position, raw in enumerate(listed.items):
         try:
@@ -240,6 +283,7 @@ def _json(reading: Reading, name: str, data: bytes) -> None:
             reading.problem(f"item {position + 1} of {name}", str(error))
             continue
         _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name)
+    return ""
 
 
 def _add(reading: Reading, data: Any, name: str) -> None:
@@ -252,45 +296,26 @@ def _add(reading: Reading, data: Any, name: str) -> None:
 
 def _yaml(reading: Reading, name: str, data: bytes) -> None:
     """Document by document, and a List's items one by one: a broken one spoils no other, and memory stays small."""
-    at = 0
-    for start, end in _spans(data, _DOCUMENT):
-        for first, chunk in _entries(data[start:end]):
-            line = data.count(b"\n", 0, start) + first if at == 0 or first else 1
-            try:
-                found = yaml.load(chunk, source=name)
-            except ConfigError as error:
-                reading.problem(f"what begins at line {line + 1} of {name}", error.what, error.todo)
-                continue
-            _add(reading, found, name)
+    for line, chunk, loose in texts.yaml_chunks(data):
+        where = f"what begins at line {line + 1} of {name}"
+        try:
+            found = yaml.load(chunk, source=name)
+        except ConfigError as error:
+            reading.problem(where, error.what, error.todo)
+            continue
+        if loose and not _is_object(found):
+            reading.problem(where, "it is neither an object nor the end of a list")
+            continue
+        _add(reading, found, name)
 
 
-def _spans(data: bytes, mark: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
-    start = 0
-    for hit in mark.finditer(data):
-        yield start, hit.start()
-        start = hit.end()
-    yield start, len(data)
-
-
-def _entries(document: bytes) -> Iterator[tuple[int, bytes]]:
-    """Items of a List with the line on which each begins; else the document itself."""
-    head = _ITEMS.search(document)
-    first = _ITEM.match(document, head.end()) or _ITEM.search(document, head.end()) if head else None
-    if head is None or first is None or document[head.end() : first.start()].strip():
-        yield 0, document
-        return
-    indent = len(first[1])
-    mark = re.compile(rb"^ {%d}- " % indent, re.MULTILINE)
-    starts = [hit.start() for hit in mark.finditer(document, first.start())]
-    after = re.compile(rb"^(?! {%d}[- ]|\r?\n|#|$)" % indent if indent else rb"^[^\s#-]", re.MULTILINE)
-    tail = after.search(document, first.start())
-    end = tail.start() if tail else len(document)
-    starts = [start for start in starts if start < end]
-    line = document.count(b"\n", 0, starts[0])
-    for start, stop in zip(starts, [*starts[1:], end], strict=True):
-        chunk = document[start:stop]
-        yield line, b" " * indent + b"  " + chunk[indent + 2 :]
-        line += chunk.count(b"\n")
+def _is_object(found: Any) -> bool:
+    if not isinstance(found, dict):
+        return found is None
+    metadata = found.get("metadata")
+    if isinstance(metadata, dict) and "name" in metadata:
+        return "kind" in found
+    return "items" in found or found.keys() <= _LIST_ENDS
 
 
 def _describe(reading: Reading, name: str, data: bytes) -> None:
@@ -305,6 +330,7 @@ def _meta(reading: Reading, name: str, data: bytes) -> None:
         return
     if not isinstance(said, dict):
         return
+    reading.own = True
     snapshot = reading.snapshot
     snapshot.taken = seconds(said.get("taken")) or snapshot.taken
     snapshot.listed |= {kind for kind in said.get("listed") or () if isinstance(kind, str)}

@@ -1,0 +1,71 @@
+"""What a file or folder that somebody has put together does not have, and the command that gets it.
+
+An archive of ``kgpu collect`` says so itself. The words are those of a look at a running cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.model import Missing
+from kgpu.doctor.render import WHY_PENDING
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources.live import _worth_reading
+
+MAX_LOGS: Final = 20
+"""Containers whose logs are named one by one."""
+MAX_PENDING: Final = 3
+_KINDS: Final = (("nodes", "kubectl get nodes -o yaml"), ("pods", "kubectl get pods -A -o yaml"),
+                 ("events", "kubectl get events -A -o yaml"))  # fmt: skip
+
+
+def gaps(found: Snapshot) -> Iterator[Missing]:
+    """In the order of weight: kinds, what can't be judged without them, hosts, logs."""
+    counts = found.counts()
+    pending = [pod for pod in found.pods.values() if _pending(pod)] if not found.nodes else []
+    if pending:
+        names = ", ".join(pod.path for pod in pending[:MAX_PENDING])
+        more = f" and {len(pending) - MAX_PENDING} more" if len(pending) > MAX_PENDING else ""
+        yield Missing(f"{WHY_PENDING}: {names}{more}", "it can't be judged while no nodes are known")
+    for plural, command in _KINDS:
+        if not counts[plural]:
+            yield Missing(
+                f"{plural} of the cluster", "what was given has none", f"{command}, into a file of the same folder"
+            )
+    node = _a_gpu_node(found)
+    if not found.hosts and node:
+        yield Missing(
+            "what the nodes' own files, kernel logs and drivers say",
+            "they are not in what was given",
+            f"kgpu doctor --host, run on the node (for example {node})",
+        )
+    yield from _logs(found)
+
+
+def _pending(pod: Pod) -> bool:
+    return pod.phase == "Pending" and not pod.node and matching.uses_accelerators(pod)
+
+
+def _a_gpu_node(found: Snapshot) -> str:
+    for node in matching.gpu_nodes(found):
+        return node.name
+    users = (pod for pod in found.pods.values() if pod.node and matching.uses_accelerators(pod))
+    return next((pod.node for pod in users), "")
+
+
+def _logs(found: Snapshot) -> Iterator[Missing]:
+    left = 0
+    for pod, container, previous in _worth_reading(found):
+        logs = found.logs.get(pod.key, ())
+        if any(log.container in ("", container) and log.previous == previous for log in logs):
+            continue
+        left += 1
+        if left <= MAX_LOGS:
+            command = f"kubectl -n {pod.namespace} logs {pod.name} -c {container}" + (" --previous" if previous else "")
+            before = " before its last restart" if previous else ""
+            yield Missing(f"the log of {pod.path}, container {container}{before}", "it was not given", command)
+    if left > MAX_LOGS:
+        yield Missing(f"logs of {left - MAX_LOGS} more containers", "they were not given", "kgpu collect")
