@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kgpu.doctor import matching, whatif
-from kgpu.doctor.kinds import Node
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
+from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
@@ -16,6 +16,7 @@ from kgpu.fit.resources import say
 from kgpu.formats import names
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
+_QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
 
 
 def _many(count: int, word: str) -> str:
@@ -46,22 +47,35 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         holders = one.holders()
         shown = tuple(pod.cite("spec.nodeName") for pod in holders[:5])
-        first = holders[0] if holders else None
-        steps = (
-            [f"kubectl -n {first.namespace} delete pod {first.name}  # the oldest holder, if it is idle"]
-            if first
-            else []
-        )
+        age = snapshot.age(one.since)
         yield Finding(
             cause=(
                 f"{one.who} waits: all {one.resource} of {_nodes(tuple(enough))} are taken, by "
-                + (", ".join(pod.path for pod in holders[:5]) or "pods that are not shown here")
+                + (", ".join(map(_holder, holders[:5])) or "pods that are not shown here")
             ),
             evidence=(one.asked(), *_amounts(one, enough), *shown, *one.said()),
-            remedy=(*steps, f"or add a node with {one.resource}"),
+            remedy=_make_room(holders, one.resource),
             confidence=CERTAIN,
+            level=Level.NOTE if age is not None and age < _QUEUE_SECONDS else Level.PROBLEM,
             **one.shared(),
         )
+
+
+def _holder(pod: Pod) -> str:
+    return pod.path + (" (still being deleted)" if pod.deleting else "")
+
+
+def _make_room(holders: tuple[Pod, ...], resource: str) -> tuple[str, ...]:
+    """Ending somebody's work comes last, with its owner named."""
+    steps = [f"kubectl -n {one.namespace} describe pod {one.name}  # finalizers" for one in holders if one.deleting][:1]
+    steps.append(f"wait until one of them ends, or add a node with {resource}")
+    first = next((pod for pod in holders if not pod.deleting), None)
+    if first is not None:
+        of = f", of {first.owner}" if first.owner else ""
+        steps.append(
+            f"kubectl -n {first.namespace} delete pod {first.name}  # the oldest holder{of}; only if it is idle"
+        )
+    return tuple(steps)
 
 
 def _amounts(one: Waiting, nodes: Iterable[str], limit: int = 3) -> tuple[Evidence, ...]:
