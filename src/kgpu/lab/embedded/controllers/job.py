@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kgpu.base.errors import KubeError
+from kgpu.formats.names import JOB_INDEX_LABEL
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import claim
@@ -15,7 +16,6 @@ from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import Cluster
 from kgpu.lab.embedded.controllers.controller import Controller, KeysOf
 from kgpu.lab.embedded.controllers.job_failures import Failures
-from kgpu.lab.embedded.controllers.job_indexes import INDEX
 from kgpu.lab.embedded.controllers.job_plan import FINALIZER, Look, Outcome, Step, is_finished, is_tracked
 from kgpu.lab.embedded.controllers.kinds import JOBS
 from kgpu.lab.embedded.controllers.meta import controller_of, copy_of, key_of, owner_reference, spec_of, uid_of
@@ -35,7 +35,7 @@ def new_pod(job: Object, index: int | None, after: Object | None = None) -> Obje
     if index is None:
         return pod
     for field in ("labels", "annotations"):
-        metadata[field] = {**metadata.get(field, {}), INDEX: str(index)}
+        metadata[field] = {**metadata.get(field, {}), JOB_INDEX_LABEL: str(index)}
     if per_index.has_limit(job):
         metadata["annotations"] |= per_index.annotations_after(job, after)
     suffix = f"-{index}-"
@@ -45,7 +45,7 @@ def new_pod(job: Object, index: int | None, after: Object | None = None) -> Obje
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         env = container.setdefault("env", [])
         if all(one.get("name") != ENV_INDEX for one in env):
-            source = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
+            source = {"fieldRef": {"fieldPath": f"metadata.labels['{JOB_INDEX_LABEL}']"}}
             env.append({"name": ENV_INDEX, "valueFrom": source})
     return pod
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final
 
+from kgpu.formats.names import JOB_INDEX_LABEL
 from kgpu.kube.port import Object
 from kgpu.lab.embedded.controllers.meta import annotations_of
-
-INDEX: Final = "batch.kubernetes.io/job-completion-index"
 
 
 def index_of(pod: Object) -> int | None:
     """The pod's completion index; None when it has none that can be read."""
-    text = annotations_of(pod).get(INDEX, "")
+    text = annotations_of(pod).get(JOB_INDEX_LABEL, "")
     return int(text) if text.isdecimal() else None
 
 
