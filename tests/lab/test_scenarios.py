@@ -251,15 +251,21 @@ def test_an_interrupted_command_takes_along_what_it_started(tmp_path: Path) -> N
     pid_file = tmp_path / "pid"
     line = f"sleep 1000 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait"
 
+    over = threading.Event()
+
     def interrupt() -> None:
         while not pid_file.exists():
             time.sleep(0.01)
+        # Again, as a person would: one that comes just before Python waits is seen only when that wait ends.
         os.kill(os.getpid(), signal.SIGINT)
+        while not over.wait(5):
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         run_command(["sh", "-c", line], "", os.environ)
+    over.set()
     thread.join()
     pid = int(pid_file.read_text())
     stat = Path(f"/proc/{pid}/stat")
