@@ -30,7 +30,7 @@ SCRAPES: Final = 10_000
 REST_SECONDS: Final = 30
 START_LIMIT: Final = 60.0
 SLICES: Final = 7
-ALL_ROLES: Final = "deviceplugin,labels,validator,health,exporter,node-status,features"
+ALL_ROLES: Final = "deviceplugin,labels,validator,health,exporter,node-status,features,probe"
 """Without the toolkit, which would configure this machine's container engine."""
 # As Prometheus asks.
 ASKING: Final = (
@@ -155,11 +155,13 @@ def scrapes_and_memory(world: World) -> Mapping[str, list[float]]:
 
 
 def at_rest(world: World) -> Mapping[str, list[float]]:
-    """CPU of the exporter alone, scraped once a second, at both ends of what people choose between readings."""
+    """CPU, scraped once a second: of the exporter alone, at both ends of what people choose between readings, and of
+    the agent that has all roles.
+    """
     found: dict[str, list[float]] = {}
-    for key, interval in (("usual", "30000"), ("second", "1000")):
-        with served(world, DCGM_EXPORTER_INTERVAL=interval) as running:
-            time.sleep(5)
+    for key, roles, interval in (("usual", "", "30000"), ("second", "", "1000"), ("agent", ALL_ROLES, "30000")):
+        with served(world, roles, DCGM_EXPORTER_INTERVAL=interval) as running:
+            time.sleep(15 if roles else 5)
             before, begin = running.cpu(), time.monotonic()
             for second in range(1, REST_SECONDS + 1):
                 scrape(running.port)

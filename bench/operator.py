@@ -144,9 +144,10 @@ async def _all_labelled(api: Client, count: int, port: int) -> float:
     """When the last Node has the operator's label: by the operator's word, so that nobody else's watch costs the API
     server anything meanwhile, and then by the Nodes themselves.
     """
-    begun = False
+    begun, pending = False, 0
     while True:
-        await asyncio.sleep(0.05)
+        # Far from the end it is asked seldom: each answer costs CPU that the labelling then lacks.
+        await asyncio.sleep(min(0.5, max(0.05, pending / 2000)))
         pending = (await _state(port))["nodes_pending"]
         begun = begun or pending > 0
         if begun and not pending:

@@ -43,6 +43,25 @@ class Measurement:
     measure: Callable[[World], Mapping[str, list[float]]]
 
 
+def _labelling(
+    name: str, count: int, *, real: bool = False, goals: tuple[float | None, float | None, float | None] = (None,) * 3
+) -> Measurement:
+    """A ClusterPolicy meets so many Nodes; ``goals``: seconds to labels, seconds to objects, MiB of RSS."""
+    where = "real API server" if real else "embedded API"
+    labelled, objects, rss = goals
+    return Measurement(
+        name,
+        (
+            Figure("labelled", f"{where}, {count:,} nodes, ClusterPolicy to all labelled", "s", labelled),
+            Figure("objects", "the same, to all objects applied", "s", objects),
+            Figure("rss", f"operator with {count:,} nodes, RSS", "MiB", rss),
+            Figure("pss", "the same, PSS", "MiB"),
+            Figure("cpu", "the same, CPU until all were labelled", "s"),
+        ),
+        lambda world: operator.nodes(world, count, real=real),
+    )
+
+
 MEASUREMENTS: Final = (
     Measurement(
         "agent",
@@ -136,6 +155,7 @@ MEASUREMENTS: Final = (
         (
             Figure("usual", "exporter with 56 slices, scraped every second, read every 30 s", "% of a core", 0.5),
             Figure("second", "the same, read every second", "% of a core"),
+            Figure("agent", "the agent with all roles but the toolkit, scraped every second", "% of a core"),
         ),
         exporter.at_rest,
     ),
@@ -158,6 +178,7 @@ MEASUREMENTS: Final = (
         "doctor-file",
         (
             Figure("wall", "kgpu doctor --from a file, 1,000 nodes and 10,000 pods, wall time", "s", 5),
+            Figure("cpu", "the same, CPU time", "s"),
             Figure("rss", "the same, RSS", "MiB", 500),
         ),
         doctor.from_file,
@@ -166,6 +187,7 @@ MEASUREMENTS: Final = (
         "doctor-live",
         (
             Figure("wall", "kgpu doctor on an embedded API, 1,000 nodes and 10,000 pods", "s", 15),
+            Figure("cpu", "the same, CPU time", "s"),
             Figure("rss", "the same, RSS", "MiB", 500),
         ),
         doctor.live,
@@ -184,28 +206,9 @@ MEASUREMENTS: Final = (
         ),
         lambda world: operator.nodes(world, 1000),
     ),
-    Measurement(
-        "operator-5000",
-        (
-            Figure("labelled", "embedded API, 5,000 nodes, ClusterPolicy to all labelled", "s"),
-            Figure("objects", "the same, to all objects applied", "s"),
-            Figure("rss", "operator with 5,000 nodes, RSS", "MiB"),
-            Figure("pss", "the same, PSS", "MiB"),
-            Figure("cpu", "the same, CPU until all were labelled", "s"),
-        ),
-        lambda world: operator.nodes(world, 5000),
-    ),
-    Measurement(
-        "operator-real-1000",
-        (
-            Figure("labelled", "real API server, 1,000 nodes, ClusterPolicy to all labelled", "s", 5),
-            Figure("objects", "the same, to all objects applied", "s", 1),
-            Figure("rss", "operator with 1,000 nodes, RSS", "MiB", 100),
-            Figure("pss", "the same, PSS", "MiB"),
-            Figure("cpu", "the same, CPU until all were labelled", "s"),
-        ),
-        lambda world: operator.nodes(world, 1000, real=True),
-    ),
+    _labelling("operator-5000", 5000),
+    _labelling("operator-real-1000", 1000, real=True, goals=(5, 1, 100)),
+    _labelling("operator-real-5000", 5000, real=True),
     Measurement(
         "nodes-1000",
         (

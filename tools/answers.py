@@ -1,26 +1,37 @@
 """Writes docs/answers: a page per common mistake and question of GPU courses, with what the doctor says to that case.
 
-``python tools/answers.py`` writes the pages; with ``--check`` it exits 1 when one is not current. A page is a row of
-``ROWS``: the snapshot is the broken half of an example of the doctor's tests, so that page and test can't disagree.
+``python tools/answers.py --lab`` breaks a lab in each of these ways and writes down what the doctor says then; without
+``--lab`` everything else of the pages is written anew, and with ``--check`` it exits 1 when a page is not current.
+What no lab of one machine can show comes from the broken half of an example of the doctor's tests; the page says so.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from doctor.example import FOLDER, load  # noqa: E402 - found through the path above
+from doctor.lab.breaking import play  # noqa: E402
+from doctor.lab.breaks import courses, operated, operators, scheduling, stack, vendors, workloads  # noqa: E402
+from doctor.lab.labs import brought_up  # noqa: E402
+from doctor.lab.peers import defined  # noqa: E402
 
+from kgpu.doctor.model import Report  # noqa: E402
 from kgpu.doctor.plan import diagnose  # noqa: E402
 from kgpu.doctor.render import as_text  # noqa: E402
 from kgpu.doctor.rules import by_id  # noqa: E402
 
 ANSWERS = ROOT / "docs" / "answers"
 WIDTH = 110
+_IN_LAB = "says to a lab that is broken so:"
+_OPEN, _CLOSE = "```text\n", "\n```\n"
+_TIME, _NOW = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2026-01-01T10:00:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ ROWS = (
     Row("mixed-mig-needs-a-driver", "MIG with different GPUs and a 570 driver",
         "Drivers of the 570 series lose MIG devices; use 580.65.06 or later.", "MIG-09"),
     Row("nri-on-crio", "Why does the NRI plugin not work on CRI-O?",
-        "What CRI-O has there differs; switch the plugin off for such nodes.", "RUN-13"),
+        "What CRI-O has there differs; switch the plugin off for such nodes.", "RUN-15_crio"),
     Row("capacity-or-allocatable", "A GPU fails: what changes, Capacity or Allocatable?",
         "Allocatable falls and Capacity stays. Alerts must watch Allocatable.", "SCH-03"),
     Row("driver-after-a-kernel-update", "The driver pod crashes after the node's system was updated",
@@ -92,43 +103,92 @@ ROWS = (
     Row("mig-and-mps", "MIG and MPS on one GPU", "That is not supported together.", "MPS-05"),
     Row("all-gpus-taken", "More GPUs asked for than are free", "Wait, ask for fewer, or add nodes.", "SCH-01"),
     Row("quota", "The namespace's quota is used up", "Raise it, or end something.", "QTA-04"),
+    Row("grep-shows-no-gpu", "`kubectl describe node | grep -A 5 Capacity` shows no GPU",
+        "The list is alphabetical and GPUs are its sixth line. Ask for the one number.", "DPL-25"),
+    Row("kubectl-run-with-requests", "`kubectl run --requests` is refused",
+        "The flag is gone, and requests alone are not enough for a GPU.", "QTA-12"),
     Row("time-slicing-default", "A time-slicing ConfigMap without a default",
         "Without one, only nodes with the label `nvidia.com/device-plugin.config` use it.", "TS-03"),
 )  # fmt: skip
 
 
-def pages() -> dict[str, str]:
-    """Every page by its file's name. A row whose example does not exist yet, or gives another cause, has none."""
+def pages(played: dict[str, str]) -> dict[str, str]:
+    """Every page by its file's name; ``played``: what was said in the lab, by rule.
+
+    Raises SystemExit for a row whose example is not there or gives another cause.
+    """
     found: dict[str, str] = {}
     listed = []
     for row in ROWS:
-        path = FOLDER / f"{row.example}.yaml"
-        if not path.exists() or row.example not in by_id():
-            continue
-        example = load(path)
-        report = diagnose(example.snapshot(example.broken))
-        if not report.findings or report.findings[0].id != row.example:  # its author has not finished
-            continue
-        rule = by_id()[row.example]
-        said = "\n".join(line.rstrip() for line in as_text(report, WIDTH).splitlines())
+        rule = by_id().get(row.example.partition("_")[0])
+        if rule is None:
+            raise SystemExit(f"{row.page}: there is no rule {row.example}")
+        if rule.id in played:
+            how, said = "a lab that is broken so", played[rule.id]
+        else:
+            how, said = "such a cluster (written down, not played)", _of_example(row, rule.id)
         found[f"{row.page}.md"] = (
-            f"# {row.title}\n{row.answer}\n\nWhat `kgpu doctor` says to such a cluster:\n\n```text\n{said}\n```\n\n"
-            f"Rule `{row.example}`, {rule.title}: {rule.explain}\n"
+            f"# {row.title}\n{row.answer}\n\nWhat `kgpu doctor` says to {how}:\n\n{_OPEN}{said}{_CLOSE}\n"
+            f"Rule `{rule.id}`, {rule.title}: {rule.explain}\n"
         )
         listed.append(f"- [{row.title}]({row.page}.md)")
     found["README.md"] = (
         "# Answers\nCommon mistakes with GPUs on Kubernetes, and questions that courses ask, each with what "
-        "[`kgpu doctor`](../how-to/find-out-why-a-pod-is-stuck.md)\nsays to it. Made by `python tools/answers.py`.\n\n"
-        + "\n".join(listed)
-        + "\n"
+        "[`kgpu doctor`](../how-to/find-out-why-a-pod-is-stuck.md)\nsays to it. "
+        "Made by `python tools/answers.py --lab`.\n\n" + "\n".join(listed) + "\n"
     )
+    return found
+
+
+def _of_example(row: Row, rule: str) -> str:
+    path = FOLDER / f"{row.example}.yaml"
+    if not path.exists():
+        raise SystemExit(f"{row.page}: there is no example {row.example}")
+    example = load(path)
+    report = diagnose(example.snapshot(example.broken), strict=True)
+    if not report.findings or report.findings[0].id != rule:
+        raise SystemExit(f"{row.page}: the example {row.example} gives {[one.id for one in report.findings]}")
+    return _text(report)
+
+
+def _text(report: Report) -> str:
+    """What is found; what could not be looked at is another matter. Times are always the same one."""
+    text = as_text(replace(report, missing=()), WIDTH)
+    return "\n".join(_TIME.sub(_NOW, line.rstrip()) for line in text.splitlines())
+
+
+def kept(have: dict[str, str]) -> dict[str, str]:
+    """What the pages quote from the lab, by rule."""
+    found = {}
+    for row in ROWS:
+        text = have.get(f"{row.page}.md", "")
+        if _IN_LAB in text:
+            found[row.example.partition("_")[0]] = text.split(_OPEN, 1)[1].split(_CLOSE, 1)[0]
+    return found
+
+
+def in_labs() -> dict[str, str]:
+    """Break a lab in every way that a page asks for and it knows. Some minutes."""
+    found = {}
+    wanted = {row.example.partition("_")[0] for row in ROWS}
+    plain = (courses, stack, scheduling, workloads, operators, vendors)
+    tables = [one for module in plain for one in module.BREAKS], operated.BREAKS
+    for table, operator in zip(tables, (False, True), strict=True):
+        breaks = {one.first: one for one in reversed(table) if one.first in wanted - found.keys() and not one.host}
+        with tempfile.TemporaryDirectory() as folder:
+            for ground in brought_up("answers", Path(folder), operator=operator):
+                if not operator:
+                    defined(ground)
+                for rule, one in breaks.items():
+                    found[rule] = _text(play(ground, one))
+                    print(f"{rule}: {one.what}", flush=True)
     return found
 
 
 def main() -> int:
     """Write or check; returns the exit code."""
-    wanted = pages()
     have = {path.name: path.read_text() for path in ANSWERS.glob("*.md")} if ANSWERS.is_dir() else {}
+    wanted = pages(in_labs() if "--lab" in sys.argv else kept(have))
     stale = sorted(name for name in {*wanted, *have} if wanted.get(name) != have.get(name))
     if "--check" in sys.argv:
         if stale:

@@ -1,4 +1,5 @@
-"""Writes the parts of charts/kgpu that come from the code: ``crds/``, ``values.schema.json`` and ``values.names.json``.
+"""Writes the parts of charts/kgpu that come from the code: ``crds/``, ``values.schema.json``, ``values.names.json`` and
+the rights of ``kgpu doctor`` (``templates/doctor.yaml``; the same in docs/how-to/doctor-rights.yaml).
 
 ``python tools/chart.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. The schema of a
 section of values is the one of the ClusterPolicy's section of that name, with the values that only the chart knows.
@@ -10,15 +11,18 @@ from __future__ import annotations
 import copy
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
+from kgpu.doctor.sources.live import KINDS
 from kgpu.formats import yaml
 from kgpu.formats.crd.definitions import crds
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.model import DURATION
 
-CHART = Path(__file__).parent.parent / "charts" / "kgpu"
+ROOT = Path(__file__).parent.parent
+CHART = ROOT / "charts" / "kgpu"
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": ["string", "null"]}
@@ -57,8 +61,11 @@ ADDED: dict[str, Schema] = {
     "layout": choice("agent", "operands"),
     "admissionPolicy": struct(enabled=SWITCH),
     "health": struct(enabled=SWITCH, config=MAP),
+    "doctor": struct(hostFacts=struct(enabled=SWITCH), clusterRole=struct(enabled=SWITCH, labels=LABELS)),
     "monitoring": struct(
         rules=struct(enabled=SWITCH, alerts=struct(**{alert.name: ALERT for alert in ALERTS})),
+        scrape=struct(kind=choice("ServiceMonitor", "PodMonitor"), scheme=choice("", "http", "https"), tlsConfig=MAP,
+                      basicAuth=MAP),
         dashboards=struct(enabled=SWITCH, labels=LABELS, annotations=LABELS),
     ),
     "platform": struct(openshift=SWITCH),
@@ -157,6 +164,66 @@ def names(schema: Schema) -> Schema:
     return {name: names(value) for name, value in sorted(inner.get("properties", {}).items())}
 
 
+DOCTOR = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kgpu-doctor
+"""
+DOCTOR_IN_CHART = """\
+{{- /* Made by tools/chart.py. What `kgpu doctor` and `kgpu collect` read, and nothing else; bound to nobody. A role
+of this name that was made by hand stays. */ -}}
+{{- $there := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "kgpu-doctor" }}
+{{- $labels := dig "metadata" "labels" dict ($there | default dict) | default dict }}
+{{- $ours := or (empty $there) (eq (get $labels "app.kubernetes.io/managed-by") .Release.Service) }}
+{{- if and .Values.doctor.clusterRole.enabled $ours }}
+"""
+LABELLED = """\
+  labels:
+    {{- include "kgpu.labels" . | nindent 4 }}
+    {{- with .Values.doctor.clusterRole.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+"""
+DOCTOR_IN_DOCS = """\
+# What `kgpu doctor` and `kgpu collect` read: rights to read, and nothing else. Made by tools/chart.py. The chart brings
+# the same role: with it the binding alone is needed. Put your users or groups in place of the one below. What is not
+# granted is told as not looked at, and everything else counts; only nodes and pods must be readable.
+"""
+BINDING = """\
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: kgpu-doctor
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: kgpu-doctor}
+subjects:
+  - {apiGroup: rbac.authorization.k8s.io, kind: Group, name: gpu-watchers}
+"""
+EMPTY = '""'
+POD_LOGS = """\
+  # The last lines that the pods of the GPU stack, and GPU pods that fail, have written.
+  - apiGroups: [""]
+    resources: [pods/log]
+    verbs: [get]
+"""
+
+
+def doctor_rules() -> str:
+    """The rights of the doctor, from the table of what it lists."""
+    groups: dict[str, list[str]] = {}
+    for one in KINDS:
+        groups.setdefault(one.resource.group, []).append(one.resource.plural)
+    lines = ["rules:"]
+    for group, plurals in groups.items():
+        lines.append(f"  - apiGroups: [{group or EMPTY}]")
+        lines += textwrap.wrap(
+            f"[{', '.join(plurals)}]", 118, initial_indent="    resources: ", subsequent_indent="      "
+        )
+        lines.append("    verbs: [list]")
+    return "\n".join(lines) + "\n" + POD_LOGS
+
+
 def files() -> dict[Path, str]:
     """What each file has to say."""
     schema = values_schema()
@@ -164,6 +231,9 @@ def files() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(schema, indent=1) + "\n",
         CHART / "values.names.json": json.dumps(names(schema), indent=1) + "\n",
     }
+    rules = doctor_rules()
+    found[CHART / "templates" / "doctor.yaml"] = DOCTOR_IN_CHART + DOCTOR + LABELLED + rules + "{{- end }}\n"
+    found[ROOT / "docs" / "how-to" / "doctor-rights.yaml"] = DOCTOR_IN_DOCS + DOCTOR + rules + BINDING
     for crd in crds():
         found[CHART / "crds" / f"{crd['metadata']['name']}.yaml"] = yaml.dump(crd)
     return found
@@ -177,7 +247,7 @@ def main(arguments: list[str]) -> int:
         return 1 if stale else 0
     for path in stale:
         path.write_text(files()[path])
-        print(f"wrote {path.relative_to(CHART.parent.parent)}")
+        print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
 

@@ -135,7 +135,7 @@ typedef struct kg_ci {
     uint32_t start; /* placement start in compute slices */
     uint32_t size; /* placement size in compute slices */
     uint32_t serial; /* increments for every creation */
-    uint32_t reserved; /* zero */
+    uint32_t ecc_sram; /* uncorrected errors of its on-chip memory since it was made or healed */
     uint64_t created_us; /* creation time, microseconds since the epoch */
     char uuid[64]; /* MIG-... deterministic */
 } kg_ci;
@@ -431,7 +431,7 @@ _Static_assert(offsetof(kg_ci, row) == 12, "kg_ci.row");
 _Static_assert(offsetof(kg_ci, start) == 16, "kg_ci.start");
 _Static_assert(offsetof(kg_ci, size) == 20, "kg_ci.size");
 _Static_assert(offsetof(kg_ci, serial) == 24, "kg_ci.serial");
-_Static_assert(offsetof(kg_ci, reserved) == 28, "kg_ci.reserved");
+_Static_assert(offsetof(kg_ci, ecc_sram) == 28, "kg_ci.ecc_sram");
 _Static_assert(offsetof(kg_ci, created_us) == 32, "kg_ci.created_us");
 _Static_assert(offsetof(kg_ci, uuid) == 40, "kg_ci.uuid");
 _Static_assert(sizeof(kg_process) == 120, "size of kg_process");

@@ -1,12 +1,13 @@
 /* Event sets: every waiting process gets each event once per set, and only those after its registration.
  *
- * Events are a ring in the state, woken through a futex in it. A set remembers how far it has read; waiting is done in
- * slices of 100 ms, so that a set freed or a library shut down by another thread ends the wait.
+ * Events are a ring in the state, woken through a futex in it. A set remembers how far it has read. A set freed or
+ * a library shut down by another thread ends the wait at once, where this process can't write the state after SLICE_MS.
  */
 #include "internal.h"
 
 #define SETS 256
 #define TYPES 16
+#define SLICE_MS 1000
 #define KNOWN 0xFF9Full /* every nvmlEventType bit */
 
 typedef struct event_set {
@@ -59,6 +60,7 @@ EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t handle) {
         free(set);
     }
     pthread_mutex_unlock(&guard);
+    if (set && kg_m.writable) kg_wake(kg_m.state);
     return set ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
@@ -142,8 +144,8 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t handle, nvmlEventData_t *
         if (found) return NVML_SUCCESS;
         uint64_t now = steady_ms();
         if (now >= end) return NVML_ERROR_TIMEOUT;
-        uint64_t slice = end - now < 100 ? end - now : 100;
-        struct timespec wait = {.tv_sec = 0, .tv_nsec = (long)slice * 1000000};
+        uint64_t slice = end - now < SLICE_MS ? end - now : SLICE_MS;
+        struct timespec wait = {.tv_sec = (time_t)(slice / 1000), .tv_nsec = (long)(slice % 1000) * 1000000};
         syscall(SYS_futex, &kg_m.state->event_futex, FUTEX_WAIT, word, &wait, NULL, 0);
     }
 }

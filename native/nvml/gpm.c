@@ -62,8 +62,9 @@ EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t handle) {
     return s ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
+/* What is set for the GPU every instance has; a process is in one. */
 static uint32_t instance_load(const kg_gpu *g, uint32_t gi) {
-    uint64_t sum = 0;
+    uint64_t sum = g->load_set;
     for (uint32_t i = 0; i < KG_MAX_PROCESSES; i++)
         if (g->process[i].used && g->process[i].gi_id == gi) sum += g->process[i].sm_util;
     return (uint32_t)(sum > 100 ? 100 : sum) * 1000;

@@ -52,7 +52,7 @@ EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 EXPORT nvmlReturn_t nvmlShutdown(void) {
     pthread_mutex_lock(&guard);
     nvmlReturn_t rc = references ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-    if (references) references--;
+    if (references && --references == 0 && kg_m.writable) kg_wake(kg_m.state); /* who waits for events */
     pthread_mutex_unlock(&guard);
     return rc;
 }

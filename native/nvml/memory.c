@@ -82,10 +82,19 @@ EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned in
     return NVML_SUCCESS;
 }
 
-/* Locations 0..6 are counted one by one, 7 (SRAM) is everything but the DRAM. */
+/* Locations 0..6 are counted one by one, 7 (SRAM) is everything but the DRAM. Of a MIG device the driver knows only
+ * volatile uncorrected errors of what is not DRAM; here they are all in the L2 cache. */
+static nvmlReturn_t slice_errors(const kg_ci *slice, unsigned int error, unsigned int counter, unsigned int location,
+                                 unsigned long long *count) {
+    if (error != 1 || counter != 0 || location == 2) return NVML_ERROR_NOT_SUPPORTED;
+    *count = location == 1 || location == 7 ? slice->ecc_sram : 0;
+    return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned int error, unsigned int counter,
                                                     unsigned int location, unsigned long long *count) {
     ENTER(counting, device, count && error < 2 && counter < 2 && location < 8);
+    if (d.ci) return slice_errors(d.ci, error, counter, location, count);
     const uint64_t *counts = (counter ? d.g->ecc_aggregate : d.g->ecc_volatile) + error * 7;
     *count = location < 7 ? counts[location] : kg_ecc_total(d.g, error == 1, counter == 1) - counts[2];
     return NVML_SUCCESS;

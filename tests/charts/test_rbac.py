@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from charts.conftest import Chart, Made, Object
+import yaml
+from charts.conftest import CHART, Chart, Made, Object
 
 from kgpu.operator.objects import rbac
 
@@ -61,6 +62,18 @@ def test_nobody_has_all_of_anything(chart: Chart) -> None:
                 assert "*" not in (group, resource, verb)
                 assert resource not in {"secrets", "pods/exec", "serviceaccounts/token", "nodes/proxy"}
                 assert verb not in {"escalate", "bind", "impersonate", "deletecollection"}
+
+
+def test_the_doctors_role_is_that_of_the_document_and_bound_to_nobody(chart: Chart) -> None:
+    document = CHART.parents[1] / "docs" / "how-to" / "doctor-rights.yaml"
+    wanted = next(one for one in yaml.safe_load_all(document.read_text()) if one["kind"] == "ClusterRole")
+    made = chart("doctor.clusterRole.labels.team=gpus")
+    role = made.one("ClusterRole", wanted["metadata"]["name"])
+    assert role["rules"] == wanted["rules"]
+    assert {verb for _, _, verb in rights(role["rules"])} == {"list", "get"}
+    assert role["metadata"]["labels"]["team"] == "gpus"
+    assert not made.has("ClusterRoleBinding", "kgpu-doctor")
+    assert not chart("doctor.clusterRole.enabled=false").has("ClusterRole", "kgpu-doctor")
 
 
 def test_every_role_is_bound_to_one_account(chart: Chart) -> None:

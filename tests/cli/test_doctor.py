@@ -40,11 +40,18 @@ def test_findings_are_exit_code_1_and_health_is_0(broken: str, healthy: str, cap
     assert capsys.readouterr().out.startswith("Nothing is wrong as far as can be seen")
 
 
+def test_what_can_not_be_judged_is_not_well(tmp_path: Path, capsys: Said) -> None:
+    pods = [one for one in EXAMPLES["SCH-08"].broken if one["kind"] == "Pod"]
+    assert main(["kgpu", "doctor", "--from", dump(tmp_path / "pods.yaml", pods)]) == 2
+    assert "this can't be judged" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--from", "/no/such/file"], "can't read /no/such/file"),
         (["--from", "x", "--host"], "exclude each other"),
+        (["-n", "ml"], "none is named"),
         (["pods/ml/train", "--kubeconfig", "/no/such/config"], "there is no file /no/such/config"),
         (["pot", "ml/train"], "did you mean"),
         (["pod"], "names nothing"),

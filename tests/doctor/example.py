@@ -1,7 +1,7 @@
 """Examples of rules: small clusters in YAML, a healthy and a broken one for each rule. The form is in README.md there.
 
 ``base`` names files in ``_bases``; objects of one kind, namespace and name are merged, later ones over earlier ones:
-maps key by key, lists whole, ``~`` takes a key away.
+maps key by key, lists whole, ``~`` takes a key away. ``unlike`` is broken too, but not by the rule's cause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import yaml
 
 FOLDER = Path(__file__).parent / "examples"
-KNOWN = {"base", "common", "broken", "healthy", "rule", "taken", "listed"}
+KNOWN = {"base", "common", "broken", "healthy", "unlike", "rule", "taken", "listed"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Example:
     rule: str
     broken: list[dict[str, Any]]
     healthy: list[dict[str, Any]]
+    unlike: list[dict[str, Any]] | None
     taken: float
     listed: tuple[str, ...]
 
@@ -40,6 +41,7 @@ def load(path: Path) -> Example:
         rule=said.get("rule", path.stem.split("_")[0]),
         broken=merged([*below, *(said.get("broken") or ())]),
         healthy=merged([*below, *(said.get("healthy") or ())]),
+        unlike=merged([*below, *said["unlike"]]) if "unlike" in said else None,
         taken=float(said.get("taken", 1767268800)),  # 2026-01-01T12:00:00Z
         listed=tuple(said.get("listed", ())),
     )

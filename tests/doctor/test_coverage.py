@@ -8,12 +8,12 @@ from doctor.catalogue import ROWS
 
 from kgpu.doctor.rules import by_id
 
-COVERED = 342
-"""Raise it with every package of rules; the goal is 250, with every row of a priority block and of the documents."""
+COVERED = 350
+"""Raise it with every package of rules. What is left, TNT-11, shows in no object: who has set a label before another one."""
 
 
 def test_rows_covered() -> None:
-    done = set(by_id())
+    done = set(by_id()) & set(ROWS)
     groups = Counter(name.split("-")[0] for name in ROWS)
     have = Counter(name.split("-")[0] for name in done)
     for name, count in groups.items():
@@ -23,4 +23,5 @@ def test_rows_covered() -> None:
         "rows of the documents missing:",
         sorted(name for name, (_, cited) in ROWS.items() if cited and name not in done),
     )
+    assert not [name for name, (block, cited) in ROWS.items() if (block or cited) and name not in done]
     assert len(done) >= COVERED

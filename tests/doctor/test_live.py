@@ -26,7 +26,9 @@ class FakeLogs:
     def __init__(self, said: dict[str, list[str]], *, refuse: bool = False) -> None:
         self.said, self.refuse, self.asked = said, refuse, list[str]()
 
-    async def logs(self, namespace: str, pod: str, container: str, *, previous: bool, tail: int, limit: int) -> bytes:
+    async def logs(
+        self, namespace: str, pod: str, container: str, *, previous: bool, tail: int, limit: int, since: int = 0
+    ) -> bytes:
         assert tail <= 1000
         assert limit <= 1 << 20
         self.asked.append(f"{namespace}/{pod}/{container}{' before' if previous else ''}")

@@ -54,6 +54,14 @@ def test_healthy_is_silent(example: Example) -> None:
     assert not report.findings, shown(report)
 
 
+@pytest.mark.parametrize("example", [one for one in EXAMPLES if one.unlike], ids=lambda one: one.name)
+def test_what_is_broken_in_another_way_is_not_taken_for_it(example: Example) -> None:
+    assert example.unlike is not None
+    report = diagnose(example.snapshot(example.unlike), strict=True)
+    assert report.exit_code == 1, "nobody tells of it"
+    assert example.rule not in {each.id for root in report.findings for each in root.all()}, shown(report)
+
+
 def test_every_rule_has_an_example() -> None:
     assert {rule.id for rule in all_rules()} == {one.rule for one in EXAMPLES}
 

@@ -8,8 +8,10 @@ import pytest
 from doctor.example import FOLDER, Example, load
 
 from kgpu.doctor import matching
-from kgpu.doctor.model import Finding
+from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
 from kgpu.doctor.plan import diagnose
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules import all_rules
 from kgpu.doctor.snapshot import Snapshot
 
 
@@ -98,3 +100,67 @@ JOB_FAILED = {
 def test_superseded(expected: bool, objects: list[dict[str, Any]]) -> None:
     snapshot = Snapshot.of(objects, taken=1767268800)
     assert matching.superseded(snapshot, snapshot.pods["ml", "a"]) is expected
+
+
+def test_waiting_for_a_new_node_is_right_and_for_an_ending_job_too() -> None:
+    for name, until in (("SCH-01_scaling", "new node"), ("SCH-01_job", "Job home/night ends (in 60 minutes at most)")):
+        found = first(name)
+        assert found.level is Level.WAIT
+        assert until in found.expected
+    assert first("SCH-01").level is Level.PROBLEM
+
+
+def test_why_no_node_is_added_is_the_cause() -> None:
+    found = first("SCH-01_no_scaling")
+    assert found.level is Level.PROBLEM
+    assert "could not add a node: Node scale up in zones a" in found.cause
+    assert found.evidence[0].field == "FailedScaleUp"
+
+
+def test_a_move_is_proven_and_leaves_everything_as_it_was() -> None:
+    one = example("SCH-07_move")
+    snapshot = one.snapshot(one.broken)
+    before = {name: dict(state.used) for name, state in snapshot.fit.nodes.items()}
+    steps = " ; ".join(diagnose(snapshot, strict=True).findings[0].remedy)
+    assert "move pod ml/small (2 nvidia.com/gpu) to node gpu-1" in steps
+    assert "kubectl cordon gpu-2; kubectl -n ml delete pod small; kubectl uncordon gpu-2" in steps
+    assert "delete pod alone" not in steps
+    assert {name: dict(state.used) for name, state in snapshot.fit.nodes.items()} == before
+
+
+def test_a_gate_names_who_takes_it_off() -> None:
+    found = first("SCH-00_gate")
+    assert found.level is Level.WAIT
+    assert "which Kueue has to take off" in found.cause
+    one = example("SCH-00_gate")
+    alone = diagnose(one.snapshot([each for each in one.broken if each["metadata"]["name"] != "kueue"]), strict=True)
+    assert alone.findings[0].level is Level.PROBLEM
+    assert "Kueue does not seem to run here" in alone.findings[0].cause
+
+
+@pytest.mark.parametrize("name", ["MIG-01", "MIG-05", "MIG-11", "MIG-13", "MIG-04", "MIG-21"])
+def test_the_state_of_a_layout_alone_is_told_only_where_nothing_says_why(name: str) -> None:
+    one = example(name)
+    for each in one.broken:
+        if each["kind"] == "Node":
+            each["metadata"]["labels"]["nvidia.com/mig.config.state"] = "failed"
+    report = diagnose(one.snapshot(one.broken), strict=True)
+    assert report.findings[0].id == name
+    assert "MIG-00" not in {root.id for root in report.findings}
+
+
+def test_what_crashes_on_a_node_with_a_deeper_fault_is_below_it() -> None:
+    one = example("OPR-00")
+    facts = {"kind": "HostFacts", "metadata": {"name": "gpu-1"}, "kernelLog": ["NVRM: GPU at PCI:0000:03:00: fallen"]}
+    deep = Finding(subject=Subject("Node", "gpu-1"), cause="deep", nodes=("gpu-1",), confidence=CERTAIN)
+    rule = Rule("KRN-99", "t", Place.KERNEL, lambda _: [deep], "e")
+    report = diagnose(one.snapshot([*one.broken, facts]), rules=[*all_rules(), rule], strict=True)
+    assert report.findings[0].id == "KRN-99"
+    assert "OPR-00" in {each.id for each in report.findings[0].all()}
+    assert "OPR-00" not in {root.id for root in report.findings}
+
+
+def test_a_queue_of_seconds_stays_a_note() -> None:
+    one = example("SCH-01")
+    report = diagnose(Snapshot.of(one.broken, taken=1767261600 + 30), strict=True)
+    assert [(found.id, found.level) for found in report.findings] == [("SCH-01", Level.NOTE)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
+import json
 import tarfile
 from pathlib import Path
 
 import pytest
+from doctor import forms
 from doctor.planted import cluster_with, log_with, secrets_of
 from doctor.test_live import RESOURCES
 from hypothesis import given, settings
@@ -51,6 +54,74 @@ def test_planted_secrets_never_come_out(tmp_path_factory: pytest.TempPathFactory
     assert "HF_TOKEN" in text, "names of variables stay"
 
 
+CREDENTIALS = SEEDS.map(lambda seed: f"Zq7{seed}x2mPw9Rt4")
+
+
+@settings(max_examples=40, deadline=None)
+@given(CREDENTIALS, st.integers(min_value=0, max_value=len(forms.TEXTS) - 1), st.integers(1, 17))
+def test_no_form_of_a_credential_comes_out_of_any_field(
+    tmp_path_factory: pytest.TempPathFactory, secret: str, first: int, step: int
+) -> None:
+    """Each field has another form; which one depends on the two numbers."""
+    said = []
+
+    def say() -> str:
+        said.append(forms.TEXTS[(first + step * len(said)) % len(forms.TEXTS)])
+        return said[-1].format(s=secret)
+
+    objects = forms.cluster_with(say, secret)
+    text = said_of(Snapshot.of(copy.deepcopy(objects)), tmp_path_factory.mktemp("said"))
+    assert secret not in text, text[text.index(secret) - 200 :][:300]
+    assert "CrashLoopBackOff" in text
+    raw = tmp_path_factory.mktemp("raw") / "all.json"
+    raw.write_text(json.dumps({"kind": "List", "items": objects}))
+    assert secret not in said_of(read(str(raw)), tmp_path_factory.mktemp("said"))
+
+
+@pytest.mark.parametrize("form", forms.TEXTS)
+def test_each_form_is_known_in_a_sentence_in_a_shells_line_and_word_by_word(form: str) -> None:
+    secret = "Zq7xK2mPw9Rt4vBn"
+    text = form.format(s=secret)
+    for said in (text, f"2026-01-01 INFO starting: {text} and so on", f'msg="{text}"'):
+        assert secret not in secrets.cleaned(said)
+        assert secrets.cleaned(secrets.cleaned(said)) == secrets.cleaned(said)
+    assert secret not in repr(secrets.words(["sh", "-c", text]))
+    if text[0] not in "[{'\"":
+        assert secret not in repr(secrets.words(text.split()))
+        assert secret not in repr(secrets.words(text.split()[1:], text.split()[:1]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'MountVolume.SetUp failed for volume "hf-token" : secret "hf-token2" not found',
+        "couldn't find key api_key_2 in Secret ml/y",
+        'secret "ngc-secret-2" not found',
+        "mkdir -p /data/model2024 && mkdir -p run2024dir && ssh -p 2222 host1",
+        "docker run -p 8080:80 image1",
+        "kubectl patch clusterpolicy cluster-policy --type merge -p '{\"spec\":{}}'",
+        "crictl pull nvcr.io/nvidia/cuda:12.1.0-base-ubuntu22.04",
+        "GPU-3b1f1c1e-0000-1111-2222-333344445555 MIG-3b1f1c1e-0000-1111-2222-333344445555",
+        "nvidia.com/mig-1g.10gb=2 sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "password authentication failed for user app1",
+        "max token len4096, tokens 128k, tokenizer v2",
+        "node.kubernetes.io/not-ready key: nvidia.com/gpu, operator: Exists",
+        "failed to read token /var/run/secrets/kubernetes.io/serviceaccount/token1",
+        "driver 570.133.20, CUDA 12.8, containerd://2.1.4, v1.35.1+k3s1",
+        "vllm serve --max-tokens 4096 --max-num-batched-tokens=8192 --tokenizer meta-llama/Llama-3 --tokenizer-mode auto",
+        "serve --key-file /etc/k1 --token_file ./tokens/t2",
+        "python train.py -p batch32x4",
+        "cp -p file123abc /x; ssh -p 2222abc host",
+        "docker://nvcr.io:5000/nvidia/driver:570@sha256:0011 docker-pullable://driver:570@sha256:0011",
+        "http://[::1]:8080/a@b http://proxy:3128/mail@example",
+        "docker run -u nginx:101 cuda",
+    ],
+)
+def test_evidence_stays_readable(text: str) -> None:
+    assert secrets.cleaned(text) == text
+    assert secrets.words(["sh", "-c", text]) == ["sh", "-c", text]
+
+
 async def test_nor_from_a_live_cluster_nor_from_an_archive_of_others(tmp_path: Path) -> None:
     found = secrets_of("Live1234")
     api = FakeApi()
@@ -67,7 +138,6 @@ async def test_nor_from_a_live_cluster_nor_from_an_archive_of_others(tmp_path: P
     assert not snapshot.kinds.get("Secret"), "Secrets are not even asked for"
     # An archive that somebody else made, without cleaning anything.
     import io
-    import json
 
     with tarfile.open(tmp_path / "raw.tar.gz", "w:gz") as file:
         for name, data in (
@@ -162,6 +232,53 @@ def test_what_is_a_secret_in_a_text_goes(text: str) -> None:
     assert secrets.cleaned(once) == once
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('password = "correct horse battery" x', 'password = "<redacted>" x'),
+        ('password = "hun,ter;2", user', 'password = "<redacted>", user'),
+        (r'{"password": "a\"bcdefgh", "b": 1}', '{"password": "<redacted>", "b": 1}'),
+        (r'"{\"password\": \"a \\\"b\", \"c\": 1}"', r'"{\"password\": \"<redacted>\", \"c\": 1}"'),
+        ("password: 'it''s \"hunter2\"' x", "password: '<redacted>' x"),
+        ('password="cut off', 'password="<redacted>'),
+        ("password == hunter2", "password == <redacted>"),
+        ('password => "hunter2"', 'password => "<redacted>"'),
+        ('passwd "hunter2" x', 'passwd "<redacted>" x'),
+        ("<password>hunt er2</password>", "<password><redacted></password>"),
+        ("machine x login bob password hunter2", "machine x login bob password <redacted>"),
+        ("http://user:p@ss@word/@proxy x", "http://user:<redacted>@proxy x"),
+        ("http://user:pass/word@proxy:3128 x", "http://user:<redacted>@proxy:3128 x"),
+        ('{"a":"http://u:p@h","mail":"x@y"}', '{"a":"http://u:<redacted>@h","mail":"x@y"}'),
+        ("Authorization: hunter2abcdef", "Authorization: <redacted>"),
+        ("bearer: abcdefghijklmnopqrst", "bearer: <redacted>"),
+        ("curl -uadmin:hunter2 x", "curl -uadmin:<redacted> x"),
+        ("curl -u admin:12345 x", "curl -u admin:<redacted> x"),
+        ("curl --user=admin:12345 x", "curl --user=admin:<redacted> x"),
+        ("HF_KEY=abcdef123", "HF_KEY=<redacted>"),
+        ("--max-tokens hunter2", "--max-tokens <redacted>"),
+        ("--token-file hunter2", "--token-file <redacted>"),
+    ],
+)
+def test_a_credential_goes_as_a_whole_and_nothing_else(text: str, shown: str) -> None:
+    assert secrets.cleaned(text) == shown
+    assert secrets.cleaned(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max-tokens 4096",
+        "--max-tokens=4096",
+        "--tokenizer a/b",
+        "--tokenizer=b",
+        "--key-file /etc/k",
+        "--key-file=/k",
+    ],
+)
+def test_flags_that_only_sound_like_a_credentials_keep_their_values(text: str) -> None:
+    assert secrets.words(["serve", *text.split()]) == ["serve", *text.split()]
+
+
 @pytest.mark.parametrize("name", ["DOCKER_PASS", "MASTER_PASS", "TF_VAR_PW", "POD_PWD", "DEFAULT_SALT", "PASS"])
 def test_variables_named_for_a_password_are_hidden(name: str) -> None:
     assert secrets.env_value(name, "hunter2x9Zq") == secrets.HIDDEN
@@ -176,6 +293,12 @@ def test_words_after_flags_for_users_and_keys_are_hidden() -> None:
     assert secrets.words(given) == [
         "curl", "-u", "bob:<redacted>", "--wandb-key", "<redacted>", "--pw", "<redacted>", "-u", "0:0",
     ]  # fmt: skip
+
+
+def test_a_word_that_ends_in_a_credential_takes_no_name_from_the_next_one() -> None:
+    given = ["-c", "curl -H Authorization: hunter2x9Zq", "Authorization: hunter2x9Zq", "Authorization:", "hunter2x9Zq"]
+    assert "hunter2x9Zq" not in repr(secrets.words(given))
+    assert "hunter2x9Zq" not in repr(secrets.words(given[2:], given[:2]))
 
 
 def test_fields_named_for_a_secret_are_hidden_and_references_stay() -> None:
@@ -232,8 +355,15 @@ def test_lines_of_a_log_in_an_object_are_cleaned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "piece", ["-", "-key", "--token", "pass", "auth-", "token.", "://", "://a:", "?sig", "authorization: ", "-u ", "\\", " ",
-              "token=\\", "--key ", "eyJ", "pwd ", "a.", "pass=$A"],
+              "token=\\", "--key ", "eyJ", "pwd ", "a.", "pass=$A",
+              "redis-cli -a ", "-p ", "login ", "cookie: a=", "token is ", "AIza", "-----BEGIN PRIVATE KEY-----", "hf_",
+              "a-", "a.b.", "--a", "eyJ-", "eyJ.", "://a:b@", 'token="', 'token=\\"', "password '", "<a", "bearer "],
 )  # fmt: skip
 def test_hostile_texts_are_cleaned_in_linear_time(piece: str) -> None:
-    text = piece * (100_000 // len(piece))
+    text = piece * (100_000 // len(piece)) + "token"
     assert secrets.cleaned(secrets.cleaned(text)) == secrets.cleaned(text)
+
+
+@pytest.mark.parametrize("piece", ["a-", "a.b.", "--a"])
+def test_a_line_of_a_megabyte_ends(piece: str) -> None:
+    assert secrets.cleaned(piece * (1_000_000 // len(piece)) + "=token=hunter2").endswith("token=<redacted>")

@@ -168,7 +168,9 @@ def test_what_is_there_is_not_missing(tmp_path: Path) -> None:
     (tmp_path / "events.json").write_text(json.dumps(event))
     (tmp_path / "serve.log").write_text("one\n")
     (tmp_path / "serve.previous.log").write_text("one\n")
-    (tmp_path / "host.json").write_text(json.dumps({"kind": "HostFacts", "metadata": {"name": "a"}, "kernelLog": []}))
+    for name in ("a", "b", "gpu-1"):
+        facts = {"kind": "HostFacts", "metadata": {"name": name}, "kernelLog": []}
+        (tmp_path / f"host-{name}.json").write_text(json.dumps(facts))
     assert files.read(str(tmp_path)).missing == []
 
 

@@ -59,3 +59,46 @@ def test_the_window_has_what_a_count_by_hand_has(events, span):
     now = 50.0 + span
     expected = [str(what) for at, what in events if at > now - 10.0]
     assert dict(window.recent(now)) == {(GPU, what): expected.count(what) for what in set(expected)}
+
+
+def total(xids: Xids) -> dict[Unit, float]:
+    return {one.unit: one.value for one in xids.made(0.0, ())[XID_TOTAL]}
+
+
+def test_a_restart_goes_on_with_what_was_counted_since_the_boot():
+    xids = Xids()
+    xids.recall({(GPU, "79"): 3, (SLICE, "43"): 1})
+    assert total(xids) == {GPU: 3.0, SLICE: 1.0}
+    # Both hear of the next one; it is one.
+    xids.add(1.0, GPU, 79)
+    assert total(xids)[GPU] == 3.0
+    xids.recall({(GPU, "79"): 4, (SLICE, "43"): 1})
+    assert total(xids) == {GPU: 4.0, SLICE: 1.0}
+
+
+def test_counting_goes_on_alone_when_nobody_else_counts():
+    xids = Xids()
+    xids.recall({(GPU, "79"): 3})
+    xids.add(1.0, GPU, 79)
+    xids.recall({(GPU, "79"): 4})
+    xids.recall(None)
+    xids.add(2.0, GPU, 79)
+    assert total(xids) == {GPU: 5.0}
+    # Who comes back has read of it, or has forgotten everything.
+    xids.recall({(GPU, "79"): 5})
+    assert total(xids) == {GPU: 5.0}
+    xids.recall({})
+    assert total(xids) == {GPU: 5.0}
+
+
+@given(st.lists(st.one_of(st.none(), st.just("xid"), st.integers(0, 20)), max_size=40))
+def test_a_total_never_falls(steps: list[int | str | None]) -> None:
+    xids, before = Xids(), 0.0
+    for at, step in enumerate(steps):
+        if step == "xid":
+            xids.add(float(at), GPU, 79)
+        else:
+            xids.recall(None if step is None else {(GPU, "79"): int(step)})
+        now = total(xids).get(GPU, 0.0)
+        assert now >= before
+        before = now

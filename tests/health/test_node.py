@@ -211,3 +211,32 @@ def test_gpus_have_their_numbers_where_people_read() -> None:
     what = sorted(one.what for one in health.take()[1])
     assert what[0].startswith(f"GPU 0 ({A.uuid}): Xid 95")
     assert what[1].startswith("The GPU at 00ff:01:00, which the driver does not list: Xid 95")
+
+
+def test_every_xid_is_counted_once_since_the_boot() -> None:
+    health = node()
+    health.event(Event(kind=EventKind.XID, uuid=A.uuid, code=95), T)
+    say(health, xid(95), T + 0.5)  # the same
+    say(health, xid(43), T + 1)  # a program's
+    say(health, xid(43, more=" GPU-I:05 GPU-CI:00"), T + 2)
+    say(health, xid(95), T + 600)
+    say(health, xid(13), T - 200)  # of the boot before
+    assert health.memories[A.uuid].xids == {"95": 2, "43": 1, "43@5": 1}
+    # A run that begins between the event and the line.
+    again = NodeHealth(HealthConfig(), booted_at=T - 100, memories={A.uuid: health.memories[A.uuid]})
+    again.inventory(INVENTORY, {}, T + 700)
+    again.event(Event(kind=EventKind.XID, uuid=A.uuid, code=119), T + 701)
+    third = NodeHealth(HealthConfig(), booted_at=T - 100, memories=dict(again.memories))
+    third.inventory(INVENTORY, {}, T + 702)
+    say(third, xid(119), T + 701.5)
+    assert third.memories[A.uuid].xids["119"] == 1
+    third.boot(T + 5000)
+    assert third.memories[A.uuid].xids == {}
+
+
+def test_a_gpu_that_only_the_log_knew_keeps_its_count() -> None:
+    health = NodeHealth(HealthConfig(), booted_at=T - 100)
+    say(health, xid(79), T)
+    health.inventory(INVENTORY, {}, T + 1)
+    say(health, xid(79), T + 900)
+    assert health.memories[A.uuid].xids == {"79": 2}

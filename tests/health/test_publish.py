@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgpu.health.model import Action, Evidence, Source, Verdict
+from kgpu.health.model import Action, Evidence, Memory, Source, Verdict
 from kgpu.health.publish import MAX_MESSAGE, condition, gpu_verdict
 
 XID = Evidence(
@@ -22,7 +22,7 @@ STRANGER = replace(BAD, gpu="PCI-0000:19:00")
 
 
 def row(verdict: Verdict, index: int | None = 1):
-    return gpu_verdict(verdict, index=index, pci="0000:07:00.0")
+    return gpu_verdict(verdict, Memory(gpu=verdict.gpu, index=index), pci="0000:07:00.0")
 
 
 def test_a_row_has_the_causes_of_the_withdrawal_alone() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from kgpu.base.decision import Decision
 from kgpu.base.errors import HostError, HwError, KubeError
+from kgpu.health import keeper
 from kgpu.health import run as health_run
 from kgpu.health.config import HealthConfig
 from kgpu.health.history import History, Remembered
@@ -30,6 +31,9 @@ T = 1_800_000_000.0
 
 def line(code: int, gpu: Any = A) -> str:
     return f"NVRM: Xid (PCI:{gpu.pci_bus_id.removesuffix('.0')}): {code}, pid=1, name=train, words"
+
+
+MANY = 50
 
 
 class Node:
@@ -285,7 +289,8 @@ async def test_a_disk_that_refuses_does_not_hide_a_gpu_and_nothing_is_lost_once_
 
 
 async def test_a_disk_that_hangs_does_not_hide_a_gpu(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_run, "DISK_SECONDS", 0.1)
+    monkeypatch.setattr(keeper, "DISK_SECONDS", 0.1)
+    monkeypatch.setattr(keeper, "MAX_UNSAVED", MANY)
     free = threading.Event()
 
     class Hanging(History):
@@ -298,9 +303,15 @@ async def test_a_disk_that_hangs_does_not_hide_a_gpu(node: Node, monkeypatch: py
     try:
         await node.until(lambda: node.withdrawn() == [A.uuid])
         assert node.xids() == []
+        assert node.health is not None
+        unsaved = node.health._keeper.unsaved
+        under_way = len(unsaved)
+        for _ in range(3):
+            unsaved.extend(unsaved[-1:] * MANY)
+            await node.until(lambda: len(unsaved) <= under_way + MANY)
     finally:
         free.set()
-    await node.until(lambda: node.xids() == ["Xid 95"])
+    await node.until(lambda: "Xid 95" in node.xids())
 
 
 async def test_an_api_server_that_is_away_hears_later(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

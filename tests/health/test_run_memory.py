@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import HostError
-from kgpu.health import readings
+from kgpu.health import keeper, readings
 from kgpu.health import run as health_run
 from kgpu.health.history import History, Remembered
 from kgpu.health.keys import KEYS
+from kgpu.health.kmsg import MemoryLog
 from kgpu.health.model import Memory
 from kgpu.health.node import Order
 from kgpu.hw.memory import MemoryReader
@@ -86,7 +87,7 @@ async def test_the_log_waits_while_too_much_is_unread_and_dropped_events_are_tol
 async def test_a_disk_that_is_late_at_the_start_keeps_what_was_remembered(
     node: Node, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
-    monkeypatch.setattr(health_run, "DISK_SECONDS", 0.05)
+    monkeypatch.setattr(keeper, "DISK_SECONDS", 0.05)
     free = threading.Event()
 
     class Late(History):
@@ -156,3 +157,24 @@ def test_the_keys_are_those_that_are_used() -> None:
         for arg in one.args if isinstance(arg, ast.Constant)
     }  # fmt: skip
     assert set(KEYS) == tables | looked_up | margins
+
+
+async def test_how_often_an_xid_came_outlives_the_role_and_ends_with_the_boot(node: Node) -> None:
+    def counts() -> list[tuple[int, int]]:
+        found = node.file.read()
+        return [(row.code, row.count) for one in found.gpus for row in one.xids] if found else []
+
+    node.start()
+    node.log.add(line(43))
+    node.log.add(line(43))
+    await node.until(lambda: counts() == [(43, 2)])
+    await node.stop()
+    node.start()
+    node.log.add(line(43))
+    await node.until(lambda: counts() == [(43, 3)])
+    await node.stop()
+    node.boot, node.uptime, node.wall = "b2", 10.0, T + 5000.0
+    node.log = MemoryLog()
+    node.start()
+    await node.until(lambda: node.file.read() is not None)
+    assert counts() == []

@@ -129,6 +129,38 @@ def test_stories_are_played_as_on_other_labs(fleet: EmbeddedLab, story: str) -> 
     assert not wrong(Played().on(fleet, story))
 
 
+def test_top_finds_the_exporters_and_shows_who_uses_what(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    spec = {
+        "nodeSelector": {"kubernetes.io/hostname": "l4-1"},
+        "terminationGracePeriodSeconds": 0,
+        "containers": [
+            {"name": "c", "image": "nvcr.io/nvidia/cuda:12.5.0-base-ubuntu22.04", "command": ["sleep", "3600"],
+             "resources": {"limits": {GPU_RESOURCE: 1}}}
+        ],
+    }  # fmt: skip
+    user = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": spec}
+    run_kubectl(fleet, "apply", "-f", "-", stdin=json.dumps(user))
+    command = [sys.executable, "-m", "kgpu", "top", "-o", "json", "--kubeconfig", str(fleet.kubeconfig)]
+
+    def shown() -> dict[str, list[list[str]]]:
+        """By node: of each GPU the pods."""
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return {
+            node["hostname"]: [[pod["pod"] for pod in gpu["pods"]] for gpu in node["gpus"]] for node in told["nodes"]
+        }
+
+    try:
+        wanted = {"gpu-node-1": [[]] * 8, "l4-1": [[], ["user"]]}
+        until(
+            fleet,
+            lambda: {name: sorted(pods) for name, pods in shown().items()} == wanted,
+            "top shows the pod on its GPU",
+        )
+    finally:
+        run_kubectl(fleet, "delete", "pod", "user", "--wait=true")
+
+
 def test_a_label_takes_the_gpus_of_one_node_away(fleet: EmbeddedLab) -> None:
     settled(fleet)
     label = f"{LABEL_DEPLOY_PREFIX}device-plugin"

@@ -22,7 +22,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -213,17 +213,19 @@ class Node:
 
 
 class Pages:
-    """Metrics pages whose text is whatever it is set to, by path."""
+    """Metrics pages whose text is whatever it is set to, or is made at that moment, by path."""
 
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.texts: dict[str, str | Callable[[], str]] = {}
         pages = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                text = pages.texts.get(self.path, "").encode()
+                told = pages.texts.get(self.path, "")
+                text = (told if isinstance(told, str) else told()).encode()
                 self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                json_like = text.startswith(b"[")
+                self.send_header("Content-Type", "application/json" if json_like else "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -231,7 +233,7 @@ class Pages:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((host, 0), Handler)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -241,21 +243,23 @@ class Pages:
 
 
 class Prometheus:
-    """A running Prometheus."""
+    """A running Prometheus; with ``before`` the program that starts it, and ``host`` where it is reached then."""
 
-    def __init__(self, program: Path, folder: Path, config: Object) -> None:
-        self.port = free_port()
+    def __init__(
+        self, program: Path, folder: Path, config: Object, *, host: str = "127.0.0.1", before: Sequence[str] = ()
+    ) -> None:
+        self.address = f"{host}:{free_port()}"
         file = folder / "prometheus.yaml"
         file.write_text(yaml.dump(config))
         words = [
-            str(program), f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn",
+            *before, str(program), f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={self.address}", "--log.level=warn",
         ]  # fmt: skip
         with (folder / "prometheus.log").open("wb") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
 
     def get(self, path: str, **query: str) -> Any:
-        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:
                 return json.load(answer)["data"]
@@ -281,9 +285,9 @@ class Prometheus:
             if one["state"] == "firing"
         }
 
-    def fired(self) -> set[str]:
+    def fired(self, within: str = "10m") -> set[str]:
         """Names of alerts that fire or have fired."""
-        expr = 'count by (alertname) (max_over_time(ALERTS{alertstate="firing"}[10m]))'
+        expr = f'count by (alertname) (max_over_time(ALERTS{{alertstate="firing"}}[{within}]))'
         return {one["metric"]["alertname"] for one in self.query(expr)}
 
     def stop(self) -> None:
@@ -293,23 +297,9 @@ class Prometheus:
 
 def scrape_config(monitor: Object, targets: Mapping[str, tuple[str, str]]) -> Object:
     """What the Prometheus operator makes of a ServiceMonitor. ``targets``: by node its address and its pod's name."""
-    (endpoint,) = monitor["spec"]["endpoints"]
-    of_operator: list[Object] = [
-        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-        {"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"},
-        {"source_labels": [f"__meta_kubernetes_service_label_{monitor['spec']['jobLabel']}"], "target_label": "job"},
-        {"target_label": "endpoint", "replacement": endpoint["port"]},
-    ]
     deploy = "__meta_kubernetes_node_label_nvidia_com_gpu_deploy_"
     return {
-        "job_name": monitor["metadata"]["name"],
-        "scrape_interval": "500ms",
-        "scrape_timeout": "450ms",
-        "metrics_path": endpoint["path"],
-        "honor_labels": endpoint.get("honorLabels", False),
-        "relabel_configs": [*of_operator, *map(_step, endpoint.get("relabelings", ()))],
-        "metric_relabel_configs": [*map(_step, endpoint.get("metricRelabelings", ()))],
+        **_scraped(monitor),
         "static_configs": [
             {
                 "targets": [address],
@@ -324,6 +314,45 @@ def scrape_config(monitor: Object, targets: Mapping[str, tuple[str, str]]) -> Ob
             }
             for node, (address, pod) in targets.items()
         ],
+    }
+
+
+def discovering(monitor: Object, url: str) -> Object:
+    """The same where there is a cluster: ``url`` answers with what there is, see ``discovery``."""
+    (endpoint,) = monitor["spec"]["endpoints"]
+    keep: list[Object] = [
+        {"action": "keep", "source_labels": [f"__meta_kubernetes_service_label_{label}"], "regex": value}
+        for label, value in monitor["spec"]["selector"]["matchLabels"].items()
+    ]
+    keep.append(
+        {"action": "keep", "source_labels": ["__meta_kubernetes_endpoint_port_name"], "regex": endpoint["port"]}
+    )
+    made = _scraped(monitor)
+    return {
+        **made,
+        "relabel_configs": [*keep, *made["relabel_configs"]],
+        "http_sd_configs": [{"url": url, "refresh_interval": "1s"}],
+    }
+
+
+def _scraped(monitor: Object) -> Object:
+    """Everything but where the targets are."""
+    (endpoint,) = monitor["spec"]["endpoints"]
+    of_operator: list[Object] = [
+        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+        {"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"},
+        {"source_labels": [f"__meta_kubernetes_service_label_{monitor['spec']['jobLabel']}"], "target_label": "job"},
+        {"target_label": "endpoint", "replacement": endpoint["port"]},
+    ]
+    return {
+        "job_name": monitor["metadata"]["name"],
+        "scrape_interval": "500ms",
+        "scrape_timeout": "450ms",
+        "metrics_path": endpoint["path"],
+        "honor_labels": endpoint.get("honorLabels", False),
+        "relabel_configs": [*of_operator, *map(_step, endpoint.get("relabelings", ()))],
+        "metric_relabel_configs": [*map(_step, endpoint.get("metricRelabelings", ()))],
     }
 
 

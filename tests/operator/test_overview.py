@@ -39,7 +39,7 @@ def test_all_well_is_ready() -> None:
 def test_a_well_nodes_operands_work() -> None:
     (row,) = seen(world(healthy_node())).nodes
     assert row.operands == dict.fromkeys(
-        ("features", "toolkit", "validator", "device-plugin", "dcgm-exporter", "health", "gfd"), "works"
+        ("features", "toolkit", "validator", "device-plugin", "dcgm-exporter", "health", "probe", "gfd"), "works"
     )
 
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from kgpu.formats.releases import RELEASES, Support, release_of, told
 from kgpu.operator.plan import plan
-from kgpu.operator.releases import RELEASES, Support, release_of, told
 from tests.operator.world import SETTINGS, node_object, world
 
 

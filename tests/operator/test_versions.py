@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from kgpu.formats import agent_report, names
-from kgpu.operator import versions
+from kgpu.formats.support import CUDA_BY_BRANCH, Range, cuda_of, parse
 from kgpu.operator.model import Observed
 from kgpu.operator.nodes import read_node
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
-from kgpu.operator.versions import Finding, Range, check, cuda_of, parse
+from kgpu.operator.versions import Finding, check
 from tests.operator.world import SETTINGS, healthy_node, node_object, policy, world
 
 
@@ -151,7 +151,7 @@ def test_cuda_of_a_driver(driver: str, cuda: str) -> None:
 
 
 def test_branches_are_newest_first() -> None:
-    branches = [branch for branch, _ in versions.CUDA_BY_BRANCH]
+    branches = [branch for branch, _ in CUDA_BY_BRANCH]
     assert branches == sorted(branches, reverse=True)
 
 

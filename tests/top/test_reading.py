@@ -15,6 +15,7 @@ from kgpu.hw.memory import MemoryReader
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Accelerator, Inventory, Vendor
 from kgpu.hw.port import Process as Seen
+from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kube.client import connect
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import CLUSTER_POLICIES, DEPLOYMENTS
@@ -340,6 +341,33 @@ async def test_this_nodes_driver_with_a_lost_gpu(sim_root) -> None:
     assert [gpu.health for gpu in node.gpus] == [Health.OK, Health.LOST]
     assert node.gpus[0].values["memory_total_mib"] > 80_000
     assert node.gpus[1].action
+
+
+async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None:
+    gpus = tuple(
+        Accelerator(vendor=Vendor.NVIDIA, index=at, uuid=f"u{at}", name="L4", recovery_action=action)
+        for at, action in enumerate(("none", "reset", "none", "unknown"))
+    )
+    reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version="1", accelerators=gpus))
+
+    async def judged(verdicts: MemoryVerdicts | None) -> list[tuple[Health, str]]:
+        found = await Host(reader, verdicts=verdicts).look(Target(node="n"))
+        return [(gpu.health, gpu.action) for gpu in found.gpus]
+
+    alone = [(Health.OK, ""), (Health.BAD, "reset"), (Health.OK, ""), (Health.OK, "")]
+    assert await judged(None) == await judged(MemoryVerdicts()) == alone
+    verdicts = MemoryVerdicts()
+    verdicts.put(
+        GpuVerdict(uuid="u0", action="replace", withdraws=True, what="a row failed"),
+        GpuVerdict(uuid="u1"),
+        GpuVerdict(uuid="u2", action="inspect", what="it is hot"),
+    )
+    assert await judged(verdicts) == [
+        (Health.BAD, "replace"),
+        (Health.OK, ""),
+        (Health.WARN, "inspect"),
+        (Health.OK, ""),
+    ]
 
 
 async def test_processes_of_this_node_have_their_command_and_user(tmp_path) -> None:

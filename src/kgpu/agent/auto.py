@@ -62,8 +62,8 @@ class AutoAgent(Process):
     ) -> None:
         super().__init__(options, api=api)
         self._rows = {role.name: role for role in roles}
-        # A process beside others that do the other roles: it says nothing of those.
-        self._part = "-".join(self._rows) if options.roles and roles != ROLES else ""
+        # A process beside others that do the other roles: it says nothing of those, and is called by its first one.
+        self._part = next(iter(self._rows), "") if options.roles and roles != ROLES else ""
         self._writer: ReportWriter | None = None
         self._open_reader = open_reader or _open_reader
         self._patience = patience

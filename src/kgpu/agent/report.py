@@ -90,7 +90,7 @@ class ReportWriter:
         part: str = "",
         clock: Clock | None = None,
     ) -> None:
-        """``part`` is the name of the role for which this process alone is there, "" for the whole agent."""
+        """``part`` is the (first) role for which this process alone is there, "" for the whole agent."""
         self._api = api
         self._own = own
         self._node = node

@@ -30,7 +30,7 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "foreign_nfd": ("features",),
     "labels_sink": ("labels",),
     "toolkit_expected": (VALIDATOR,),
-    "validations_dir": ("deviceplugin", VALIDATOR, "node-status"),
+    "validations_dir": ("deviceplugin", VALIDATOR, "node-status", "probe"),
 }
 # Kinds of rows that may be given several times, whose values are then taken together.
 _MANY: Final = frozenset({"list", "ints"})

@@ -225,6 +225,12 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
     await exporter_role.exporter(host, handle)
 
 
+async def _probe(host: Host, handle: RoleHandle) -> None:
+    from kgpu.agent import probe_role
+
+    await probe_role.probe(host, handle)
+
+
 async def _withdraw_features(api: KubeApi, options: AgentOptions) -> None:
     from kgpu.discovery.features.publish import NodeFeatureLabels
     from kgpu.discovery.features.run import withdraw
@@ -279,6 +285,7 @@ ROLES: Final = (
     Role("validator", node_roles.validator, aliases=("operator-validator",), withdraw=node_roles.withdraw_validator),
     Role("health", health_role.health, withdraw=health_role.withdraw),
     Role("exporter", _exporter, aliases=("dcgm-exporter", "nvidia-dcgm-exporter"), flags=_exporter_flags),
+    Role("probe", _probe),
     Role("node-status", node_roles.node_status, aliases=("node-status-exporter",), hardware=False),
     Role("features", _features, aliases=("nfd", "node-features"), hardware=False, withdraw=_withdraw_features),
 )

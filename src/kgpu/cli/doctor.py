@@ -67,6 +67,11 @@ def doctor(
         return
     if path and host:
         raise ConfigError("--from and --host exclude each other", "one of the two", "leave one out")
+    if namespace and not target:
+        raise ConfigError(
+            f"-n {namespace} says where an object is, and none is named", _SHOWN,
+            f"name one, for example: kgpu doctor -n {namespace} pod NAME; without -n the whole cluster is looked at",
+        )  # fmt: skip
     wanted = parse_target(target, namespace)
     check_kubeconfig(context, kubeconfig)
     if watch:
@@ -74,7 +79,9 @@ def doctor(
         return
     report = run_async(look(wanted, path, kubeconfig, root if host else ""))
     click.echo(shown(report, output))
-    raise click.exceptions.Exit(report.exit_code)
+    from kgpu.doctor.render import unjudged
+
+    raise click.exceptions.Exit(report.exit_code or (2 if unjudged(report) else 0))
 
 
 def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
@@ -120,7 +127,7 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) ->
 
     gc.disable()  # a large cluster is millions of objects that all stay: there is no garbage to look for
     try:
-        found = await snapshot_of(path, kubeconfig, root)
+        found = await snapshot_of(path, kubeconfig, root, wanted)
         if wanted is not None and found.get(wanted.kind, wanted.name, wanted.namespace) is None:
             raise _unknown(wanted, found, path)
         return diagnose(found, target=wanted)
@@ -128,8 +135,8 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) ->
         gc.enable()
 
 
-async def snapshot_of(path: str, kubeconfig: str, root: str = "") -> Snapshot:
-    """From a path, this host (``root`` not ""), or the cluster."""
+async def snapshot_of(path: str, kubeconfig: str, root: str = "", target: Subject | None = None) -> Snapshot:
+    """From a path, this host (``root`` not ""), or the cluster, where ``target`` says what is looked at first."""
     if path:
         from kgpu.doctor.sources.files import read
 
@@ -144,7 +151,7 @@ async def snapshot_of(path: str, kubeconfig: str, root: str = "") -> Snapshot:
 
     api = connect(kubeconfig)
     try:
-        return await collect(api, logs=PodLogs(api))
+        return (await collect(api, logs=PodLogs(api), target=target)).judged(xids_in)
     finally:
         await api.close()
 

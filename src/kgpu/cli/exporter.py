@@ -40,7 +40,7 @@ kgpu exporter --once --kubernetes --compat b,c
 """
 BETWEEN: Final = 0.2
 """Seconds between the readings of ``--once``; averages of the driver's need 0.1."""
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 10.0
 """Between looks whether devices are others; the driver's events tell of most changes at once, and no pod waits here."""
 _SWITCH: Final[dict[str, Any]] = {"is_flag": False, "flag_value": "true", "metavar": "BOOL"}
 _VALUE: Final[dict[str, Any]] = {"metavar": "VALUE"}
@@ -156,7 +156,8 @@ async def _look(place: Place, given: Given, counters: tuple[Counter, ...]) -> tu
             raise
         users = Users()
     verdicts = VerdictFile(verdicts_path(place.host_root, os.environ)).read()
-    outcome = ticks.families(0.0, users, verdicts=verdicts.gpus if verdicts else ())
+    ticks.judged(verdicts.gpus if verdicts else None)
+    outcome = ticks.families(0.0, users)
     for decision in outcome.decisions:
         _echo(decision)
     return outcome.families

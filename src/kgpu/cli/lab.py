@@ -87,7 +87,9 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
 @click.option("--profile", default="hgx-h100", show_default=True, help="The simulated machine; see `kgpu lab hw list`.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Number of GPUs. Default: the profile's.")
 @click.option("--no-agent", is_flag=True, help="Start no kgpu agent on the node.")
-@click.option("--operator", is_flag=True, help="Embedded: kgpu's operator runs the agents, as in a real cluster.")
+@click.option("--operator", is_flag=True,
+              help="Embedded: kgpu's operator runs the agents, as in a real cluster, with the metrics that `kgpu top` "
+                   "shows; without it they only offer and label GPUs.")  # fmt: skip
 @click.option("--no-node", is_flag=True, help="Embedded: begin without a node; see `kgpu lab node add`.")
 @click.option(
     "--data",

@@ -203,8 +203,8 @@ kgpu lab hw inject --root /tmp/node1 init-error DRIVER_NOT_LOADED
 @click.argument("fault", metavar="FAULT")
 @click.argument("value", required=False)
 @GPU
-@click.option("--gi", type=int, help="xid: the GPU instance it is about.")
-@click.option("--ci", type=int, help="xid: the compute instance it is about.")
+@click.option("--gi", type=int, help="xid, ecc: the GPU instance it is about.")
+@click.option("--ci", type=int, help="xid, ecc: the compute instance it is about.")
 @click.option("--count", type=int, default=1, show_default=True, help="ecc: number of errors.")
 @click.option("--corrected", is_flag=True, help="ecc: single-bit errors instead of double-bit ones.")
 @click.option("--us", type=int, metavar="N", help="slow: delay of each call in microseconds.")

@@ -47,10 +47,14 @@ RUN: Final = (
     (("--discovery",), ("KGPU_DISCOVERY",), "discovery", "true", "BOOL", "Whether to find node features itself."),
     (("--health",), ("KGPU_HEALTH",), "health", "true", "BOOL", "Whether to watch the GPUs' health."),
     (("--health-config",), (ENV_HEALTH_CONFIG,), "health_config", "", "YAML", "Its configuration."),
+    (("--host-facts",), ("KGPU_HOST_FACTS",), "host_facts", "true", "BOOL",
+     "Whether agents write into their logs what kgpu doctor wants to know of their nodes."),
     (("--alert-rules",), ("KGPU_ALERT_RULES",), "alert_rules", "true", "BOOL",
      "Whether to make PrometheusRules, where there is that kind."),
     (("--alerts",), ("KGPU_ALERTS",), "alerts", "", "YAML",
      "What differs of alerts, by name: {GPUIdle: {enabled: false}}; also threshold, for, severity."),
+    (("--scrape",), ("KGPU_SCRAPE",), "scrape", "", "YAML",
+     "How Prometheus asks exporters: {kind: PodMonitor, scheme: https}; also tlsConfig, basicAuth."),
     (("--dashboards",), ("KGPU_DASHBOARDS",), "dashboards", "false", "BOOL",
      "Whether to make ConfigMaps with Grafana dashboards."),
     (("--dashboard-labels",), ("KGPU_DASHBOARD_LABELS",), "dashboard_labels", 'grafana_dashboard: "1"', "YAML",
@@ -206,6 +210,7 @@ def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         discovery=_bool(given, "discovery", "--discovery or KGPU_DISCOVERY"),
         health=_bool(given, "health", "--health or KGPU_HEALTH"),
         health_config=given["health_config"],
+        host_facts=_bool(given, "host_facts", "--host-facts or KGPU_HOST_FACTS"),
         monitoring=_monitoring(given),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
     )
@@ -213,6 +218,7 @@ def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
 
 def _monitoring(given: Mapping[str, Any]) -> Monitoring:
     from kgpu.monitoring.rules import adjusted
+    from kgpu.monitoring.scrape import read_scrape
     from kgpu.operator.model import Monitoring
 
     return Monitoring(
@@ -221,6 +227,7 @@ def _monitoring(given: Mapping[str, Any]) -> Monitoring:
         dashboards=_bool(given, "dashboards", "--dashboards or KGPU_DASHBOARDS"),
         labels=_texts(given, "dashboard_labels", "--dashboard-labels or KGPU_DASHBOARD_LABELS"),
         annotations=_texts(given, "dashboard_annotations", "--dashboard-annotations or KGPU_DASHBOARD_ANNOTATIONS"),
+        scrape=read_scrape(_mapping(given, "scrape", "--scrape or KGPU_SCRAPE"), "monitoring.scrape"),
     )
 
 

@@ -200,10 +200,12 @@ def _host(root: str) -> Source:
     from pathlib import Path
 
     from kgpu.hw.open import NoHardwareError, open_reader
+    from kgpu.hw.verdicts import VerdictFile, verdicts_path
     from kgpu.top.host import Host
 
+    verdicts = VerdictFile(verdicts_path("/", os.environ))
     try:
-        return Host(open_reader(driver_root=Path(root) if root else None))
+        return Host(open_reader(driver_root=Path(root) if root else None), verdicts=verdicts)
     except NoHardwareError as error:
         raise HwError(error.what, error.expected, f"{error.todo}; for the cluster's GPUs leave --host out") from error
 

@@ -142,13 +142,16 @@ class HostFacts(_Facts, frozen=True):
     """Values of /proc/sys by their dotted name."""
     missing: dict[str, str] = {}
     """What could not be looked at, and why."""
+    told_by: str = ""
+    """The log of the agent that has said this at ``taken``, "" where it was looked at then and there."""
 
     def cite(self, field: str, value: Any = None) -> Evidence:
         """A field of these facts as evidence."""
         from kgpu.doctor.obj import shown
 
         given = msgspec.to_builtins(getattr(self, field, None)) if value is None else value
-        return Evidence(object=f"Node {self.node}, on the host", field=field.replace("_", " "), value=shown(given))
+        place = f"Node {self.node}, on the host{f' at {self.taken}' if self.told_by else ''}"
+        return Evidence(object=place, field=field.replace("_", " "), value=shown(given))
 
     def cite_file(self, path: str, line: int = 0, value: str = "") -> Evidence:
         """A line of one of ``files``."""

@@ -19,12 +19,14 @@ _LISTS: Final = (
 class Container:
     """A container of a pod (or of a template): its spec, and its status as far as there is one."""
 
-    __slots__ = ("_owner", "_path", "_status_path", "init", "spec", "status")
+    __slots__ = ("_env", "_owner", "_path", "_status_path", "_words", "init", "spec", "status")
 
     def __init__(self, owner: Obj, path: str, spec: Mapping[str, Any], *, init: bool) -> None:
         self._owner, self._path, self.spec, self.init = owner, path, spec, init
         self.status: Mapping[str, Any] = {}
         self._status_path = ""
+        self._words: tuple[str, ...] | None = None  # each rule asks anew
+        self._env: dict[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -37,14 +39,18 @@ class Container:
     @property
     def words(self) -> tuple[str, ...]:
         """Command and arguments."""
-        both = (*items(self.spec.get("command")), *items(self.spec.get("args")))
-        return tuple(word for word in both if isinstance(word, str))
+        if self._words is None:
+            both = (*items(self.spec.get("command")), *items(self.spec.get("args")))
+            self._words = tuple(word for word in both if isinstance(word, str))
+        return self._words
 
     @property
     def env(self) -> dict[str, str]:
         """Variables with a plain value; one whose value is a reference is there as ""."""
-        rows = (mapping(row) for row in items(self.spec.get("env")))
-        return {text(row.get("name")): text(row.get("value")) for row in rows if text(row.get("name"))}
+        if self._env is None:
+            rows = (mapping(row) for row in items(self.spec.get("env")))
+            self._env = {text(row.get("name")): text(row.get("value")) for row in rows if text(row.get("name"))}
+        return self._env
 
     @property
     def limits(self) -> Mapping[str, Any]:
@@ -132,19 +138,14 @@ def containers_of(owner: Obj, base: str = "spec", status: str = "status") -> Ite
 class Pod(Obj):
     """A pod."""
 
-    __slots__ = ("_containers",)
+    __slots__ = ("_containers", "_ready", "node", "phase")
 
     def __init__(self, data: Mapping[str, Any], source: str = "") -> None:
         super().__init__(data, source)
         self._containers: tuple[Container, ...] | None = None
-
-    @property
-    def node(self) -> str:
-        return self.text("spec.nodeName")
-
-    @property
-    def phase(self) -> str:
-        return self.text("status.phase")
+        self._ready: bool | None = None
+        self.node = self.text("spec.nodeName")
+        self.phase = self.text("status.phase")
 
     @property
     def ended(self) -> bool:
@@ -164,8 +165,10 @@ class Pod(Obj):
 
     @property
     def ready(self) -> bool:
-        found = self.condition("Ready")
-        return found is not None and found.status == "True"
+        if self._ready is None:
+            found = self.condition("Ready")
+            self._ready = found is not None and found.status == "True"
+        return self._ready
 
     @property
     def reason(self) -> str:
@@ -194,7 +197,11 @@ class Pod(Obj):
 class Node(Obj):
     """A node."""
 
-    __slots__ = ()
+    __slots__ = ("_resources",)
+
+    def __init__(self, data: Mapping[str, Any], source: str = "") -> None:
+        super().__init__(data, source)
+        self._resources: frozenset[str] | None = None
 
     @property
     def ready(self) -> bool | None:
@@ -245,8 +252,10 @@ class Node(Obj):
 
     def resources(self) -> frozenset[str]:
         """Every resource with a domain that it has or had (an amount of 0 counts)."""
-        found = {*self.map("status.capacity"), *self.map("status.allocatable")}
-        return frozenset(name for name in found if "/" in name)
+        if self._resources is None:
+            found = {*self.map("status.capacity"), *self.map("status.allocatable")}
+            self._resources = frozenset(name for name in found if "/" in name)
+        return self._resources
 
 
 class Event(Obj):

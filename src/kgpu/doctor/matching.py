@@ -6,10 +6,11 @@ Nothing here goes by the names of objects alone, which users change: parts are k
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kgpu.doctor.kinds import Container, Event, Log, Node, Pod, containers_of
 from kgpu.doctor.model import Evidence
@@ -203,17 +204,24 @@ PARTS: Final = (
     _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
     _part(PLUGIN, INTEL, image=r"intel/intel-gpu-plugin|intel-gpu-plugin"),
 )  # fmt: skip
+_APPS: Final = frozenset[str | None]().union(*(part.apps for part in PARTS))
 _APP_LABELS: Final = ("app", names.NAME_LABEL, names.COMPONENT_LABEL, "k8s-app", "name")
 
 
 def parts_of(owner: Obj) -> tuple[Part, ...]:
     """Which parts of a GPU stack a pod (or the template of a DaemonSet or Deployment) is."""
-    is_pod = owner.kind == "Pod"
-    base = "spec" if is_pod else "spec.template.spec"
-    labels = owner.labels if is_pod else owner.map("spec.template.metadata.labels")
-    apps = {labels.get(key) for key in _APP_LABELS}
-    mains = [one for one in containers_of(owner, base, "") if not one.init]
-    found = tuple(part for part in PARTS if part.apps & apps or any(_is_part(part, one) for one in mains))
+    labels: Mapping[str, Any]
+    if isinstance(owner, Pod):
+        labels, containers = owner.labels, owner.containers
+    else:
+        labels = owner.map("spec.template.metadata.labels")
+        containers = tuple(containers_of(owner, "spec.template.spec", ""))
+    apps = {said for key in _APP_LABELS if isinstance(said := labels.get(key), str)}
+    mains = [one for one in containers if not one.init]
+    by_program = set[int]().union(*(_by_program(one.image, " ".join(one.words)) for one in mains))
+    if not by_program and _APPS.isdisjoint(apps):
+        return ()
+    found = tuple(part for at, part in enumerate(PARTS) if at in by_program or part.apps & apps)
     if {GFD, MPS} & {part.name for part in found if part.vendor == NVIDIA}:
         # These run from the device plugin's image and, by its chart, under its labels; only the program tells.
         found = tuple(part for part in found if part.name != PLUGIN or _by_words(part, mains))
@@ -224,10 +232,14 @@ def _by_words(part: Part, mains: Iterable[Container]) -> bool:
     return part.words is not None and any(part.words.search(" ".join(one.words)) for one in mains)
 
 
-def _is_part(part: Part, container: Container) -> bool:
-    if part.image is not None and part.image.search(container.image):
-        return True
-    return part.words is not None and bool(part.words.search(" ".join(container.words)))
+@functools.lru_cache(maxsize=4096)  # a cluster runs many pods of few programs
+def _by_program(image: str, words: str) -> frozenset[int]:
+    """The parts, by their place in the table, that a container is by its image or its words."""
+    return frozenset(
+        at
+        for at, part in enumerate(PARTS)
+        if (part.image is not None and part.image.search(image)) or (part.words and part.words.search(words))
+    )
 
 
 def pods_of_part(snapshot: Snapshot, name: str, *, vendor: str = "", node: str = "") -> list[Pod]:
@@ -238,14 +250,33 @@ def pods_of_part(snapshot: Snapshot, name: str, *, vendor: str = "", node: str =
     ]  # fmt: skip
 
 
+def parts_of_pod(snapshot: Snapshot, pod: Pod) -> tuple[Part, ...]:
+    """``parts_of``, worked out once for each pod of a snapshot."""
+    found = snapshot.once(_by_pod).get(pod.key)
+    return parts_of(pod) if found is None else found
+
+
+def _by_pod(snapshot: Snapshot) -> dict[Key, tuple[Part, ...]]:
+    return {pod.key: parts_of(pod) for pod in snapshot.pods.values()}
+
+
 def _parts(snapshot: Snapshot) -> dict[str, list[tuple[Pod, Part]]]:
     found: dict[str, list[tuple[Pod, Part]]] = {}
     for pod in snapshot.pods.values():
         if pod.ended and pod.phase == "Succeeded":
             continue
-        for part in parts_of(pod):
+        for part in parts_of_pod(snapshot, pod):
             found.setdefault(part.name, []).append((pod, part))
     return found
+
+
+def is_part(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether a pod is any part of a GPU stack."""
+    return pod.key in snapshot.once(_part_keys)
+
+
+def _part_keys(snapshot: Snapshot) -> frozenset[Key]:
+    return frozenset(pod.key for rows in snapshot.once(_parts).values() for pod, _ in rows)
 
 
 def daemon_sets_of_part(snapshot: Snapshot, name: str, *, vendor: str = "") -> list[Obj]:
@@ -259,6 +290,16 @@ def _daemon_parts(snapshot: Snapshot) -> dict[str, list[tuple[Obj, Part]]]:
     for obj in snapshot.all("DaemonSet"):
         for part in parts_of(obj):
             found.setdefault(part.name, []).append((obj, part))
+    return found
+
+
+def latest(told: Iterable[Event]) -> dict[tuple[str, str, str], Event]:
+    """The last event of each object, by its kind, namespace and name."""
+    found: dict[tuple[str, str, str], Event] = {}
+    for event in told:
+        known = found.get(event.about)
+        if known is None or known.when <= event.when:
+            found[event.about] = event
     return found
 
 
@@ -359,14 +400,18 @@ def in_events(
 ) -> Iterator[Hit]:
     """The latest event that matches, for each object of these kinds."""
     seen: dict[tuple[str, str, str], tuple[Event, re.Match[str]]] = {}
-    for event in snapshot.all_events():
-        if words in event.message and event.about[0] in kinds and (hit := pattern.search(event.message)):
+    for message, event in snapshot.once(_event_messages):
+        if words in message and event.about[0] in kinds and (hit := pattern.search(message)):
             known = seen.get(event.about)
             if known is None or known[0].when <= event.when:
                 seen[event.about] = (event, hit)
     for (kind, namespace, name), (event, hit) in seen.items():
         pod = snapshot.pods.get((namespace, name)) if kind == "Pod" else None
         yield Hit(hit, event.quote(), pod, name if kind == "Node" else pod.node if pod else "")
+
+
+def _event_messages(snapshot: Snapshot) -> list[tuple[str, Event]]:
+    return [(event.message, event) for event in snapshot.all_events()]
 
 
 def in_status(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Iterator[Hit]:

@@ -118,7 +118,7 @@ class NodeRow:
             "node": one_line(self.node), "product": one_line(self.product),
             "capacity": self.capacity, "allocatable": self.allocatable,
             "used": self.used, "free": max(self.allocatable - self.used, 0),
-            "reasons": [one_line(reason, MAX_SENTENCE) for reason in self.reasons],
+            "reasons": [one_line(cleaned(reason), MAX_SENTENCE) for reason in self.reasons],
         }  # fmt: skip
 
 
@@ -129,6 +129,7 @@ class Finding:
     ``cause`` is one sentence that names the object at fault. ``remedy``: commands that can be pasted, or sentences.
     ``since`` is a time as Kubernetes writes it, "" for unknown; ``expected`` how long waiting is right.
     ``nodes`` and ``pods`` (``namespace/name``) are whom it hurts: they decide what is folded under what.
+    ``stays``: told whatever else is told of its node, though its rule is a last resort.
     """
 
     subject: Subject
@@ -144,6 +145,7 @@ class Finding:
     table: tuple[NodeRow, ...] = ()
     id: str = ""
     place: Place = Place.CLUSTER
+    stays: bool = False
     consequences: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ Key: TypeAlias = tuple[str, str]
 _STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 MAX_ANNOTATION: Final = 4096
 MAX_DATA: Final = 256 * 1024
-_NOISE: Final = frozenset({names.LAST_APPLIED, "deployment.kubernetes.io/revision"})
+_NOISE: Final = frozenset({"deployment.kubernetes.io/revision"})
 _BUILT_IN: Final = frozenset(
     {"Pod", "Node", "DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob", "ResourceSlice"}
 )
@@ -36,6 +36,11 @@ _UNREAD: Final = (
     "terminationMessagePath", "terminationMessagePolicy", "livenessProbe", "readinessProbe", "startupProbe",
     "lifecycle",
 )  # fmt: skip
+_BY_LABELS: Final = ("nodeSelector", "affinity", "topologySpreadConstraints", "hostAliases")
+_USUAL_VOLUMES: Final = frozenset(
+    {"name", "configMap", "secret", "emptyDir", "hostPath", "projected", "persistentVolumeClaim", "downwardAPI"}
+)
+"""Those that have names and paths alone."""
 _OF_DRIVERS: Final = frozenset({"volumeAttributes", "options"})
 """What a volume tells its driver, passwords of shares among it."""
 
@@ -86,7 +91,7 @@ def shown(value: Any) -> str:
 class Obj:
     """One object. Its ``data`` is a plain dictionary; read it through the methods."""
 
-    __slots__ = ("_labels", "data", "kind", "name", "namespace", "source")
+    __slots__ = ("_labels", "created", "data", "kind", "name", "namespace", "source")
 
     def __init__(self, data: Mapping[str, Any], source: str = "") -> None:
         metadata = mapping(data.get("metadata"))
@@ -95,6 +100,7 @@ class Obj:
         self.kind = text(data.get("kind"))
         self.name = text(metadata.get("name"))
         self.namespace = text(metadata.get("namespace"))
+        self.created = text(metadata.get("creationTimestamp"))
         self.source = source
         """The file that it was read from, "" for the API server."""
 
@@ -135,10 +141,6 @@ class Obj:
     def owner(self) -> str:
         """``Kind/name`` of the controller, "" for none."""
         return owner_of(mapping(self.data.get("metadata")))
-
-    @property
-    def created(self) -> str:
-        return self.text("metadata.creationTimestamp")
 
     @property
     def deleting(self) -> bool:
@@ -233,9 +235,13 @@ def _lean_metadata(value: Any) -> dict[str, Any]:
     if isinstance(metadata.get("annotations"), dict):
         metadata["annotations"] = {
             key: secrets.under_key(key, secrets.cleaned(value[:MAX_ANNOTATION]))
+            if key != names.LAST_APPLIED
+            else secrets.HIDDEN  # that there is one says that somebody has applied it
             for key, value in metadata["annotations"].items()
             if isinstance(value, str) and key not in _NOISE
         }
+    if isinstance(metadata.get("labels"), dict):
+        metadata["labels"] = secrets.labels(metadata["labels"])
     return metadata
 
 
@@ -249,6 +255,8 @@ def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not isinstance(spec, dict):
         return
     found["spec"] = spec = dict(spec)
+    if "selector" in spec and text(found.get("kind")) in _BUILT_IN:
+        spec["selector"] = secrets.scrubbed(spec["selector"])
     if isinstance(spec.get("jobTemplate"), dict) and isinstance(spec["jobTemplate"].get("spec"), dict):
         spec["jobTemplate"] = dict(spec["jobTemplate"])
         spec["jobTemplate"]["metadata"] = _lean_metadata(spec["jobTemplate"].get("metadata"))
@@ -260,6 +268,9 @@ def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _lean_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(spec)
+    for field in _BY_LABELS:
+        if field in found:
+            found[field] = secrets.scrubbed(found[field])
     for field in ("containers", "initContainers", "ephemeralContainers"):
         if isinstance(found.get(field), list):
             found[field] = [_lean_container(one) if isinstance(one, dict) else one for one in found[field]]
@@ -273,6 +284,8 @@ def _lean_pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lean_volume(volume: Mapping[str, Any]) -> dict[str, Any]:
+    if not _USUAL_VOLUMES.issuperset(volume):
+        volume = secrets.scrubbed(volume)
     return {
         kind: {field: one for field, one in source.items() if field not in _OF_DRIVERS}
         if isinstance(source, dict) and not _OF_DRIVERS.isdisjoint(source)
@@ -283,12 +296,22 @@ def _lean_volume(volume: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lean_container(container: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(container)
-    for field in ("env", "args", "command", "volumeMounts"):
+    for field in ("env", "command", "volumeMounts"):
         if field in found:
             found[field] = _CONTAINER[field](found[field])
+    if "args" in found:
+        found["args"] = secrets.words(found["args"], strings_of(container.get("command")))
+    for field in ("image", "workingDir"):
+        if isinstance(found.get(field), str):
+            found[field] = secrets.cleaned(found[field])
     for field in _UNREAD:
         found.pop(field, None)
     return found
+
+
+def strings_of(value: Any) -> list[str]:
+    """The texts of a list."""
+    return [one for one in items(value) if isinstance(one, str)]
 
 
 def _mounts(value: Any) -> Any:
@@ -298,5 +321,5 @@ def _mounts(value: Any) -> Any:
 
 
 _CONTAINER: Final = {
-    "env": secrets.env_list, "args": secrets.words, "command": secrets.words, "volumeMounts": _mounts,
+    "env": secrets.env_list, "command": secrets.words, "volumeMounts": _mounts,
 }  # fmt: skip

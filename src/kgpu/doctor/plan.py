@@ -5,7 +5,7 @@ Pure: a snapshot in, a report out. A rule that fails is told as missing evidence
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
 
 MAX_PER_RULE: Final = 500
+_EVERYTHING: Final[tuple[str, object]] = ("everything", "")
 _LEVELS: Final = {Level.PROBLEM: 0, Level.WAIT: 1, Level.NOTE: 2}
 
 
@@ -38,7 +39,7 @@ def diagnose(
                 raise
             missing.append(Missing(f"rule {rule.id}", f"a defect: {describe(error)}", "report it with the archive"))
     by_rule = {rule.id: rule for rule in asked}
-    roots = fold(without_needless(distinct(found), by_rule), by_rule)
+    roots = fold(without_needless(distinct(found), by_rule, snapshot), by_rule)
     if target is not None:
         wanted = related(snapshot, target)
         roots = [one for one in roots if any(hurts(each, wanted) for each in one.all())]
@@ -69,28 +70,80 @@ def distinct(found: Iterable[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def without_needless(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
-    """Without what a last resort says of pods, or below the cluster of nodes, of which something else is told."""
-    others = [one for one in found if one.level is not Level.NOTE and not rules[one.id].last_resort]
-    pods = {pod for one in others for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",)}
-    nodes = {node for one in others if one.place is not Place.CLUSTER for node in one.nodes}
+def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Snapshot) -> list[Finding]:
+    """Without what a last resort says where something else is told that it does not itself explain.
+
+    Told of its pods by anything; of its node by what lies deeper, or is of the same group of rules. A note counts only
+    for pods and from the same group: what hurts nobody explains nothing. A stack's pod that does not start stays, and
+    is folded under what is told of its node.
+    """
+    others = [one for one in found if not rules[one.id].last_resort]
+    real = [one for one in others if one.level is not Level.NOTE]
+    by_pod: dict[str, set[str]] = {}
+    for one in others:
+        group = "" if one.level is not Level.NOTE else _group(one.id)
+        for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",):
+            by_pod.setdefault(pod, set()).add(group)
+    subjects = {one.subject for one in real}
+    by_node: dict[str, list[Finding]] = {}
+    for one in real:
+        for node in one.nodes:
+            by_node.setdefault(node, []).append(one)
 
     def needless(one: Finding) -> bool:
-        below = one.place is not Place.CLUSTER and bool(nodes.intersection(one.nodes))
-        return rules[one.id].last_resort and (below or bool(pods.intersection(one.pods)))
+        rule = rules[one.id]
+        if not rule.last_resort or one.stays:
+            return False
+        if any(group in ("", _group(one.id)) for pod in one.pods for group in by_pod.get(pod, ())):
+            return True
+        if not one.pods and not one.nodes:
+            return not subjects.isdisjoint(_behind(snapshot, one.subject))
+        if one.subject.kind != "Node":
+            return False
+        told = [other for node in one.nodes for other in by_node.get(node, ())]
+        return any(
+            (other.place < one.place or _group(other.id) == _group(one.id)) and not is_named(other.id, rule.explains)
+            for other in told
+        )
 
     return [one for one in found if not needless(one)]
+
+
+def _behind(snapshot: Snapshot, one: Subject) -> set[Subject]:
+    """A subject, its namespace, its controller, and that one's."""
+    found = {Subject("Namespace", one.namespace)}
+    at = one
+    while at not in found:
+        found.add(at)
+        obj = snapshot.get(at.kind, at.name, at.namespace)
+        if obj is not None and obj.owner:
+            kind, _, name = obj.owner.partition("/")
+            at = Subject(kind, name, at.namespace)
+    return found
+
+
+def _group(rule_id: str) -> str:
+    """Of ``SCH-01`` SCH."""
+    return rule_id.partition("-")[0]
 
 
 def fold(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
     """Every finding that another one explains goes under the surest that does; the rest are roots."""
     parents: dict[int, int] = {}
+    near: dict[tuple[str, object], list[int]] = {}
+    for position, one in enumerate(found):
+        for key in (*_keys(one), *([_EVERYTHING] if not one.nodes and not one.pods else [])):
+            near.setdefault(key, []).append(position)
     for child, one in enumerate(found):
-        reasons = [
+        able = [
             parent
-            for parent, other in enumerate(found)
-            if parent != child and other.id != one.id and _explains(rules.get(other.id), other, one)
+            for parent in sorted({at for key in (*_keys(one), _EVERYTHING) for at in near.get(key, ())})
+            if (other := found[parent]).id != one.id and (_may_explain(rules, other, one) or _below(rules, other, one))
         ]
+        reasons = [parent for parent in able if _wholly(found[parent], one)]
+        by_node = [parent for parent in able if not set(found[parent].nodes).isdisjoint(one.nodes)]
+        if set(one.nodes) <= {node for parent in by_node for node in found[parent].nodes}:
+            reasons += by_node  # each explains some of the nodes, all of them together the whole
         if reasons:
             parents[child] = min(reasons, key=lambda parent: order(found[parent]))
     _break_circles(parents)
@@ -105,14 +158,38 @@ def fold(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
     return [whole(position) for position in range(len(found)) if position not in parents]
 
 
-def _explains(rule: Rule | None, cause: Finding, effect: Finding) -> bool:
-    if rule is None or cause.confidence < LIKELY or cause.level is Level.NOTE:
+def _keys(one: Finding) -> Iterator[tuple[str, object]]:
+    """By what findings are near each other: only of the same thing, node or pod can one follow from another."""
+    yield "subject", one.subject
+    yield from (("node", node) for node in one.nodes)
+    yield from (("pod", pod) for pod in one.pods)
+
+
+def _may_explain(rules: dict[str, Rule], cause: Finding, effect: Finding) -> bool:
+    """Whether the one follows from the other, where both hurt the same."""
+    rule, other = rules.get(cause.id), rules.get(effect.id)
+    if rule is None or cause.level is Level.NOTE or (cause.confidence < LIKELY and not rule.last_resort):
         return False
     if effect.level is Level.NOTE or not is_named(effect.id, rule.explains):
         return False
+    return other is None or not other.by_hand or effect.id in rule.explains
+
+
+def _wholly(cause: Finding, effect: Finding) -> bool:
+    """Whether a cause is about the very thing, about everything, about one of its pods, or about all of its nodes."""
     if cause.subject == effect.subject or (not cause.nodes and not cause.pods):
         return True
-    return bool(set(cause.nodes) & set(effect.nodes)) or bool(set(cause.pods) & set(effect.pods))
+    return bool(set(cause.pods) & set(effect.pods)) or (bool(effect.nodes) and set(effect.nodes) <= set(cause.nodes))
+
+
+def _below(rules: dict[str, Rule], cause: Finding, effect: Finding) -> bool:
+    """Whether a stack's pod does not start, of which nobody knows why, on a node of which something deeper is told."""
+    resort, other = rules.get(effect.id), rules.get(cause.id)
+    if resort is None or other is None or not resort.last_resort or other.last_resort:
+        return False
+    if effect.subject.kind != "Pod" or cause.place is Place.CLUSTER or cause.confidence < LIKELY:
+        return False
+    return cause.level is not Level.NOTE and bool(set(cause.nodes) & set(effect.nodes))
 
 
 def _break_circles(parents: dict[int, int]) -> None:

@@ -10,6 +10,7 @@ from kgpu import __version__
 from kgpu.base.printable import one_line
 from kgpu.doctor.model import Finding, Level, NodeRow, Report
 from kgpu.doctor.rule import Rule
+from kgpu.doctor.secrets import cleaned
 
 MAX_EVIDENCE: Final = 8
 MAX_CONSEQUENCES: Final = 5
@@ -40,9 +41,9 @@ def _text(report: Report, width: int) -> Iterator[str]:
     findings = report.findings
     real = [one for one in findings if one.level is not Level.NOTE]
     looked = ", ".join(f"{count} {what}" for what, count in report.looked.items() if count)
-    unjudged = _unjudged(report)
-    if not real and unjudged:
-        head = f"Nothing was found, but no nodes are known, so this can't be judged: {unjudged}"
+    open_question = unjudged(report)
+    if not real and open_question:
+        head = f"Nothing was found, but no nodes are known, so this can't be judged: {open_question}"
         yield from _wrapped(f"{head} ({report.scope}; {report.checked} rules, {looked}).", width, "")
     elif not real:
         yield f"Nothing is wrong as far as can be seen ({report.scope}; {report.checked} rules, {looked})."
@@ -65,7 +66,7 @@ def _text(report: Report, width: int) -> Iterator[str]:
             yield f"  … and {len(report.missing) - MAX_MISSING} more"
 
 
-def _unjudged(report: Report) -> str:
+def unjudged(report: Report) -> str:
     """What nobody can say without nodes, "" where there are some, or a host's own facts."""
     waiting = next((gap.what for gap in report.missing if gap.what.startswith(WHY_PENDING)), "")
     if waiting or report.looked.get("nodes") or report.looked.get("hosts"):
@@ -109,7 +110,7 @@ def _table(rows: tuple[NodeRow, ...], width: int) -> Iterator[str]:
     for row, line in zip(rows, cells, strict=True):
         yield "    " + "  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip()
         for reason in row.reasons:
-            yield from _wrapped(one_line(reason), width, "      - ")
+            yield from _wrapped(one_line(cleaned(reason)), width, "      - ")
 
 
 def _wrapped(text: str, width: int, before: str) -> Iterator[str]:

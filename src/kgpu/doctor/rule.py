@@ -19,6 +19,7 @@ class Rule:
 
     ``explains``: ids (``DPL-01``) or groups (``DPL-*``) of findings that follow from this one where they hurt the same
     node or pod. ``also``: further rows of the catalogue that this rule covers, with the same cause and cure.
+    ``by_hand``: somebody has written it so; it follows from nothing, and no group (``DPL-*``) of another rule means it.
     ``last_resort``: counts only for pods of which no other finding but a note is told.
     """
 
@@ -30,3 +31,4 @@ class Rule:
     explains: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     last_resort: bool = False
+    by_hand: bool = False

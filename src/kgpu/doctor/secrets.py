@@ -6,11 +6,29 @@ credential is replaced. Total: any value in, the same shape out.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-HIDDEN: Final = "<redacted>"
+from kgpu.doctor import secret_commands
+from kgpu.doctor.secret_commands import BETWEEN, HIDDEN
+
+__all__ = [
+    "HIDDEN",
+    "cleaned",
+    "data_of",
+    "env_list",
+    "env_value",
+    "headers",
+    "labels",
+    "lines",
+    "messages",
+    "scrubbed",
+    "under_key",
+    "words",
+]
+
 MAX_DEPTH: Final = 60
 
 # What programs around accelerators read from their environment; none of these is a credential.
@@ -22,7 +40,7 @@ _OPEN_ENV: Final = re.compile(
     r")(?:_[A-Z0-9_]*)?"
 )
 _SECRET_NAME: Final = re.compile(
-    r"(?:PASSW(?:OR)?D|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH(?!OR)|LICENSE_KEY"
+    r"(?:PASSW(?:OR)?D|PASSPHRASE|SECRET|TOKEN(?!I[SZ]E)|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH(?!OR)|LICENSE_KEY"
     r"|CONNECTION_STRING|COOKIE|[_-]KEY$|^KEY$|(?:^|[_./-])(?:PASS(?![_-]DEVICE)|PWD|PW|SALT)(?:$|[_./-]))",
     re.IGNORECASE,
 )
@@ -32,83 +50,164 @@ _REFERENCE: Final = re.compile(r"name|key|.*secret(?:name|ref|keyref)", re.IGNOR
 _NO_VALUE: Final = (
     r"(?![\\\"']*(?:<redacted>|\$[({]?[A-Z_][A-Z0-9_]{0,60}[)}]?(?:[\\\"'\s]|$)))"
     r"(?!\d{3}[\"',;:.)]{0,3}(?:\s|$))"
-    r"(?!(?:unexpected|failed|invalid|expired|not|no|error|dial|lookup|read|remote|tls|x509|proxyconnect|net/http|context)"
-    r"[\s:])"
+    r"(?!(?:unexpected|failed|invalid|expired|not|no|error|dial|lookup|read|remote|tls|x509|proxyconnect|net/http|context"
+    r"|secrets?|configmaps?|references|volume|object|could|couldn't|cannot|can't|unable|permission|access|missing|required"
+    r"|must|unauthorized|forbidden|rpc|is|was|has|EOF)(?:[\s:]|$))"
 )
-_VALUE: Final = r"(?:[^\s\",;&\\]|\\(?![\"'])){3,}"
+# A value up to its closing quote, whichever the opening one was, or without quotes up to a blank or the like. Where the
+# words of a list are apart within quotes, all of them are hidden.
+_OPENING: Final = r"(?:(?P<escaped>\\{1,3}[\"'])|(?P<double>\")|(?P<single>'))?+"
+_QUOTED: Final = (
+    r"(?(escaped)(?:(?!(?<!\\)(?P=escaped))[^\r\n])+|(?(double)(?:[^\"\\\r\n]|\\[^\r\n])+"
+    r"|(?(single)(?:[^'\\\r\n]|\\[^\r\n]|'')+|NONE)))"
+)
+_VALUE: Final = r"(?![\s}\]]|,\s?[\\\"'])" + _QUOTED.replace("NONE", r"(?:[^\s\",;&\\]|\\(?![\"'])){3,}")
+# Of values that nothing but a word of people announces: no path, no name in a domain, letters with digits.
+_RANDOM: Final = (
+    r"(?![/<$])(?=[^\s\"',;&\\]{0,80}\d)(?=[^\s\"',;&\\]{0,80}[A-Za-z])(?![\w.-]{1,80}/)[^\s\"',;&\\)\]]{8,}"
+)
+_KEYS_OF: Final = (
+    r"(?:private|signing|encryption|license|account|shared[-_]?access|access|api|master|storage|auth|ssh[-_]?private)"
+    r"[-_\s]?key|secret[-_]?key"
+)
+_NAMES: Final = "key passw passphrase"
+# Flags that only sound like a credential's, with a value that shows it.
+_OPEN_FLAG: Final = (
+    r"--?(?:pass-device|[\w-]{0,60}?(?:tokeni[sz]e|tokens" + BETWEEN + r"[\d.]{1,12}(?![^\s\"'\\,\]])"
+    r"|[_-]file" + BETWEEN + r"(?:\.{0,2}|~)/))"
+)
+
+
+def _row(gates: str, pattern: str, instead: str = rf"\1{HIDDEN}") -> tuple[tuple[str, ...], re.Pattern[str], str]:
+    """What to replace, sought only in texts that have one of these words in small letters."""
+    return tuple(gates.split()), re.compile(pattern), instead
+
+
+# Every pattern begins at something literal, or right behind what can't be part of it: none is tried at each letter.
 _IN_TEXT: Final = (
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL), HIDDEN),
-    (re.compile(r"\b(?:ghp|gho|ghs|github_pat|glpat|nvapi|hf|sk|xox[abp])[-_][\w-]{16,}"), HIDDEN),
-    (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), HIDDEN),
-    (re.compile(r"(?i)\b(bearer)(\s+)[\w.~+/=-]{16,}"), rf"\1\2{HIDDEN}"),
-    (re.compile(r"(?i)\b(basic)(\s+)[A-Za-z0-9+/]{8,}={1,2}"), rf"\1\2{HIDDEN}"),
-    (re.compile(r"(://[^\s/:@]{1,100}:)[^\s/@]{1,200}@"), rf"\1{HIDDEN}@"),
-    (re.compile(r"(://)[^\s/:@]{8,}@(?!sha256:)"), rf"\1{HIDDEN}@"),
-    (re.compile(r"(?i)(\bhooks\.slack\.com/services/)[\w/-]+"), rf"\1{HIDDEN}"),
-    (
-        re.compile(
-            r"(?i)([?&](?:sig|signature|token|X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token))=)[^&\s\"'\\]+"
-        ),
-        rf"\1{HIDDEN}",
+    _row(
+        "eyj",
+        r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?)\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
     ),
-    (
-        # A registry's refusal reads "may require authorization: server message: ...".
-        re.compile(
-            r"(?i)\b(authorization\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?(?!server\s|no\s|failed\s)\w{1,40}\s{1,8})"
-            r"(?!<redacted>)[^\s\"',;\\]+"
-        ),
-        rf"\1{HIDDEN}",
+    _row(
+        "-----begin",
+        r"(?s)-----BEGIN[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----.*?(?:-----END[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----|$)",
+        HIDDEN,
     ),
-    (
-        re.compile(
-            r"(?i)\b([\w.-]{0,40}(?:passw(?:or)?d|passphrase|secret(?![-_ ]?name)|token|api[-_]?key|access[-_]?key))"
-            rf"(\\?[\"']?\s{{0,99}}[=:]\s{{0,99}}\\?[\"']?)(?-i:{_NO_VALUE}){_VALUE}"
-        ),
-        rf"\1\2{HIDDEN}",
+    _row(
+        "ghp gho ghu ghs ghr github_pat glpat nvapi hf- hf_ sk- sk_ xox pypi dckr_pat",
+        r"\b(?:gh[pousr]|github_pat|glpat|nvapi|hf|sk|xox[abprs]|pypi|dckr_pat)[-_][\w-]{16,}",
+        HIDDEN,
     ),
-    (
-        re.compile(
-            r"(?i)\b((?:[\w.-]{0,40}[_.-])?(?:pass|pwd|auth))"
-            rf"(\\?[\"']?[ \t]{{0,99}}[=:][ \t]{{0,99}}\\?[\"']?)(?-i:{_NO_VALUE}){_VALUE}"
-        ),
-        rf"\1\2{HIDDEN}",
+    _row("npm_ aiza ya29", r"\bnpm_[A-Za-z0-9]{30,}|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}", HIDDEN),
+    _row("akia asia agpa aroa", r"\bA(?:KIA|SIA|GPA|ROA)[0-9A-Z]{16}\b", HIDDEN),
+    _row(
+        "cookie",
+        r"(?i)\b((?:set-)?cookie\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?)"
+        r"(?!<redacted>)[^\s\"'\\=]{1,80}=[^\r\n\x1f\"'\\]+",
     ),
-    (
-        re.compile(
-            r"(?i)(?<![\w.-])(?!--?pass-device)(--?[\w-]{0,40}(?:pass(?:w(?:or)?d|phrase)?(?![a-z])|pwd|token|secret|key)"
-            rf"[\w-]{{0,40}}\s{{1,8}})(?!-)(?-i:{_NO_VALUE})\S+"
-        ),
-        rf"\1{HIDDEN}",
+    _row("bearer", r"(?i)\b(bearer\\?[\"']?[\s:=]{1,99}\\?[\"']?)[\w.~+/=-]{16,}"),
+    _row("basic", r"(?i)\b(basic\s{1,99})[A-Za-z0-9+/]{8,}={1,2}"),
+    # Up to the last @ of the word. What follows a host is its port, what an image's name its tag and digest.
+    _row(
+        "://",
+        r"(://(?!\[)[^\s/:@]{0,100}:)(?!\d{1,5}/)(?:(?!://)[^\s\"'\\<>])+@(?!sha256:)",
+        rf"\1{HIDDEN}@",
     ),
-    (
-        re.compile(r"(?<![\w.-])((?:-u|--user|--proxy-user)(?:\s{1,8}|=)[^\s:]{1,100}:)(?!\d+(?:\s|$)|<redacted>)\S+"),
-        rf"\1{HIDDEN}",
+    _row("://", r"(://)[^\s/:@]{8,}@(?!sha256:)", rf"\1{HIDDEN}@"),
+    _row("hooks.slack", r"(?i)(\bhooks\.slack\.com/services/)[\w/-]+"),
+    _row(
+        "sig= signature= token= key= code= credential=",
+        r"(?i)([?&](?:sig|signature|token|key|code|X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token))=)[^&\s\"'\\]+",
+    ),
+    _row(  # A registry's refusal reads "may require authorization: server message: ...".
+        "authorization",
+        r"(?i)\b(authorization\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?(?!server\s|no\s|failed\s)\w{1,40}\s{1,8})"
+        r"(?!<redacted>)[^\s\"',;\\]+",
+    ),
+    _row(
+        f"{_NAMES} secret token hmac",
+        rf"(?i)((?:passw(?:or)?d|passphrase|secret(?![-_ ]?name)|token|{_KEYS_OF}|hmac"
+        r"|(?-i:(?<=[A-Z0-9])(?<!PUBLIC)_KEY(?==)))"
+        rf"\\?[\"']?\s{{0,99}}[=:]{{1,2}}>?\s{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
+    ),
+    _row(
+        "pass pwd pw auth",
+        r"(?i)(?<![^\W_])((?:pass|pwd|pw|auth)"
+        rf"\\?[\"']?[ \t]{{0,99}}[=:]{{1,2}}>?[ \t]{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
+    ),
+    _row(
+        "passw passphrase",
+        rf"(?i)((?:passw(?:or)?d|passphrase)\s{{1,8}}{_OPENING})(?-i:{_NO_VALUE}){_QUOTED.replace('NONE', '(?!)')}",
+    ),
+    _row("</", r"(?i)(<[\w:.-]{0,40}(?:passw(?:or)?d|passphrase|secret|token|key)>)(?!\s|<)[^<\r\n\x1f]+(?=</)"),
+    _row(
+        "machine default",
+        r"(?i)\b((?:machine\s{1,8}\S{1,200}|default)\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})(?!<redacted>)\S+",
+    ),
+    _row(
+        "pass pwd token secret key",
+        r"(?i)(?<![\w.-])(?=--?[\w-]{0,40}?(?:pass|pwd|token|secret|key))"
+        rf"(?!{_OPEN_FLAG})(--?[\w-]{{0,40}}(?:pass(?:w(?:or)?d|phrase)?(?![a-z])|pwd|token|secret|key)"
+        rf"[\w-]{{0,40}}(?:\s{{1,8}}|{BETWEEN}))(?![-,])(?-i:{_NO_VALUE})[^\s\"'\\]+",
+    ),
+    _row(  # "Using HF token hf9x...", "api_key 7f3a...", "the password is ...".
+        f"{_NAMES} token hmac credential authorization",
+        rf"(?i)((?:passw(?:or)?d|passphrase|token|{_KEYS_OF}|hmac|credentials?|authorization)"
+        rf"\\?[\"']?(?:\s{{1,8}}|:\s{{0,8}})(?:(?:is|was|of|to)\s{{1,8}})?\\?[\"']?)(?-i:{_NO_VALUE}{_RANDOM})",
+    ),
+    _row(
+        "-u --user --proxy-user",
+        r"(?<![\w.-])((?:-u|--user|--proxy-user)(?:\s{1,8}|=)[^\s:]{1,100}:)(?!\d+(?:\s|$)|<redacted>)\S+",
     ),
 )
-_TOKENS: Final = re.compile(
-    r"(?i)eyJ|bearer|basic|://|pass|pwd|auth|secret|token|key|[?&](?:sig|X-)|hooks\.slack|AKIA|-u[\s=]|-user"
-    r"|(?:gh[pos]|github_pat|glpat|nvapi|hf|sk|xox[abp])[-_]"
-)
-_USER_FLAGS: Final = frozenset({"-u", "--user", "--proxy-user"})
+_STAYS: Final = re.compile(_OPEN_FLAG, re.IGNORECASE)
+_KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
+_KEY_ENDS: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY")
+_BASE64: Final = re.compile(r"\s*[A-Za-z0-9+/=]{8,}\s*")
+_PLAIN: Final = frozenset({"", "true", "false", "enabled", "disabled"})
+_APART: Final = "\x1f"
+"""White space to every pattern, and in no word."""
 
 
 def cleaned(text: str) -> str:
     """The text with everything replaced that looks like a credential."""
-    if not _TOKENS.search(text):
-        return text
-    for pattern, instead in _IN_TEXT:
-        text = pattern.sub(instead, text)
-    return text
+    small = text.lower()
+    for gates, pattern, instead in _IN_TEXT:
+        for gate in gates:
+            if gate in small:
+                text = pattern.sub(instead, text)
+                break
+    return secret_commands.hidden(text)
+
+
+def lines(texts: Iterable[str]) -> tuple[str, ...]:
+    """The lines of a log, each cleaned; a private key goes with all the lines that it has."""
+    found: list[str] = []
+    inside = False
+    for line in texts:
+        begins, ends = _KEY_BEGINS.search(line), _KEY_ENDS.search(line)
+        if ends and not begins and not inside:  # the log was cut within the key
+            at = len(found)
+            while at and _BASE64.fullmatch(found[at - 1]):
+                at -= 1
+            found[at:] = [HIDDEN] * (len(found) - at)
+        hide = inside or (ends is not None and begins is None)
+        found.append(HIDDEN if hide else cleaned(line))
+        inside = (inside or begins is not None) and ends is None
+    return tuple(found)
 
 
 def env_value(name: str, value: str) -> str:
     """A variable's value where it can't be a secret."""
     if not value:
         return value
-    if _SECRET_NAME.search(name) or not _OPEN_ENV.fullmatch(name):
-        return HIDDEN
-    return cleaned(value)
+    return cleaned(value) if _is_open(name) else HIDDEN
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_open(name: str) -> bool:
+    return not _SECRET_NAME.search(name) and bool(_OPEN_ENV.fullmatch(name))
 
 
 def env_list(value: Any) -> Any:
@@ -123,23 +222,34 @@ def env_list(value: Any) -> Any:
     ]
 
 
-def words(value: Any) -> Any:
-    """A container's ``args`` or ``command`` with what follows a flag that names a secret hidden."""
+def words(value: Any, program: Sequence[str] = ()) -> Any:
+    """A container's ``args`` or ``command`` with what follows a flag that names a secret hidden.
+
+    Each word is judged by itself, then all together, as a shell's line, after those of ``program``: a password's flag
+    is known by who takes it, and a user's password by ``-u`` before it. Only together, the end of one word and the
+    beginning of the next would be taken for a name and its value, and the value behind it would stay.
+    """
     if not isinstance(value, list):
         return value
+    own = [cleaned(word) for word in value if isinstance(word, str)]
+    line = _APART.join([*map(cleaned, program), *own])
+    said = cleaned(line).split(_APART) if not any(_APART in word for word in (*program, *own)) else []
+    together = said[len(program) :] if len(said) == len(program) + len(own) else [HIDDEN] * len(own)
     found: list[Any] = []
-    hide, before = False, ""
+    before, rest = "", iter(together)
     for word in value:
         if not isinstance(word, str):
             found.append(word)
             continue
-        flag, equals, _ = word.partition("=")
+        flag, equals, given = word.partition("=")
         named = flag.startswith("-") and bool(_SECRET_NAME.search(flag))
-        # Judged with its flag, without which a user's password looks like any two words.
-        lead = f"{before} " if before in _USER_FLAGS else ""
-        said = cleaned(lead + word).removeprefix(lead)
-        found.append(HIDDEN if hide else f"{flag}={HIDDEN}" if named and equals else said)
-        hide, before = named and not equals, word
+        shown = next(rest)
+        if before and not _STAYS.match(f"{before} {word}"):
+            shown = HIDDEN
+        elif named and equals and not _STAYS.match(f"{flag} {given}"):
+            shown = f"{flag}={HIDDEN}"
+        found.append(shown)
+        before = flag if named and not equals else ""
     return found
 
 
@@ -154,7 +264,20 @@ def under_key(key: Any, value: Any) -> Any:
     """A field's value, hidden where the field's name is that of a secret and not of a reference to one."""
     if not isinstance(value, str) or not value or not isinstance(key, str):
         return value
-    return HIDDEN if _SECRET_NAME.search(key) and not _REFERENCE.fullmatch(key) else value
+    return HIDDEN if _is_secret(key) else value
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_secret(key: str) -> bool:
+    return bool(_SECRET_NAME.search(key)) and not _REFERENCE.fullmatch(key)
+
+
+def labels(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Labels without what is named or looks like a credential; thousands of objects have the same keys."""
+    return {
+        key: (HIDDEN if _is_secret(str(key)) and one not in _PLAIN else cleaned(one)) if isinstance(one, str) else one
+        for key, one in value.items()
+    }
 
 
 def data_of(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:

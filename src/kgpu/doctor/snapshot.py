@@ -36,6 +36,7 @@ _NO_VOLUMES: Final = Missing(
     "claims, volumes and storage classes were not given",
     "kubectl get pvc,pv,sc -A -o yaml",
 )
+_MIRROR: Final = "kubernetes.io/config.mirror"
 _TIMES: Final = ("metadata.creationTimestamp", "lastTimestamp", "eventTime", "status.startTime")
 
 
@@ -101,6 +102,7 @@ class Snapshot:
         elif isinstance(obj, Event):
             if self._seen_events < MAX_EVENTS:
                 self._seen_events += 1
+                self._once.pop(Snapshot._current_events, None)
                 self._events.setdefault(obj.about, []).append(obj)
         else:
             self.kinds.setdefault(kind, {})[obj.key] = obj
@@ -113,7 +115,7 @@ class Snapshot:
             Log(
                 namespace=text(metadata.get("namespace")), pod=text(metadata.get("name")),
                 container=text(data.get("container")), previous=data.get("previous") is True,
-                lines=tuple(map(secrets.cleaned, as_lines(data.get("lines")))), file=source,
+                lines=secrets.lines(as_lines(data.get("lines"))), file=source,
             )
         )  # fmt: skip
 
@@ -167,11 +169,18 @@ class Snapshot:
         found = self._events.get((obj.kind, obj.namespace, obj.name)) or []
         if not found and not obj.namespace:  # events of nodes are in some namespace, but not so their subject
             found = self._events.get((obj.kind, "default", obj.name)) or []
-        return sorted(found, key=lambda one: -one.when)
+        return sorted((one for one in found if _is_about(one, obj)), key=lambda one: -one.when)
 
     def all_events(self) -> Iterator[Event]:
-        for events in self._events.values():
-            yield from events
+        """All but those about a former object of a name that another has now: events outlive what they are about."""
+        return iter(self.once(Snapshot._current_events))
+
+    def _current_events(self) -> list[Event]:
+        found: list[Event] = []
+        for (kind, namespace, name), events in self._events.items():
+            obj = self.get(kind, name, namespace)
+            found += events if obj is None else (one for one in events if _is_about(one, obj))
+        return found
 
     def logs_of(self, pod: Obj) -> list[Log]:
         """Of all its containers."""
@@ -245,6 +254,14 @@ class Snapshot:
         found |= {"logs": sum(map(len, self.logs.values())), "hosts": len(self.hosts)}
         found["other objects"] = sum(map(len, self.kinds.values()))
         return found
+
+
+def _is_about(event: Event, obj: Obj) -> bool:
+    """Whether an event of an object's kind and name is about this very one. Node events and those of static pods carry
+    another uid than the object's, which is no sign of anything.
+    """
+    said = event.text("involvedObject.uid") or event.text("regarding.uid")
+    return said in ("", obj.uid) or not obj.uid or not obj.namespace or _MIRROR in obj.annotations
 
 
 _SPECIAL: Final[Mapping[str, Callable[[Snapshot, Mapping[str, Any], str], None]]] = {

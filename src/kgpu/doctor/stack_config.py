@@ -126,7 +126,7 @@ def wanted_mig(node: Node) -> str:
 
 def mig_state(node: Node) -> str:
     """``pending``, ``rebooting``, ``success``, ``failed``, or ""."""
-    return node.labels.get(f"{names.MIG_CONFIG_LABEL}.state", "")
+    return node.labels.get(names.MIG_CONFIG_STATE_LABEL, "")
 
 
 def mig_strategy(snapshot: Snapshot, node: Node) -> str:

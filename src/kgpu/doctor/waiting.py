@@ -24,6 +24,24 @@ MAX_WAYS: Final = 200
 MAX_OWNERS: Final = 20
 MAX_NODES: Final = 200
 MAX_ROWS: Final = 10
+_SCALING: Final = {
+    "TriggeredScaleUp": "the autoscaler adds a node",
+    "Nominated": "the autoscaler adds a node",
+    "FailedScaleUp": "the autoscaler could not add a node",
+    "NotTriggerScaleUp": "the autoscaler adds no node",
+}
+_COMING: Final = frozenset({"TriggeredScaleUp", "Nominated"})
+_SCALE_SECONDS: Final = 30 * 60.0
+_SCALE_EXPECTED: Final = "5 to 15 minutes, until the new node has its driver and offers its GPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What an autoscaler says of pods that wait; ``expected`` is "" where waiting does not help."""
+
+    sentence: str
+    evidence: Evidence
+    expected: str = ""
 
 
 class Judged:
@@ -154,11 +172,16 @@ class Waiting:
         return {
             "subject": self.pod.subject,
             "pods": tuple(one.path for one in self.pods),
-            "nodes": tuple(self.reasons)[:MAX_NODES],
+            "nodes": tuple(node.name for node in self.nodes if self._is_for(node))[:MAX_NODES],
             "table": self.table,
             "since": self.since,
             **more,
         }
+
+    def _is_for(self, node: Node) -> bool:
+        """Whether a node has the resource or devices of its vendor: what befalls others does not hurt these pods."""
+        vendor = matching.vendor_of(self.resource)
+        return not vendor or self.resource in node.resources() or vendor in matching.vendors_of(node, self.snapshot)
 
     @property
     def since(self) -> str:
@@ -181,12 +204,32 @@ class Waiting:
         events = [one for one in self.snapshot.events(self.pod) if one.reason == "FailedScheduling"]
         return (events[0].quote(),) if events else ()
 
+    @cached_property
+    def scaling(self) -> Scaling | None:
+        """The latest that an autoscaler has said of these pods, None where there is none."""
+        events = [
+            event for pod in self.pods[:MAX_OWNERS] for event in self.snapshot.events(pod) if event.reason in _SCALING
+        ]
+        last = max(events, key=lambda event: event.when, default=None)
+        if last is None:
+            return None
+        age = self.snapshot.age(last.last) or 0.0
+        if last.reason in _COMING and age > _SCALE_SECONDS:
+            said = f"the autoscaler was to add a node {int(age // 60)} minutes ago, and the pod still waits"
+            return Scaling(f"{said}: {last.message}", last.quote())
+        expected = _SCALE_EXPECTED if last.reason in _COMING else ""
+        return Scaling(f"{_SCALING[last.reason]}: {last.message}", last.quote(), expected)
+
     def holders(self, limit: int = 8) -> tuple[Pod, ...]:
         """The pods that hold the resource on the nodes in question, the oldest first."""
+        return self._held_by[:limit]
+
+    @cached_property
+    def _held_by(self) -> tuple[Pod, ...]:
         names = dict.fromkeys(name for one in self.against(RESOURCES, self.resource) for name in one.holders)
         keys = [tuple(name.split("/", 1)) for name in names]
         found = [pod for key in keys if (pod := self.snapshot.pods.get((key[0], key[-1]))) is not None]
-        return tuple(sorted(found, key=lambda pod: pod.created)[:limit])
+        return tuple(sorted(found, key=lambda pod: pod.created))
 
 
 def waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
@@ -195,6 +238,8 @@ def waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
 
 
 def _waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
+    if not snapshot.nodes:  # of which nothing is known; the reader is told that this can't be judged
+        return ()
     ways: dict[Any, dict[str, list[tuple[Pod, PodView]]]] = {}
     for pod in snapshot.pods.values():
         if not pod.unplaced or not matching.uses_accelerators(pod):
@@ -263,4 +308,4 @@ def _in_question(snapshot: Snapshot, resource: str) -> list[Node]:
     return sorted(found, key=lambda node: (not node.ready, node.name))
 
 
-__all__ = ["AFFINITY", "RESOURCES", "TAINTS", "UNSCHEDULABLE_FILTER", "Waiting", "waiting"]
+__all__ = ["AFFINITY", "RESOURCES", "TAINTS", "UNSCHEDULABLE_FILTER", "Scaling", "Waiting", "waiting"]

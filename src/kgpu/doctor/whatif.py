@@ -27,6 +27,7 @@ LIFECYCLE: Final = re.compile(
     r"|node\.cloudprovider\.kubernetes\.io/|[^=:]*/agent-not-ready|[^=:]*startup"
 )
 """Taints that a controller sets and takes away by itself: nobody should tolerate or remove them."""
+_STAYS: Final = ("DaemonSet/", "Node/")
 MAX_CANDIDATES: Final = 24
 MAX_FOR_PAIRS: Final = 10
 
@@ -55,6 +56,12 @@ class Change:
     pod: Callable[[PodView], PodView] | None = None
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     fits: tuple[str, ...] = ()
+
+
+def named(nodes: tuple[str, ...]) -> str:
+    """Nodes in a sentence."""
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f"node {', '.join(nodes[:3])}{more}"
 
 
 def fitting(pod: PodView, snapshot: FitSnapshot, nodes: Mapping[str, NodeView] | None = None) -> tuple[str, ...]:
@@ -284,3 +291,55 @@ def _rooms(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> It
             subject=reason.subject, value=reason.node, cost=5,
             nodes={reason.node: replace(state.view, allocatable={**state.view.allocatable, reason.subject: more})},
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A placed pod that would make room for another if it were on node ``to``."""
+
+    pod: PodView
+    node: str
+    to: str
+
+
+def move(pod: PodView, nodes: Iterable[str], resource: str, snapshot: FitSnapshot) -> Move | None:
+    """The smallest single move that makes room on one of ``nodes``, proven: both pods are judged with the move made.
+
+    Pods without a controller, which nobody would make anew, and those of DaemonSets are left alone; pods of Jobs, which
+    would begin again, come last. The snapshot is as before afterwards.
+    """
+    wanted = pod.requests.get(resource, 0)
+    rows = [
+        (name, held)
+        for name in nodes
+        for held in snapshot.nodes[name].pods.values()
+        if held.owner
+        and not held.owner.startswith(_STAYS)
+        and held.used.get(resource, 0) + snapshot.nodes[name].free(resource) >= wanted
+        and held.used.get(resource, 0)
+    ]
+    rows.sort(key=lambda row: ("Job/" in row[1].owner, row[1].used[resource], row[1].namespace, row[1].name))
+    for name, held in rows[:MAX_CANDIDATES]:
+        if (to := _target(pod, name, held, resource, snapshot)) is not None:
+            return Move(held, name, to)
+    return None
+
+
+def _target(pod: PodView, name: str, held: PodView, resource: str, snapshot: FitSnapshot) -> str | None:
+    away = replace(held, node="", nominated="")
+    others = (
+        other
+        for other, state in snapshot.nodes.items()
+        if other != name and state.free(resource) >= held.used.get(resource, 0)
+    )
+    try:
+        for other in itertools.islice(others, MAX_CANDIDATES):
+            snapshot.drop(held)
+            if explain(away, other, snapshot):
+                continue
+            snapshot.put(replace(away, node=other))
+            if not explain(pod, name, snapshot):
+                return other
+    finally:
+        snapshot.put(held)
+    return None

@@ -6,14 +6,12 @@ With it and ``hw.port.Reading`` the exporter has values without asking the drive
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from kgpu.exporter.labels import long_bus_id
 from kgpu.exporter.model import Unit, Value
 from kgpu.hw import port
 from kgpu.hw.port import Accelerator, Inventory
-
-RECOVERY: Final = {"none": 0, "reset": 1, "reboot": 2, "drain": 3, "drain-reset": 4}
+from kgpu.hw.recovery import RECOVERY_CODES
 
 
 def answered(readings: Iterable[port.Reading]) -> frozenset[Unit]:
@@ -61,8 +59,8 @@ def facts_of(gpu: Accelerator, inventory: Inventory) -> dict[str, Value]:
         found["compute_capability"] = gpu.compute_capability[0] * 65536 + gpu.compute_capability[1]
     if gpu.memory_mib is not None:
         found["memory_total_mib"] = gpu.memory_mib
-    if gpu.recovery_action in RECOVERY:
-        found["recovery_action"] = RECOVERY[gpu.recovery_action]
+    if gpu.recovery_action in RECOVERY_CODES:
+        found["recovery_action"] = RECOVERY_CODES[gpu.recovery_action]
     return found
 
 

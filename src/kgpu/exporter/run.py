@@ -95,7 +95,6 @@ class Exporter:
         self._made_at = float("-inf")
         self._ticked_at = float("-inf")
         self._error = "nothing has been read yet"
-        self._verdicts: Verdicts | None = None
         self._users = Users()
 
     @property
@@ -119,6 +118,7 @@ class Exporter:
                 group.create_task(follow_events(context.reader, self._hear, clock=context.clock, missed=self._missed))
                 group.create_task(self._counters.run())
                 if context.verdicts is not None:
+                    self._judged(context.verdicts.read())
                     group.create_task(self._follow_verdicts(context.verdicts))
                 if self._web is not None:
                     group.create_task(self._web.run())
@@ -184,8 +184,7 @@ class Exporter:
         if not self._news and users == self._users and now - self._made_at < context.given.interval:
             return
         self._news, self._users = False, users
-        verdicts = self._verdicts.gpus if self._verdicts else ()
-        outcome = self._ticks.families(now, users, verdicts=verdicts, work=self._work())
+        outcome = self._ticks.families(now, users, work=self._work())
         for decision in outcome.decisions:
             context.report(decision)
         self._page.publish(outcome.families)
@@ -281,9 +280,12 @@ class Exporter:
         self._ticks.use(self._counters.rows)
         self._wake_up()
 
+    def _judged(self, verdicts: Verdicts | None) -> None:
+        self._ticks.judged(verdicts.gpus if verdicts is not None else None)
+
     async def _follow_verdicts(self, source: VerdictSource) -> None:
         async for verdicts in source.follow():
-            self._verdicts = verdicts
+            self._judged(verdicts)
             self._wake_up()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kgpu.base.decision import Decision
-from kgpu.exporter import own
+from kgpu.exporter import made, own
 from kgpu.exporter.budget import Budget
 from kgpu.exporter.counters import Counter
 from kgpu.exporter.facts import answered, failures, gather
@@ -24,7 +24,8 @@ from kgpu.hw.port import Event, EventKind, Inventory, Reading, Vendor
 from kgpu.hw.verdicts import GpuVerdict
 
 CLOCK_REASONS = "clock_event_reasons"
-CLOCK_METRICS = frozenset({CLOCK_COUNT, CLOCK_TOTAL})
+MADE_FROM = {CLOCK_COUNT: CLOCK_REASONS, CLOCK_TOTAL: CLOCK_REASONS, made.P2P: made.P2P_READING}
+"""Readings that metrics are made from which no row has."""
 LAST_XID = "last_xid"
 NOTHING = Inventory(vendor=Vendor.NVIDIA, driver_version="")
 
@@ -60,6 +61,7 @@ class Ticks:
         self._told: tuple[Decision, ...] = ()
         self._before: Tick | None = None
         self._now = Tick()
+        self._verdicts: tuple[GpuVerdict, ...] = ()
         self.inventory = NOTHING
         self.answers = False
 
@@ -74,6 +76,14 @@ class Ticks:
             return False
         self._xids.add(at, Unit(event.uuid, event.gpu_instance), event.code)
         return True
+
+    def judged(self, verdicts: Iterable[GpuVerdict] | None) -> None:
+        """What the health role says, and has counted; None when it says nothing any more."""
+        self._verdicts = tuple(verdicts or ())
+        counts = {
+            (Unit(one.uuid, row.gpu_instance), str(row.code)): row.count for one in self._verdicts for row in one.xids
+        }
+        self._xids.recall(None if verdicts is None else counts)
 
     def read(self, at: float, inventory: Inventory, readings: Sequence[Reading]) -> None:
         """Take one reading of everything."""
@@ -94,9 +104,7 @@ class Ticks:
         """Nothing could be read: what was read before counts no more."""
         self._now, self._before, self.answers = Tick(at=at), None, False
 
-    def families(
-        self, at: float, users: Users, *, verdicts: Iterable[GpuVerdict] = (), work: Work | None = None
-    ) -> Outcome:
+    def families(self, at: float, users: Users, *, work: Work | None = None) -> Outcome:
         """What a scrape gets from now on."""
         look = Look(
             inventory=self.inventory,
@@ -108,7 +116,12 @@ class Ticks:
             claimed=users.claimed,
             shares=users.shares,
             jobs=users.jobs,
-            made=self._xids.made(at, self._units()) | self._clocks.made(at),
+            made={
+                **self._xids.made(at, self._units()),
+                **self._clocks.made(at),
+                made.HEALTH: made.health(self._verdicts),
+                made.P2P: made.p2p(self.inventory, self._now.values),
+            },
             xid_texts={code: self._xid_text(code) for code in self._xids.last.values()} if self._xid_text else {},
         )
         settings = replace(self._settings, without=self._budget.without)
@@ -121,7 +134,7 @@ class Ticks:
         if settings.own_metrics:
             texts = self._memory.texts
             families += self._figures.families(texts)
-            families += own.verdict_families(verdicts, look, settings, texts)
+            families += own.verdict_families(self._verdicts, look, settings, texts)
             families += own.users_families(users, texts)
             families += own.work_families(work, texts) if work is not None else ()
         news = tuple(one for one in decisions if one not in self._told)
@@ -149,4 +162,4 @@ class Ticks:
 def _keys(counters: Iterable[Counter]) -> frozenset[str]:
     fields = [counter.spelled.field for counter in counters]
     found = {source.reading for field in fields for source in field.sources}
-    return frozenset(found | ({CLOCK_REASONS} if any(field.name in CLOCK_METRICS for field in fields) else set()))
+    return frozenset(found | {MADE_FROM[field.name] for field in fields if field.name in MADE_FROM})

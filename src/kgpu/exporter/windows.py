@@ -1,7 +1,8 @@
 """Counts of what happens between readings: Xids and clock events, over a window and in all. They do not latch.
 
-``DCGM_FI_DEV_XID_ERRORS`` keeps the last Xid for ever; these counts say when it was and how often. Memory is bounded:
-of the events of one window only so many are kept one by one, and only so many different ones are counted.
+``DCGM_FI_DEV_XID_ERRORS`` keeps the last Xid for ever; these counts say when it was and how often. A restart does not
+begin the count of Xids anew where the health role has counted them. Memory is bounded: of the events of one window only
+so many are kept one by one, and only so many different ones are counted.
 """
 
 from __future__ import annotations
@@ -63,6 +64,24 @@ class Xids:
     def __init__(self, window: float = 300.0) -> None:
         self.last: dict[Unit, int] = {}
         self._window = Window(window)
+        self._counted: Mapping[tuple[Unit, str], int] | None = None
+        self._before: dict[tuple[Unit, str], int] = {}  # what was shown and not heard here
+        self._shown: dict[tuple[Unit, str], int] = {}
+
+    def recall(self, counted: Mapping[tuple[Unit, str], int] | None) -> None:
+        """What somebody has counted since the boot and goes on counting; None when nobody does any more."""
+        if counted is None and self._counted is not None:
+            self._before = {key: count - self._window.total[key] for key, count in self._totals().items()}
+        self._counted = counted
+
+    def _totals(self) -> dict[tuple[Unit, str], int]:
+        """In all, and never less than was shown before: who counts for us may have forgotten."""
+        heard, counted = self._window.total, self._counted
+        for key in {**heard, **self._before, **(counted or {})}:
+            here = heard[key] + (self._before.get(key, 0) if counted is None else 0)
+            if key in self._shown or len(self._shown) < MOST_KINDS:
+                self._shown[key] = max(self._shown.get(key, 0), here, (counted or {}).get(key, 0))
+        return self._shown
 
     def add(self, at: float, unit: Unit, code: int) -> None:
         """One Xid, of a GPU or of one of its instances."""
@@ -77,7 +96,7 @@ class Xids:
         found = [Made(unit, (size, ("xid", code)), float(count)) for (unit, code), count in _sorted(counts)]
         having = {unit for unit, _ in counts}
         found += [Made(unit, (size,), 0.0) for unit in units if unit not in having]
-        total = [Made(unit, (("xid", code),), float(count)) for (unit, code), count in _sorted(self._window.total)]
+        total = [Made(unit, (("xid", code),), float(count)) for (unit, code), count in _sorted(self._totals())]
         return {XID_COUNT: tuple(found), XID_TOTAL: tuple(total)}
 
 

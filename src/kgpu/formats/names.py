@@ -150,6 +150,7 @@ ROLES_ANNOTATION: Final = "kgpu.dev/roles"  # on Nodes: how this node's agent's 
 AGENT_CONFIG_MAP: Final = "kgpu-agent"
 AGENT_CONFIG_KEY: Final = "agent.json"
 AGENT_DAEMON_SET: Final = "kgpu-agent"
+VALIDATOR_DAEMON_SET: Final = "nvidia-operator-validator"
 
 # kgpu's own image, which the chart asks for and `kgpu lab image` makes
 IMAGE_REPOSITORY: Final = "kgpu.dev/kgpu"
@@ -267,6 +268,7 @@ ENV_LAB_POD_ADDRESS: Final = "KGPU_LAB_POD_ADDRESS"
 JOB_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 AMD_DEVICECONFIG_FINALIZER: Final = "amd.node.kubernetes.io/deviceconfig-finalizer"
 DOCTOR_API_VERSION: Final = "doctor.kgpu.dev/v1"
+HOST_FACTS_KEY: Final = "kgpu.dev/host-facts"  # begins the line of an agent's log that has its node's facts
 LABEL_AMD_GPU_DEVICE_ID: Final = "amd.com/gpu.device-id"
 LABEL_AMD_GPU_FAMILY: Final = "amd.com/gpu.family"
 LABEL_AMD_GPU_PRODUCT_NAME: Final = "amd.com/gpu.product-name"
@@ -280,3 +282,10 @@ LABEL_GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
 LABEL_GPU_SHARING_STRATEGY: Final = "nvidia.com/gpu.sharing-strategy"
 LABEL_GPU_SLICES_GI: Final = "nvidia.com/gpu.slices.gi"
 MIG_CONFIG_STATE_LABEL: Final = "nvidia.com/mig.config.state"  # success, pending, failed, rebooting
+OPERATOR_LAST_APPLIED_HASH: Final = "nvidia.com/last-applied-hash"
+"""Annotation on what the replaced operator makes: it puts back what others change there."""
+CAPI_GPU_COUNT: Final = "capacity.cluster-autoscaler.kubernetes.io/gpu-count"
+"""Annotation on groups of Cluster API machines: what the autoscaler thinks that a new node has."""
+CAPI_GPU_TYPE: Final = "capacity.cluster-autoscaler.kubernetes.io/gpu-type"
+CAPI_OWNER_NAME: Final = "cluster.x-k8s.io/owner-name"
+"""Annotation on nodes: the MachineSet or MachinePool that they are of."""

@@ -247,7 +247,8 @@ class Memory:
     as (evidence's name, time), for counting how often one comes back. ``accepted`` is what a person has called healthy:
     names of checks with their values then. ``links`` is the most NVLinks that were ever up. ``recovery`` and
     ``ecc`` were last read, ``recovery`` at ``recovery_at``: other readings go on without it. ``action`` has been called
-    for since ``since``.
+    for since ``since``. ``xids`` says how often each came since the boot: by its number, for one of an instance with an
+    ``@`` and the instance.
     """
 
     gpu: str
@@ -269,3 +270,4 @@ class Memory:
     booted_at: float = 0.0
     action: Action = Action.IGNORE
     since: float = 0.0
+    xids: dict[str, int] = field(default_factory=dict)

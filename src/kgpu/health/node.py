@@ -16,7 +16,7 @@ from kgpu.health import plan
 from kgpu.health.config import HealthConfig
 from kgpu.health.faults import MAX_TEXT
 from kgpu.health.klog import LOST_XID, Kind, LogEvent
-from kgpu.health.model import FOREVER, Action, Fault, Memory, Reading, Verdict
+from kgpu.health.model import FOREVER, Action, Fault, Memory, Reading, Source, Verdict
 from kgpu.health.readings import reading_of
 from kgpu.health.recall import merged
 from kgpu.hw.port import Accelerator, Event, EventKind, Inventory
@@ -195,6 +195,7 @@ class NodeHealth:
             known,
             events=(*(event for event in known.events if event.name not in names), *stranger.events),
             episodes=tuple(sorted({*known.episodes, *stranger.episodes}, key=lambda one: one[1])),
+            xids={key: known.xids.get(key, 0) + stranger.xids.get(key, 0) for key in (*known.xids, *stranger.xids)},
         )
 
     def _at(self, address: str) -> str:
@@ -229,12 +230,14 @@ class NodeHealth:
         word = f"{'SXid' if fault.sxid else 'Xid'} {fault.code}"
         if fault.gpu_instance is not None:
             word += f" in GPU instance {fault.gpu_instance}"
-        before, had_text = self._last.get((name, word), (float("-inf"), False))
+        before, had_text = self._last.get((name, word), _told_of(memory, fault))
         # The driver's event and the log's line are one Xid; only the line has words.
         twice = abs(fault.at - before) <= self.config.settle and had_text != bool(fault.text)
         self._last[name, word] = (fault.at, bool(fault.text) or (twice and had_text))
         if len(self._last) > MAX_GPUS * 16:
             self._last.pop(next(iter(self._last)))
+        if not twice:
+            self.memories[name] = plan.counted(self.memories[name], fault)
         if not twice or fault.text:
             self.notes.append(
                 Note(
@@ -284,6 +287,14 @@ class NodeHealth:
         self.decisions.append(
             Decision(subject="", what=what, why=why, severity=Severity.WARNING, reason=reason, remedy=todo)
         )
+
+
+def _told_of(memory: Memory, fault: Fault) -> tuple[float, bool]:
+    """When an earlier run last heard of the same, and whether it had the log's words."""
+    source = Source.SXID if fault.sxid else Source.XID
+    wanted = (source, str(fault.code), fault.gpu_instance)
+    known = [one for one in memory.events if (one.source, one.key, one.gpu_instance) == wanted]
+    return max(((one.last, bool(one.text)) for one in known), default=(float("-inf"), False))
 
 
 def _short(bus_id: str) -> str:

@@ -35,6 +35,7 @@ from kgpu.health.xids import reports_recovery
 MAX_EVENTS: Final = 64
 MAX_EPISODES: Final = 128
 MAX_SAMPLES: Final = 61
+MAX_XIDS: Final = 256
 SAMPLE_SECONDS: Final = 60.0
 RECOVERY_XID: Final = 154
 DOUBLE_BIT: Final = "48"
@@ -71,6 +72,14 @@ def on_fault(memory: Memory, fault: Fault, config: HealthConfig) -> Memory:
         )
         events = (*(one for one in memory.events if one is not known), merged)
     return replace(memory, events=events[-MAX_EVENTS:])
+
+
+def counted(memory: Memory, fault: Fault) -> Memory:
+    """The memory with one more of this Xid, whatever it is worth; not with one from before the boot."""
+    key = str(fault.code) if fault.gpu_instance is None else f"{fault.code}@{fault.gpu_instance}"
+    if fault.sxid or fault.at < memory.booted_at or (key not in memory.xids and len(memory.xids) >= MAX_XIDS):
+        return memory
+    return replace(memory, xids={**memory.xids, key: memory.xids.get(key, 0) + 1})
 
 
 def on_reading(memory: Memory, reading: Reading, config: HealthConfig) -> Memory:
@@ -138,6 +147,7 @@ def on_boot(memory: Memory, booted_at: float) -> Memory:
         conditions=(),
         samples=(),
         slow_minutes=(),
+        xids={},
         accepted={},
         recovery="unknown",
         ecc=None,

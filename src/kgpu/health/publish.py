@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.base.printable import one_line
-from kgpu.health.model import REASONS, Action, Evidence, Verdict
+from kgpu.health.model import REASONS, Action, Evidence, Memory, Verdict
 from kgpu.health.node import ADDRESS
-from kgpu.hw.verdicts import GpuVerdict
+from kgpu.health.watches import watches
+from kgpu.hw.verdicts import GpuVerdict, XidCount
 
 MAX_EVIDENCE: Final = 16
 MAX_SHOWN: Final = 8
@@ -50,12 +51,12 @@ class MemoryCondition:
         self.written.append(Shown(status=status, reason=reason, message=message))
 
 
-def gpu_verdict(verdict: Verdict, *, index: int | None, pci: str = "") -> GpuVerdict:
+def gpu_verdict(verdict: Verdict, memory: Memory, *, pci: str = "") -> GpuVerdict:
     """One row of the verdict file."""
     stranger = verdict.gpu.startswith(ADDRESS)
     return GpuVerdict(
         uuid="" if stranger else verdict.gpu,
-        index=index,
+        index=memory.index,
         pci=verdict.gpu.removeprefix(ADDRESS) if stranger else pci,
         action=str(verdict.action),
         withdraws=not verdict.healthy,
@@ -69,7 +70,16 @@ def gpu_verdict(verdict: Verdict, *, index: int | None, pci: str = "") -> GpuVer
         evidence=tuple(_shown(one) for one in verdict.evidence[:MAX_EVIDENCE]),
         since=verdict.since,
         muted=verdict.muted,
+        xids=tuple(_counts(memory.xids)),
+        watches=watches(verdict.evidence, memory.recovery),
     )
+
+
+def _counts(xids: Mapping[str, int]) -> Iterator[XidCount]:
+    for key, count in xids.items():
+        code, _, instance = key.partition("@")
+        if code.isdecimal() and (instance.isdecimal() or not instance):
+            yield XidCount(code=int(code), count=count, gpu_instance=int(instance) if instance else None)
 
 
 def condition(rows: Sequence[GpuVerdict], *, unreadable: str = "") -> Shown:

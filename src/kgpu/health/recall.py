@@ -46,6 +46,8 @@ def merged(old: Memory, new: Memory, config: HealthConfig) -> Memory:
         index=old.index if new.index is None else new.index,
         driver=old.driver if new.driver is None else new.driver,
         read_at=max(old.read_at, new.read_at),
+        # Not their sum: the log is read again from the boot on.
+        xids={key: max(old.xids.get(key, 0), new.xids.get(key, 0)) for key in {**old.xids, **new.xids}},
         since=old.since if old.action is new.action and old.since else new.since,
     )
 

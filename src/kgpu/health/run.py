@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
@@ -28,11 +26,12 @@ from kgpu.base.threads import beside
 from kgpu.base.waking import woken
 from kgpu.health.config import HealthConfig
 from kgpu.health.history import History, Remembered
+from kgpu.health.keeper import Keeper
 from kgpu.health.keys import KEYS
 from kgpu.health.klog import LogEvent, parse_record_event
 from kgpu.health.kmsg import KernelLog, age
 from kgpu.health.model import Memory
-from kgpu.health.node import NodeHealth, Note
+from kgpu.health.node import NodeHealth
 from kgpu.health.publish import ConditionWriter, Shown, condition, gpu_verdict
 from kgpu.health.readings import by_gpu
 from kgpu.hw.follow import follow_events
@@ -45,10 +44,6 @@ LOOK_SECONDS: Final = 15.0
 """How often everything is read when nothing happens."""
 PAUSE_SECONDS: Final = 0.2
 """The least time between two looks."""
-SAVE_SECONDS: Final = 300.0
-"""How often memories are written although nothing of weight has changed."""
-DISK_SECONDS: Final = 3.0
-"""How long verdicts wait for the disk."""
 HEARTBEAT_SECONDS: Final = 300.0
 ORDER_SECONDS: Final = 0.5
 CLOCK_SECONDS: Final = 5.0
@@ -104,13 +99,10 @@ class Health:
         self._dropped = 0
         self._sequence = -1
         self._wake = asyncio.Event()
-        self._unsaved: list[Note] = []
-        self._saved_at = float("-inf")
-        self._saved: object = None
-        self._saving: _Saving | None = None
-        self._loading: asyncio.Task[tuple[Remembered, list[Decision]]] | None = None
-        self._loaded = False
-        self._done: list[int] = []
+        self._keeper = Keeper(
+            ctx.history, self._node, boot=ctx.boot, clock=ctx.clock, report=ctx.report, problems=self,
+            recalled=self._wake.set,
+        )  # fmt: skip
         self._began = 0.0  # when the boot was
         self._shown: Shown | None = None
         self._shown_changed = asyncio.Event()
@@ -159,9 +151,9 @@ class Health:
             inventory = await self._ctx.reader.inventory()
             values = by_gpu(await self._readings())
         except HwError as error:
-            self._trouble("driver", error, tell=False)
+            self.trouble("driver", error, tell=False)
         else:
-            self._well("driver")
+            self.well("driver")
             node.inventory(inventory, values, now())
         self._take_in()
         found = node.judge(now())
@@ -169,13 +161,13 @@ class Health:
         self.rows = tuple(
             gpu_verdict(
                 replace(one, since=self._shown_time(one.since)),
-                index=node.memories[name].index,
+                node.memories[name],
                 pci=pci.get(name, ""),
             )
             for name, one in found.items()
         )
         decisions = self._take_notes()
-        await self._save(force=bool(self._unsaved))
+        await self._save(force=bool(self._keeper.unsaved))
         self._write()
         for decision in decisions:
             self._ctx.report(decision)
@@ -198,7 +190,7 @@ class Health:
     def _take_notes(self) -> list[Decision]:
         """What is to be told; what is to be written down goes to the rest of that."""
         notes, decisions = self._node.take()
-        self._unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
+        self._keeper.unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
         return decisions
 
     async def _finish(self) -> None:
@@ -206,10 +198,10 @@ class Health:
         self._take_in()
         for decision in self._take_notes():
             self._ctx.report(decision)
-        for task in (self._saving.task if self._saving else None, self._loading):
-            if task is not None:
-                await asyncio.wait([task], timeout=DISK_SECONDS)
-        await self._save(force=True)
+        await self._keeper.finish(began=self._began, sequence=lambda: self._sequence)
+
+    async def _save(self, *, force: bool) -> None:
+        await self._keeper.save(began=self._began, sequence=lambda: self._sequence, force=force)
 
     async def _readings(self) -> Any:
         try:
@@ -222,9 +214,9 @@ class Health:
         try:
             self._ctx.verdicts.write(self.rows, node=self._ctx.node, problems=problems)
         except HostError as error:
-            self._trouble("verdicts", error)
+            self.trouble("verdicts", error)
         else:
-            self._well("verdicts")
+            self.well("verdicts")
 
     def _state(self) -> tuple[bool, str]:
         bad = sum(row.withdraws for row in self.rows)
@@ -249,7 +241,7 @@ class Health:
         while opened is not None:
             try:
                 async for batch in opened().follow(self._sequence):
-                    self._well("kernel log")
+                    self.well("kernel log")
                     backoff.reset()
                     lines = [(self._now() - age(one), parse_record_event(one)) for one in batch.records]
                     while self._waiting and len(self._waiting) + len(lines) > MAX_WAITING:
@@ -264,7 +256,7 @@ class Health:
                     if any(line is not None for _, line in lines):
                         self._wake.set()
             except HostError as error:
-                self._trouble("kernel log", error)
+                self.trouble("kernel log", error)
             await self._ctx.clock.sleep(backoff.next_delay())
         await asyncio.Event().wait()
 
@@ -276,15 +268,15 @@ class Health:
         rung: int | None = None
         while True:
             now = history.rung()
-            if now != rung and self._loaded:  # what was remembered must not undo them
+            if now != rung and self._keeper.loaded:  # what was remembered must not undo them
                 with contextlib.suppress(HostError):
                     for number, order in await beside(history.orders):
-                        if number not in self._done:
+                        if number not in self._keeper.done:
                             ahead = self._ctx.wall() - self._now()
                             self._node.order(
                                 replace(order, at=self._now(), until=order.until - ahead if order.until else 0.0)
                             )
-                            self._done.append(number)
+                            self._keeper.done.append(number)
                             self._wake.set()
                     rung = now
             await self._ctx.clock.sleep(ORDER_SECONDS)
@@ -303,7 +295,7 @@ class Health:
     # --- memory ---
 
     async def _remember(self) -> None:
-        found = await self._load() or Remembered()
+        found = await self._keeper.load() or Remembered()
         self._node.memories = dict(found.memories)
         if found.boot == self._ctx.boot != "" and found.began:
             self._began, self._sequence = found.began, found.sequence
@@ -313,96 +305,6 @@ class Health:
             latest = max((_latest(one) for one in found.memories.values()), default=0.0)
             self._began = max(self._ctx.wall() - self._ctx.uptime(), latest + 1.0)
             self._node.boot(self._began)
-
-    async def _load(self) -> Remembered | None:
-        """What was saved; None while the disk does not give it. Nothing may be written over it before."""
-        history = self._ctx.history
-        if history is None:
-            self._loaded = True
-            return None
-        if self._loading is None:
-            self._loading = asyncio.create_task(beside(history.load))
-            await asyncio.wait([self._loading], timeout=DISK_SECONDS)
-        if not self._loading.done():
-            self._trouble("history", _slow(history.path))
-            return None
-        loading, self._loading = self._loading, None
-        try:
-            found, decisions = loading.result()
-        except HostError as error:
-            self._trouble("history", error)
-            return None
-        self._loaded = True
-        self._well("history")
-        for decision in decisions:
-            self._ctx.report(decision)
-        return found
-
-    def _recall(self, found: Remembered) -> None:
-        """Take in what was saved, after work has begun without it."""
-        self._node.recall(found.memories, same_boot=found.boot == self._ctx.boot != "")
-        self._wake.set()
-
-    async def _save(self, *, force: bool) -> None:
-        """Write what has changed; what the disk does not take in time is tried again at the next look."""
-        history = self._ctx.history
-        if history is None:
-            self._unsaved.clear()
-            return
-        if self._saving is not None and not self._saving.task.done():
-            return
-        self._settle()
-        if not self._loaded:
-            found = await self._load()
-            if found is None:
-                self._unsaved = self._unsaved[-MAX_WAITING:]
-                return
-            self._recall(found)
-        now, outline = self._ctx.clock.monotonic(), self._outline()
-        if not (force or self._unsaved or self._done or outline != self._saved or now - self._saved_at > SAVE_SECONDS):
-            return
-        notes, done = tuple(self._unsaved), tuple(self._done)
-        remembered = Remembered(
-            boot=self._ctx.boot, began=self._began, sequence=self._sequence, memories=dict(self._node.memories)
-        )
-        task = asyncio.create_task(beside(history.save, remembered, notes, done))
-        self._saving = _Saving(task=task, outline=outline, at=now, notes=len(notes), done=done)
-        await asyncio.wait([task], timeout=DISK_SECONDS)
-        if task.done():
-            self._settle()
-        else:
-            self._trouble("history", _slow(history.path))
-
-    def _settle(self) -> None:
-        """Take over how the last writing has ended."""
-        saving, self._saving = self._saving, None
-        if saving is None:
-            return
-        error = saving.task.exception()
-        if isinstance(error, HostError):
-            self._trouble("history", error)
-            self._unsaved = self._unsaved[-MAX_WAITING:]
-        elif error is not None:
-            raise error
-        else:
-            self._well("history")
-            self._saved, self._saved_at = saving.outline, saving.at
-            del self._unsaved[: saving.notes]
-            self._done = [one for one in self._done if one not in saving.done]
-
-    def _outline(self) -> tuple[object, ...]:
-        """What must not be lost; readings come again."""
-        return tuple(
-            (
-                name,
-                one.events,
-                tuple((check.evidence.name, check.raised) for check in one.conditions),
-                one.accepted_at,
-                one.maintenance_until,
-                one.links,
-            )
-            for name, one in self._node.memories.items()
-        )
 
     # --- what is told ---
 
@@ -429,34 +331,25 @@ class Health:
             try:
                 await writer.write(shown.status, shown.reason, shown.message)
             except KubeError as error:
-                self._trouble("condition", error, tell=False)
+                self.trouble("condition", error, tell=False)
                 await self._ctx.clock.sleep(backoff.next_delay())
                 self._shown_changed.set()
             else:
-                self._well("condition")
+                self.well("condition")
                 backoff.reset()
                 await self._ctx.clock.sleep(PAUSE_SECONDS)
 
-    def _trouble(self, what: str, error: UserError, *, tell: bool = True) -> None:
+    def trouble(self, what: str, error: UserError, *, tell: bool = True) -> None:
+        """Something does not work; told once, until it works again."""
         if self._problems.get(what) != error.what:
             log.warning("%s: %s", what, error.one_line())
             if tell:
                 self._ctx.report(Decision.from_error(error, reason=_REASONS[what]))
         self._problems[what] = error.what
 
-    def _well(self, what: str) -> None:
+    def well(self, what: str) -> None:
+        """It works."""
         self._problems.pop(what, None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Saving:
-    """A writing that is under way, and what of ours it takes along."""
-
-    task: asyncio.Task[None]
-    outline: object
-    at: float
-    notes: int
-    done: tuple[int, ...]
 
 
 def _latest(memory: Memory) -> float:
@@ -469,12 +362,6 @@ _REASONS: Final[Mapping[str, str]] = {
     "history": "HealthHistoryUnusable",
     "verdicts": "VerdictsNotWritten",
 }
-
-
-def _slow(path: Path) -> HostError:
-    return HostError(
-        f"{path} is not written in {math.ceil(DISK_SECONDS)} s", "a disk that answers", "look at the node's disk"
-    )
 
 
 def _missed(number: int) -> Decision:

@@ -17,3 +17,8 @@ RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
     7: "reboot",
 }
 """By NVML_GPU_RECOVERY_ACTION_*, which is also what Xid 154 prints. A driver without this reading says ``unknown``."""
+
+RECOVERY_CODES: Final[Mapping[str, int]] = {
+    word: min(code for code, same in RECOVERY_ACTIONS.items() if same == word) for word in RECOVERY_ACTIONS.values()
+}
+"""The number of each word; of two, the milder form's."""

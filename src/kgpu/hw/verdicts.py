@@ -32,6 +32,24 @@ _LIMIT: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class XidCount:
+    """How often one Xid came since the boot, of the whole GPU or of one of its instances."""
+
+    code: int
+    count: int
+    gpu_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What does not pass of one system that DCGM watches, such as MEM; ``status`` 10 warns, 20 is a failure."""
+
+    system: str
+    status: int
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuVerdict:
     """What is true of one GPU now.
 
@@ -39,7 +57,8 @@ class GpuVerdict:
     drain, reset-gpu, reboot or replace. ``withdraws``: it should get no new work. ``causes`` are the names of the
     evidence for that, such as ``xid:79`` or ``driver:lost``. ``reason`` is one CamelCase word, ``what`` a sentence,
     ``evidence`` all that is known, ``todo`` what a person can do. ``since`` is in seconds since 1970. ``muted`` says
-    why the evidence is not acted on, "" when it is.
+    why the evidence is not acted on, "" when it is. ``xids`` are all that came since the boot, ignored ones too.
+    ``watches`` is the same evidence in DCGM's words; a system that is not there passes.
     """
 
     uuid: str
@@ -55,6 +74,8 @@ class GpuVerdict:
     evidence: tuple[str, ...] = ()
     since: float = 0.0
     muted: str = ""
+    xids: tuple[XidCount, ...] = ()
+    watches: tuple[Watch, ...] = ()
 
     @property
     def healthy(self) -> bool:

@@ -191,22 +191,33 @@ class Client:
     async def pod_page(
         self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
     ) -> str:
-        import httpx2
-
         target = f"{_path(PODS, namespace, f'{scheme}:{pod}:{port}', 'proxy')}{path}"
-        try:
-            async with asyncio.timeout(DEADLINE):
-                answer = await self._send("GET", target, {}, None, {"Accept": "text/plain"}, small=True, limit=limit)
-        except (httpx2.HTTPError, WireError, TimeoutError) as error:
-            raise _unreachable("GET", target, self._http, error) from error
-        if answer.status_code >= 300:
-            raise _refusal("GET", target, answer)
-        return answer.text
+        return (await self._read(target, {}, accept="text/plain", limit=limit)).text
+
+    async def pod_log(self, namespace: str, pod: str, query: dict[str, str], *, limit: int = 8 << 20) -> bytes:
+        """What ``pods/log`` answers to that query, of at most ``limit`` bytes; the right is ``get`` of it.
+
+        Raises KubeRefusedError or KubeUnreachableError.
+        """
+        return (await self._read(_path(PODS, namespace, pod, "log"), query, accept="*/*", limit=limit)).content
 
     async def close(self) -> None:
         await self._http.aclose()
         if self._wire is not None:
             await self._wire.close()
+
+    async def _read(self, path: str, query: dict[str, str], *, accept: str, limit: int) -> Answer | httpx2.Response:
+        """What is no object of the API."""
+        import httpx2
+
+        try:
+            async with asyncio.timeout(DEADLINE):
+                answer = await self._send("GET", path, query, None, {"Accept": accept}, small=True, limit=limit)
+        except (httpx2.HTTPError, WireError, TimeoutError) as error:
+            raise _unreachable("GET", path, self._http, error) from error
+        if answer.status_code >= 300:
+            raise _refusal("GET", path, answer)
+        return answer
 
     async def _call(
         self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None, content_type: str = "",

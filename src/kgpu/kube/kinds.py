@@ -27,6 +27,7 @@ CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
 )
 RUNTIME_CLASSES: Final = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 SERVICE_MONITORS: Final = Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor")
+POD_MONITORS: Final = Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
 PROMETHEUS_RULES: Final = Resource("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule")
 CLUSTER_POLICIES: Final = Resource(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
 NVIDIA_DRIVERS: Final = Resource(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False)
@@ -37,7 +38,7 @@ ACCOUNTS: Final = (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTE
 
 MANAGED: Final = (
     *ACCOUNTS, CONFIG_MAPS, RUNTIME_CLASSES,
-    SERVICES, SERVICE_MONITORS, PROMETHEUS_RULES, DAEMON_SETS,
+    SERVICES, SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES, DAEMON_SETS,
 )  # fmt: skip
 
 _BY_KIND: Final = {

@@ -139,7 +139,7 @@ class Wire:
             connection.end()  # whatever is still to come belongs to nobody
             raise
         connection.used = True
-        if keep and connection.idle:
+        if keep and connection.idle and len(self._kept) < MOST_CONNECTIONS:  # each POST has opened one more
             self._kept.append(connection)
         else:
             connection.end()

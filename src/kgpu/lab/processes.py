@@ -17,22 +17,20 @@ from typing import Final
 
 import msgspec
 
+from kgpu.base.boot import boot_id
+
 _START_TIME_FIELD: Final = 19  # of /proc/PID/stat, counted from the state letter: starttime in clock ticks
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A process of this machine: ``start`` is its start in clock ticks since boot, ``boot`` the boot's id."""
+    """A process of this machine: ``start`` is its start in clock ticks since boot, ``boot`` the boot's id.
+
+    Start times of another boot mean nothing.
+    """
 
     pid: int
     start: int
     boot: str = ""
-
-
-def boot_id() -> str:
-    """The boot's id; start times of another boot mean nothing."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def parse_start_time(stat: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kgpu.operator import releases
+from kgpu.formats import releases
 from kgpu.operator.model import Observed, Policy
 
 

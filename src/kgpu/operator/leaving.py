@@ -19,14 +19,14 @@ from kgpu.formats.agent_report import AgentReport
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
 from kgpu.operator.model import Node, Plan
-from kgpu.operator.tables import OPERANDS
+from kgpu.operator.tables import DAEMON_SETS, OPERANDS
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 20.0
 LOOK_AGAIN: Final = 1.0
-ROLE_OF: Final = {names.AGENT_DAEMON_SET: ""} | {one.daemon_set: one.role for one in OPERANDS if one.role}
+ROLE_OF: Final = {names.AGENT_DAEMON_SET: ""} | {name: one.role for name, one in DAEMON_SETS.items() if one.role}
 """The DaemonSets whose pods clean up, with the role that they are there for; "" for all of them."""
 
 _NEEDED_TO_LEAVE: Final = frozenset(

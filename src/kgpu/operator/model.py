@@ -18,6 +18,7 @@ from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.grafana import SIDECAR_LABEL
 from kgpu.monitoring.model import Alert
+from kgpu.monitoring.scrape import Scrape
 
 Object: TypeAlias = dict[str, Any]
 
@@ -31,7 +32,7 @@ class Layout(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitoring:
-    """What is made for Prometheus and Grafana beside ServiceMonitors: alert rules, and dashboards in ConfigMaps.
+    """What is made for Prometheus and Grafana: alert rules, dashboards in ConfigMaps, and how exporters are scraped.
 
     ``labels`` and ``annotations`` are those by which Grafana's sidecar finds dashboards.
     """
@@ -41,6 +42,7 @@ class Monitoring:
     dashboards: bool = False
     labels: Mapping[str, str] = field(default_factory=lambda: dict(SIDECAR_LABEL))
     annotations: Mapping[str, str] = field(default_factory=dict)
+    scrape: Scrape = field(default_factory=Scrape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Settings:
     """Whether GPUs' health is watched (Helm value ``health.enabled``)."""
     health_config: str = ""
     """Its configuration, YAML, "" for the usual."""
+    host_facts: bool = True
+    """Whether agents write what ``kgpu doctor`` wants to know of nodes into their logs (``doctor.hostFacts``)."""
     monitoring: Monitoring = field(default_factory=Monitoring)
     images: Mapping[str, str] = field(default_factory=dict)
     """Images of operands by the environment variables of the replaced operator, e.g. ``DRIVER_IMAGE``."""

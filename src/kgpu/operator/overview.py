@@ -14,6 +14,7 @@ from typing import Final
 
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
+from kgpu.formats.support import cuda_of
 from kgpu.operator.active import Active, choose, foreign_message, ignored_message
 from kgpu.operator.causes import APPLY_FAILED, refusals, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
@@ -24,7 +25,6 @@ from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
 from kgpu.operator.verdicts import root_causes
 from kgpu.operator.versions import Finding as Outside
-from kgpu.operator.versions import cuda_of
 
 WORKS: Final = "works"
 FAILS: Final = "fails"

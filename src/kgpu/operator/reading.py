@@ -161,10 +161,16 @@ def _settings(namespace: str, deployment: Object | None) -> Settings:
         namespace=namespace,
         image=env.get("OPERATOR_IMAGE", ""),
         layout=layout,
-        discovery=env.get("KGPU_DISCOVERY", "true").lower() not in ("false", "0", "f"),
+        discovery=_on(env, "KGPU_DISCOVERY"),
+        health=_on(env, "KGPU_HEALTH"),
+        host_facts=_on(env, "KGPU_HOST_FACTS"),
         images={name: value for name, value in env.items() if name.endswith(_IMAGE_SUFFIX)},
         owner=None if deployment is None else {"uid": mapping(deployment.get("metadata")).get("uid", "")},
     )
+
+
+def _on(env: Mapping[str, str], name: str) -> bool:
+    return env.get(name, "true").lower() not in ("false", "0", "f")
 
 
 def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:

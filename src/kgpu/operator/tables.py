@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.formats import names
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
@@ -17,7 +19,7 @@ class Operand:
     ``section`` is the attribute of the ClusterPolicy's spec, "" for what has none. ``deploy`` is the suffix of its node
     label ``nvidia.com/gpu.deploy.<x>``, "" for what runs on every node. ``state`` is the replaced operator's word in
     status messages. ``on_when_nil`` is what an absent ``enabled`` means. ``sandbox``: only for virtual machine
-    workloads.
+    workloads. ``within`` is the operand in whose pods it runs in the layout ``operands``, "" for pods of its own.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Operand:
     role: str = ""
     on_when_nil: bool = True
     sandbox: bool = False
+    within: str = ""
 
 
 OPERANDS: Final = (
@@ -42,7 +45,7 @@ OPERANDS: Final = (
             daemon_set="nvidia-container-toolkit-daemonset", account="nvidia-container-toolkit",
             condition="ToolkitReady", section="toolkit", deploy="container-toolkit", role="toolkit"),
     Operand(name="validator", title="validator", state="state-operator-validation",
-            daemon_set="nvidia-operator-validator", account="nvidia-operator-validator", condition="ValidatorReady",
+            daemon_set=names.VALIDATOR_DAEMON_SET, account=names.VALIDATOR_DAEMON_SET, condition="ValidatorReady",
             section="validator", deploy="operator-validator", role="validator"),
     Operand(name="device-plugin", title="device plugin", state="state-device-plugin",
             daemon_set="nvidia-device-plugin-daemonset", account="nvidia-device-plugin",
@@ -58,6 +61,10 @@ OPERANDS: Final = (
     # It runs where GPUs are looked after at all, and stops with the validator while a driver is exchanged.
     Operand(name="health", title="GPU health", state="kgpu-gpu-health", daemon_set="kgpu-gpu-health",
             account="kgpu-gpu-health", condition="GPUHealthReady", deploy="operator-validator", role="health"),
+    # No pod of its own for a line of a log every hour.
+    Operand(name="probe", title="host facts", state="kgpu-host-facts", daemon_set=names.VALIDATOR_DAEMON_SET,
+            account=names.VALIDATOR_DAEMON_SET, condition="HostFactsReady", deploy="operator-validator", role="probe",
+            within="validator"),
     Operand(name="gfd", title="GPU feature discovery", state="gpu-feature-discovery",
             daemon_set="gpu-feature-discovery", account="nvidia-gpu-feature-discovery",
             condition="FeatureDiscoveryReady", section="gfd", deploy="gpu-feature-discovery", role="labels"),
@@ -71,3 +78,5 @@ OPERANDS: Final = (
 
 BY_NAME: Final = {operand.name: operand for operand in OPERANDS}
 BY_ROLE: Final = {operand.role: operand for operand in OPERANDS if operand.role}
+DAEMON_SETS: Final = {operand.daemon_set: operand for operand in OPERANDS if not operand.within}
+"""The operands that have a DaemonSet, by its name."""

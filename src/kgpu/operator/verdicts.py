@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ from kgpu.operator.causes import APPLY_FAILED, Cause, View, not_applied
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
 from kgpu.operator.judges import NOT_LOOKED_AT, SHOWN, Finding, Verdict, told
 from kgpu.operator.model import Node, Object, Policy
-from kgpu.operator.tables import BY_NAME, OPERANDS, Operand
+from kgpu.operator.tables import BY_NAME, DAEMON_SETS
 
 RECONCILED: Final = "ClusterPolicy is ready as all resources have been successfully reconciled"
 NO_LABELS: Final = "No NFD labels found"
@@ -146,14 +146,11 @@ def _refused(view: View) -> list[tuple[Cause, str]]:
     ]
 
 
-_BY_DAEMON_SET: Final[Mapping[str, Operand]] = {operand.daemon_set: operand for operand in OPERANDS}
-
-
 def _state_of(subject: str) -> str:
     kind, _, name = subject.partition("/")
-    operand = _BY_DAEMON_SET.get(name) if kind == "DaemonSet" else None
+    operand = DAEMON_SETS.get(name) if kind == "DaemonSet" else None
     if operand is None and name.startswith("nvidia-driver-daemonset"):
-        operand = _BY_DAEMON_SET["nvidia-driver-daemonset"]
+        operand = DAEMON_SETS["nvidia-driver-daemonset"]
     return operand.state if operand is not None else "pre-requisites"
 
 

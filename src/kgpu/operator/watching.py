@@ -87,7 +87,7 @@ def feeds(namespace: str) -> tuple[Feed, ...]:
     def managed(resource: Resource) -> Feed:
         place = namespace if resource.namespaced else ""
         lean = dataclasses.replace(resource, metadata_only=True)
-        optional = resource in (kinds.SERVICE_MONITORS, kinds.PROMETHEUS_RULES)
+        optional = resource in (kinds.SERVICE_MONITORS, kinds.POD_MONITORS, kinds.PROMETHEUS_RULES)
         return Feed(name=resource.plural, scope=Scope(lean, place, _OURS), project=seen.managed, optional=optional)
 
     whole = (CONFIG_MAPS, kinds.DAEMON_SETS)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from kgpu.base.boot import boot_id
 from kgpu.base.errors import ConfigError, HostError, HwError
 from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import GIDS_VERSION, VERSIONS, Spec, build_spec, dump_spec
@@ -21,7 +21,6 @@ from kgpu.toolkit.modes import auto
 from kgpu.toolkit.modes.base import Hardware
 from kgpu.toolkit.modes.table import mode_named
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 ALLOW = (
     "make what is missing, or write the spec without it by --allow-incomplete: MIG slices that lack nodes are left out"
 )
@@ -177,8 +176,9 @@ def _others(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _annotations(found: Finding) -> dict[str, str]:
     """What a spec was made for: by it a check sees that the driver or the boot is another one now."""
     annotations = {CDI_DRIVER_ANNOTATION: found.driver.version} if found.driver.version else {}
-    with contextlib.suppress(OSError, ValueError):  # not every kernel says it, and no check fails without
-        annotations[CDI_BOOT_ANNOTATION] = Path(BOOT_ID).read_text(encoding="ascii").strip()
+    boot = boot_id()
+    if boot:  # not every kernel says it, and no check fails without
+        annotations[CDI_BOOT_ANNOTATION] = boot
     return annotations
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from kgpu.base.boot import boot_id
 from kgpu.base.errors import UserError
 from kgpu.formats.cdi import Spec, parse_spec, qualified_name
 from kgpu.host.bounded import read_regular
@@ -27,7 +28,6 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 """Far above a spec for 16 GPUs in slices under three names each."""
 SUFFIXES: Final = (".yaml", ".json")
 """What runtimes read; a ``.yml`` is not looked at."""
-BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 _VERSION: Final = re.compile(r"\b([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
 _KINDS: Final = {
@@ -113,7 +113,7 @@ class RealNode:
         return ""
 
     def boot_id(self) -> str:
-        return read_some(Path(BOOT_ID), 64).decode("ascii", "replace").strip()
+        return boot_id()
 
     def _stat(self, path: str) -> os.stat_result | None:
         resolved = self._tree.resolve(path)

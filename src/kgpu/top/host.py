@@ -12,18 +12,30 @@ from typing import Final
 from kgpu.base.printable import one_line
 from kgpu.hw.port import Accelerator, Inventory, Problem, Reader, Reading
 from kgpu.hw.port import Process as Seen
+from kgpu.hw.verdicts import GpuVerdict, VerdictSource
 from kgpu.top.model import Gpu, Health, Node, Part, Process, Target
 from kgpu.top.read import with_total
+from kgpu.top.tables import VALUES
 
 _SILENT: Final = frozenset({Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING})
+KEYS: Final = frozenset(key for key, _ in VALUES.values())
+"""The readings that are shown; others cost time and are not asked for."""
+_UNASKED: Final = frozenset({"none", "unknown"})
+_NOTHING_TO_DO: Final = "ignore"
 MOST_COMMAND: Final = 4096
 
 
 class Host:
-    """A ``Source`` of one node. ``proc`` is where the processes' own files are."""
+    """A ``Source`` of one node. ``proc`` is where the processes' own files are.
 
-    def __init__(self, reader: Reader, *, name: str = "", proc: str = "/proc") -> None:
+    ``verdicts`` are those of the health role, None where there is none: then only the driver's own word is shown.
+    """
+
+    def __init__(
+        self, reader: Reader, *, name: str = "", proc: str = "/proc", verdicts: VerdictSource | None = None
+    ) -> None:
         self._reader = reader
+        self._verdicts = verdicts
         self._name = one_line(name or socket.gethostname())
         self._proc = Path(proc)
 
@@ -33,7 +45,7 @@ class Host:
     async def look(self, target: Target) -> Node:
         """Raises HwError."""
         inventory = await self._reader.inventory()
-        readings = await self._reader.readings()
+        readings = await self._reader.readings(KEYS)
         processes = await self._reader.processes()
         return self.made(inventory, readings, processes, target.node)
 
@@ -46,7 +58,11 @@ class Host:
         seen: dict[str, list[Process]] = {}
         for process in processes:
             seen.setdefault(process.uuid, []).append(self._process(process))
-        gpus = [_gpu(one, values, tuple(seen.get(one.uuid, ()))) for one in inventory.accelerators]
+        verdicts = self._verdicts.read() if self._verdicts is not None else None
+        judged = verdicts.by_uuid if verdicts is not None else {}
+        gpus = [
+            _gpu(one, values, tuple(seen.get(one.uuid, ())), judged.get(one.uuid)) for one in inventory.accelerators
+        ]
         return Node(
             name=name, hostname=name, driver_version=inventory.driver_version, gpus=tuple(gpus), at=time.time(),
             through="this node's driver",
@@ -61,21 +77,37 @@ class Host:
 
 
 def _gpu(
-    gpu: Accelerator, values: dict[tuple[str, int | None], dict[str, float]], processes: tuple[Process, ...]
+    gpu: Accelerator,
+    values: dict[tuple[str, int | None], dict[str, float]],
+    processes: tuple[Process, ...],
+    verdict: GpuVerdict | None,
 ) -> Gpu:
     profiles = {one.gpu_instance: one.profile for one in gpu.partitions} if gpu.mig_enabled else {}
     parts = tuple(
         Part(gpu_instance=number, profile=profile, values=with_total(values.get((gpu.uuid, number), {})))
         for number, profile in sorted(profiles.items())
     )
-    worst = next((one for one in gpu.findings if one.problem in _SILENT), None)
-    bad = worst or next(iter(gpu.findings), None)
-    health = Health.LOST if worst else Health.BAD if not gpu.usable else Health.WARN if bad else Health.OK
+    health, reason, action = _judged(gpu, verdict)
     return Gpu(
         index=gpu.index, uuid=gpu.uuid, name=one_line(gpu.name), values=with_total(values.get((gpu.uuid, None), {})),
-        health=health, reason=one_line(bad.what) if bad else "", action=one_line(bad.todo, 60) if bad else "",
-        parts=parts, processes=tuple(sorted(processes, key=lambda one: (-(one.memory_mib or 0), one.pid))),
+        health=health, reason=one_line(reason), action=one_line(action, 60), parts=parts,
+        processes=tuple(sorted(processes, key=lambda one: (-(one.memory_mib or 0), one.pid))),
     )  # fmt: skip
+
+
+def _judged(gpu: Accelerator, verdict: GpuVerdict | None) -> tuple[Health, str, str]:
+    """Health, why, and what to do: a GPU that does not answer, then the health role's word, then the driver's."""
+    worst = next((one for one in gpu.findings if one.problem in _SILENT), None)
+    if worst is not None:
+        return Health.LOST, worst.what, worst.todo
+    if verdict is not None and (verdict.withdraws or verdict.action != _NOTHING_TO_DO):
+        return Health.BAD if verdict.withdraws else Health.WARN, verdict.what, verdict.action
+    bad = next(iter(gpu.findings), None)
+    if bad is not None:
+        return Health.WARN if gpu.usable else Health.BAD, bad.what, bad.todo
+    if gpu.recovery_action not in _UNASKED and verdict is None:
+        return Health.BAD, f"the driver asks for: {gpu.recovery_action}", gpu.recovery_action
+    return (Health.OK if gpu.usable else Health.BAD), "", ""
 
 
 def _command(folder: Path) -> str:

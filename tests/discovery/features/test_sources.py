@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from kgpu.discovery.features.model import PciDevice
 from kgpu.discovery.features.plan import plan
-from kgpu.discovery.features.sources import parse_cpuinfo, parse_os_release, pci_names, read_facts
+from kgpu.discovery.features.sources import parse_cpuinfo, pci_names, read_facts
 from kgpu.formats import names
+from kgpu.formats.os_release import parse_os_release
 
 CPUINFO = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nflags\t\t: fpu avx2 sha_ni\n\n"
 

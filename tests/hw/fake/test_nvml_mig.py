@@ -14,6 +14,8 @@ from hw.fake.test_mig_tables import layouts, maximal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kgpu.base.errors import ConfigError
+from kgpu.hw.fake import mig, operate
 from kgpu.hw.fake.mig_tables import FAMILIES, Row
 from kgpu.hw.fake.state import State
 
@@ -164,6 +166,28 @@ def test_mig_handles_lead_to_their_gpu_and_answer_for_their_slice(h100: Nvml) ->
         h100.code("nvmlDeviceGetHandleByUUID('MIG-00000000-0000-5000-8000-000000000000')")
         == pynvml.NVML_ERROR_NOT_FOUND
     )
+
+
+def test_a_slice_counts_the_uncorrected_errors_of_its_own_cache(sim_root: RootMaker) -> None:
+    root = sim_root("hgx-h100", gpus=1)
+    mig.partition(root, 0, ["1g.10gb"] * 2)
+    (gi, ci), other = [
+        (int(part["gi"]), int(part["ci"])) for part in operate.snapshot(root)["gpus"][0]["mig"]["devices"]
+    ]
+    operate.inject(root, "ecc", gpu=0, count=3, gi=gi, ci=ci)
+    with pytest.raises(ConfigError, match="not counted"):
+        operate.inject(root, "ecc", gpu=0, corrected=True, gi=gi, ci=ci)
+    with Nvml(root) as n:
+        n.run("h = nvmlDeviceGetHandleByIndex(0)")
+        n.run("all = [nvmlDeviceGetMigDeviceHandleByIndex(h, i) for i in range(2)]")
+        ids = n("[[nvmlDeviceGetGpuInstanceId(m), nvmlDeviceGetComputeInstanceId(m)] for m in all]")
+        sram = {tuple(one): n(f"nvmlDeviceGetMemoryErrorCounter(all[{at}], 1, 0, 7)") for at, one in enumerate(ids)}
+        assert sram == {(gi, ci): 3, other: 0}
+        for kind in ("1, 0, 2", "0, 0, 7", "1, 1, 7"):  # DRAM, corrected, aggregate
+            assert n.code(f"nvmlDeviceGetMemoryErrorCounter(all[0], {kind})") == UNSUPPORTED
+        assert n("nvmlDeviceGetMemoryErrorCounter(h, 1, 0, 7)") == 3
+        operate.clear(root, 0)
+        assert n("nvmlDeviceGetMemoryErrorCounter(all[0], 1, 0, 7)") == 0
 
 
 def test_what_needs_mig_mode_is_refused_without_it(sim_root: RootMaker) -> None:

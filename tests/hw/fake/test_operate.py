@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -343,7 +344,7 @@ def test_the_command_line_works_end_to_end(tmp_path):
     assert cli("mig", "--root", root, "--gpu", 1, "--profiles", "1g.10gb:2").exit_code == 0
     assert cli("inject", "--root", root, "xid", 79, "--gpu", 0).exit_code == 0
     table = cli("show", "--root", root).output
-    assert "66 C" in table
+    assert re.search(r" (6[6-9]|70) C ", table), "it gets warmer with the load"
     assert "1g.10gb x2" in table
     assert "lost" in table
     data = json.loads(cli("show", "--root", root, "-o", "json").output)

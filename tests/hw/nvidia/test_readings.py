@@ -139,6 +139,29 @@ async def test_slices_have_their_own_memory_and_averages(node) -> None:
     assert "utilization_percent" not in readings[0].values, "nothing is measured of a GPU that is cut up"
 
 
+async def test_a_slice_is_as_busy_as_it_is_told(node) -> None:
+    root, reader = node
+    await asyncio.to_thread(mig.partition, root, 0, ["1g.10gb"] * 2)
+    first, second = sorted(await instances(reader))
+    operate.set_values(root, {"utilization": 20}, gpu=0)
+    processes.add(root, 0, pid=4242, sm_percent=50, gi=first, ci=0)
+
+    def busy(found: tuple[Reading, ...]) -> dict[int, float]:
+        return {one.gpu_instance: one.values["gpm_1"] for one in found if one.gpu_instance and "gpm_1" in one.values}
+
+    found = await until(reader, lambda found: busy(found) == {first: 70.0, second: 20.0})
+    slices = {one.gpu_instance: one for one in found if one.gpu_instance}
+    assert 0 < slices[second].values["gpm_10"] < slices[first].values["gpm_10"] < 70
+
+
+async def test_how_gpus_reach_each_other(node) -> None:
+    root, reader = node
+    assert [one.values["p2p_status"] for one in await reader.readings({"p2p_status"}) if one.whole] == ["1:0", "0:0"]
+    operate.inject(root, "lost", gpu=1)
+    (alone,) = [one for one in await reader.readings({"p2p_status", "power_w"}) if one.whole]
+    assert alone.failures == {}
+
+
 async def instances(reader: NvidiaReader) -> set[int]:
     inventory = await reader.inventory()
     return {one.gpu_instance for gpu in inventory.accelerators for one in gpu.partitions}

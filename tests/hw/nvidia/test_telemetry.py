@@ -13,6 +13,7 @@ from kgpu.exporter.rows import ROWS
 from kgpu.hw.nvidia import facts, gpm, telemetry_rows
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, NOT_SUPPORTED
 from kgpu.hw.nvidia.fallbacks import CALLS, Calls, Nvml, NvmlError
+from kgpu.hw.nvidia.slices import Slices
 from kgpu.hw.nvidia.telemetry import FIELD, Telemetry
 from kgpu.hw.nvidia.users import processes
 from kgpu.hw.nvidia.wire import Readings
@@ -42,7 +43,8 @@ class Gpu:
         self.stub = stub
         self.clock = Clock()
         nvml = Nvml(stub, pynvml)
-        self.telemetry = Telemetry(nvml, Calls(nvml), self.clock)
+        calls = Calls(nvml)
+        self.telemetry = Telemetry(nvml, calls, Slices(nvml, calls, self.clock), self.clock)
         self.handle = nvml.call("handle", 0)
 
     def read(self) -> tuple[Reading, ...]:
@@ -348,4 +350,4 @@ def test_many_processes_and_unmeasured_shares() -> None:
 def test_lists_that_can_not_be_had_are_empty() -> None:
     stub = healthy_gpu()
     stub.answer("nvmlDeviceGetComputeRunningProcesses_v3", 4)
-    assert processes(Nvml(stub, pynvml), None, [(None, 3, 0)]) == []
+    assert processes(Nvml(stub, pynvml), None, [(None, 0, 3, 0)]) == []

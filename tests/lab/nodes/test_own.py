@@ -104,6 +104,7 @@ def its(tmp_path: Path) -> machine.Machine:
         ("/run/nvidia", "n/host/run-nvidia"),
         ("/run/nvidia/validations/x", "n/host/run-nvidia/validations/x"),
         ("/run//nvidia/", "n/host/run-nvidia"),
+        ("/run/kgpu/health/verdicts.json", "n/hw/run/kgpu/health/verdicts.json"),
         (f"{KUBELET_DEVICE_PLUGIN_DIR}/kubelet.sock", "s/dp/kubelet.sock"),
         ("/var/run/cdi/a.json", "n/cdi/a.json"),
     ],

@@ -18,7 +18,9 @@ IMAGES = {
     "GDRCOPY_IMAGE": "nvcr.io/nvidia/cloud-native/gdrdrv:v2.6",
 }
 SETTINGS = Settings(namespace="gpu-operator", image="kgpu.dev/kgpu:1.2.3", images=IMAGES)
-MONITORING = frozenset({"servicemonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com"})
+MONITORING = frozenset(
+    f"{kind}.monitoring.coreos.com" for kind in ("servicemonitors", "podmonitors", "prometheusrules")
+)
 
 
 def policy(text: str = "{}", **fields: Any) -> Policy:

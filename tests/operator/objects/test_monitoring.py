@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.errors import ConfigError
 from kgpu.monitoring.rules import adjusted
+from kgpu.monitoring.scrape import Scrape, read_scrape
 from kgpu.operator.model import Monitoring, Object, Observed
 from tests.operator.objects.scenes import HOST_DRIVER, MONITORING, OPERANDS, SETTINGS, Case, policy
 
@@ -148,3 +150,83 @@ def test_health_is_the_operators_setting() -> None:
 
     assert role(health=False)["enabled"] is False
     assert role(health_config="ignore: {}")["env"] == {"KGPU_HEALTH_CONFIG": "ignore: {}"}
+
+
+SECURE: dict[str, Any] = {
+    "tlsConfig": {
+        "ca": {"secret": {"name": "exporter-tls", "key": "ca.crt"}},
+        "cert": {"configMap": {"name": "client", "key": "tls.crt"}},
+        "keySecret": {"name": "client", "key": "tls.key"},
+        "serverName": "exporter",
+    },
+    "basicAuth": {"username": {"name": "login", "key": "user"}, "password": {"name": "login", "key": "word"}},
+}
+
+
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor"])
+def test_a_scrape_with_tls_and_password(kind: str) -> None:
+    wanted = told(scrape=read_scrape({"kind": kind, "scheme": "", **SECURE}))
+    found = made("serviceMonitor: {enabled: true, interval: 15s}", settings=wanted)
+    spec = found[kind, EXPORTER]["spec"]
+    (endpoint,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
+    assert (endpoint["scheme"], endpoint["interval"], endpoint["path"]) == ("https", "15s", "/metrics")
+    assert {key: endpoint[key] for key in SECURE} == SECURE
+    assert ({"ServiceMonitor", "PodMonitor"} - {kind}).isdisjoint(one for one, name in found if name == EXPORTER)
+
+
+@pytest.mark.parametrize(("settings", "pods"), [(SETTINGS, "kgpu-agent"), (OPERANDS, EXPORTER)])
+def test_a_pod_monitor_finds_the_pods_and_is_the_same_job(settings: Any, pods: str) -> None:
+    settings = dataclasses.replace(settings, monitoring=Monitoring(scrape=Scrape(kind="PodMonitor")))
+    rendered = made("serviceMonitor: {enabled: true}", settings=settings)
+    spec = rendered["PodMonitor", EXPORTER]["spec"]
+    assert spec["selector"] == {"matchLabels": {"app": pods}}
+    assert "jobLabel" not in spec
+    (endpoint,) = spec["podMetricsEndpoints"]
+    steps = endpoint["relabelings"]
+    assert {"action": "replace", "targetLabel": "job", "replacement": EXPORTER} in steps
+    assert {"node", "kubernetes_node", "Hostname"} <= {step.get("targetLabel") for step in steps}
+    containers = [
+        container
+        for (kind, _), one in rendered.items()
+        if kind == "DaemonSet" and one["metadata"]["labels"].get("app", pods) == pods
+        for container in one["spec"]["template"]["spec"]["containers"]
+    ]
+    ports = {port["name"]: port["containerPort"] for one in containers for port in one.get("ports", ())}
+    assert ports[endpoint["port"]] == 9400
+
+
+def test_a_pod_monitor_follows_where_the_exporter_listens() -> None:
+    wanted = told(scrape=Scrape(kind="PodMonitor"))
+    on = "serviceMonitor: {enabled: true}, env: [{name: DCGM_EXPORTER_LISTEN, value: ':9500'}]"
+    (endpoint,) = made(on, settings=wanted)["PodMonitor", EXPORTER]["spec"]["podMetricsEndpoints"]
+    (step,) = [one for one in endpoint["relabelings"] if one.get("targetLabel") == "__address__"]
+    assert (step["regex"], step["replacement"]) == (r"(.+):\d+", "$1:9500")
+
+
+def test_without_the_kind_there_is_no_pod_monitor() -> None:
+    only = Observed(kinds=frozenset({"servicemonitors.monitoring.coreos.com"}))
+    found = made("serviceMonitor: {enabled: true}", settings=told(scrape=Scrape(kind="PodMonitor")), observed=only)
+    assert not {kind for kind, name in found if name == EXPORTER} & {"PodMonitor", "ServiceMonitor"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"kind": "Probe"}, "scrape.kind"),
+        ({"tls": {}, "scheem": "https"}, "scheem"),
+        ({"scheme": "http", "tlsConfig": {"insecureSkipVerify": True}}, "scheme http"),
+        ({"tlsConfig": {"insecureSkipVerify": "yes"}}, "insecureSkipVerify"),
+        ({"tlsConfig": {"ca": {"secret": {"name": "a", "key": "b"}, "configMap": {"name": "a", "key": "b"}}}}, "ca"),
+        ({"tlsConfig": {"keySecret": {"name": "a"}}}, "no key"),
+        ({"basicAuth": {"username": {"name": "a", "key": "b"}}}, "password"),
+        ({"basicAuth": "admin:secret"}, "basicAuth"),
+    ],
+)
+def test_a_wrong_scrape_is_told(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_scrape(wrong)
+
+
+def test_nothing_said_is_a_service_monitor_in_plain_http() -> None:
+    assert read_scrape({"kind": "ServiceMonitor", "scheme": "", "tlsConfig": {}, "basicAuth": None}) == Scrape()
+    assert read_scrape({"scheme": "http"}) == Scrape()

@@ -51,21 +51,32 @@ def test_what_agents_are_told_does_not_restart_them(spec: str) -> None:
 
 def test_every_role_of_an_operand_is_told_with_its_label() -> None:
     roles = config(HOST_DRIVER).roles
-    assert set(roles) == {operand.role for operand in OPERANDS if operand.role} == set(PODS)
+    assert set(roles) == {one.role for one in OPERANDS if one.role}
+    assert set(PODS) == {one.role for one in OPERANDS if one.role and not one.within}
     assert roles["features"].label == ""
     assert roles["deviceplugin"].label == "nvidia.com/gpu.deploy.device-plugin"
 
 
 @pytest.mark.parametrize(
     ("spec", "on"),
-    [("{}", {"features", "toolkit", "validator", "deviceplugin", "exporter", "health", "labels"}),
-     ("devicePlugin: {enabled: false}\ngfd: {enabled: false}", {"features", "toolkit", "validator", "exporter", "health"}),
-     ("dcgmExporter: {enabled: false}", {"features", "toolkit", "validator", "deviceplugin", "health", "labels"}),
+    [("{}", {"toolkit", "deviceplugin", "exporter", "labels"}),
+     ("devicePlugin: {enabled: false}\ngfd: {enabled: false}", {"toolkit", "exporter"}),
+     ("dcgmExporter: {enabled: false}", {"toolkit", "deviceplugin", "labels"}),
      ("toolkit: {enabled: false}\nnodeStatusExporter: {enabled: true}",
-      {"features", "validator", "deviceplugin", "exporter", "health", "labels", "node-status"})],
+      {"deviceplugin", "exporter", "labels", "node-status"})],
 )  # fmt: skip
 def test_which_roles_are_on(spec: str, on: set[str]) -> None:
-    assert {name for name, role in config(spec).roles.items() if role.enabled} == on
+    always = {"features", "validator", "health", "probe"}
+    assert {name for name, role in config(spec).roles.items() if role.enabled} == on | always
+
+
+@pytest.mark.parametrize(("wanted", "roles"), [(True, "validator,probe"), (False, "validator")])
+def test_host_facts_come_from_the_validators_pod(wanted: bool, roles: str) -> None:
+    settings = dataclasses.replace(AS_OPERANDS, host_facts=wanted)
+    found = by_key(Case(policy=policy(HOST_DRIVER), settings=settings))
+    pod = found["DaemonSet", "nvidia-operator-validator"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["args"][-2:] == ["--roles", roles]
+    assert agent_config(policy("{}"), settings, Observed()).roles["probe"].enabled is wanted
 
 
 def test_another_discovery_is_left_to_its_work() -> None:

@@ -1,26 +1,44 @@
-"""Break a real node in the ways that users do: status and Event name node, cause and remedy, and all gets well again."""
+"""Break a real node in the ways that users do: status and Event name node, cause and remedy, alerts fire, and all gets
+well again. Before that: what a Prometheus has of an installation that is well.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from kgpu.formats import names
+from kgpu.monitoring.alerts import ALERTS
+from kgpu.monitoring.boards import BOARDS
+from kgpu.monitoring.records import RECORDS
+from tests.monitoring.world import until
+from tests.operator.real import watching
 from tests.operator.real.conftest import NAMESPACE, Object, Site
+from tests.operator.real.watching import GPUS, MONITORS, POD, TEAM, Watched
+
+ONLY_WITH_MIG = {"MIG instances: engines in use"}
 
 
 @pytest.fixture(scope="module")
 def running(site: Site) -> Iterator[Site]:
-    site.install()
-    site.ready()
-    yield site
-    if site.installed():
-        site.uninstall()
+    with watching.kinds(site):
+        site.install(*watching.VALUES, words=("--create-namespace", *watching.TEXTS))
+        site.ready()
+        yield site
+        if site.installed():
+            site.uninstall()
+
+
+@pytest.fixture(scope="module")
+def watched(running: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with watching.watching(running, tmp_path_factory.mktemp("watched")) as found:
+        yield found
 
 
 def hw(site: Site, *words: str) -> None:
@@ -43,7 +61,8 @@ def choose_config(site: Site, value: Object) -> None:
 
 @contextmanager
 def lost_gpu(site: Site) -> Iterator[None]:
-    hw(site, "inject", "lost", "--gpu", "3")
+    """Xid 79: it has fallen off the bus."""
+    hw(site, "inject", "xid", "79", "--gpu", "3")
     try:
         yield
     finally:
@@ -105,6 +124,31 @@ def label_without_config(site: Site) -> Iterator[None]:
 
 
 @contextmanager
+def no_discovery(site: Site) -> Iterator[None]:
+    """Nobody looks for features of nodes any more; the policy is not ready for another reason, too."""
+
+    def discover(wanted: str) -> None:
+        site.lab.kubectl("-n", NAMESPACE, "set", "env", "deployment/gpu-operator", f"KGPU_DISCOVERY={wanted}")
+
+    discover("false")
+    try:
+        with no_config_map(site):
+            yield
+    finally:
+        discover("true")
+
+
+@contextmanager
+def driver_upgrade_failed(site: Site) -> Iterator[None]:
+    """The node's driver is the lab's own, and is never exchanged: what an exchange would write is written."""
+    label(site, names.DRIVER_UPGRADE_STATE_LABEL, "upgrade-failed")
+    try:
+        yield
+    finally:
+        label(site, names.DRIVER_UPGRADE_STATE_LABEL)
+
+
+@contextmanager
 def wrong_image(site: Site) -> Iterator[None]:
     def use(image: str) -> None:
         site.lab.kubectl("-n", NAMESPACE, "set", "env", "deployment/gpu-operator", f"OPERATOR_IMAGE={image}")
@@ -141,6 +185,7 @@ def quota(site: Site) -> Iterator[None]:
 BREAKAGES = {
     "a GPU is lost": (lost_gpu, ("gpu-node-1", "GPU 3", "to do:")),
     "a library is missing": (library_missing, ("gpu-node-1", "libcuda.so.1", "to do:")),
+    "nobody looks for features": (no_discovery, ("create configmap missing",)),
     "there is no such ConfigMap": (no_config_map, (f"{NAMESPACE}/missing", "create configmap missing")),
     "a configuration has an unknown key": (unknown_key, ("gpu-node-1", "line 2", "resource", "to do:")),
     "a configuration has a wrong value": (wrong_value, ("gpu-node-1", "line 2", "replicas", "many", "to do: correct")),
@@ -152,6 +197,18 @@ BREAKAGES = {
     "a taint keeps the agent away": (taint, ("gpu-node-1", "dedicated=ml:NoSchedule", "daemonsets.tolerations")),
     "a quota keeps the agent away": (quota, ("gpu-node-1", "exceeded quota: few", "edit resourcequota few")),
 }
+
+
+# What fires meanwhile and resolves afterwards; every alert of the operator is tried.
+ALERTED: dict[str, set[str]] = {
+    "a GPU is lost": {"GPUFallenOffBus", "GPUXidError", "GPULost", "GPUUnhealthy", "GPUNotAllocatable"},
+    "a library is missing": {
+        "GPUOperatorReconciliationFailed", "GPUOperatorNodeDeploymentFailed", "GPUOperatorNodeDeploymentDriverFailed",
+        "GPUOperatorNodeDeploymentToolkitFailed", "GPUOperatorNodeDeploymentCudaFailed",
+    },
+    "nobody looks for features": {"GPUOperatorReconciliationFailedNfdLabelsMissing"},
+}  # fmt: skip
+UPGRADE_FAILED = {"GPUOperatorDriverAutoUpgradeFailures"}
 
 
 def told(site: Site) -> str:
@@ -170,17 +227,103 @@ def has(words: tuple[str, ...], text: str) -> bool:
     return all(word in text for word in words)
 
 
+def test_every_source_is_found_and_scraped(watched: Watched) -> None:
+    jobs = {*MONITORS, "kube-state-metrics"}
+
+    def up() -> dict[str, str]:
+        return {one["metric"]["job"]: one["value"][1] for one in watched.prometheus.query("up")}
+
+    until("every source is up", lambda: up() == dict.fromkeys(jobs, "1"))
+
+
+def test_every_rule_is_loaded_and_can_be_evaluated(watched: Watched) -> None:
+    def rules() -> list[dict[str, str]]:
+        return [rule for group in watched.prometheus.get("rules")["groups"] for rule in group["rules"]]
+
+    until("every rule has been evaluated", lambda: all(rule["health"] != "unknown" for rule in rules()))
+    assert [rule for rule in rules() if rule["health"] != "ok"] == []
+    assert {rule["name"] for rule in rules()} == {row.name for row in (*ALERTS, *RECORDS)}
+
+
+def test_series_say_which_node_and_which_pod(running: Site, watched: Watched) -> None:
+    series = watched.prometheus.query
+
+    def held() -> list[Object]:
+        return [one["metric"] for one in series(f'DCGM_FI_DEV_GPU_UTIL{{pod="{POD}"}}')]
+
+    until("the pod is on its GPUs", lambda: len(held()) == GPUS)
+    for labels in held():
+        assert (labels["namespace"], labels["container"], labels["team"]) == ("default", "main", TEAM)
+        assert labels["exported_pod"] == POD
+    every = [one["metric"] for one in series("DCGM_FI_DEV_GPU_UTIL")]
+    assert len(every) == 8
+    for labels in every:
+        assert labels["node"] == labels["kubernetes_node"] == labels["Hostname"] == running.node
+        assert labels["endpoint"] == "gpu-metrics"
+    (nodes,) = series("gpu_operator_gpu_nodes_total")
+    assert nodes["value"][1] == "1"
+
+
+def test_panels_and_recorded_series_have_data(watched: Watched) -> None:
+    queries = {
+        f"{board.title}: {panel.title}: {expr}": re.sub(r"\$(node|namespace|instance|gpu)\b", ".*", expr)
+        for board in BOARDS
+        for panel in board.panels
+        if panel.title not in ONLY_WITH_MIG
+        for expr, _ in panel.queries
+    }
+    queries |= {record.name: record.name for record in RECORDS}
+    empty: dict[str, str] = {}
+
+    def all_have() -> bool:
+        empty.clear()
+        empty.update({name: query for name, query in queries.items() if not watched.prometheus.query(query)})
+        return not empty
+
+    with suppress(AssertionError):
+        until("data", all_have, seconds=30)
+    assert not empty
+
+
+def test_top_shows_the_pod_through_the_api_server(running: Site, watched: Watched) -> None:
+    def top(*words: str) -> str:
+        command = [sys.executable, "-m", "kgpu", "top", "--kubeconfig", str(running.lab.kubeconfig), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (node,) = json.loads(top("--via", "proxy", "-o", "json"))["nodes"]
+    assert node["problem"] is None
+    assert node["through"].startswith(f"pod {NAMESPACE}/")
+    pods = [[(one["namespace"], one["pod"]) for one in gpu["pods"]] for gpu in node["gpus"]]
+    assert sorted(pods) == [*[[]] * (8 - GPUS), *[[("default", POD)]] * GPUS]
+    assert top("--once").count(f"default/{POD}") == GPUS
+
+
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_status_and_event_say_what_is_wrong_and_it_gets_well(running: Site, name: str) -> None:
+def test_status_and_event_say_what_is_wrong_and_it_gets_well(running: Site, watched: Watched, name: str) -> None:
     site = running
     breakage, words = BREAKAGES[name]
+    alerts = ALERTED.get(name, set())
+    well = watched.resolve(alerts)
     with breakage(site):
         site.until(lambda: has(words, told(site)), f"{name}: {words} in the policy's message", 90)
         assert site.policy_status()["state"] == "notReady"
         if "configuration" in name:  # the last good one is in force
             assert site.allocatable() == "8"
         site.until(lambda: any(has(words, text) for text in events(site)), f"{name}: {words} in an Event")
+        watched.fire(alerts, since=well)
     site.ready()
+    watched.resolve(alerts)
+
+
+def test_a_driver_that_could_not_be_exchanged_fires_its_alert(running: Site, watched: Watched) -> None:
+    well = watched.resolve(UPGRADE_FAILED)
+    with driver_upgrade_failed(running):
+        watched.fire(UPGRADE_FAILED, since=well)
+    watched.resolve(UPGRADE_FAILED)
+    of_operator = {alert.name for alert in ALERTS if alert.name.startswith("GPUOperator")}
+    assert of_operator <= UPGRADE_FAILED.union(*ALERTED.values())
 
 
 def test_no_probe_fails_while_agents_start(running: Site) -> None:
@@ -188,7 +331,7 @@ def test_no_probe_fails_while_agents_start(running: Site) -> None:
     restart_agent(site)
     site.ready()
     found = site.get("events", "-n", NAMESPACE, "--field-selector=reason=Unhealthy")["items"]
-    pods = {pod["metadata"]["name"] for pod in site.get("pods", "-n", NAMESPACE)["items"]}
+    pods = {pod["metadata"]["name"] for pod in site.get("pods", "-n", NAMESPACE, "-l", "app=kgpu-agent")["items"]}
     assert [one["message"] for one in found if one["involvedObject"]["name"] in pods] == []
 
 

@@ -36,7 +36,7 @@ PASSED_ON: Final = of_rules(
 OTHERS: Final = {
     *(
         ("monitoring.coreos.com", kind, verb)
-        for kind in ("servicemonitors", "prometheusrules")
+        for kind in ("servicemonitors", "podmonitors", "prometheusrules")
         for verb in ("list", "watch", "create", "patch", "delete")
     ),
     *(("nfd.k8s-sigs.io", "nodefeatures", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")),

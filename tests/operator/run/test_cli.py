@@ -33,10 +33,11 @@ def test_settings_of_flags_and_environment() -> None:
 
 def test_monitoring_and_health_of_flags_and_environment() -> None:
     settings = command.settings_of(
-        {**GIVEN, "health": "false", "alert_rules": "false", "alerts": "GPUIdle: {enabled: false}", "dashboards": "true",
+        {**GIVEN, "health": "false", "host_facts": "f", "alert_rules": "false", "alerts": "GPUIdle: {enabled: false}", "dashboards": "true",
          "dashboard_labels": '{"a": "b"}'}, {},
     )  # fmt: skip
     assert not settings.health
+    assert not settings.host_facts
     told = settings.monitoring
     assert (told.rules, told.dashboards, dict(told.labels)) == (False, True, {"a": "b"})
     names = {alert.name for alert in told.alerts}

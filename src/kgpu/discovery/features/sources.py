@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.discovery.features.model import CpuFacts, HostFacts, PciDevice
+from kgpu.formats.os_release import parse_os_release
 from kgpu.host import pci
 
 MAX_TEXT: Final = 1 << 20
@@ -57,20 +58,6 @@ def text(path: Path) -> str:
             return file.read(MAX_TEXT).strip()
     except (OSError, ValueError):
         return ""
-
-
-def parse_os_release(content: str) -> dict[str, str]:
-    """Keys and values of an os-release file, quotes and backslashes taken off."""
-    found: dict[str, str] = {}
-    for line in content.splitlines():
-        key, equals, value = line.strip().partition("=")
-        if not equals or key.startswith("#"):
-            continue
-        value = value.strip()
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            value = value[1:-1]
-        found[key.strip()] = value.replace("\\", "")
-    return found
 
 
 def parse_cpuinfo(content: str) -> dict[str, str]:

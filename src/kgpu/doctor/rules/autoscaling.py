@@ -9,13 +9,15 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import Gpu
-from kgpu.doctor.kinds import Event, Node, Pod
+from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.obj import Obj, at
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
 from kgpu.fit.plain import text
+from kgpu.formats import names
 
 _ACCELERATOR: Final = (
     "k8s.amazonaws.com/accelerator",
@@ -31,6 +33,11 @@ _ENDING: Final = re.compile(
     r"aws-node-termination-handler/(?:spot-itn|rebalance.*|asg-lifecycle.*)|cloud\.google\.com/impending-node-termination|remediator\.kubernetes\.azure\.com/.*"
 )
 _SPOT: Final = frozenset({"SpotInterrupted", "SpotInterruption", "SpotInterruptionWarning", "PreemptScheduled", "NodePreempted", "SpotTermination"})  # fmt: skip
+_GPU_METRIC: Final = re.compile(r"DCGM_|gpu", re.IGNORECASE)
+# Blank, not found, not supported, not permissioned: as integers of 64 and 32 bits, and as rounded by floating point.
+_BLANK: Final = re.compile(
+    r"(?:922337203685477\d{4}|18446744073709\d{6}|1\.8446744\d*e\+?19|9\.2233720\d*e\+?18|214748363[2-5]|14073748835532[89])(?:\.0+)?m?|922337203685477\d{4}000m"
+)
 _UNREGISTERED: Final = re.compile(
     r"[Rr]esource \"?(?P<resource>[\w.-]+/[\w.-]+)\"? (?:was requested but not registered|didn't register)"
 )
@@ -151,14 +158,79 @@ def _reading(node: str, gpu: Gpu) -> Evidence:
     return Evidence(object=f"Node {node}, on the host", field=f"GPU {gpu.index}", value=said)
 
 
+def fewer_than_come(snapshot: Snapshot) -> Iterator[Finding]:
+    """TS-10: what an autoscaler thinks that a node of a group has leaves out its shares."""
+    for group, field, resource, wanted, nodes in _groups(snapshot):
+        shared = [
+            node
+            for node in nodes
+            if node.labels.get(names.LABEL_GPU_REPLICAS, "1") not in ("", "1")
+            and (node.allocatable(resource) or 0) > wanted
+        ]
+        if not shared or not wanted:
+            continue
+        node = shared[0]
+        yield Finding(
+            subject=group.subject,
+            cause=f"{group} tells the autoscaler that a node has {wanted} {resource}; with shares node {node.name} has {node.allocatable(resource)}: too many nodes are added",
+            evidence=(group.cite(field), node.cite(f"status.allocatable[{resource}]"), node.cite(f"metadata.labels[{names.LABEL_GPU_REPLICAS}]")),
+            remedy=(
+                f"tell the autoscaler the amount with shares: {node.allocatable(resource)} (the annotation of the group; on AWS the tag k8s.io/cluster-autoscaler/node-template/resources/{resource})",
+                "Karpenter does not know shares before a node is there: limit the NodePool, or do not share on nodes that it makes",
+            ),
+            confidence=LIKELY,
+            level=Level.NOTE,
+            nodes=tuple(one.name for one in shared),
+        )  # fmt: skip
+
+
+def _groups(snapshot: Snapshot) -> Iterator[tuple[Obj, str, str, int, list[Node]]]:
+    """Groups of nodes as autoscalers see them: where it says how many of what a new node has, and the nodes there are."""
+    for kind in ("MachineDeployment", "MachineSet", "MachinePool"):
+        for group in snapshot.all(kind):
+            said = group.annotations.get(names.CAPI_GPU_COUNT, "")
+            nodes = [
+                node
+                for node in snapshot.nodes.values()
+                if f"{node.annotations.get(names.CAPI_OWNER_NAME, '')}-".startswith(f"{group.name}-")
+            ]
+            if said.isdecimal() and len(said) < 6:
+                resource = group.annotations.get(names.CAPI_GPU_TYPE) or names.GPU_RESOURCE
+                yield group, f"metadata.annotations[{names.CAPI_GPU_COUNT}]", resource, int(said), nodes
+    for claim in snapshot.all("NodeClaim"):
+        node = snapshot.nodes.get(claim.text("status.nodeName"))
+        for resource in claim.map("status.capacity") if node else ():
+            if node is not None and matching.is_accelerator(str(resource)):
+                field = f"status.capacity[{resource}]"
+                yield claim, field, str(resource), claim.number(field), [node]
+
+
+def blank_metric(snapshot: Snapshot) -> Iterator[Finding]:
+    """MET-09: DCGM's marks for "no value" taken for values."""
+    for scaler in snapshot.all("HorizontalPodAutoscaler"):
+        for position, row in enumerate(scaler.maps("status.currentMetrics")):
+            for where in ("pods", "object", "external"):
+                name = text(at(row, f"{where}.metric.name"))
+                values = at(row, f"{where}.current")
+                for field, value in values.items() if isinstance(values, dict) else ():
+                    if not _GPU_METRIC.search(name) or not _BLANK.fullmatch(str(value)):
+                        continue
+                    yield Finding(
+                        subject=scaler.subject,
+                        cause=f"{scaler} takes {value} for a value of {name}: that is DCGM's mark for a value that it does not have",
+                        evidence=(scaler.cite(f"status.currentMetrics[{position}].{where}.current.{field}"),),
+                        remedy=(
+                            f"filter it in the query: {name} < 1e15",
+                            "kgpu's exporter leaves out what has no value",
+                        ),
+                        confidence=CERTAIN,
+                    )
+
+
 def no_metric(snapshot: Snapshot) -> Iterator[Finding]:
     """ASC-06: an autoscaler of pods gets no GPU metric."""
-    latest: dict[tuple[str, str, str], Event] = {}
-    for event in snapshot.all_events():
-        if event.about[0] == "HorizontalPodAutoscaler" and event.warning:
-            known = latest.get(event.about)
-            latest[event.about] = event if known is None or known.when <= event.when else known
-    for about, event in latest.items():
+    told = (one for one in snapshot.all_events() if one.about[0] == "HorizontalPodAutoscaler" and one.warning)
+    for about, event in matching.latest(told).items():
         hit = re.search(
             r"unable to (?:get|fetch) (?:metrics?|pods metric|object metric)[^:]*?(?P<name>DCGM_\w+|\w*[Gg][Pp][Uu]\w*)",
             event.message,
@@ -233,5 +305,7 @@ RULES: Final = (
     Rule("ASC-04", "A startup taint stays", Place.CLUSTER, startup_taint, "Startup taints are to be taken away by a program of yours; Karpenter does not.", ("TNT-01", "TNT-02", "TNT-04")),
     Rule("ASC-05", "GPUs are held and idle", Place.CLUSTER, idle, "Pods hold GPUs for long without a process on them; the node can't be removed either."),
     Rule("ASC-06", "No GPU metric to scale by", Place.CLUSTER, no_metric, "A HorizontalPodAutoscaler on DCGM metrics needs prometheus-adapter, with a rule that serves the metric for pods."),
+    Rule("TS-10", "The autoscaler does not know shares", Place.CLUSTER, fewer_than_come, "A group's template says how many GPUs a new node has; time-slicing makes more of them when the node is there."),
+    Rule("MET-09", "A mark for no value is taken for one", Place.CLUSTER, blank_metric, "DCGM has numbers such as 9223372036854775794 for blank, not found or not supported; exporters that pass them on spoil sums and autoscalers."),
     Rule("ASC-07", "The spot node is taken back", Place.CLUSTER, taken_away, "Spot and preemptible nodes go with a short notice."),
 )  # fmt: skip

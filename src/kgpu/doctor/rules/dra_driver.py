@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -90,6 +91,25 @@ def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+_OVERRIDE: Final = (
+    "take the device plugin off the nodes in question, then: --set gpuResourcesEnabledOverride=true",
+    "or leave GPUs to the device plugin: --set resources.gpus.enabled=false",
+)
+_REFUSED: Final = re.compile(r"gpuResourcesEnabledOverride")
+
+
+def _chart_refuses(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRA-12 as those say it who install charts: Flux, Argo CD, Rancher."""
+    for obj, _, seen in matching.in_conditions(snapshot, _REFUSED, kinds=("HelmRelease", "Application", "HelmChart")):
+        yield Finding(
+            subject=obj.subject,
+            cause=f"{obj} does not install the DRA driver: resources.gpus.enabled wants gpuResourcesEnabledOverride=true beside it",
+            evidence=(seen,),
+            remedy=_OVERRIDE,
+            confidence=CERTAIN,
+        )
+
+
 RULES: Final = (
     Rule("DRA-11", "A claim of an old form", Place.CLUSTER, _old_field, "Until 1.30 the names were below source:; now resourceClaimName and resourceClaimTemplateName are fields of the entry, one of them."),
     *rules_of(
@@ -124,6 +144,14 @@ RULES: Final = (
             remedy=("kubectl api-versions | grep resource.k8s.io", "install the release of the DRA driver that is made for this Kubernetes"),
             explain="v1 came with Kubernetes 1.34; a driver or kubelet of another time asks for v1beta1 or v1.",
             confidence=CERTAIN, explains=("DRA-08",),
+        ),
+        Sign(
+            id="DRA-12", title="The chart refuses GPUs without the override", place=Place.CLUSTER, where=(LOG, STATUS),
+            pattern=r"resources\.gpus\.enabled[^\n]*gpuResourcesEnabledOverride|gpuResourcesEnabledOverride[^\n]*resources\.gpus\.enabled", words="gpuResourcesEnabledOverride",
+            cause="{who}: the DRA driver's chart is not installed, since resources.gpus.enabled wants gpuResourcesEnabledOverride=true beside it",
+            remedy=_OVERRIDE,
+            explain="GPUs by DRA and by the device plugin on one node are counted twice: the chart wants to be told that this is meant.",
+            confidence=CERTAIN, besides=_chart_refuses,
         ),
         Sign(
             id="DRA-13", title="The DRA driver looks for the GPU driver in the wrong place", place=Place.DRIVER, where=(LOG,),

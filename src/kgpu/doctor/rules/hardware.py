@@ -8,12 +8,14 @@ for what is an application's error.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import Told, as_told, is_of, is_over, is_well, told
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})
@@ -21,21 +23,30 @@ _NVLINK: Final = frozenset({74, *range(144, 151)})
 _GSP: Final = frozenset({119, 120})
 _APPLICATION: Final = frozenset({13, 31, 43, 45})
 _NOTHING: Final = frozenset({"", "ignore", "none"})
+_IS_LOST: Final = "GPU is lost"  # NVML error 15
 _ABOVE: Final = ("SCH-03", "SCH-01", "DPL-*", "DRV-01", "MET-15")
 
 
-def _finding(host: HostFacts, xid: Xid, cause: str, *, level: Level = Level.PROBLEM, reboot: bool = False) -> Finding:
-    advice = xid.advice or "see: kgpu xid " + str(xid.code)
-    drain = (f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data",) if reboot else ()
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A number of the kernel's log, as the node itself shows it or as the agent tells of it."""
+
+    node: str
+    gpu: str
+    xid: Xid
+    evidence: tuple[Evidence, ...]
+
+
+def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
+    drain = (f"kubectl drain {seen.node} --ignore-daemonsets --delete-emptydir-data",) if reboot else ()
     return Finding(
-        subject=Subject("Node", host.node),
+        subject=Subject("Node", seen.node),
         cause=cause,
-        evidence=(_line(host, xid),),
-        remedy=(*drain, advice, f"kgpu xid {xid.code}"),
+        evidence=seen.evidence,
+        remedy=(*drain, seen.xid.advice or f"see: kgpu xid {seen.xid.code}", f"kgpu xid {seen.xid.code}"),
         confidence=CERTAIN,
-        level=level,
-        since=xid.first,
-        nodes=(host.node,),
+        since=seen.xid.first,
+        nodes=(seen.node,),
     )
 
 
@@ -51,67 +62,88 @@ def _line(host: HostFacts, xid: Xid) -> Evidence:
     return host.cite("xids", f"{xid.kind} {xid.code} on {xid.pci}{times}: {xid.text}")
 
 
-def _open(snapshot: Snapshot, kind: str = "xid") -> Iterator[tuple[HostFacts, Xid]]:
+def _open(snapshot: Snapshot) -> Iterator[_Seen]:
+    """What is not over: from the nodes' own logs, and of the rest what the agents tell."""
+    known: set[tuple[Told, int]] = set()
     for host in snapshot.hosts.values():
         for xid in host.xids:
-            if xid.kind == kind and not xid.over:
-                yield host, xid
+            if xid.kind == "xid" and not xid.over and not is_over(snapshot, host, xid):
+                known |= {
+                    (one, xid.code) for one in told(snapshot) if one.node.name == host.node and is_of(one, host, xid)
+                }
+                yield _Seen(host.node, f"GPU {xid.pci}", xid, (_line(host, xid),))
+    for one in told(snapshot):
+        for code in one.xids:
+            if (one, code) not in known:
+                # The words of what is to be done are the verdict's, and its first number is the one that decided.
+                action = "" if code in _APPLICATION else "told"
+                xid = Xid(code=code, action=action, first=one.since, advice=one.todo if code == one.xids[0] else "")
+                yield _Seen(one.node.name, one.gpu, xid, one.evidence)
 
 
 def lost(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-01: a GPU has fallen off the bus."""
-    for host, xid in _open(snapshot):
-        if xid.code == _LOST:
-            yield _finding(host, xid, f"GPU {xid.pci} of node {host.node} has fallen off the bus (Xid 79)", reboot=True)
+    nodes = set()
+    for seen in _open(snapshot):
+        if seen.xid.code == _LOST:
+            nodes.add(seen.node)
+            yield _finding(seen, f"{seen.gpu} of node {seen.node} has fallen off the bus (Xid 79)", reboot=True)
+    for one in told(snapshot):
+        if one.node.name not in nodes and _IS_LOST in one.what:
+            yield as_told(
+                one,
+                f"{one.gpu} of node {one.node.name} has fallen off the bus: the driver says that it is lost",
+                drain=True,
+            )
 
 
 def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-02: errors of the GPU's memory; the strongest of the codes on one device decides."""
-    by_device: dict[tuple[str, str], list[tuple[HostFacts, Xid]]] = {}
-    for host, xid in _open(snapshot):
-        if xid.code in _ECC:
-            by_device.setdefault((host.node, xid.pci), []).append((host, xid))
+    by_device: dict[tuple[str, str], list[_Seen]] = {}
+    for seen in _open(snapshot):
+        if seen.xid.code in _ECC:
+            by_device.setdefault((seen.node, seen.gpu), []).append(seen)
     for rows in by_device.values():
-        codes = sorted({xid.code for _, xid in rows})
+        codes = sorted({seen.xid.code for seen in rows})
         if codes == [63]:
             continue
-        host, xid = max(rows, key=lambda row: (row[1].code in (95, 64), row[1].code))
+        worst = max(rows, key=lambda row: (row.xid.code in (95, 64), row.xid.code))
         yield _finding(
-            host, xid, f"the memory of GPU {xid.pci} of node {host.node} has errors (Xid {', '.join(map(str, codes))})"
+            worst, f"the memory of {worst.gpu} of node {worst.node} has errors (Xid {', '.join(map(str, codes))})"
         )
 
 
 def link_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-06: NVLink."""
-    for host, xid in _open(snapshot):
-        if xid.code in _NVLINK and xid.action not in _NOTHING:
-            yield _finding(host, xid, f"an NVLink of GPU {xid.pci} of node {host.node} has failed (Xid {xid.code})")
+    for seen in _open(snapshot):
+        if seen.xid.code in _NVLINK and seen.xid.action not in _NOTHING:
+            yield _finding(seen, f"an NVLink of {seen.gpu} of node {seen.node} has failed (Xid {seen.xid.code})")
 
 
 def firmware(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-07: the GPU's own processor does not answer."""
-    for host, xid in _open(snapshot):
-        if xid.code in _GSP:
+    for seen in _open(snapshot):
+        if seen.xid.code in _GSP:
             yield _finding(
-                host, xid, f"the firmware of GPU {xid.pci} of node {host.node} does not answer (Xid {xid.code})"
+                seen, f"the firmware of {seen.gpu} of node {seen.node} does not answer (Xid {seen.xid.code})"
             )
 
 
 def application(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-08: an error of the program, not of the device."""
-    for host, xid in _open(snapshot):
-        if xid.code not in _APPLICATION:
+    for seen in _open(snapshot):
+        if seen.xid.code not in _APPLICATION:
             continue
-        who = f", process {xid.process}" if xid.process else ""
+        who = f", process {seen.xid.process}" if seen.xid.process else ""
         yield Finding(
-            subject=Subject("Node", host.node),
-            cause=f"a program on GPU {xid.pci} of node {host.node} has made an error (Xid {xid.code}{who}); the GPU is well",
-            evidence=(_line(host, xid),),
-            remedy=("give it to whoever runs the program; no reset, no drain", f"kgpu xid {xid.code}"),
+            subject=Subject("Node", seen.node),
+            cause=f"a program on {seen.gpu} of node {seen.node} has made an error (Xid {seen.xid.code}{who}); the GPU is well",
+            evidence=seen.evidence,
+            remedy=("give it to whoever runs the program; no reset, no drain", f"kgpu xid {seen.xid.code}"),
             confidence=LIKELY,
             level=Level.NOTE,
-            since=xid.first,
-            nodes=(host.node,),
+            since=seen.xid.first,
+            nodes=(seen.node,),
         )
 
 
@@ -140,7 +172,7 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
 def verdict(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-14: the driver itself asks for an action."""
     for host in snapshot.hosts.values():
-        for gpu in host.gpus or ():
+        for gpu in () if is_well(snapshot, host) else host.gpus or ():
             if gpu.recovery in ("none", "unknown", ""):
                 continue
             yield Finding(

@@ -14,9 +14,23 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import as_told, is_well, told
+from kgpu.formats.names import LABEL_GPU_PRODUCT
 
 _ABOVE: Final = ("SCH-01", "SCH-03", "DPL-*", "DRV-01")
+_WAITS: Final = "a bad row of memory waits to be replaced"  # in the words of kgpu's agent
+_NO_ANSWER: Final = re.compile(r"a driver call(?: \([\w ]+\))? did not answer within [\d.]+ s")
 _FLOOD: Final = 10
+_FALSE: Final = (
+    (
+        re.compile(r"nvlink", re.IGNORECASE),
+        re.compile(r"PCIe|\b(?:T4|L4|L40S?|L20|L2|A2|A10G?|A16|A40|P4|P40|RTX)\b", re.IGNORECASE),
+        "the card is one for PCIe slots, whose NVLinks are none or not connected",
+    ),
+    (re.compile(r"SW[ _]?Power[ _]?Cap|software power cap", re.IGNORECASE), re.compile(""), "the software's power cap is how a busy GPU works, and no fault"),
+    (re.compile(r"\bISSM\b", re.IGNORECASE), re.compile(""), "ISSM changes of a network adapter say nothing of GPUs"),
+)  # fmt: skip
+"""A watcher's condition, the products for which it means nothing, and why."""
 _BUSY: Final = 50.0
 
 
@@ -24,6 +38,11 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
     for host in snapshot.hosts.values():
         for gpu in host.gpus or ():
             yield host, gpu
+
+
+def _ill(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
+    """Without those whose readings an agent took before it found all to be well."""
+    return ((host, gpu) for host, gpu in _readings(snapshot) if not is_well(snapshot, host))
 
 
 def number(gpu: Gpu, name: str) -> float | None:
@@ -55,7 +74,7 @@ def _about(
 
 def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-03: no spare rows left."""
-    for host, gpu in _readings(snapshot):
+    for host, gpu in _ill(snapshot):
         if number(gpu, "remapped_rows_failure") or number(gpu, "memory_unrepairable"):
             yield _about(
                 host, gpu, "has bad memory rows and could not remap them: it must be replaced",
@@ -66,16 +85,24 @@ def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
 
 def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-04: a remapping, or a page's retirement, waits for a reset."""
-    for host, gpu in _readings(snapshot):
+    seen = set()
+    for host, gpu in _ill(snapshot):
         if number(gpu, "remapped_rows_failure") or not (
             number(gpu, "remapped_rows_pending") or number(gpu, "retired_pages_pending")
         ):
             continue
+        seen.add(host.node)
         yield _about(
             host, gpu, "has bad memory rows that are remapped at its next reset",
             "remapped_rows_pending", "retired_pages_pending", "remapped_rows_uncorrectable",
             remedy=(f"kubectl cordon {host.node}", f"when the pods on that GPU have ended: nvidia-smi -r -i {gpu.index}", f"kubectl uncordon {host.node}"),
         )  # fmt: skip
+    for one in told(snapshot):
+        # After an error that ended programs the memory itself is the finding, and the row only follows.
+        if _WAITS in one.what and one.node.name not in seen and not {48, 95}.intersection(one.xids):
+            yield as_told(
+                one, f"a bad row of the memory of {one.gpu} of node {one.node.name} waits for a reset to be replaced"
+            )
 
 
 _SLOW: Final = (
@@ -172,7 +199,10 @@ _HUNG: Final = re.compile(r"task (?P<task>[\w.:/-]+):(?P<pid>\d+) blocked for mo
 
 
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-12: processes of the driver that nobody can end."""
+    """HW-12: processes of the driver that nobody can end, or calls about a GPU that do not return."""
+    for one in told(snapshot):
+        if hit := _NO_ANSWER.search(one.what):
+            yield as_told(one, f"{one.gpu} of node {one.node.name} hangs: {hit[0]}", drain=True)
     for host in snapshot.hosts.values():
         stuck = [
             one
@@ -266,6 +296,26 @@ def debugging(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
+    """HW-16: a watcher's condition about what the card does not have, or about what is no fault."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        product = node.labels.get(LABEL_GPU_PRODUCT, "")
+        for one in node.conditions():
+            if one.status != "True" or one.type.endswith("Ready"):
+                continue
+            said = f"{one.type} {one.reason} {one.message}"
+            why = next((why for pattern, cards, why in _FALSE if pattern.search(said) and cards.search(product)), "")
+            if why:
+                yield Finding(
+                    subject=node.subject,
+                    cause=f"the condition {one.type} of node {node.name} ({product or 'no product known'}) is a false alarm: {why}",
+                    evidence=(one.cite(), node.cite(f"metadata.labels[{LABEL_GPU_PRODUCT}]")),
+                    remedy=("switch that check off for such nodes, or upgrade the watcher", f"if it has cordoned the node: kubectl uncordon {node.name}"),
+                    confidence=LIKELY,
+                    nodes=(node.name,),
+                )  # fmt: skip
+
+
 RULES: Final = (
     Rule("HW-03", "Bad memory that can't be remapped", Place.HARDWARE, remap_failed,
          "The GPU has used up its spare rows: Remapping Failure Occurred. Replace it.", explains=(*_ABOVE, "HW-02", "HW-04")),
@@ -283,6 +333,8 @@ RULES: Final = (
          "Without it the driver starts the GPU anew for each first program."),
     Rule("HW-15", "Many messages that call for nothing", Place.HARDWARE, flood,
          "Xids that the catalogue says to ignore; count them, do not page anybody."),
+    Rule("HW-16", "A false alarm", Place.HARDWARE, false_alarm,
+         "Watchers tell of NVLinks that PCIe cards do not have, and of the software's power cap, which is no fault.", explains=("NODE-00", "SCH-12")),
     Rule("HW-17", "Debugging variables were left in", Place.CLUSTER, debugging,
          "Profilers and injected libraries cost time on every launch of a kernel."),
 )  # fmt: skip

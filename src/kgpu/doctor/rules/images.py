@@ -92,6 +92,28 @@ def _says_cuda(snapshot: Snapshot, pod: Pod) -> bool:
     return next(matching.in_logs(snapshot, _CUDA_MEMORY, "CUDA", pods=(pod,)), None) is not None
 
 
+_NO_NAME: Final = re.compile(r"couldn't parse image name \\?\"[^\"]*\": (?P<why>.+)")
+
+
+def no_name(snapshot: Snapshot) -> Iterator[Finding]:
+    """IMG-07: what is no image's name at all."""
+    for pod in snapshot.pods.values():
+        for one in pod.containers if not pod.ready else ():
+            if one.waiting != "InvalidImageName" or not (matching.uses_accelerators(pod) or matching.parts_of(pod)):
+                continue
+            hit = _NO_NAME.search(one.message)
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod}: {one.image} is no image's name" + (f": {hit['why']}" if hit else ""),
+                evidence=(one.cite_status(), one.cite("image")),
+                remedy=("correct the image in the manifest: HOST/PATH:TAG, in small letters but for the tag",),
+                confidence=CERTAIN,
+                nodes=(pod.node,) if pod.node else (),
+                pods=(pod.path,),
+            )
+            break
+
+
 RULES: Final = (
     *rules_of(
         Sign(
@@ -141,7 +163,7 @@ RULES: Final = (
                 "tags of nvidia/cuda and pytorch carry the patch: nvidia/cuda:12.1.0-base-ubuntu22.04, pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",
             ),
             explain="Guides shorten tags, and old tags are removed.",
-            confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+            confidence=CERTAIN, proof=of_gpu, explains=_BELOW, besides=no_name,
         ),
     ),
     Rule("IMG-02", "Evicted for the disk", Place.CLUSTER, evicted,

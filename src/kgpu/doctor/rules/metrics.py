@@ -190,9 +190,14 @@ def _selected(snapshot: Snapshot, service: Obj, vendor: str = "") -> list[Pod]:
     ]
 
 
+def _looked_at(snapshot: Snapshot) -> Iterator[HostFacts]:
+    """Hosts as they are now: what an agent read once, at its start or an hour ago, says nothing of how busy a GPU is."""
+    return (host for host in snapshot.hosts.values() if not host.told_by)
+
+
 def busy_but_slow(snapshot: Snapshot) -> Iterator[Finding]:
     """MET-14: utilisation of a hundred percent by a handful of multiprocessors."""
-    for host in snapshot.hosts.values():
+    for host in _looked_at(snapshot):
         for gpu in host.gpus or ():
             busy, active = _reading(gpu.readings, "utilization_percent"), _reading(gpu.readings, "gpm_2")
             if busy is not None and active is not None and busy >= 95 and 0 < active < 20:
@@ -206,7 +211,7 @@ def busy_but_slow(snapshot: Snapshot) -> Iterator[Finding]:
 
 def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
     """MET-22: memory is held, and nothing runs."""
-    for host in snapshot.hosts.values():
+    for host in _looked_at(snapshot):
         node = snapshot.nodes.get(host.node)
         users = [pod for pod in snapshot.pods_by_node.get(host.node, ()) if pod.ready and matching.accelerators(pod)]
         old = [pod for pod in users if (snapshot.age(pod.text("status.startTime") or pod.created) or 0) > 3600]

@@ -26,10 +26,10 @@ from kgpu.doctor.stack_config import (
     wanted_mig,
 )
 from kgpu.formats import names
+from kgpu.formats.support import MIG_BROKEN_DRIVERS, MIG_FIXED_DRIVER
 
 _LABEL: Final = names.MIG_CONFIG_LABEL
 _ABOVE: Final = ("SCH-01", "SCH-02", "SCH-05", "SCH-06", "SCH-14", "DPL-01", "DPL-03", "TNT-03")
-_BROKEN_DRIVERS: Final = frozenset({"570.124.06", "570.133.20", "570.148.08", "570.158.01"})
 _PAUSED: Final = "paused-for-mig-change"
 _DISTRIBUTED: Final = re.compile(
     r"torchrun|torch\.distributed|deepspeed|mpirun|horovodrun|accelerate launch|--nproc[-_]per[-_]node"
@@ -86,7 +86,7 @@ def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
         yield _of_node(
             node,
             f"node {node.name} is to have the MIG layout {name}, which ConfigMap {config.name} does not have{near and f' ({near})'}",
-            (_cite(node, _LABEL), _cite(node, f"{_LABEL}.state"), config.cite()),
+            (_cite(node, _LABEL), _cite(node, names.MIG_CONFIG_STATE_LABEL), config.cite()),
             (_relabel(node, fitting[0] if len(fitting) == 1 else "NAME"), f"NAME is one of: {', '.join(fitting[:20])}"),
         )
 
@@ -116,7 +116,7 @@ def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_node(
                 node,
                 f"node {node.name} is to have the MIG layout {name}, and its cards ({matching.product(node) or 'of this product'}) can't do MIG",
-                (_cite(node, _LABEL), _cite(node, names.LABEL_MIG_CAPABLE), _cite(node, f"{_LABEL}.state")),
+                (_cite(node, _LABEL), _cite(node, names.LABEL_MIG_CAPABLE), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
                 (f"kubectl label node {node.name} {_LABEL}-", "or give the entries of that layout a device-filter"),
             )
 
@@ -154,7 +154,7 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
         label = f"{names.LABEL_CUDA_DRIVER_VERSION}.full"
         version = node.labels.get(label, "") or (host.driver_version if host else "")
         cut = has_mig(node) or any(gpu.mig_enabled for gpu in (host.gpus if host else None) or ())
-        if version in _BROKEN_DRIVERS and cut:
+        if version in MIG_BROKEN_DRIVERS and cut:
             pods = [
                 p for p in snapshot.pods_by_node.get(node.name, ()) if p.phase == "Pending" and matching.accelerators(p)
             ]
@@ -162,7 +162,7 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"node {node.name} has MIG on and driver {version}, which loses MIG devices: pods with slices beside pods with whole GPUs hang",
                 (_cite(node, label) if label in node.labels else (host.cite("driver_version") if host else _cite(node, label)), *(p.cite("status.phase") for p in pods[:2])),
-                ("go to driver 580.65.06 or later (570.172.08 or later within 570, or back to 570.86.15):", "kubectl patch clusterpolicy cluster-policy --type merge -p '{\"spec\":{\"driver\":{\"version\":\"580.65.06\"}}}'"),
+                (f"go to driver {MIG_FIXED_DRIVER} or later (570.172.08 or later within 570, or back to 570.86.15):", f"kubectl patch clusterpolicy cluster-policy --type merge -p '{{\"spec\":{{\"driver\":{{\"version\":\"{MIG_FIXED_DRIVER}\"}}}}}}'"),
                 pods=tuple(p.path for p in pods),
             )  # fmt: skip
 
@@ -197,7 +197,7 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_node(
                 node,
                 f"the change of MIG layout on node {node.name} has ended ({mig_state(node)}), and {len(paused)} parts of the stack are still paused for it",
-                (*(_cite(node, key) for key in paused[:3]), _cite(node, f"{_LABEL}.state")),
+                (*(_cite(node, key) for key in paused[:3]), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
                 (f"kubectl label node {node.name} --overwrite {' '.join(f'{key}=true' for key in paused)}", *_log_step(snapshot, node)),
             )  # fmt: skip
 
@@ -421,7 +421,7 @@ def other_card(snapshot: Snapshot) -> Iterator[Finding]:
         yield _of_node(
             node,
             f"the MIG layout {name} of node {node.name} asks for {', '.join(bad)}, which {product} does not have: its smallest slice is 1g.{memory[0]}gb",
-            (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, f"{_LABEL}.state")),
+            (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
             ("on the node: nvidia-smi mig -lgip", _relabel(node, fitting[0] if fitting else "NAME")),
         )  # fmt: skip
 
@@ -439,7 +439,7 @@ RULES: Final = (
          "The layout is applied and checked for the whole node: every GPU needs an entry, also one with mig-enabled: false.",
          explains=_ABOVE),
     Rule("MIG-09", "A driver that loses MIG devices", Place.DRIVER, broken_driver,
-         "NVML of drivers 570.124.06, 570.133.20, 570.148.08 and 570.158.01 does not list MIG devices rightly where pods "
+         f"NVML of drivers {', '.join(sorted(MIG_BROKEN_DRIVERS))} does not list MIG devices rightly where pods "
          "with slices and with whole GPUs run together. They stay Pending or in ContainerCreating.", explains=(*_ABOVE, "RUN-*")),
     Rule("MIG-10", "The validator wants a whole GPU", Place.PLUGIN, validator_whole,
          "Under strategy mixed a node that is all slices offers no nvidia.com/gpu, which older validators ask for.", explains=("SCH-06", "SCH-01")),
@@ -450,7 +450,7 @@ RULES: Final = (
          "The text has to be under the key config.yaml and to have mig-configs.", explains=_ABOVE),
     Rule("MIG-13", "An own MIG configuration that nobody uses", Place.CLUSTER, nobody_told,
          "A fresh ClusterPolicy has no spec.migManager.config; a JSON patch with replace fails with 'the server rejected our "
-         "request due to an error in our request'. A merge patch makes the field.", explains=("MIG-01",)),
+         "request due to an error in our request'. A merge patch makes the field.", explains=("MIG-01", "MIG-00")),
     Rule("MIG-14", "Slices changed behind the plugin", Place.PLUGIN, by_hand,
          "The plugin lists slices when it starts: what nvidia-smi mig -cgi makes later is not offered.", explains=_ABOVE),
     Rule("MIG-15", "More slices than fit", Place.HARDWARE, no_room,

@@ -33,7 +33,7 @@ def _not_done(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     node = snapshot.nodes.get(hit.node)
     if node is None or mig_state(node) == "success":
         return None
-    return (node.cite(f"metadata.labels[{names.MIG_CONFIG_LABEL}.state]"), *_users(snapshot, node.name))
+    return (node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"), *_users(snapshot, node.name))
 
 
 def _users(snapshot: Snapshot, node: str) -> tuple[Evidence, ...]:
@@ -64,7 +64,7 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject=node.subject,
                 cause=f"the MIG layout {wanted_mig(node)} could not be applied on node {node.name}: {who} on the host holds its GPUs",
-                evidence=(node.cite(f"metadata.labels[{names.MIG_CONFIG_LABEL}.state]"), host.cite("processes", f"{held[0].pid} {held[0].name} holds {', '.join(held[0].holds[:3])}")),
+                evidence=(node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"), host.cite("processes", f"{held[0].pid} {held[0].name} holds {', '.join(held[0].holds[:3])}")),
                 remedy=(
                     f"on {node.name}: systemctl stop the service of {who}; then kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted_mig(node)} --overwrite",
                     "for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env",

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import AGENT, OPERATOR
-from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
-
-Version: TypeAlias = tuple[int, ...]
+from kgpu.formats.releases import RELEASES, Support, release_of
+from kgpu.formats.support import KUBERNETES, RUNTIMES, Version, dotted
 
 _CRD: Final = "clusterpolicies.nvidia.com"
 _SCHEMA: Final = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties"
@@ -50,8 +51,6 @@ _SINCE: Final[tuple[tuple[str, Version], ...]] = (
 )
 """Fields of the ClusterPolicy, and a release from which on they are there for sure."""
 _RELEASE: Final = re.compile(r"nvidia[^ ]*/gpu-operator:v(\d+)\.(\d+)")
-_ENDED: Final[Version] = (25, 3)
-"""The last release line without support, by the documents."""
 
 
 def version_of(text: str) -> Version:
@@ -62,7 +61,7 @@ def version_of(text: str) -> Version:
 
 def releases(snapshot: Snapshot) -> Iterator[tuple[Pod, Version, Evidence]]:
     """The replaced operator's pods with their release."""
-    for pod in matching.pods_of_part(snapshot, OPERATOR):
+    for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA):
         for one in pod.containers:
             if hit := _RELEASE.search(one.image):
                 yield pod, (int(hit[1]), int(hit[2])), one.cite("image")
@@ -121,10 +120,6 @@ def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-_KUBERNETES: Final = ((1, 32), (1, 36))
-_CONTAINERD: Final = ((1, 7), (2, 2))
-
-
 def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-06: versions that the operator is not tested with; its own condition, else the documents' numbers."""
     for policy in snapshot.all("ClusterPolicy"):
@@ -133,19 +128,19 @@ def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
             yield _outside(policy, said.message or said.reason, said.cite())
             continue
         for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-            kubelet, (runtime, running) = version_of(node.kubelet)[:2], node.runtime
-            if kubelet and not _KUBERNETES[0] <= kubelet <= _KUBERNETES[1]:
+            runtime, running = node.runtime
+            if not KUBERNETES.has(version_of(node.kubelet)[:2]):
                 yield _outside(
                     policy,
-                    f"Kubernetes {node.kubelet} of node {node.name} (1.32 to 1.36)",
+                    f"Kubernetes {node.kubelet} of node {node.name} ({KUBERNETES.listed})",
                     node.cite("status.nodeInfo.kubeletVersion"),
                 )
                 break
-            number = version_of(running)[:2]
-            if runtime == "containerd" and number and not _CONTAINERD[0] <= number <= _CONTAINERD[1]:
+            row = RUNTIMES.get(runtime)
+            if row is not None and not row.has(version_of(running)[:2]):
                 yield _outside(
                     policy,
-                    f"containerd {running} of node {node.name} (1.7 to 2.2)",
+                    f"{row.what} {running} of node {node.name} ({row.listed})",
                     node.cite("status.nodeInfo.containerRuntimeVersion"),
                 )
                 break
@@ -166,8 +161,21 @@ def _outside(policy: Obj, what: str, seen: Evidence) -> Finding:
 
 
 def left_over(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-08: a ClusterPolicy that is to go, and nobody who would clean up after it."""
-    if matching.pods_of_part(snapshot, OPERATOR) or matching.pods_of_part(snapshot, AGENT):
+    """OPR-08: a ClusterPolicy that is to go, or to stay, and nobody who works on it."""
+    for deployment in snapshot.all("Deployment"):
+        if deployment.at("spec.replicas") != 0 or not any(
+            part.name == OPERATOR and part.vendor == matching.NVIDIA for part in matching.parts_of(deployment)
+        ):
+            continue
+        for policy in snapshot.all("ClusterPolicy"):
+            yield Finding(
+                subject=policy.subject,
+                cause=f"nobody works on {policy}: {deployment}, the operator, is scaled to nothing, so that no change is taken over and nothing is repaired",
+                evidence=(deployment.cite("spec.replicas"), policy.cite("status.state")),
+                remedy=(f"kubectl -n {deployment.namespace} scale deployment {deployment.name} --replicas=1",),
+                confidence=CERTAIN,
+            )
+    if matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA) or matching.pods_of_part(snapshot, AGENT):
         return
     for policy in snapshot.all("ClusterPolicy"):
         if policy.deleting and policy.list("metadata.finalizers"):
@@ -278,7 +286,8 @@ def pinned(snapshot: Snapshot) -> Iterator[Finding]:
 def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-27: a release that nobody mends."""
     for pod, release, seen in releases(snapshot):
-        if release <= _ENDED:
+        row = release_of(dotted(release))
+        if row is not None and row.support is Support.ENDED:
             yield Finding(
                 subject=pod.subject,
                 cause=f"{pod} is the operator's release {'.'.join(map(str, release))}, whose support has ended",
@@ -291,13 +300,34 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-19: somebody applies what the operator makes, and the operator puts it back."""
+    for obj in snapshot.all("DaemonSet"):
+        notes = obj.annotations
+        if names.OPERATOR_LAST_APPLIED_HASH not in notes or names.LAST_APPLIED not in notes:
+            continue
+        yield Finding(
+            subject=obj.subject,
+            cause=f"{obj} is made by the operator, and somebody has applied a manifest to it: the operator puts back what was changed",
+            evidence=(
+                obj.cite(f"metadata.annotations[{names.OPERATOR_LAST_APPLIED_HASH}]"),
+                obj.cite(f"metadata.annotations[{names.LAST_APPLIED}]"),
+            ),
+            remedy=("make the change where it lasts: kubectl edit clusterpolicy", f"kubectl -n {obj.namespace} annotate daemonset {obj.name} {names.LAST_APPLIED}-"),
+            confidence=LIKELY,
+            level=Level.NOTE,
+        )  # fmt: skip
+
+
 RULES: Final = (
     Rule("OPR-03", "A second ClusterPolicy", Place.CLUSTER, ignored, "There is one ClusterPolicy for a cluster; further ones are ignored."),
     Rule("OPR-04", "ClusterPolicy and GPUCluster", Place.CLUSTER, both_kinds, "The two kinds exclude each other.", explains=("OPR-15", "SCH-02")),
     Rule("OPR-06", "Versions outside of the matrix", Place.CLUSTER, outside_matrix,
-         "The documents' matrix: Kubernetes 1.32 to 1.36, containerd 1.7 to 2.2. It may work; nobody tests it."),
+         f"The documents' matrix: Kubernetes {KUBERNETES.listed}, {', '.join(f'{row.what} {row.listed}' for row in RUNTIMES.values())}. It may work; nobody tests it."),
     Rule("OPR-08", "Left over from an uninstall", Place.CLUSTER, left_over, "The operator was removed before its ClusterPolicy, so that nobody takes the finalizer away."),
     Rule("OPR-10", "A variable without effect", Place.CLUSTER, env_unused, "The operator's *_IMAGE variables count only where the ClusterPolicy names nothing."),
+    Rule("OPR-19", "Changes of operands do not last", Place.CLUSTER, applied_by_hand,
+         "The operator compares nvidia.com/last-applied-hash and writes its DaemonSets anew: only the ClusterPolicy changes them for good."),
     Rule("OPR-26", "Versions pinned by an older guide", Place.RUNTIME, pinned, "Toolkits before 1.17 do not know containerd 2.", explains=("RUN-06", "RUN-01", "DPL-*", "SCH-02")),
-    Rule("OPR-27", "A release without support", Place.CLUSTER, unsupported, "26.3 is supported, 25.10 deprecated, 25.3 and older are past their end."),
+    Rule("OPR-27", "A release without support", Place.CLUSTER, unsupported, f"{'; '.join(f'{dotted(row.line)} is {row.support}' for row in RELEASES[::-1])}, as is what is older."),
 )  # fmt: skip

@@ -1,31 +1,249 @@
-"""GPU nodes in trouble of which no other rule tells anything: what the node says is told, so that none is passed over."""
+"""Pods that have a node and do not start, and nodes in trouble, of which no other rule tells anything.
+
+What the kubelet, the node or the MIG manager says of them is told as it is, so that none is passed over.
+"""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.model import CERTAIN, Finding, Place
+from kgpu.doctor.kinds import Container, Event, Pod
+from kgpu.doctor.model import CERTAIN, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import mapping, text
+from kgpu.formats import names
 
+_OLD: Final = 300.0
+"""Seconds: what is younger may still be starting."""
+_PATIENCE: Final = 20 * 60.0
+"""Seconds that an init container or a pull may take: a driver is built, gigabytes are fetched."""
+_MANY: Final = 3
+"""Restarts after which the age, which dumps often do not tell, does not matter."""
+_ORDER: Final = (matching.DRIVER, matching.TOOLKIT, matching.VALIDATOR, matching.MIG_MANAGER, matching.PLUGIN)
+_FIRM: Final = matching.CREATE_WORDS | matching.IMAGE_WORDS - {"ErrImagePull", "RegistryUnavailable"}
 _GPU_CONDITION: Final = re.compile(r"xid|nvidia|nvlink|accelerat|(?<!amd)gpu", re.IGNORECASE)
+_GOOD: Final = re.compile(r"(?<!Not)(?:Ready|Healthy|Validated|Available)$")
+"""How the names of conditions end that say by anything but True that all is not well."""
+_FAULT: Final = re.compile(
+    r"(?i:error|fail|fault|unhealthy|lost|missing|problem|xid|inactive|pressure|unavailable|corrupt|degraded|stuck|dead"
+    r"|throttl|overheat|flapping|timeout|mismatch|abnormal)|[Dd]own(?!load)|(?<![Cc])[Hh](?:ang|ung)|Not(?=[A-Z])"
+)
+"""What is in the names of conditions that say by True that something is wrong: most others are no fault at all."""
+_UNWELL: Final = re.compile(r"Not(?:Healthy|Ready)|Unhealthy")
+_JOINING: Final = 120.0
+"""Seconds that a node has to become Ready after it has joined."""
+_STATES: Final = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+_BACK_OFF: Final = re.compile(r"back-off\b(?! pulling)")
+_NO_CAUSE: Final = frozenset({"FailedScheduling", "BackOff", "NotTriggerScaleUp"})
+"""Reasons of warnings that say no more than the pod's status does."""
+_STEPS: Final = (
+    (matching.IMAGE_WORDS, "kubectl -n {namespace} describe pod {name}  # its events have the registry's own words; on the node: crictl pull IMAGE"),
+    (frozenset({"CreateContainerConfigError"}), "make the ConfigMap or Secret that it names, or correct its name in the manifest"),
+    (frozenset({"FailedMount", "FailedAttachVolume"}), "make what the volume names: kubectl -n {namespace} get configmap,secret,pvc"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stuck:
+    """A pod that does not start: how it stands (in words), at which container, and the warning that goes with it."""
+
+    pod: Pod
+    how: str
+    container: Container | None
+    warning: Event | None
+    level: Level = Level.PROBLEM
+
+    @property
+    def word(self) -> str:
+        """The kubelet's word for it, by which pods of one owner are told together."""
+        said = self.container.waiting or self.container.end_reason if self.container else ""
+        return said if said not in matching.STARTING_WORDS else self.warning.reason if self.warning else said
+
+
+def apps(snapshot: Snapshot) -> Iterator[Finding]:
+    """POD-00: pods that use accelerators."""
+    for rows in _grouped(_stuck(snapshot, stack=False)):
+        yield _told(snapshot, rows, ())
+
+
+def operands(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-00: pods of a GPU stack. What waits for another part of its node is that part's consequence."""
+    found = list(_stuck(snapshot, stack=True))
+    first: dict[str, _Stuck] = {}
+    for one in sorted(found, key=_position):
+        first.setdefault(one.pod.node, one)
+    for rows in _grouped(one for one in found if _is_bad(one) or first[one.pod.node] is one):
+        nodes = dict.fromkeys(one.pod.node for one in rows)
+        if any(part.name == matching.OPERATOR for part in matching.parts_of(rows[0].pod)):  # it serves every node
+            nodes |= dict.fromkeys(node.name for node in matching.gpu_nodes(snapshot))
+        yield _told(snapshot, rows, tuple(nodes))
+
+
+def _position(one: _Stuck) -> tuple[bool, int]:
+    """What ends comes before what waits, and that in the order in which the parts wait for each other."""
+    parts = [_ORDER.index(part.name) for part in matching.parts_of(one.pod) if part.name in _ORDER]
+    return not _is_bad(one), min(parts, default=len(_ORDER))
+
+
+def _is_bad(one: _Stuck) -> bool:
+    return one.container is not None and matching.failing(one.pod) is not None
+
+
+def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
+    away = {node.name for node in matching.gpu_nodes(snapshot) if node.ready is False}  # NODE-00 tells of these
+    for pod in snapshot.pods.values():
+        if not pod.node or pod.ready or pod.deleting or pod.ended:
+            continue
+        if (
+            pod.node in away
+            or matching.is_part(snapshot, pod) is not stack
+            or not (stack or matching.uses_accelerators(pod))
+        ):
+            continue
+        found = _how(snapshot, pod, stack)
+        if found is not None:
+            yield found
+
+
+def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
+    """How a pod stands that should have started by now, None while it may still be starting."""
+    warning = next((one for one in snapshot.events(pod) if one.warning and one.reason not in _NO_CAUSE), None)
+    at = matching.failing(pod)
+    if at is not None:
+        return _ending(pod, at, warning, _age(snapshot, pod, at))
+    at = matching.initialising(pod)
+    if at is not None:
+        age = _age(snapshot, pod, at)
+        late = age is not None and age >= (_PATIENCE if stack else 3 * _PATIENCE)
+        return _Stuck(pod=pod, how=f"initialising {_for(age)}", container=at, warning=warning) if late else None
+    if pod.phase == "Pending":
+        return _creating(snapshot, pod, warning, _age(snapshot, pod, None))
+    at = next((one for one in pod.containers if not one.ready and one.state == "running"), None)
+    age = _age(snapshot, pod, at)
+    if not stack or warning is None or age is None or age < _PATIENCE:
+        return None
+    return _Stuck(pod=pod, how=f"it runs {_for(age)} and is not ready", container=at, warning=warning)
+
+
+def _age(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
+    """For how many seconds a pod stands as it does: a node's boot and a container's restart begin it anew."""
+    own = snapshot.age(pod.text("status.startTime") or pod.created)
+    times = [one.since for one in pod.conditions() if one.type in _STATES]
+    if at is not None:
+        state = mapping(at.status.get("state"))
+        times += [text(mapping(state.get("running")).get("startedAt"))]
+        times += [text(mapping(state.get("terminated")).get("finishedAt"))]
+    ages = [age for when in times if (age := snapshot.age(when)) is not None]
+    return None if own is None else min([own, *ages])
+
+
+def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None) -> _Stuck | None:
+    if at.waiting not in _FIRM and at.restarts < _MANY and (age is None or age < _OLD):
+        return None
+    code = f", exit code {at.exit_code}" if at.exit_code is not None else ""
+    return _Stuck(pod=pod, how=(at.waiting or at.end_reason or at.state) + code, container=at, warning=warning)
+
+
+def _creating(snapshot: Snapshot, pod: Pod, warning: Event | None, age: float | None) -> _Stuck | None:
+    """Containers that are not made yet: a volume, the network or the runtime is in the way, or an image is pulled."""
+    at = next((one for one in pod.containers if one.waiting in ("ContainerCreating", "PodInitializing")), None)
+    often = warning is not None and warning.number("count", 1) >= _MANY
+    if not often and (age is None or age < _OLD):
+        return None
+    pulls = next((one for one in snapshot.events(pod) if one.reason in ("Pulling", "Pulled")), None)
+    if warning is None and pulls is not None and pulls.reason == "Pulling" and (age or 0.0) < _PATIENCE:
+        how = f"its image is being pulled {_for(age)}"
+        return _Stuck(pod=pod, how=how, container=at, warning=pulls, level=Level.WAIT)
+    return _Stuck(pod=pod, how=f"ContainerCreating {_for(age)}", container=at, warning=warning)
+
+
+def _for(age: float | None) -> str:
+    return f"for {int(age // 60)} minutes" if age is not None else "for long"
+
+
+def _grouped(found: Iterator[_Stuck]) -> Iterator[list[_Stuck]]:
+    """Pods of one owner that stand alike."""
+    groups: dict[tuple[str, str, str, str], list[_Stuck]] = {}
+    for one in found:
+        key = (one.pod.namespace, one.pod.owner or one.pod.name, one.container.name if one.container else "", one.word)
+        groups.setdefault(key, []).append(one)
+    yield from groups.values()
+
+
+def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Finding:
+    first = rows[0]
+    pod, at = first.pod, first.container
+    more = f" (and {len(rows) - 1} more of {pod.owner})" if len(rows) > 1 else ""
+    what = f": container {at.name}: {first.how}" if at is not None else f": {first.how}"
+    said = _said(first)
+    line = _last_line(snapshot, pod, at) if at is not None and not said else None
+    quoted: list[Evidence] = []
+    if at is not None:
+        quoted.append(at.cite_status())
+        quoted += [at.cite_status("lastState")] if at.status.get("lastState") else []
+    quoted += [first.warning.quote()] if first.warning is not None else []
+    quoted += [line] if line is not None else []
+    words = {"namespace": pod.namespace, "name": pod.name}
+    known = {at.waiting if at else "", first.warning.reason if first.warning else ""}
+    steps = [step.format_map(words) for these, step in _STEPS if these & known]
+    if at is not None and (at.exit_code is not None or at.state == "running"):
+        previous = " --previous" if at.restarts and at.state != "running" else ""
+        steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
+    return Finding(
+        subject=pod.subject,
+        cause=f"{pod} on node {pod.node}{more} does not start{what}"
+        + (f"; {said}" if said else f'; it said last: "{line.value}"' if line else ""),
+        evidence=tuple(quoted) or (pod.cite("status.phase"),),
+        remedy=(*steps, f"kubectl -n {pod.namespace} describe pod {pod.name}"),
+        confidence=POSSIBLE,
+        level=first.level,
+        expected="20 minutes at most, for an image of some gigabytes" if first.level is Level.WAIT else "",
+        since=pod.created,
+        nodes=nodes,
+        pods=tuple(one.pod.path for one in rows),
+    )
+
+
+def _said(one: _Stuck) -> str:
+    """What the kubelet says of it, without what only says that it waits."""
+    own = [said for _, said in one.container.messages if not _BACK_OFF.match(said)] if one.container else []
+    event = [f"{one.warning.reason}: {one.warning.message}"] if one.warning is not None else []
+    return "; ".join(dict.fromkeys([*own, *event]))
+
+
+def _last_line(snapshot: Snapshot, pod: Pod, at: Container) -> Evidence | None:
+    """The last that the container has written before it ended."""
+    for log in sorted(snapshot.logs_of(pod), key=lambda one: not one.previous):
+        if log.container in ("", at.name):
+            found = next((at for at in range(len(log.lines) - 1, -1, -1) if log.lines[at].strip()), None)
+            if found is not None:
+                return log.cite(found)
+    return None
 
 
 def troubled(snapshot: Snapshot) -> Iterator[Finding]:
     """GPU nodes that are not Ready, or of which a condition tells a fault of a GPU."""
     for node in matching.gpu_nodes(snapshot):
         for one in node.conditions():
-            good = "True" if one.type.endswith("Ready") else "False"
-            if one.status in (good, "") or (one.type != "Ready" and not _GPU_CONDITION.search(one.type)):
+            is_ready = one.type == "Ready"
+            if not is_ready and (one.status == "Unknown" or not _GPU_CONDITION.search(one.type)):
                 continue
-            if one.type != "Ready" and one.status == "Unknown":
+            if _GOOD.search(one.type):
+                good = one.status == "True"
+            else:
+                good = one.status != "True" or not (_FAULT.search(one.type) or _UNWELL.search(one.reason))
+            if good or not one.status:
                 continue
+            age = snapshot.age(node.created)
+            joins = is_ready and age is not None and age < _JOINING
             said = ": ".join(word for word in (one.reason, one.message) if word)
-            what = "is not Ready" if one.type == "Ready" else f"has the condition {one.type}={one.status}"
+            what = "is not Ready" if is_ready else f"has the condition {one.type}={one.status}"
             warning = next((event for event in snapshot.events(node) if event.warning), None)
             yield Finding(
                 subject=node.subject,
@@ -33,16 +251,61 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(one.cite(), *((warning.quote(),) if warning else ())),
                 remedy=(f"kubectl describe node {node.name}", "on the node: journalctl -u kubelet --since -1h"),
                 confidence=CERTAIN,
+                level=Level.WAIT if joins else Level.PROBLEM,
+                expected="2 minutes after it has joined" if joins else "",
                 since=one.since,
                 nodes=(node.name,),
+                stays=is_ready,
             )
+
+
+def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-00: the MIG manager could not apply what the node's label asks for, and nothing says why."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
+            continue
+        wanted = node.labels.get(names.MIG_CONFIG_LABEL, "")
+        managers = matching.pods_of_part(snapshot, matching.MIG_MANAGER, node=node.name)
+        log = f"kubectl -n {managers[0].namespace} logs {managers[0].name} --tail=50" if managers else ""
+        yield Finding(
+            subject=node.subject,
+            cause=f"the MIG manager could not apply the layout {wanted or 'that it was given'} on node {node.name}",
+            evidence=(
+                node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"),
+                node.cite(f"metadata.labels[{names.MIG_CONFIG_LABEL}]"),
+            ),
+            remedy=(
+                log or f"kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={node.name}",
+                f"end the pods that hold its GPUs, then: kubectl label node {node.name} {names.MIG_CONFIG_LABEL}- && kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted or 'LAYOUT'}",
+            ),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+        )
 
 
 RULES: Final = (
     Rule(
+        "POD-00", "A GPU pod does not start", Place.CLUSTER, apps,
+        "A pod that uses accelerators has a node, does not start, and no other rule knows why: what the kubelet says of its "
+        "container, the latest warning about it, and the last line of its log. Often it is the program's own error.",
+        last_resort=True,
+    ),
+    Rule(
+        "OPR-00", "A part of the GPU stack does not start", Place.PLUGIN, operands,
+        "A pod of the GPU stack has a node, does not start or is not ready, and no other rule knows why: what the kubelet "
+        "says of its container, the latest warning about it, and the last line of its log.",
+        explains=("SCH-00", "SCH-02", "OPR-15", "DPL-18", "DPL-03", "MET-19"), last_resort=True,
+    ),
+    Rule(
         "NODE-00", "A GPU node is in trouble", Place.PLUGIN, troubled,
         "The kubelet does not report, reports trouble, or a watcher on the node has set a condition about its GPUs. "
         "Pods go to other nodes meanwhile.",
-        explains=("SCH-*", "TNT-01"), last_resort=True,
+        explains=("SCH-*", "TNT-01", "TNT-02"), last_resort=True,
+    ),
+    Rule(
+        "MIG-00", "The MIG layout could not be applied", Place.PLUGIN, mig_failed,
+        "nvidia.com/mig.config.state=failed: often a pod still holds a GPU, or no such layout is configured. The log of the "
+        "MIG manager says which.",
+        explains=("SCH-00", "SCH-01", "SCH-02", "SCH-05", "SCH-06"), last_resort=True,
     ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -67,7 +68,7 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
         pods = rows[0][1]
         yield Finding(
             subject=pods[-1].subject,
-            cause=f"{len(rows)} nodes run two device plugins for the same GPUs, of {' and '.join(owners)}: their counts overwrite each other",
+            cause=f"node {rows[0][0]}{f' (and {len(rows) - 1} more)' if len(rows) > 1 else ''} runs two device plugins for the same GPUs, of {' and '.join(owners)}: their counts overwrite each other",
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods[:3]),
             remedy=(
                 "delete the one that you did not mean to have; each of these ends one of them:",
@@ -93,6 +94,30 @@ def _barrier(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
         return (Evidence(object=f"Node {hit.node}", field="validator pod", value="none"),)
     failing = matching.failing(validators[0]) or matching.initialising(validators[0])
     return (failing.cite_status() if failing else validators[0].cite("status.phase"),)
+
+
+_BEFORE: Final = re.compile(r"list of preferred allocation devices: unknown device: (?P<device>[^\s;,]+)")
+
+
+def of_before(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-10: the kubelet offers devices that the plugin does not have any more."""
+    hits = (
+        *matching.in_status(snapshot, _BEFORE, "unknown device"),
+        *matching.in_events(snapshot, _BEFORE, "unknown device"),
+    )
+    for key, hit in {hit.pod.key: hit for hit in hits if hit.pod and hit.pod.phase == "Failed"}.items():
+        pod = snapshot.pods[key]
+        if matching.superseded(snapshot, pod):
+            continue
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} was refused by the kubelet of node {pod.node}, which still counted device {hit.match['device']} when the plugin had another list: it came while sharing, MIG or GPUs of the node changed",
+            evidence=(hit.evidence,),
+            remedy=(f"kubectl -n {pod.namespace} delete pod {pod.name}  # its controller makes a new one",),
+            confidence=CERTAIN,
+            nodes=(pod.node,),
+            pods=(pod.path,),
+        )
 
 
 RULES: Final = (
@@ -138,7 +163,7 @@ RULES: Final = (
             remedy=("kubectl -n {namespace} delete pod {name}", "if it happens again: systemctl restart kubelet, on {node}"),
             explain="The kubelet's own list of devices differs from what the scheduler counts: a stale checkpoint, pods that "
             "have ended, or a plugin that was registering again at that moment.",
-            confidence=CERTAIN,
+            confidence=CERTAIN, besides=of_before,
         ),
         Sign(
             id="DPL-11", title="Admitted before the plugin was back", place=Place.CLUSTER,
@@ -192,6 +217,6 @@ RULES: Final = (
     Rule(
         "DPL-20", "Two device plugins on a node", Place.PLUGIN, twice,
         "A DaemonSet from a manifest and the operator's run side by side; each registers the same resource.",
-        also=("OPR-20",),
+        also=("OPR-20",), by_hand=True,
     ),
 )  # fmt: skip

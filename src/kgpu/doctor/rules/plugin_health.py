@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -31,6 +32,8 @@ _HANGS: Final = ("nvidia-device-p", "nvidia-device-plugin", "device-plugin")
 _APPLICATION: Final = frozenset({8, 11, 25, 32, 60, 69, 70, 71, 72, 94, *range(39, 42), *range(96, 106)})
 _RESET: Final = frozenset({"reset-gpu", "reboot", "drain"})
 _IGNORED: Final = 109
+_XID_LINE: Final = re.compile(r"Xid=?:? ?\d+ on (?:Device|GPU)|XidCriticalError", re.IGNORECASE)
+_REGISTERED: Final = "Registered device plugin for"
 _MARKED: Final = "marked unhealthy"
 
 
@@ -224,6 +227,7 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     if not both:
         return
     node = both[0]
+    others = f" (and of {len(both) - 1} more)" if len(both) > 1 else ""
     name = next(
         name
         for name in sorted(node.resources())
@@ -236,7 +240,7 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     )
     yield Finding(
         subject=node.subject,
-        cause=f"{len(both)} nodes hand out their GPUs twice: node {node.name} offers {node.allocatable(name)} {name} by device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods",
+        cause=f"the GPUs of node {node.name}{others} are handed out twice: it offers {node.allocatable(name)} {name} by device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods",
         evidence=(node.cite(f"status.allocatable[{name}]"), slices.cite("spec.driver")),
         remedy=(
             "choose one for each node: kubectl label node " + node.name + " nvidia.com/gpu.deploy.device-plugin=false",
@@ -324,6 +328,28 @@ def _has_gpu(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 _WITHDRAWS: Final = ("SCH-03", "SCH-01", "DPL-05")
 
+
+def twice_told(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-22: one event of a GPU comes to the plugin as often as it has registered."""
+    for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
+        for log in snapshot.logs_of(pod):
+            lines = Counter(line for line in log.lines if _XID_LINE.search(line))
+            line, count = next(iter(lines.most_common(1)), ("", 0))
+            if count < 2 or sum(_REGISTERED in each for each in log.lines) < 2:
+                continue
+            yield Finding(
+                subject=pod.subject,
+                cause=f"{pod} handles each event of a GPU {count} times: it watches anew for every registration with the kubelet",
+                evidence=(log.cite(log.lines.index(line)), log.cite(next(at for at, each in enumerate(log.lines) if _REGISTERED in each))),
+                remedy=("upgrade the device plugin; kgpu's has one watcher for each node", _RESTART.format(pod.namespace, pod.name)),
+                confidence=LIKELY,
+                level=Level.NOTE,
+                nodes=(pod.node,) if pod.node else (),
+                pods=(pod.path,),
+            )  # fmt: skip
+            break
+
+
 RULES: Final = (
     *rules_of(
         Sign(
@@ -363,8 +389,9 @@ RULES: Final = (
     Rule("DPL-08", "Health checks are off", Place.PLUGIN, checks_off, "DP_DISABLE_HEALTHCHECKS=all (or xids), and Xid 109 on the plugin's own list, keep GPUs on offer that need a reset."),
     Rule("DPL-14", "Running without its device", Place.CLUSTER, lost_device, "After a restart without its checkpoint a kubelet may admit containers again without devices."),
     Rule("DPL-15", "The plugin hangs", Place.DRIVER, stuck_plugin, "NVML waits for a GPU or its GSP that does not answer; the process is in state D.", ("SCH-02", "SCH-03", "DPL-03", "HW-12")),
-    Rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, unknown_keys, "The replaced plugin leaves out keys that it does not know, such as renameByDefault below flags.", ("TS-01", "SCH-01")),
-    Rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, two_owners, "The device plugin and the DRA driver each count for themselves."),
-    Rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, wrong_vendor, "Labels set by hand, or no nodeSelector, send a plugin to nodes whose devices it does not know.", ("TNT-16",)),
+    Rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, unknown_keys, "The replaced plugin leaves out keys that it does not know, such as renameByDefault below flags.", ("TS-01", "SCH-01"), by_hand=True),
+    Rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, two_owners, "The device plugin and the DRA driver each count for themselves.", by_hand=True),
+    Rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, wrong_vendor, "Labels set by hand, or no nodeSelector, send a plugin to nodes whose devices it does not know.", ("TNT-16",), by_hand=True),
+    Rule("DPL-22", "Every event several times", Place.PLUGIN, twice_told, "The replaced plugin registers for the driver's events once for each resource and each new registration."),
     Rule("DPL-23", "An old figure of shares", Place.PLUGIN, old_figure, "nvidia.com/gpu.replicas times nvidia.com/gpu.count is what a node offers while sharing is on."),
 )  # fmt: skip

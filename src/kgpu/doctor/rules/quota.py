@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import Event
+from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
+from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping
@@ -18,6 +19,7 @@ _EXCEEDED: Final = re.compile(
     r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<asked>\S+?=\S+?)(?:, ?used: (?P<used>[^,\s]+))?"
     r"(?:, ?limited: (?P<limit>[^,\s]+))?(?:,|\s|$)"
 )
+_RANGER: Final = "kubernetes.io/limit-ranger"
 _MAKERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 _LIMIT: Final = re.compile(
     r"(?P<which>maximum|minimum) (?P<resource>\S+) usage per (?P<per>Container|Pod) is (?P<most>[^,]+), but \w+ is (?P<asked>[^.\s]+)"
@@ -29,9 +31,10 @@ _REFUSALS: Final = (
         ("ask for a whole number, and share GPUs by time-slicing, MPS or MIG",),
     ),
     (
-        "QTA-02", re.compile(r"(?P<resource>[\w.-]+/[\w.-]+)\]?: Required value: Limit must be set for non overcommitable resources"),
+        # The API server does not name the resource.
+        "QTA-02", re.compile(r"(?:(?P<resource>[\w.-]+/[\w.-]+)\])?: Required value: Limit must be set for non overcommitable resources"),
         "asks for {resource} in requests alone",
-        ("put {resource} into resources.limits",),
+        ("put what is in resources.requests into resources.limits as well", "where the template asks for none: a LimitRange's defaultRequest needs a default beside it"),
     ),
     (
         "QTA-03", re.compile(r"Invalid value: \"?(?P<value>[^\":]+)\"?: must be equal to (?P<resource>\S+) limit(?: of (?P<limit>\d+))?"),
@@ -39,21 +42,31 @@ _REFUSALS: Final = (
         ("make both equal, or leave the request out",),
     ),
 )  # fmt: skip
+_UNNAMED: Final = {"resource": "a device"}
 
 
 def refused(snapshot: Snapshot) -> Iterator[Event]:
     """Events of controllers whose pods the API server refuses, one for each controller that still lacks pods."""
-    latest: dict[tuple[str, str, str], Event] = {}
-    for event in snapshot.all_events():
-        if event.about[0] in _MAKERS and event.reason == "FailedCreate":
-            known = latest.get(event.about)
-            if known is None or known.when <= event.when:
-                latest[event.about] = event
-    for (kind, namespace, name), event in latest.items():
+    told = (one for one in snapshot.all_events() if one.about[0] in _MAKERS and one.reason == "FailedCreate")
+    for (kind, namespace, name), event in matching.latest(told).items():
         maker = snapshot.get(kind, name, namespace)
-        full = maker is not None and maker.number("status.replicas") >= maker.number("spec.replicas", 1)
-        if not (full and kind == "ReplicaSet"):
+        # Events outlive by an hour what they are about.
+        if _lacks_pods(maker) if maker else not snapshot.knows(kind):
             yield event
+
+
+def _lacks_pods(maker: Obj) -> bool:
+    """Whether a controller still has fewer pods than it wants, as far as it says."""
+    if maker.kind == "Job":
+        ended = any(
+            one.type in ("Complete", "SuccessCriteriaMet") and one.status == "True" for one in maker.conditions()
+        )
+        had = maker.number("status.active") + maker.number("status.succeeded")
+        return not ended and had < maker.number("spec.parallelism", 1)
+    if maker.kind == "DaemonSet":
+        had = max(maker.number("status.currentNumberScheduled"), maker.number("status.numberReady"))
+        return had < maker.number("status.desiredNumberScheduled", 1)
+    return maker.number("status.replicas") < maker.number("spec.replicas", 1)
 
 
 def maker_of(snapshot: Snapshot, event: Event) -> Subject:
@@ -82,21 +95,34 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
         ]  # fmt: skip
         held = f"; held by {', '.join(pod.name for pod in holders[:5])}" if holders else ""
         said = f", {hit['used']} used, {hit['limit']} allowed" if hit["used"] and hit["limit"] else ""
+        alone = _amount(hit["asked"]) > _amount(hit["limit"] or "") >= 0
+        why = "allows less than one pod asks for" if alone else "is used up"
         yield Finding(
             subject=subject,
-            cause=f"{subject} has no pods: quota {hit['quota']} of namespace {subject.namespace} is used up ({hit['asked']} asked{said}){held}",
+            cause=f"{subject} lacks pods: quota {hit['quota']} of namespace {subject.namespace} {why} ({hit['asked']} asked{said}){held}",
             evidence=(
                 event.quote(),
                 *((quota.cite(f"status.used[{key}]"), quota.cite(f"spec.hard[{key}]")) if quota else ()),
             ),
             remedy=(
-                *(f"kubectl -n {pod.namespace} delete pod {pod.name}  # if it is idle" for pod in holders[:1]),
-                f"or raise the quota: kubectl -n {subject.namespace} edit resourcequota {hit['quota']}",
+                *((f"ask for {_amount(hit['limit'] or '')} at most in each pod",) if alone else ()),
+                *(
+                    f"kubectl -n {pod.namespace} delete pod {pod.name}  # if it is idle"
+                    for pod in holders[:1]
+                    if not alone
+                ),
+                f"{'or ' if holders or alone else ''}raise the quota: kubectl -n {subject.namespace} edit resourcequota {hit['quota']}",
             ),
             confidence=CERTAIN,
             since=event.first,
             pods=(),
         )
+
+
+def _amount(said: str) -> int:
+    """The number in ``resource=number``, -1 where there is none."""
+    number = said.rpartition("=")[2]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else -1
 
 
 def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
@@ -128,7 +154,7 @@ def _refusal(pattern: re.Pattern[str], what: str, steps: tuple[str, ...]) -> Che
             if hit is None:
                 continue
             subject = maker_of(snapshot, event)
-            words = {key: value or "?" for key, value in hit.groupdict().items()}
+            words = {key: value or _UNNAMED.get(key, "?") for key, value in hit.groupdict().items()}
             yield Finding(
                 subject=subject,
                 cause=f"{subject} has no pods, because its template {what.format_map(words)}",
@@ -166,6 +192,12 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+def _was_given(pod: Pod, resource: str) -> bool:
+    """Whether the LimitRange's plugin has put it into a pod, as it says itself; of one that waits asking is enough."""
+    said = pod.annotations.get(_RANGER)
+    return resource in said if said is not None else pod.unplaced and resource in matching.accelerators(pod)
+
+
 def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """QTA-07: a LimitRange gives a GPU to every container."""
     for one in snapshot.all("LimitRange"):
@@ -178,16 +210,18 @@ def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
                     continue
                 pods = tuple(
                     pod.path for pod in snapshot.pods.values()
-                    if pod.namespace == one.namespace and pod.unplaced and found[0] in matching.accelerators(pod)
+                    if pod.namespace == one.namespace and not pod.ended and _was_given(pod, found[0])
                 )  # fmt: skip
                 yield Finding(
                     subject=one.subject,
                     cause=f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} that does not ask for any",
                     evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
                     remedy=(
-                        f"take {found[0]} out of {field}, and keep max: kubectl -n {one.namespace} edit limitrange {one.name}",
+                        f"set {found[0]} in default and defaultRequest to 0, and keep max: kubectl -n {one.namespace} edit limitrange {one.name}",
+                        "a max without a default is taken for the default too",
                     ),
                     confidence=CERTAIN,
+                    level=Level.PROBLEM if pods else Level.NOTE,
                     pods=pods,
                 )
                 break

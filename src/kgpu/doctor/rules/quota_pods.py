@@ -11,6 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
+from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
@@ -72,7 +73,7 @@ def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     for pod in snapshot.pods.values():
         if not pod.node or pod.phase == "Succeeded" or (pod.ready and pod.key not in snapshot.logs):
             continue
-        if pod.list("spec.resourceClaims") or matching.parts_of(pod):
+        if pod.list("spec.resourceClaims") or matching.parts_of_pod(snapshot, pod):
             continue
         node = snapshot.nodes.get(pod.node)
         others = [one for one in pod.containers if _asks(one)]
@@ -138,6 +139,19 @@ def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 RULES: Final = (
+    *rules_of(
+        Sign(
+            id="QTA-12", title="kubectl run has no such flag", place=Place.CLUSTER, where=(LOG, STATUS),
+            pattern=r"unknown flag: --(?P<flag>requests|limits)\b", words="unknown flag: --",
+            cause="{who} calls kubectl run with --{flag}, which kubectl does not have any more",
+            remedy=(
+                "kubectl run NAME --image=IMAGE --overrides='{{\"spec\":{{\"containers\":[{{\"name\":\"NAME\",\"image\":\"IMAGE\",\"resources\":{{\"limits\":{{\"nvidia.com/gpu\":1}}}}}}]}}}}'",
+                "or write a manifest: a GPU has to be in limits",
+            ),
+            explain="The flags --requests and --limits of kubectl run are gone since 1.24; requests alone would not do for a GPU either.",
+            confidence=CERTAIN,
+        ),
+    ),
     Rule("QTA-06", "Accelerators that the quota does not count", Place.CLUSTER, passed_by, "Each resource name is a key of its own: nvidia.com/gpu.shared, nvidia.com/mig-... and device classes are not counted with nvidia.com/gpu."),
     Rule("QTA-09", "Kueue has no quota left", Place.CLUSTER, kueue, "Kueue keeps a job suspended until its ClusterQueue has quota for all of it.", ("SCH-01",)),
     Rule("QTA-10", "The container asks for no GPU", Place.CLUSTER, without_gpu, "Devices are given to containers, not to pods: one without a limit gets no driver files and no device."),

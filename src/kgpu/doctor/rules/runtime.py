@@ -120,14 +120,14 @@ RULES: Final = (
             confidence=CERTAIN,
         ),
         Sign(
-            id="RUN-18", title="A CDI device that no spec has", place=Place.RUNTIME,
-            pattern=r"unresolvable CDI devices (?P<device>(?!management\.)[\w.-]+/[\w.-]+=\S+)", words="unresolvable CDI devices", where=(EVENT, STATUS),
-            cause="{who}: no CDI spec on the node has the device {device}: it was not generated, or is older than a change of GPUs or slices",
+            id="RUN-18", title="A device that the node does not know", place=Place.RUNTIME,
+            pattern=r"(?:unresolvable CDI devices (?!management\.)(?=[\w.-]+/[\w.-]+=)|device error: (?=\S+: unknown device)|unknown device:? \\?[\"']?(?=\w+[-/=]))(?P<device>[^\s\"'\\,;]+?)(?=:?(?:[\s\"'\\,]|$))", words="device", where=(EVENT, STATUS),
+            cause="{who}: no CDI spec or driver on the node knows the device {device}: it was taken away, or specs and plugin are older than a change of GPUs or slices",
             remedy=(
-                "on node {node}: kgpu cdi list",
-                "on node {node}: kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's pod there",
+                "on node {node}: kgpu cdi list; nvidia-smi -L",
+                "on node {node}: kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device plugin's pod there",
             ),
-            explain="The runtime resolves names from the specs in /etc/cdi and /var/run/cdi.",
+            explain="The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID.",
             confidence=CERTAIN,
         ),
         Sign(

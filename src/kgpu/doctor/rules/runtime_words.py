@@ -151,11 +151,15 @@ def _main(pod: Pod) -> list[Container]:
     return [one for one in pod.containers if not one.init]
 
 
-def injected(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
-    """What the pod asks for: no accelerator at all, or not the tools."""
+def injected(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """What the pod asks for: no accelerator at all, or not the tools. None where another container has the GPU: QTA-10."""
     del snapshot
     if hit.pod is None:
         return ()
+    bad = matching.failing(hit.pod)
+    given = [one.name for one in hit.pod.containers if any(map(matching.is_accelerator, map(str, one.limits)))]
+    if bad is not None and given and bad.name not in given:
+        return None
     if not matching.uses_accelerators(hit.pod):
         return tuple(one.cite("resources") for one in _main(hit.pod)[:1])
     return tuple(matching.cite_env(hit.pod, one, _CAPABILITIES) for one in _main(hit.pod)[:1])
@@ -222,7 +226,7 @@ RULES: Final = (
                 "and NVIDIA_DRIVER_CAPABILITIES=compute,utility where the image sets it to something else",
             ),
             explain="nvidia-smi comes from the node's driver when a GPU is injected; images do not bring it.",
-            confidence=CERTAIN, proof=injected,
+            confidence=CERTAIN, proof=injected, explains=("QTA-10",),
         ),
         Sign(
             id="RUN-25", title="Libraries for video or graphics are not injected", place=Place.RUNTIME,

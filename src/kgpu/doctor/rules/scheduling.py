@@ -3,20 +3,21 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kgpu.doctor import matching, whatif
-from kgpu.doctor.kinds import Node, Pod
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.kinds import Node
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
+from kgpu.doctor.whatif import named
+from kgpu.fit.explain import explain
 from kgpu.fit.resources import say
 from kgpu.formats import names
 
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
-_QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
 
 
 def _many(count: int, word: str) -> str:
@@ -26,62 +27,7 @@ def _many(count: int, word: str) -> str:
 def _changes(one: Waiting, *kinds: str) -> tuple[str, ...]:
     """The proven changes of these kinds as steps; the smallest of all where there is none of them."""
     found = [change for change in one.changes if change.kind in kinds][:2] or list(one.changes[:1])
-    return tuple(f"{change.what} (then it fits {_nodes(change.fits)})" for change in found)
-
-
-def _nodes(nodes: tuple[str, ...]) -> str:
-    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"node {', '.join(nodes[:3])}{more}"
-
-
-def busy(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-01: every unit is taken."""
-    for one in waiting(snapshot):
-        nodes = one.only(RESOURCES, one.resource)
-        if not nodes or not one.resource or one.fits:
-            continue
-        enough = [
-            name for name in nodes if one.snapshot.fit.nodes[name].view.allocatable.get(one.resource, 0) >= one.wanted
-        ]
-        if not enough or any(one.free(name) > 0 for name in enough):
-            continue
-        holders = one.holders()
-        shown = tuple(pod.cite("spec.nodeName") for pod in holders[:5])
-        age = snapshot.age(one.since)
-        yield Finding(
-            cause=(
-                f"{one.who} waits: all {one.resource} of {_nodes(tuple(enough))} are taken, by "
-                + (", ".join(map(_holder, holders[:5])) or "pods that are not shown here")
-            ),
-            evidence=(one.asked(), *_amounts(one, enough), *shown, *one.said()),
-            remedy=_make_room(holders, one.resource),
-            confidence=CERTAIN,
-            level=Level.NOTE if age is not None and age < _QUEUE_SECONDS else Level.PROBLEM,
-            **one.shared(),
-        )
-
-
-def _holder(pod: Pod) -> str:
-    return pod.path + (" (still being deleted)" if pod.deleting else "")
-
-
-def _make_room(holders: tuple[Pod, ...], resource: str) -> tuple[str, ...]:
-    """Ending somebody's work comes last, with its owner named."""
-    steps = [f"kubectl -n {one.namespace} describe pod {one.name}  # finalizers" for one in holders if one.deleting][:1]
-    steps.append(f"wait until one of them ends, or add a node with {resource}")
-    first = next((pod for pod in holders if not pod.deleting), None)
-    if first is not None:
-        of = f", of {first.owner}" if first.owner else ""
-        steps.append(
-            f"kubectl -n {first.namespace} delete pod {first.name}  # the oldest holder{of}; only if it is idle"
-        )
-    return tuple(steps)
-
-
-def _amounts(one: Waiting, nodes: Iterable[str], limit: int = 3) -> tuple[Evidence, ...]:
-    return tuple(
-        one.snapshot.nodes[name].cite(f"status.allocatable[{one.resource}]") for name in list(nodes)[:limit]
-    )  # fmt: skip
+    return tuple(f"{change.what} (then it fits {named(change.fits)})" for change in found)
 
 
 def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
@@ -190,21 +136,26 @@ def all_partitioned(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: str) -> Iterator[Finding]:
     for one in waiting(snapshot):
-        if not one.resource or any((node.allocatable(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
+        offered = {node.name for node in snapshot.nodes.values() if one.resource and node.allocatable(one.resource)}
+        if not one.resource or offered.intersection(one.only(RESOURCES, one.resource)):
             continue
         found = [
             (node, there)
             for node in matching.gpu_nodes(snapshot, matching.vendor_of(one.resource))
             for there in sorted(node.resources())
             if is_it(one.resource, there) and (node.allocatable(there) or 0) > 0
-        ]
+            and (not offered or _lacks_only(one, node))  # what is offered where it may not run is of no use to it
+        ]  # fmt: skip
         if not found:
             continue
         node, there = found[0]
         change = next((c for c in one.changes if c.kind == whatif.RENAME and c.value == there), None)
-        proof = f" (then it fits {_nodes(change.fits)})" if change else ""
+        proof = f" (then it fits {named(change.fits)})" if change else ""
         yield Finding(
-            cause=f"{one.who} asks for {one.resource}, which no node offers: " + because.format(there=there),
+            cause=(
+                f"{one.who} asks for {one.resource}, which no node {'where it may run ' if offered else ''}offers: "
+                + because.format(there=there)
+            ),
             evidence=(one.asked(), node.cite(f"status.allocatable[{there}]"), *one.said()),
             remedy=(f"ask for {there} in place of {one.resource}{proof}",),
             confidence=CERTAIN,
@@ -212,35 +163,10 @@ def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: 
         )
 
 
-def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-07: enough in sum, but not on one node."""
-    for one in waiting(snapshot):
-        nodes = one.only(RESOURCES, one.resource)
-        free = {name: one.free(name) for name in nodes}
-        if one.fits or not one.resource or sum(free.values()) < one.wanted or max(free.values(), default=0) == 0:
-            continue
-        shown = ", ".join(f"{name} {count}" for name, count in sorted(free.items(), key=lambda row: -row[1])[:6])
-        change = one.change(whatif.COUNT)
-        yield Finding(
-            cause=(
-                f"{one.who} asks for {one.wanted} {one.resource} on one node; {sum(free.values())} are free, "
-                f"but scattered: {shown}"
-            ),
-            evidence=(one.asked(), *_amounts(one, nodes), *one.said()),
-            remedy=(
-                *(
-                    (f"{change.what} (then it fits {_nodes(change.fits)}), or split the work over several pods",)
-                    if change
-                    else ()
-                ),
-                (
-                    "wait for one of these to end: "
-                    + (", ".join(pod.path for pod in one.holders()[:5]) or "the pods that hold the rest")
-                ),
-            ),
-            confidence=CERTAIN,
-            **one.shared(),
-        )
+def _lacks_only(one: Waiting, node: Node) -> bool:
+    """Whether a node would take the pod if it had the resource."""
+    found = one.reasons.get(node.name) or explain(one.view, node.name, one.snapshot.fit)
+    return bool(found) and all(row.filter == RESOURCES and row.subject == one.resource for row in found)
 
 
 def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
@@ -252,7 +178,7 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             near = whatif.nearest(value, known)
             change = next((c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == key), None)
-            proof = f" (then it fits {_nodes(change.fits)})" if change and change.value == near else ""
+            proof = f" (then it fits {named(change.fits)})" if change and change.value == near else ""
             said = f"the nodes have {', '.join(known[:4])}" if known else "no node has that label at all"
             step = f"change {key} from {value} to {near}{proof}" if near else _changes(one, whatif.SELECTOR)
             yield Finding(
@@ -264,7 +190,7 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 remedy=(step,) if isinstance(step, str) else step,
                 confidence=CERTAIN,
-                **one.shared(),
+                **one.shared(nodes=()),  # the fault is the pod's, whatever the nodes have
             )
 
 
@@ -316,11 +242,11 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
                         ),
                         having[0].cite(f"metadata.labels[{wanted.key}]"),
                     ),
-                    remedy=(f"{change.what} (then it fits {_nodes(change.fits)})",)
+                    remedy=(f"{change.what} (then it fits {named(change.fits)})",)
                     if change
                     else _changes(one, whatif.SELECTOR),
                     confidence=CERTAIN,
-                    **one.shared(),
+                    **one.shared(nodes=()),
                 )
 
 
@@ -336,7 +262,7 @@ def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
         shown = (node.cite(f"metadata.labels[{names.DRIVER_UPGRADE_STATE_LABEL}]"),) if state else ()
         first = "let the driver upgrade end, or mend what holds it up; then: " if upgrade else ""
         yield Finding(
-            cause=f"{one.who} waits: {_nodes(nodes)} would do, but is cordoned{upgrade}",
+            cause=f"{one.who} waits: {named(nodes)} would do, but is cordoned{upgrade}",
             evidence=(node.cite("spec.unschedulable"), *shown, *one.said()),
             remedy=tuple(f"{first}kubectl uncordon {name}" for name in nodes[:3]),
             confidence=CERTAIN,
@@ -396,8 +322,8 @@ def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
         room = one.reasons[by_room[0]][0]
         yield Finding(
             cause=(
-                f"{one.who} fits no node: {_nodes(tuple(by_room))} has the labels and no room, "
-                f"{_nodes(tuple(by_label))} has room and not the labels"
+                f"{one.who} fits no node: {named(tuple(by_room))} has the labels and no room, "
+                f"{named(tuple(by_label))} has room and not the labels"
             ),
             evidence=(
                 Evidence(object=f"Node {by_label[0]}", field=label.subject, value=label.sentence),
@@ -440,12 +366,6 @@ def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
 
 RULES: Final = (
     Rule(
-        "SCH-01", "All GPUs are taken", Place.CLUSTER, busy,
-        "Every unit of the resource on the nodes that would do is held by other pods, often idle notebooks. Proof: the "
-        "sum of what pods on the node ask for equals status.allocatable. End or scale down a holder, or add nodes.",
-        also=("SCH-21",),
-    ),
-    Rule(
         "SCH-02", "GPUs that nothing offers", Place.CLUSTER, not_offered,
         "The nodes have devices on the PCI bus, but no resource in status.capacity: the device plugin is missing, not "
         "scheduled there, or found no driver. Walk up: driver, runtime, plugin.",
@@ -458,6 +378,7 @@ RULES: Final = (
     Rule(
         "SCH-04", "Shared GPUs have another name", Place.CLUSTER, renamed,
         "With renameByDefault the device plugin offers time-sliced or MPS shares as nvidia.com/gpu.shared.",
+        explains=("SCH-14",),
     ),
     Rule(
         "SCH-05", "Slices are offered as plain GPUs", Place.CLUSTER, single_strategy,
@@ -466,20 +387,19 @@ RULES: Final = (
     Rule(
         "SCH-06", "All GPUs are partitioned", Place.CLUSTER, all_partitioned,
         "With strategy mixed a GPU in MIG mode offers slices alone, and no nvidia.com/gpu.",
-    ),
-    Rule(
-        "SCH-07", "Free GPUs are scattered", Place.CLUSTER, fragmented,
-        "A pod can't span nodes: what counts is what is free on one node, not the sum.",
+        explains=("SCH-14",),
     ),
     Rule(
         "SCH-08", "No node has the label's value", Place.CLUSTER, no_such_label,
         "A nodeSelector or a required node affinity names a value that no node has, often a product name without its "
         "NVIDIA- prefix, or without the suffix that sharing adds (-SHARED) or MIG (-MIG-1g.10gb).",
         also=("TS-08",),
+        by_hand=True,
     ),
     Rule(
         "SCH-09", "The bound is not passed", Place.CLUSTER, strict_bound,
         "Gt and Lt are strict, and nvidia.com/gpu.memory is in MiB of what is offered: 81559 on an H100 with 80 GB.",
+        by_hand=True,
     ),
     Rule(
         "SCH-12", "The GPU nodes are cordoned", Place.CLUSTER, cordoned,
@@ -496,5 +416,6 @@ RULES: Final = (
     Rule(
         "SCH-15", "Nobody schedules the pod", Place.CLUSTER, no_scheduler,
         "spec.schedulerName names a scheduler that does not run: the pod has no events at all.",
+        by_hand=True,
     ),
 )  # fmt: skip

@@ -253,7 +253,7 @@ def rollout(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(deployment.cite("spec.strategy"), deployment.cite("spec.replicas"), old[0].cite("metadata.ownerReferences[0].name"), one.asked()),
             remedy=(f"kubectl -n {deployment.namespace} patch deployment {deployment.name} -p '{patch}'", "or set spec.strategy.type: Recreate, or keep one GPU to spare"),
             confidence=CERTAIN,
-            **one.shared(subject=deployment.subject),
+            **one.shared(subject=deployment.subject, nodes=()),
         )  # fmt: skip
 
 

@@ -147,6 +147,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         bears = tuple(_toleration(row) for row in obj.maps("spec.template.spec.tolerations"))
         kept: list[tuple[Node, Taint]] = []
+        there = {pod.node for pod in snapshot.pods_of(obj) if not pod.ended and not pod.deleting}
         for node in matching.gpu_nodes(snapshot, parts[0].vendor):
             if not _selected(obj, node):
                 continue
@@ -156,8 +157,9 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
                     kept.append((node, taint))
         if not kept:
             continue
-        node, taint = kept[0]
-        nodes = tuple(dict.fromkeys(one.name for one, _ in kept))
+        lacking = [row for row in kept if row[0].name not in there]
+        node, taint = (lacking or kept)[0]
+        nodes = tuple(dict.fromkeys(one.name for one, _ in lacking or kept))
         patch = (
             "kubectl patch clusterpolicy cluster-policy --type merge -p "
             f'\'{{"spec":{{"daemonsets":{{"tolerations":[{{"key":"{names.GPU_RESOURCE}","operator":"Exists","effect":'
@@ -165,13 +167,18 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
         )
         yield Finding(
             subject=obj.subject,
-            cause=f"{obj} has no pod on {len(nodes)} GPU nodes: it does not tolerate their taint {taint}",
+            cause=(
+                f"{obj} has no pod on {len(nodes)} GPU nodes: it does not tolerate their taint {taint}"
+                if lacking
+                else f"{obj} still runs on {len(nodes)} GPU nodes, and would not come back: it does not tolerate their taint {taint}"
+            ),
             evidence=(
                 _taint_cite(node, str(taint)), obj.cite("spec.template.spec.tolerations"),
                 obj.cite("status.desiredNumberScheduled"),
             ),
             remedy=(patch, f"or take the taint away: kubectl taint node {node.name} {taint.key}:{taint.effect}-"),
             confidence=CERTAIN,
+            level=Level.PROBLEM if lacking else Level.NOTE,
             nodes=nodes,
         )  # fmt: skip
 
@@ -281,7 +288,7 @@ RULES: Final = (
         "TNT-04", "Taints keep the GPU stack off its nodes", Place.PLUGIN, operands_kept_off,
         "The operands' DaemonSets tolerate nvidia.com/gpu:NoSchedule alone; any other taint has to be in "
         "spec.daemonsets.tolerations of the ClusterPolicy.",
-        explains=("SCH-02", "DPL-*", "DRV-02"),
+        explains=("SCH-02", "SCH-03", "DPL-*", "DRV-02"),
     ),
     Rule(
         "TNT-05", "No labels of feature discovery", Place.PLUGIN, no_features,
@@ -297,6 +304,6 @@ RULES: Final = (
     Rule(
         "TNT-12", "Operands are switched off on a node", Place.PLUGIN, opted_out,
         "nvidia.com/gpu.deploy.operands=false, or nvidia.com/gpu.deploy.NAME=false, keeps them off the node.",
-        explains=("SCH-02", "DPL-18"),
+        explains=("SCH-02", "SCH-03", "DPL-03", "DPL-18"),
     ),
 )  # fmt: skip

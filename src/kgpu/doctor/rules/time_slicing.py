@@ -142,7 +142,7 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
         nodes = matching.gpu_nodes(snapshot, matching.NVIDIA)
         if told.source is None or told.default or not nodes or any(told.key(node) for node in nodes):
             continue
-        keys = [str(key) for key in told.source.map("data")]
+        keys = [str(key) for key, said in told.source.map("data").items() if _does_something(said)]
         if not keys or any(_replicas(node) > 1 for node in nodes):
             continue
         patch = f'{{"spec":{{"devicePlugin":{{"config":{{"default":"{keys[0]}"}}}}}}}}'
@@ -156,6 +156,12 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
             level=Level.PROBLEM if shares else Level.NOTE,
             nodes=tuple(node.name for node in nodes),
         )  # fmt: skip
+
+
+def _does_something(said: object) -> bool:
+    """Whether a configuration has more than its version, so that somebody could miss it."""
+    lines = (line.partition("#")[0].strip() for line in str(said).splitlines())
+    return any(line and line != "---" and not line.startswith("version:") for line in lines)
 
 
 def not_named(snapshot: Snapshot) -> Iterator[Finding]:

@@ -2,33 +2,107 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
+
+_YOUNG: Final = 60.0
+_STALE: Final = 300.0
+_ASK: Final[tuple[str, ...]] = (
+    "kubectl -n {namespace} get pod {name} -o yaml --show-managed-fields  # who has made it",
+)
+_GATES: Final[tuple[tuple[re.Pattern[str], str, re.Pattern[str], tuple[str, ...]], ...]] = (
+    (
+        re.compile(r"kueue\.x-k8s\.io/"), "Kueue", re.compile(r"/kueue[:@]"),
+        (
+            "kubectl -n {namespace} get workloads.kueue.x-k8s.io  # its conditions say what it waits for",
+            "kubectl get clusterqueues.kueue.x-k8s.io",
+        ),
+    ),
+    (re.compile(r"grove\.io/"), "Grove", re.compile(r"/grove-operator[:@]"), ("kubectl -n {namespace} get podgangs",)),
+)  # fmt: skip
+"""Gates by whose they are, the image of who takes them off, and where to look."""
 
 
 def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
     """Whatever keeps an accelerator pod from every node."""
     for one in waiting(snapshot):
-        if one.fits or one.view.claims or not snapshot.knows("Node"):  # of claims only their own rules know
+        if one.view.gates:
+            yield _gated(one)
+        elif one.fits and (said := _scheduler_says(one)):
+            yield _unknown(one, said)
+        if (
+            one.view.gates or one.fits or one.view.claims or not snapshot.knows("Node")
+        ):  # claims have rules of their own
             continue
         cause, certain = _cause(one)
         if not cause:
             continue
+        scaling = one.scaling
+        too_many = one.wanted > max(_most(one).values(), default=one.wanted)
         steps = tuple(f"{change.what} (then it fits node {', '.join(change.fits[:3])})" for change in one.changes[:3])
         yield Finding(
-            cause=f"{one.who} waits: {cause}",
-            evidence=(one.asked(), *_offers(one), *one.said()),
+            cause=f"{one.who} waits: " + (f"{scaling.sentence}; " if scaling else "") + cause,
+            evidence=(*((scaling.evidence,) if scaling else ()), one.asked(), *_offers(one), *one.said()),
             remedy=steps or (f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", "add a node that fits it"),
             confidence=CERTAIN if certain else LIKELY,
-            level=Level.PROBLEM,
-            **one.shared(),
+            level=Level.WAIT if scaling and scaling.expected else Level.PROBLEM,
+            expected=scaling.expected if scaling else "",
+            **one.shared(**({"nodes": ()} if one.anywhere or too_many else {})),
         )
+
+
+def _gated(one: Waiting) -> Finding:
+    """The scheduler does not look at the pod before somebody takes its gates off."""
+    gate, pod = one.view.gates[0], one.pod
+    row = next((row for row in _GATES if row[0].match(gate)), None)
+    age = one.snapshot.age(pod.created)
+    who, missing, steps = f"whoever has put {gate} into its manifest", False, _ASK
+    if row is not None:
+        _, who, program, steps = row
+        pods = one.snapshot.pods.values()
+        missing = not any(program.search(container.image) for other in pods for container in other.containers)
+    found = pod.condition("PodScheduled")
+    words = {"namespace": pod.namespace, "name": pod.name, "gate": gate}
+    return Finding(
+        cause=(
+            f"{one.who} waits for its scheduling gate {gate}, which {who} has to take off"
+            + (f"; {who} does not seem to run here" if missing else "")
+        ),
+        evidence=(pod.cite("spec.schedulingGates"), *((found.cite(),) if found else ())),
+        remedy=tuple(step.format_map(words) for step in steps),
+        confidence=CERTAIN if not missing else LIKELY,
+        level=Level.PROBLEM if missing else Level.NOTE if age is not None and age < _YOUNG else Level.WAIT,
+        expected="" if missing or (age is not None and age < _YOUNG) else f"until {who} admits it",
+        **one.shared(nodes=(), table=()),
+    )
+
+
+def _scheduler_says(one: Waiting) -> str:
+    """Why the scheduler does not place a pod for minutes that fits by all that is known here."""
+    found = one.pod.condition("PodScheduled")
+    age = one.snapshot.age(found.since) if found else None
+    late = found is not None and found.status == "False" and age is not None and age >= _STALE
+    return found.message if found is not None and late else ""
+
+
+def _unknown(one: Waiting, said: str) -> Finding:
+    return Finding(
+        cause=f'{one.who} waits, and by what is known here it fits node {one.fits[0]}; the scheduler says: "{said}"',
+        evidence=(*one.said(), one.asked()),
+        remedy=(
+            f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}",
+            "look at what it names beside nodes, volumes above all: kubectl get pvc,pv,sc -A",
+        ),
+        confidence=POSSIBLE,
+        **one.shared(nodes=()),
+    )
 
 
 def _cause(one: Waiting) -> tuple[str, bool]:
@@ -55,8 +129,8 @@ def _cause(one: Waiting) -> tuple[str, bool]:
 
 def _most(one: Waiting) -> dict[str, int]:
     """How many of the resource each node offers, where it offers any."""
-    amounts = {node.name: node.allocatable(one.resource) or 0 for node in one.snapshot.nodes.values()}
-    return {name: amount for name, amount in amounts.items() if amount}
+    states = one.snapshot.fit.nodes
+    return {name: amount for name in sorted(states) if (amount := states[name].view.allocatable.get(one.resource, 0))}
 
 
 def _offers(one: Waiting) -> tuple[Evidence, ...]:

@@ -14,6 +14,7 @@ import re
 import stat
 import sys
 import tarfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -22,12 +23,13 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
+from kgpu.doctor import secrets
 from kgpu.doctor.kinds import Log
 from kgpu.doctor.model import Missing
 from kgpu.doctor.obj import Key, lean, seconds
-from kgpu.doctor.secrets import cleaned
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.sources import described, texts
+from kgpu.doctor.sources import described, probed, texts
+from kgpu.doctor.sources.logs import take_facts
 from kgpu.formats import yaml
 
 MAX_FILE: Final = 512 * 1024 * 1024
@@ -58,8 +60,11 @@ class Reading:
         self.files = 0
         self.own = False
         """Whether ``kgpu collect`` has written it, which says itself what is missing."""
+        self.alone = False
+        """Whether it is one file, which the user has named."""
         self._problems = 0
         self._pending_logs: list[tuple[str, str, bool, bytes]] = []
+        self._facts: list[tuple[Key, dict[str, Any], str]] = []
         self.described: list[tuple[str, dict[str, Any]]] = []
         """Nodes that were read from a text: they count where no file has the object itself."""
 
@@ -72,6 +77,7 @@ class Reading:
     def file(self, name: str, data: bytes, *, sniff: bool = False) -> None:
         """One file's content."""
         self.files += 1
+        self.alone = sniff
         if self.files > MAX_FILES:
             return
         data = texts.utf8(data)
@@ -79,6 +85,8 @@ class Reading:
             if pattern.search(name):
                 reader(self, name, data)
                 return
+        if sniff and self.facts(("", ""), data, name):
+            return
         if data[:2] == b"\x1f\x8b":
             name, data = name.removesuffix(".gz"), texts.utf8(self._unpacked(name, data))
         if sniff or texts.like_objects(data):
@@ -102,6 +110,13 @@ class Reading:
         self.left -= len(unpacked)
         return unpacked
 
+    def facts(self, key: Key, data: bytes, name: str) -> bool:
+        """What a node says of itself in a log, if anything; "" for a pod or namespace that is not known."""
+        found = probed.found_in(data)
+        if found is not None:
+            self._facts.append((key, found, name))
+        return found is not None
+
     def finish(self) -> Snapshot:
         """The snapshot, with logs put to the pods that they are of."""
         for name, node in self.described:
@@ -114,6 +129,20 @@ class Reading:
             namespaces = by_name.get(pod)
             if namespaces:
                 self.snapshot.add_log(_log(name, (namespaces[0], pod), "", data, previous=previous))
+            if not previous:
+                self.facts((namespaces[0] if namespaces else "", pod), data, name)
+        self.snapshot.sort()
+        latest = self.snapshot.taken if self.own else time.time()
+        for key, facts, name in self._facts:
+            whose = self.snapshot.pods.get(key)
+            if whose is not None or self.alone:
+                take_facts(self.snapshot, facts, whose, name, latest=latest)
+            else:  # anybody's
+                why, how = (
+                    "its pod is not in what was given",
+                    "kubectl get pods -A -o yaml, into a file of the same folder",
+                )
+                self.problem(f"whose log {name} is, which has a node's facts", why, how)
         if self._problems > MAX_PROBLEMS:
             self.snapshot.missing.append(
                 Missing(f"{self._problems - MAX_PROBLEMS} more files or objects", "unreadable")
@@ -346,6 +375,8 @@ def _own_log(reading: Reading, name: str, data: bytes) -> None:
     hit = _OWN_LOG.search(name)
     if hit:
         reading.snapshot.add_log(_log(name, (hit[1], hit[2]), hit[3], data, previous=bool(hit[4])))
+        if not hit[4]:
+            reading.facts((hit[1], hit[2]), data, name)
 
 
 def _gathered_log(reading: Reading, name: str, data: bytes) -> None:
@@ -359,9 +390,9 @@ def _log(name: str, key: Key, container: str, data: bytes, *, previous: bool) ->
 
 
 def lines(data: bytes) -> tuple[str, ...]:
-    """The last lines of a log, cut and cleaned."""
-    text = data[-MAX_LOG:].decode("utf-8", "replace")
-    return tuple(cleaned(line[:MAX_LINE]) for line in text.splitlines()[-MAX_LINES:])
+    """The last lines of a log, cut and cleaned; what is packed in it is no line."""
+    text = probed.without(data[-MAX_LOG:]).decode("utf-8", "replace")
+    return secrets.lines(line[:MAX_LINE] for line in text.splitlines()[-MAX_LINES:])
 
 
 def _kernel(reading: Reading, name: str, data: bytes) -> None:

@@ -13,7 +13,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import Missing
 from kgpu.doctor.render import WHY_PENDING
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.sources.live import _worth_reading
+from kgpu.doctor.sources.logs import host_gaps, nodes_that_matter, worth_reading
 
 MAX_LOGS: Final = 20
 """Containers whose logs are named one by one."""
@@ -35,13 +35,7 @@ def gaps(found: Snapshot) -> Iterator[Missing]:
             yield Missing(
                 f"{plural} of the cluster", "what was given has none", f"{command}, into a file of the same folder"
             )
-    node = _a_gpu_node(found)
-    if not found.hosts and node:
-        yield Missing(
-            "what the nodes' own files, kernel logs and drivers say",
-            "they are not in what was given",
-            f"kgpu doctor --host, run on the node (for example {node})",
-        )
+    yield from host_gaps(found, nodes_that_matter(found), "they are not in what was given")
     yield from _logs(found)
 
 
@@ -49,16 +43,9 @@ def _pending(pod: Pod) -> bool:
     return pod.phase == "Pending" and not pod.node and matching.uses_accelerators(pod)
 
 
-def _a_gpu_node(found: Snapshot) -> str:
-    for node in matching.gpu_nodes(found):
-        return node.name
-    users = (pod for pod in found.pods.values() if pod.node and matching.uses_accelerators(pod))
-    return next((pod.node for pod in users), "")
-
-
 def _logs(found: Snapshot) -> Iterator[Missing]:
     left = 0
-    for pod, container, previous in _worth_reading(found):
+    for pod, container, previous in worth_reading(found):
         logs = found.logs.get(pod.key, ())
         if any(log.container in ("", container) and log.previous == previous for log in logs):
             continue

@@ -1,6 +1,6 @@
-"""``--host``: what this node's own files, kernel and driver say. Reads only; what can't be read is told as missing.
+"""What a node's own files, kernel and driver say: of ``--host``, and of the agent's role ``probe``.
 
-Paths go through ``HostPaths``, so that a host's root that is mounted somewhere is followed as the host would follow it.
+Reads only; what can't be read is told as missing. Paths go through ``HostPaths``, so that a host's root that is mounted somewhere is followed as the host would follow it.
 What an Xid means is asked of a judge that the command line gives: the catalogue is health's.
 """
 
@@ -13,22 +13,28 @@ import os
 import posixpath
 import re
 import socket
+import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kgpu.base.errors import UserError
 from kgpu.doctor import host_facts
 from kgpu.doctor.host_facts import File, Gpu, HostFacts, PciDevice, Process, Xid
 from kgpu.doctor.model import Missing
 from kgpu.doctor.secrets import cleaned
-from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR, POD_RESOURCES_SOCKET, VALIDATIONS_DIR
+from kgpu.formats.os_release import parse_os_release
 from kgpu.host import pci
 from kgpu.host.engines.paths import HostPaths
 from kgpu.host.root import read_some
+
+if TYPE_CHECKING:
+    from kgpu.doctor.snapshot import Snapshot
+    from kgpu.hw.port import Reader
 
 Judge: TypeAlias = Callable[[Iterable[str]], tuple[Xid, ...]]
 
@@ -36,6 +42,13 @@ MAX_FILE: Final = 128 * 1024
 MAX_LOG: Final = 8 * 1024 * 1024
 MAX_LINES: Final = 4000
 NVML_SECONDS: Final = 10.0
+READINGS: Final = (
+    "clock_event_reasons", "compute_mode", "fabric_state", "gpm_2", "memory_unrepairable", "memory_used_mib",
+    "pcie_generation", "pcie_max_generation", "pcie_max_width", "pcie_width", "persistence_mode", "power_w",
+    "remapped_rows_failure", "remapped_rows_pending", "remapped_rows_uncorrectable", "retired_pages_pending",
+    "sm_clock_mhz", "temperature_c", "temperature_margin_c", "utilization_percent", "vgpu_licensed",
+)  # fmt: skip
+"""Of the driver's readings those that a rule asks for, or quotes; the others are not read."""
 VENDORS: Final = frozenset({"10de", "1002", "1da3", "8086"})
 _DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
 _LIBRARY: Final = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
@@ -44,7 +57,7 @@ _LOG_WORDS: Final = re.compile(
     r"|AER|pcieport|Out of memory|oom-kill|apparmor=\"DENIED\"|avc:|BAR \d|MCE|EDAC|hung_task|blocked for more",
     re.IGNORECASE,
 )
-FILES: Final = (
+CONFIGS: Final = (
     "/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml", "/etc/containerd/config.d/*.toml",
     "/var/lib/rancher/k3s/agent/etc/containerd/*.toml*", "/var/lib/rancher/rke2/agent/etc/containerd/*.toml*",
     "/var/snap/microk8s/current/args/containerd*.toml", "/etc/k0s/containerd*.toml",
@@ -52,6 +65,9 @@ FILES: Final = (
     "/etc/nvidia-container-runtime/config.toml", "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
     "/etc/cdi/*", "/var/run/cdi/*", "/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/*.conf",
     "/etc/modprobe.d/*nvidia*", "/etc/modprobe.d/*nouveau*", "/etc/modprobe.d/*amdgpu*",
+)  # fmt: skip
+FILES: Final = (
+    *CONFIGS,
     "/proc/driver/nvidia/params", "/proc/driver/nvidia/version", "/proc/version",
     f"{KUBELET_DEVICE_PLUGIN_DIR}/kubelet_internal_checkpoint", "/run/nvidia/mps/*/*/log/*.log",
 )  # fmt: skip
@@ -70,11 +86,14 @@ _DEVICES: Final = (
     "/dev/infiniband/*",
 )  # fmt: skip
 _SETTINGS: Final = ("fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "vm.nr_hugepages")
+_MODULES: Final = re.compile(r"^(?:nvidia\w*|nouveau|amdgpu|habanalabs\w*|i915|xe)(?= )", re.MULTILINE)
 _UNITS: Final = "/sys/fs/cgroup/system.slice/*.service"
 
 
 async def snapshot_of_host(root: str = "/", *, judge: Judge | None = None, node: str = "") -> Snapshot:
     """A snapshot of one node: the machine that this runs on."""
+    from kgpu.doctor.snapshot import Snapshot
+
     found = Snapshot()
     found.taken = time.time()
     paths = HostPaths.at(root)
@@ -87,8 +106,12 @@ async def snapshot_of_host(root: str = "/", *, judge: Judge | None = None, node:
     return found
 
 
-def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "") -> HostFacts:
-    """Everything but what the driver's library says. Never raises for one thing that can't be read."""
+def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "", log_path: Path | None = None) -> HostFacts:
+    """Everything but what the driver's library says. Never raises for one thing that can't be read.
+
+    ``log_path`` is where the kernel's log is, if not in its usual place. Without a judge no more of it is kept in
+    memory than what matters.
+    """
     missing: dict[str, str] = {}
 
     def tried(what: str, look: Callable[[], Any]) -> Any:
@@ -99,7 +122,7 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "") -> H
             return None
 
     kernel = _text(paths, "/proc/sys/kernel/osrelease").strip()
-    log = tried("kernel log", lambda: kernel_log(paths))
+    log = tried("kernel log", lambda: kernel_log(paths, log_path, every=judge is not None))
     version = _text(paths, "/proc/driver/nvidia/version")
     said = _DRIVER.search(version)
     libraries = _names(paths, "/usr/lib*/**/libnvidia-ml.so.*") or _names(
@@ -113,7 +136,7 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "") -> H
         boot_time=_boot_time(paths),
         kernel=kernel,
         architecture=os.uname().machine,
-        os_release=_os_release(_text(paths, "/etc/os-release")),
+        os_release=parse_os_release(_text(paths, "/etc/os-release") or _text(paths, "/usr/lib/os-release")),
         command_line=cleaned(_text(paths, "/proc/cmdline").strip()),
         hypervisor=" hypervisor" in _text(paths, "/proc/cpuinfo", 16384),
         secure_boot=tried("Secure Boot's state", lambda: _secure_boot(paths)),
@@ -142,10 +165,37 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "") -> H
     )
 
 
-async def read_driver(root: Path) -> dict[str, Any]:
-    """What the accelerators' library says, as fields of ``HostFacts``: gpus, cuda, or nvmlError."""
-    import asyncio
+def fingerprint(paths: HostPaths) -> Hashable:
+    """What changes when most of this does, cheaply: by names and times of files, and two short files of /proc."""
+    try:
+        bus = tuple(sorted(os.listdir(paths.local(f"/{pci.DEVICES}"))))
+    except (OSError, UserError):
+        bus = ()
+    return (
+        bus,
+        tuple((path, _stamp(paths, path)) for pattern in CONFIGS for path in _names(paths, pattern)),
+        tuple(paths.exists(path) for path in PRESENT),
+        _names(paths, f"{VALIDATIONS_DIR}/*"),
+        _text(paths, "/proc/driver/nvidia/version"),
+        tuple(_MODULES.findall(_text(paths, "/proc/modules"))),
+    )
 
+
+def _stamp(paths: HostPaths, path: str) -> tuple[int, int]:
+    try:
+        found = paths.local(path).stat()
+        return found.st_mtime_ns, found.st_size
+    except (OSError, UserError):
+        return 0, -1
+
+
+def matters(line: str) -> bool:
+    """Whether a line of the kernel's log is one of those that are kept."""
+    return _LOG_WORDS.search(line) is not None
+
+
+async def read_driver(root: Path) -> dict[str, Any]:
+    """``driver_facts`` of a reader of one's own."""
     from kgpu.hw.open import NoHardwareError, open_reader
 
     try:
@@ -155,16 +205,30 @@ async def read_driver(root: Path) -> dict[str, Any]:
     except UserError as error:
         return {"nvmlError": error.what}
     try:
-        async with asyncio.timeout(NVML_SECONDS):
-            inventory = await reader.inventory()
-            readings = {one.uuid: dict(one.values) for one in await reader.readings() if one.whole}
-    except TimeoutError:
-        return {"nvmlError": f"the driver has not answered for {NVML_SECONDS:.0f} seconds"}
-    except UserError as error:
-        return {"nvmlError": error.what}
+        return await driver_facts(reader)
     finally:
         await reader.close()
+
+
+async def driver_facts(reader: Reader) -> dict[str, Any]:
+    """What the accelerators' library says, as fields of ``HostFacts``: gpus, cuda, or nvmlError."""
+    import asyncio
+
     import msgspec
+
+    from kgpu.hw.open import NoHardwareError
+
+    try:
+        async with asyncio.timeout(NVML_SECONDS):
+            inventory = await reader.inventory()
+            read = [one for one in await reader.readings(READINGS) if one.whole]
+    except TimeoutError:
+        return {"nvmlError": f"the driver has not answered for {NVML_SECONDS:.0f} seconds"}
+    except NoHardwareError:
+        return {}
+    except UserError as error:
+        return {"nvmlError": error.what}
+    readings = {one.uuid: {name: one.values[name] for name in READINGS if name in one.values} for one in read}
 
     gpus = [
         Gpu(
@@ -188,22 +252,32 @@ def _driver_root(paths: HostPaths) -> Path:
     return paths.local(inside) if _names(paths, f"{inside}/usr/lib*/**/libnvidia-ml.so.*") else paths.local("/")
 
 
-def kernel_log(paths: HostPaths) -> list[str]:
-    """The kernel's messages: ``/dev/kmsg`` from the oldest that it has, else a log file. Raises OSError when neither."""
+def kernel_log(paths: HostPaths, device: Path | None = None, *, every: bool = True) -> list[str]:
+    """The kernel's messages: ``/dev/kmsg`` from the oldest that it has, else a log file. Raises OSError when neither.
+
+    Not ``every``: the last of those that matter to accelerators.
+    """
     try:
-        return list(_kmsg(str(paths.local(names.KERNEL_LOG))))
+        return _lines(_kmsg(str(device or paths.local(names.KERNEL_LOG))), every=every)
     except OSError:
         for path in ("/var/log/dmesg", "/var/log/kern.log", "/var/log/messages"):
             data = read_some(paths.local(path), MAX_LOG)
             if data:
-                return data.decode("utf-8", "replace").splitlines()
+                return _lines(iter(data.decode("utf-8", "replace").splitlines()), every=every)
         raise
+
+
+def _lines(said: Iterator[str], *, every: bool) -> list[str]:
+    return list(said) if every else list(deque(filter(_LOG_WORDS.search, said), maxlen=MAX_LINES))
 
 
 def _kmsg(path: str) -> Iterator[str]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     left = MAX_LOG
     try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # a simulated driver's
+            yield from read_some(Path(path), MAX_LOG).decode("utf-8", "replace").splitlines()
+            return
         while left > 0:
             try:
                 record = os.read(descriptor, 8192)
@@ -251,11 +325,6 @@ def _boot_time(paths: HostPaths) -> float | None:
     return float(hit[1]) if hit else None
 
 
-def _os_release(text: str) -> dict[str, str]:
-    rows = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
-    return {key.strip(): value.strip().strip("\"'") for key, _, value in rows}
-
-
 def _secure_boot(paths: HostPaths) -> bool | None:
     """None on machines that have no such thing."""
     found = paths.glob("/sys/firmware/efi/efivars/SecureBoot-*")
@@ -299,8 +368,7 @@ def _processes(paths: HostPaths) -> Iterator[Process]:
     for name in os.listdir(proc):
         if not name.isdecimal():
             continue
-        stat = pci.line(proc / name / "stat")
-        words = stat.rpartition(")")
+        words = pci.line(proc / name / "stat").rpartition(")")
         state = words[2].split()[:1]
         held: set[str] = set()
         try:

@@ -1,7 +1,8 @@
 """A running cluster, read once: paged lists of what rules need, few at a time, no watches, nothing written.
 
 What may not be read, or is not served, is told as missing evidence and everything else counts; only when neither nodes
-nor pods can be read is there nothing to say. Logs are asked for only of pods of a GPU stack and of GPU pods that fail.
+nor pods can be read is there nothing to say. Logs are asked for only of pods of a GPU stack and of GPU pods that fail;
+those of kgpu's agents have what their nodes' own files, kernels and drivers say.
 """
 
 # ruff: noqa: E501 - a row of a table stays on its line
@@ -9,17 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
-from kgpu.doctor import matching
 from kgpu.doctor.kinds import Log, Pod
-from kgpu.doctor.model import Missing
+from kgpu.doctor.model import Missing, Subject
 from kgpu.doctor.obj import lean
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources import probed
 from kgpu.doctor.sources.files import lines
+from kgpu.doctor.sources.logs import (
+    host_gaps,
+    is_agent,
+    is_silent,
+    listed,
+    nodes_that_matter,
+    take_facts,
+    worth_reading,
+)
 from kgpu.formats.names import NVIDIA_DOMAIN
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, KubeApi, KubeDiscovery, KubeRefusedError, Object, Resource
@@ -27,8 +36,13 @@ from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, KubeApi, KubeDiscov
 AT_ONCE: Final = 4
 """Requests at the same time."""
 MAX_LOGS: Final = 200
-LOG_LINES: Final = 500
+LOG_LINES: Final = (500, 60, 8)
+"""The last lines that are asked for; fewer, where so many are too much: cut is what was said last."""
+SINCE: Final = int(probed.FRESH) + 600
+"""Seconds: of an agent that works only what it has said lately is asked for."""
 LOG_BYTES: Final = 256 * 1024
+LOG_SECONDS: Final = 30.0
+"""For all of them together: a kubelet that does not answer holds a request for long."""
 
 
 def _kind(group: str, version: str, plural: str, kind: str, *, namespaced: bool = True) -> Resource:
@@ -88,6 +102,13 @@ KINDS: Final = (
     Wanted(_kind("scheduling.run.ai", "v2", "queues", "Queue", namespaced=False), any_version=True),
     Wanted(_kind("karpenter.sh", "v1", "nodeclaims", "NodeClaim", namespaced=False), any_version=True),
     Wanted(_kind("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False), any_version=True),
+    Wanted(_kind("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"), any_version=True),
+    Wanted(_kind("cluster.x-k8s.io", "v1beta1", "machinedeployments", "MachineDeployment"), any_version=True),
+    Wanted(_kind("cluster.x-k8s.io", "v1beta1", "machinepools", "MachinePool"), any_version=True),
+    Wanted(_kind("cluster.x-k8s.io", "v1beta1", "machinesets", "MachineSet"), any_version=True),
+    Wanted(_kind("argoproj.io", "v1alpha1", "applications", "Application"), any_version=True),
+    Wanted(_kind("helm.toolkit.fluxcd.io", "v2", "helmreleases", "HelmRelease"), any_version=True),
+    Wanted(_kind("helm.cattle.io", "v1", "helmcharts", "HelmChart"), any_version=True),
 )  # fmt: skip
 """What is listed. Secrets are not, and nothing else that rules do not read: docs/how-to/doctor-rights.yaml grants exactly these."""
 
@@ -99,13 +120,20 @@ class Api(KubeApi, KubeDiscovery, Protocol):
 class Logs(Protocol):
     """Container logs, where the client can get them."""
 
-    async def logs(self, namespace: str, pod: str, container: str, *, previous: bool, tail: int, limit: int) -> bytes:
-        """The last ``tail`` lines, at most ``limit`` bytes. Raises KubeError."""
+    async def logs(
+        self, namespace: str, pod: str, container: str, *, previous: bool, tail: int, limit: int, since: int = 0
+    ) -> bytes:
+        """The last ``tail`` lines, the first ``limit`` bytes of them, of the last ``since`` seconds (0: of all).
+
+        Raises KubeError.
+        """
         ...
 
 
-async def collect(api: Api, *, logs: Logs | None = None, now: float | None = None) -> Snapshot:
-    """Look once. Raises KubeError when nodes or pods can't be read."""
+async def collect(
+    api: Api, *, logs: Logs | None = None, now: float | None = None, target: Subject | None = None
+) -> Snapshot:
+    """Look once; what ``target`` is about is looked at first. Raises KubeError when nodes or pods can't be read."""
     found = Snapshot()
     found.taken = time.time() if now is None else now
     served: dict[tuple[str, str], Resource] = {}
@@ -117,16 +145,10 @@ async def collect(api: Api, *, logs: Logs | None = None, now: float | None = Non
         found.missing.append(Missing("which kinds the API server has", error.what, error.todo))
     gate = asyncio.Semaphore(AT_ONCE)
     await asyncio.gather(*(_list(api, row, served, found, gate) for row in KINDS))
-    await _read_logs(logs if logs is not None else _logs_of(api), found, gate)
-    if not found.hosts:
-        for node in matching.gpu_nodes(found)[:1]:
-            found.missing.append(
-                Missing(
-                    "what the nodes' own files, kernel logs and drivers say",
-                    "they can't be read through the API server",
-                    f"kgpu doctor --host, run on the node (for example {node.name})",
-                )
-            )
+    found.sort()  # before anything is worked out once: nothing may depend on the order of the answers
+    matter = nodes_that_matter(found, target)
+    await _read_logs(logs if logs is not None else _logs_of(api), found, gate, frozenset(matter))
+    found.missing += host_gaps(found, matter, "the API server has no such thing, and no agent of kgpu has told it")
     return found
 
 
@@ -170,51 +192,45 @@ def _logs_of(api: object) -> Logs | None:
     return api if callable(getattr(api, "logs", None)) else None  # type: ignore[return-value]
 
 
-async def _read_logs(logs: Logs | None, found: Snapshot, gate: asyncio.Semaphore) -> None:
-    wanted = list(_worth_reading(found))
+async def _read_logs(logs: Logs | None, found: Snapshot, gate: asyncio.Semaphore, nodes: frozenset[str]) -> None:
+    wanted = worth_reading(found, nodes)
     if not wanted:
         return
     if logs is None:
         found.missing.append(Missing("logs of pods", "this client can't read them", "kubectl logs, or kgpu collect"))
         return
+    silent = {pod.node for pod, _, _ in wanted if is_silent(found.nodes.get(pod.node))}
+    if silent:
+        wanted = [row for row in wanted if row[0].node not in silent]
+        found.missing.append(Missing(f"logs of pods on {listed(sorted(silent))}", "its kubelet does not answer"))
     if len(wanted) > MAX_LOGS:
         found.missing.append(Missing(f"logs of {len(wanted) - MAX_LOGS} more containers", "too many to read at once"))
     refused: dict[str, str] = {}
 
     async def one(pod: Pod, container: str, previous: bool) -> None:
+        agent = is_agent(found, pod)
+        since = SINCE if agent and pod.ready else 0
+        said = b""
         try:
-            async with gate:
-                said = await logs.logs(
-                    pod.namespace, pod.name, container, previous=previous, tail=LOG_LINES, limit=LOG_BYTES
-                )
+            for tail in LOG_LINES:
+                async with gate:
+                    said = await logs.logs(
+                        pod.namespace, pod.name, container, previous=previous, tail=tail, limit=LOG_BYTES, since=since
+                    )
+                if len(said) < LOG_BYTES:
+                    break
         except KubeError as error:
             refused.setdefault(error.what, pod.path)
             return
-        found.add_log(
-            Log(namespace=pod.namespace, pod=pod.name, container=container, previous=previous, lines=lines(said))
-        )
+        log = Log(namespace=pod.namespace, pod=pod.name, container=container, previous=previous, lines=lines(said))
+        found.add_log(log)
+        if agent and not previous and (facts := probed.found_in(said)) is not None:
+            take_facts(found, facts, pod, log.title, latest=found.taken)
 
-    await asyncio.gather(*(one(*row) for row in wanted[:MAX_LOGS]))
+    try:
+        async with asyncio.timeout(LOG_SECONDS):
+            await asyncio.gather(*(one(*row) for row in wanted[:MAX_LOGS]))
+    except TimeoutError:
+        found.missing.append(Missing("some of the pods' logs", f"not all were there after {LOG_SECONDS:.0f} seconds"))
     for what, path in list(refused.items())[:3]:
         found.missing.append(Missing(f"logs such as of {path}", what, "give the right to get pods/log"))
-
-
-def _worth_reading(found: Snapshot) -> Iterable[tuple[Pod, str, bool]]:
-    """Failing pods first: containers that run badly, with what they said before their last restart."""
-    rows: list[tuple[int, Pod, str, bool]] = []
-    for pod in found.pods.values():
-        parts = matching.parts_of(pod)
-        if not pod.node or (
-            not parts and (pod.ready or pod.phase == "Succeeded" or not matching.uses_accelerators(pod))
-        ):
-            continue
-        for one in pod.containers:
-            if one.state in ("", "waiting") and not one.restarts:
-                continue
-            if one.init and one.exit_code == 0 and one.state == "terminated":
-                continue
-            rows.append((int(pod.ready), pod, one.name, False))
-            if one.restarts and not one.ready:
-                rows.append((0, pod, one.name, True))
-    for _, pod, name, previous in sorted(rows, key=lambda row: (row[0], row[1].key)):
-        yield pod, name, previous

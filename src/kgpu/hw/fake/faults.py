@@ -13,7 +13,7 @@ from typing import Any, Final
 from kgpu.hw.fake.settings import DEVICE_MEMORY, UNCORRECTED
 
 NONE, RESET, REBOOT = 0, 1, 2
-SRAM, MEMORY = 7, DEVICE_MEMORY
+SRAM, MEMORY, L2_CACHE = 7, DEVICE_MEMORY, 1
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 Change = Callable[[Any], None]
 
@@ -33,6 +33,17 @@ def count_ecc(gpu: Any, *, uncorrected: bool, number: int) -> None:
         place = MEMORY + (UNCORRECTED if uncorrected else 0)
         gpu.ecc_volatile[place] += number
         gpu.ecc_aggregate[place] += number
+
+
+def count_slice_ecc(gpu: Any, gi: int, ci: int, number: int) -> None:
+    """Count uncorrected errors of a MIG device's part of the L2 cache: its own, and the GPU's."""
+    if not gpu.ecc_current:
+        return
+    for counts in (gpu.ecc_volatile, gpu.ecc_aggregate):
+        counts[L2_CACHE + UNCORRECTED] += number
+    for slot in gpu.ci:
+        if slot.used and (slot.gi_id, slot.id) == (gi, ci):
+            slot.ecc_sram = min(slot.ecc_sram + number, 0xFFFFFFFF)
 
 
 def _double_bit(gpu: Any) -> None:
@@ -116,6 +127,8 @@ def heal(gpu: Any) -> None:
     """Undo what faults leave behind besides ``State.clear_faults``: pending repairs, volatile counters, links, PCI."""
     for place in range(len(gpu.ecc_volatile)):
         gpu.ecc_volatile[place] = 0
+    for slot in gpu.ci:
+        slot.ecc_sram = 0
     gpu.remap_pending = gpu.remap_failed = gpu.retired_pending = gpu.unrepairable_memory = 0
     gpu.fabric_health_mask, gpu.fabric_status = 0, 0
     if gpu.fabric_health_summary:

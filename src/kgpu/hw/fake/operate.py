@@ -80,7 +80,8 @@ def inject(
 ) -> None:
     """Make a fault of ``FAULTS`` happen.
 
-    ``xid`` (1-999) goes with "xid", ``gi``/``ci`` attribute it to a MIG instance; ``count``/``corrected`` with "ecc";
+    ``xid`` (1-999) goes with "xid", ``gi``/``ci`` attribute it to a MIG instance; ``count``/``corrected`` with
+    "ecc", of a MIG device with ``gi`` and ``ci``: there the driver counts uncorrected errors of on-chip memory only;
     ``us`` with "slow" (microseconds); ``celsius`` with "hot" (default: just above the slowdown threshold); ``code``
     (an NVML return code or its name) with "init-error". "hang", "slow" and "init-error" without ``gpu`` concern the
     node; the others need ``gpu``.
@@ -98,7 +99,7 @@ def inject(
             _xid(state, gpu or 0, xid, gi, ci)
             _log_xid(root, state.gpu(gpu or 0), xid or 0, gi, ci)
         elif fault == "ecc":
-            _ecc(state, gpu or 0, _number("count", count, 1, 1 << 40), corrected=corrected)
+            _ecc(state, gpu or 0, _number("count", count, 1, 1 << 40), corrected=corrected, gi=gi, ci=ci)
         elif fault == "hot":
             _hot(state, gpu or 0, celsius)
         elif fault == "lost":
@@ -232,13 +233,26 @@ def check_instance(target: Any, gpu: int, gi: int | None, ci: int | None) -> Non
         raise ConfigError(f"GPU {gpu} has no such MIG instance (gi {gi}, ci {ci})", have, "choose one of these")
 
 
-def _ecc(state: State, gpu: int, count: int, *, corrected: bool) -> None:
+def _ecc(state: State, gpu: int, count: int, *, corrected: bool, gi: int | None, ci: int | None) -> None:
     target = state.gpu(gpu)
     if not target.ecc_current:
         raise ConfigError(f"GPU {gpu} has no ECC, or it is off", "a GPU with ECC on", "choose another, or `set ecc=on`")
+    check_instance(target, gpu, gi, ci)
+    if gi is not None and (corrected or ci is None):
+        what = "--gi without --ci" if ci is None else "corrected errors of a MIG device are not counted"
+        raise ConfigError(what, "uncorrected errors, with --gi and --ci, or errors of the whole GPU", "correct it")
     with state.locked():
-        faults.count_ecc(target, uncorrected=not corrected, number=count)
-        state.push_event(gpu, EVENT_SINGLE_BIT_ECC if corrected else EVENT_DOUBLE_BIT_ECC, count)
+        if gi is not None and ci is not None:
+            faults.count_slice_ecc(target, gi, ci, count)
+        else:
+            faults.count_ecc(target, uncorrected=not corrected, number=count)
+        state.push_event(
+            gpu,
+            EVENT_SINGLE_BIT_ECC if corrected else EVENT_DOUBLE_BIT_ECC,
+            count,
+            gi_id=schema.NO_INSTANCE if gi is None else gi,
+            ci_id=schema.NO_INSTANCE if ci is None else ci,
+        )
 
 
 def _hot(state: State, gpu: int, celsius: int | None) -> None:

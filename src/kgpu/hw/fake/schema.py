@@ -208,7 +208,7 @@ u32 row  index in gi_profile[...].ci
 u32 start  placement start in compute slices
 u32 size  placement size in compute slices
 u32 serial  increments for every creation
-u32 reserved  zero
+u32 ecc_sram  uncorrected errors of its on-chip memory since it was made or healed
 u64 created_us  creation time, microseconds since the epoch
 char uuid[64]  MIG-... deterministic
 """),

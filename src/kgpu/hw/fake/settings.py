@@ -18,17 +18,16 @@ from kgpu.hw.fake.fill import cuda_number
 from kgpu.hw.fake.profiles import FABRIC_STATES
 from kgpu.hw.fake.schema import C
 from kgpu.hw.fake.state import fold_load, fold_throttle, load_target
+from kgpu.hw.recovery import RECOVERY_CODES
 
 THROTTLE_REASONS: Final[Mapping[str, int]] = {
     "none": 0, "idle": 0x1, "app-clocks": 0x2, "power-cap": 0x4, "hw-slowdown": 0x8, "sync-boost": 0x10,
     "sw-thermal": 0x20, "hw-thermal": 0x40, "power-brake": 0x80, "display": 0x100,
 }  # fmt: skip
-RECOVERY_ACTIONS: Final[Mapping[str, int]] = {
-    "none": 0, "reset": 1, "reboot": 2, "drain": 3, "drain-reset": 4, "recover-imex": 5,
-}  # fmt: skip
+RECOVERY_ACTIONS: Final[Mapping[str, int]] = {**RECOVERY_CODES, "recover-imex": RECOVERY_CODES["imex"]}
 COMPUTE_MODES: Final[Mapping[str, int]] = {"default": 0, "exclusive-thread": 1, "prohibited": 2, "exclusive-process": 3}
 SWITCH: Final[Mapping[str, int]] = {"on": 1, "off": 0, "true": 1, "false": 0, "yes": 1, "no": 0, "1": 1, "0": 0}
-SPELLINGS: Final = frozenset({"true", "false", "yes", "no", "1", "0"})  # accepted, not advertised
+SPELLINGS: Final = frozenset({"true", "false", "yes", "no", "1", "0", "recover-imex"})  # accepted, not advertised
 FAILING: Final[Mapping[str, int]] = {
     "none": 0,
     **{name.removeprefix("FAIL_").lower(): bit for name, bit in C.items() if name.startswith("FAIL_")},

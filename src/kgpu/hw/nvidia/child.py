@@ -29,18 +29,21 @@ import pynvml
 
 from kgpu.hw.nvidia import roots
 from kgpu.hw.nvidia.codes import LIBRARY_NOT_FOUND, NOT_SUPPORTED, TIMEOUT
-from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
+from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError, address
 from kgpu.hw.nvidia.gather import Gatherer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from kgpu.hw.nvidia.slices import Slices
+
 _PR_SET_PDEATHSIG = 1
-_SLICE_MS = 200
+_SLICE_MS = 500
 _PAUSE_S = 0.5
 # Xid, double- and single-bit ECC, MIG configuration change, recovery action
-WANTED_EVENTS = 0x8 | 0x2 | 0x1 | 0x100 | 0x8000
+MIG_CHANGED = 0x100
+WANTED_EVENTS = 0x8 | 0x2 | 0x1 | MIG_CHANGED | 0x8000
 
 
 class Child:
@@ -96,8 +99,8 @@ class Child:
                 return {"data": {"types": self._listener().add(gpu)}}
             if op == "readings":
                 return {"data": self.gather.readings(gpu, request["keys"])}
-            if op == "topology":
-                return {"data": self.gather.topology(gpu, request["others"])}
+            if op in {"topology", "peers"}:
+                return {"data": getattr(self.gather, op)(gpu, request["others"])}
             return {"data": getattr(self.gather, op)(gpu)}
         except NvmlError as error:
             return {"error": [error.call, error.code, error.text]}
@@ -160,15 +163,16 @@ class Child:
     def _listener(self) -> EventThread:
         assert self.gather is not None, "init comes first"
         if self._events is None:
-            self._events = EventThread(self.gather.nvml, self.send)
+            self._events = EventThread(self.gather.nvml, self.gather.slices, self.send)
         return self._events
 
 
 class EventThread:
     """Waits for driver events in short slices and reports them; ``with`` it, to pause it while GPUs are added."""
 
-    def __init__(self, nvml: Nvml, send: Any) -> None:
+    def __init__(self, nvml: Nvml, slices: Slices, send: Any) -> None:
         self.nvml = nvml
+        self.slices = slices
         self.send = send
         self._set: Any = nvml.call("event_set")
         self._uuids: dict[int | None, str] = {}
@@ -201,7 +205,9 @@ class EventThread:
             if error.code != NOT_SUPPORTED:
                 raise
             return 0
-        self._uuids[_address(handle)] = uuid
+        self._uuids[address(handle)] = uuid
+        if wanted & MIG_CHANGED:
+            self.slices.told.add(uuid)
         return int(wanted)
 
     def _run(self) -> None:
@@ -213,9 +219,12 @@ class EventThread:
                 data = pynvml.c_nvmlEventData_t()
                 code = wait(self._set, ctypes.byref(data), ctypes.c_uint(_SLICE_MS))
             if code == 0:
+                # Before the parent hears of it, since it asks at once.
+                self.slices.changes += data.eventType == MIG_CHANGED
                 self.send({"event": self._event(data)})
             elif code != TIMEOUT:
                 # The set is useless once a GPU in it is lost; the parent reads everything again and restarts us.
+                self.slices.told.clear()
                 self.send({"event": {"type": 0, "data": code, "uuid": None, "gi": None, "ci": None}})
                 return
 
@@ -224,14 +233,10 @@ class EventThread:
         return {
             "type": data.eventType,
             "data": data.eventData,
-            "uuid": self._uuids.get(_address(data.device)),
+            "uuid": self._uuids.get(address(data.device)),
             "gi": None if data.gpuInstanceId == none else data.gpuInstanceId,
             "ci": None if data.computeInstanceId == none else data.computeInstanceId,
         }
-
-
-def _address(handle: Any) -> int | None:
-    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def main(arguments: list[str]) -> None:

@@ -52,6 +52,7 @@ MAX_WAIT_S: Final = 60.0
 _PATIENT_STALLS: Final = 2
 _SETTLE_S: Final = 0.05  # events come in bursts: one look at the state serves them all
 _EVENT_SET_FAILED: Final = 0
+_PAIRS: Final = frozenset({"topology", "peers"})
 MAX_HELD: Final = 2  # killed children that the driver holds in the kernel, per GPU and for the start; each costs 17 MB
 
 T = TypeVar("T")
@@ -150,8 +151,11 @@ class NvidiaReader:
         async with self._lock:
             self._keys = None if keys is None else sorted(keys)
             answers = await self._survey("readings", Readings)
-        found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Readings)]
-        return tuple(reading for one in found for reading in judge.readings(one))
+            found = {gpu: answer for gpu, answer in sorted(answers.items()) if isinstance(answer, Readings)}
+            peers: dict[int, str | Trouble] = {}
+            if len(found) > 1 and (keys is None or judge.PEERS in keys):
+                peers = await self._survey("peers", str, only=found)
+        return tuple(reading for gpu, one in found.items() for reading in judge.readings(one, peers.get(gpu)))
 
     async def processes(self) -> tuple[Process, ...]:
         """Who uses the GPUs that answer."""
@@ -268,7 +272,7 @@ class NvidiaReader:
             except (Stalled, Died) as error:
                 stalls += isinstance(error, Stalled)
                 before = set(self._suspects)
-                if op == "topology":  # it is about pairs: who of them it was shows when each is asked alone
+                if op in _PAIRS:  # it is about pairs: who of them it was shows when each is asked alone
                     self._drop()
                     await self._survey("pulse", Pulse, only=wanted)
                 if before == self._suspects.keys():

@@ -31,6 +31,7 @@ from kgpu.hw.port import (
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 
 MIB: Final = 1 << 20
+PEERS: Final = "p2p_status"
 # NVML_BRAND_*, in the words of images' requirements.
 BRANDS: Final = (
     "unknown", "quadro", "tesla", "nvs", "grid", "geforce", "titan", "vapps", "vpc", "vcs", "vws", "cloudgaming",
@@ -193,9 +194,10 @@ def links(gpus: Mapping[int, Accelerator], answers: Mapping[int, Topology | Trou
     )
 
 
-def readings(raw: Readings) -> tuple[Reading, ...]:
-    """The GPU's own reading, its instances', its links'."""
-    whole = Reading(uuid=raw.uuid, values=raw.values, failures=raw.failures)
+def readings(raw: Readings, peers: str | Trouble | None = None) -> tuple[Reading, ...]:
+    """The GPU's own reading, its instances', its links'. ``peers``: how it reaches other GPUs, where asked."""
+    values = {**raw.values, PEERS: peers} if isinstance(peers, str) and peers else raw.values
+    whole = Reading(uuid=raw.uuid, values=values, failures=raw.failures)
     parts = (*raw.instances, *raw.links)
     return (
         whole,

@@ -108,6 +108,7 @@ CALLS = {
     ),
     "brand": (Way("nvmlDeviceGetBrand"),),
     "topology": (Way("nvmlDeviceGetTopologyCommonAncestor"),),
+    "p2p": (Way("nvmlDeviceGetP2PStatus", ("u32",)),),
     "link_state": (Way("nvmlDeviceGetNvLinkState"),),
     "link_remote": (
         Way("nvmlDeviceGetNvLinkRemotePciInfo_v2", ("nvmlPciInfo_t",)),
@@ -301,6 +302,11 @@ def ask(bound: Bound, *arguments: Any) -> int:
     if code in GONE:
         raise NvmlError(code, bound.name, bound.nvml.error_text(code))
     return code
+
+
+def address(handle: Any) -> int | None:
+    """Which handle it is: two objects can be of one."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _value(out: Any) -> Any:

@@ -13,21 +13,21 @@ from kgpu.hw.nvidia import users
 from kgpu.hw.nvidia.codes import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
     NOT_SUPPORTED,
     RESET_REQUIRED,
     VERSION_MISMATCH,
 )
 from kgpu.hw.nvidia.fallbacks import Calls, Nvml, NvmlError
+from kgpu.hw.nvidia.peers import peer_states
+from kgpu.hw.nvidia.slices import SKIPPED, Slices
 from kgpu.hw.nvidia.telemetry import Telemetry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 ABSENT = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH})
-SKIP_MIG = frozenset({NOT_FOUND, INVALID_ARGUMENT})
 MAX_LINKS = 36
 GI_PROFILES = 18
 CI_PROFILES = 9
@@ -43,21 +43,34 @@ class Gatherer:
         self.nvml = nvml
         self.proc = proc
         self.sysfs = sysfs
-        self.telemetry = Telemetry(nvml, Calls(nvml))
+        calls = Calls(nvml)
+        self.slices = Slices(nvml, calls)
+        self.telemetry = Telemetry(nvml, calls, self.slices)
         self._gi_kinds: dict[tuple[str, int], tuple[int, int] | None] = {}
         self._ci_kinds: dict[tuple[str, int, int], int | None] = {}
         self._caps: tuple[object, dict[str, int]] = (None, {})
-        self._instances: dict[str, list[list[int]]] = {}
 
     def pulse(self, index: int) -> dict[str, Any]:
         """The few readings whose change means "read the inventory again"."""
-        return self._pulse(self.nvml.call("handle", index), [])
+        handle = self.nvml.call("handle", index)
+        uuid = self.nvml.call("uuid", handle)
+        return self._pulse(handle, uuid, [], lambda: self.slices.of(handle, uuid))
 
     def gpu(self, index: int) -> dict[str, Any]:
         """Everything that identifies and describes the GPU at this index, its MIG devices included."""
         errors: list[list[Any]] = []
         handle = self.nvml.call("handle", index)
-        pulse = self._pulse(handle, errors)
+        uuid = self.nvml.call("uuid", handle)
+        slices: list[Any] = []
+
+        def listed() -> list[Any]:
+            found, trouble = self.slices.now(handle, uuid)
+            if trouble is not None:
+                errors.append(["mig_handle", trouble.code, trouble.text])
+            slices.extend(found)
+            return found
+
+        pulse = self._pulse(handle, uuid, errors, listed)
         pci = self._soft(errors, "pci", handle)
         bus_id = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if pci is not None else ""
         memory = self._soft(errors, "memory", handle)
@@ -79,7 +92,7 @@ class Gatherer:
             "fabric": self._fabric(handle, errors),
             "coherent": addressing is not None and addressing.value == ADDRESSING_ATS,
             "brand": self._soft(errors, "brand", handle),
-            "migs": self._migs(handle, pulse, minor, errors) if pulse["mig"] else [],
+            "migs": self._migs((handle, uuid, minor), slices, errors),
             "errors": errors,
         }
 
@@ -106,6 +119,10 @@ class Gatherer:
                     break
         return {"levels": levels, "lanes": lanes}
 
+    def peers(self, index: int, others: list[int]) -> str:
+        """How it reaches the others' memory."""
+        return peer_states(self.nvml, self.nvml.call("handle", index), (one for one in others if one != index))
+
     def readings(self, index: int, keys: list[str] | None = None) -> dict[str, Any]:
         """Telemetry of the GPU, its instances and its links: what ``keys`` names, or all."""
         self.telemetry.want(keys)
@@ -116,7 +133,7 @@ class Gatherer:
         """Who uses the GPU."""
         handle = self.nvml.call("handle", index)
         uuid = self.nvml.call("uuid", handle)
-        slices = self.telemetry.slices(handle, uuid) if self._mig_on(handle) else None
+        slices = self.slices.of(handle, uuid) if self._mig_on(handle) else None
         return {"uuid": uuid, "processes": users.processes(self.nvml, handle, slices)}
 
     def _mig_on(self, handle: Any) -> bool:
@@ -133,24 +150,17 @@ class Gatherer:
                 errors.append([name, error.code, error.text])
             return None
 
-    def _pulse(self, handle: Any, errors: list[list[Any]]) -> dict[str, Any]:
-        uuid = self.nvml.call("uuid", handle)
+    def _pulse(
+        self, handle: Any, uuid: str, errors: list[list[Any]], slices: Callable[[], list[Any]]
+    ) -> dict[str, Any]:
         mode = self._soft(errors, "mig_mode", handle)
-        instances: list[list[int]] = []
-        if mode is not None and mode[0] == 1:
-            for mig in self._mig_handles(handle, errors):
-                ids = self._soft(errors, "gi_id", mig[1]), self._soft(errors, "ci_id", mig[1])
-                if None not in ids:
-                    instances.append([mig[0], *ids])
-        if self._instances.get(uuid) != instances:
-            self._instances[uuid] = instances
-            self.telemetry.forget_slices(uuid)
+        on = mode is not None and mode[0] == 1
         return {
             "uuid": uuid,
             "mig_capable": mode is not None,
-            "mig": mode is not None and mode[0] == 1,
+            "mig": on,
             "mig_pending": mode is not None and mode[1] == 1,
-            "instances": instances,
+            "instances": [list(ids) for _, *ids in slices()] if on else [],
             "recovery": self._recovery(handle),
         }
 
@@ -174,26 +184,15 @@ class Gatherer:
         uuid = "-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:]))
         return [uuid, info.cliqueId, info.status]
 
-    def _mig_handles(self, handle: Any, errors: list[list[Any]]) -> list[tuple[int, Any]]:
-        found = []
-        for position in range(self._soft(errors, "max_mig", handle) or 0):
-            try:
-                found.append((position, self.nvml.call("mig_handle", handle, position)))
-            except NvmlError as error:
-                if error.code not in SKIP_MIG:
-                    errors.append(["mig_handle", error.code, error.text])
-                    break
-        return found
-
-    def _migs(self, handle: Any, pulse: dict[str, Any], minor: int | None, errors: list[list[Any]]) -> list[Any]:
+    def _migs(self, gpu: tuple[Any, str, int | None], slices: list[Any], errors: list[list[Any]]) -> list[Any]:
         caps = self._cap_minors()
         migs = []
-        for position, mig in self._mig_handles(handle, errors):
+        for mig, position, _, _ in slices:
             try:
-                migs.append(self._mig((handle, pulse["uuid"], minor), mig, position, caps))
+                migs.append(self._mig(gpu, mig, position, caps))
             except NvmlError as error:
                 # A slice that is destroyed while it is being read is simply gone.
-                if error.code not in SKIP_MIG:
+                if error.code not in SKIPPED:
                     errors.append([f"mig {position}: {error.call}", error.code, error.text])
         return migs
 

@@ -19,7 +19,7 @@ from kgpu.hw.nvidia.codes import (
     RESET_REQUIRED,
     VERSION_MISMATCH,
 )
-from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError
+from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError, address
 from kgpu.hw.nvidia.telemetry_rows import GPM_KEYS, GPM_SHARED, GPM_WHOLE
 
 TYPE_CHECKING = False
@@ -159,7 +159,7 @@ class Gpm:
         if not asked:
             return
         request = self._request(asked)
-        request.sample1, request.sample2 = _address(pair.older), _address(pair.newer)
+        request.sample1, request.sample2 = address(pair.older), address(pair.newer)
         if self._checked("MetricsGet", ctypes.byref(request)) != 0:
             return
         said = METRIC.iter_unpack(memoryview(request).cast("B")[HEADER : HEADER + METRIC.size * len(asked)])
@@ -186,7 +186,3 @@ class Gpm:
         if code in GONE:
             raise NvmlError(code, f"gpm {name}", self._nvml.error_text(code))
         return code
-
-
-def _address(sample: Any) -> int | None:
-    return ctypes.cast(sample, ctypes.c_void_p).value

@@ -16,6 +16,7 @@ import time
 from kgpu.hw.nvidia.codes import INVALID_ARGUMENT, NOT_FOUND
 from kgpu.hw.nvidia.fallbacks import GONE, Calls, Nvml, NvmlError, ask
 from kgpu.hw.nvidia.gpm import ABSENT, Gpm
+from kgpu.hw.nvidia.slices import Slices
 from kgpu.hw.nvidia.telemetry_rows import FAST, FIELDS, GPU_LINK_FIELDS, INSTEAD, LINK_FIELDS, MIB, REASONS, SLOW
 
 TYPE_CHECKING = False
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     FieldRow = tuple[str, int, int, int, int | None]
 
 SLOW_S = 10.0
-SLICES_S = 5.0
 AGAIN_S = 60.0
 MAX_LINKS = 36
 FIELDS_AT_ONCE = 128
@@ -85,7 +85,7 @@ class Wanted:
 class Kept:
     """What is remembered of one GPU: rarely changing values, and what it has."""
 
-    __slots__ = ("batches", "links", "probed", "slices", "slices_at", "slow", "slow_at", "with_mig")
+    __slots__ = ("batches", "links", "probed", "slow", "slow_at", "with_mig")
 
     def __init__(self) -> None:
         self.slow = Taken()
@@ -94,15 +94,14 @@ class Kept:
         self.with_mig = False
         self.batches: list[tuple[list[FieldRow], Any]] = []
         self.links: tuple[int, ...] = ()
-        self.slices: list[tuple[Any, int, int]] = []
-        self.slices_at = -math.inf
 
 
 class Telemetry:
     """Reads through one initialised library. ``clock`` gives seconds."""
 
-    def __init__(self, nvml: Nvml, calls: Calls, clock: Any = time.monotonic) -> None:
+    def __init__(self, nvml: Nvml, calls: Calls, slices: Slices, clock: Any = time.monotonic) -> None:
         self.nvml = nvml
+        self.slices = slices
         self.gpm = Gpm(nvml, clock)
         self._clock = clock
         self._calls = calls
@@ -129,7 +128,8 @@ class Telemetry:
         mig_mode = self._calls("mig_mode")
         mig = ask(mig_mode, handle) == 0 and mig_mode.value(0) == 1
         if mig != kept.with_mig or now - kept.probed >= AGAIN_S:
-            kept.slow_at = kept.slices_at = -math.inf
+            kept.slow_at = -math.inf
+            self.slices.forget(uuid)
         wanted = self._wanted
         self._rows(wanted.fast, handle, taken)
         if wanted.memory:
@@ -146,14 +146,9 @@ class Telemetry:
         taken.values.update(kept.slow.values)
         taken.failures.update(kept.slow.failures)
         self.gpm.read(handle, uuid, None, taken.values)
-        instances = self._instances(handle, uuid, kept) if mig else []
+        instances = self._instances(handle, uuid) if mig else []
         frames = [one.frame(link=number) for number, one in links.items()]
         return taken.frame(uuid=uuid, instances=instances, links=frames)
-
-    def forget_slices(self, uuid: str) -> None:
-        """The GPU's MIG devices may not be those of the last reading."""
-        if uuid in self._kept:
-            self._kept[uuid].slices_at = -math.inf
 
     # --- parts of a reading ---
 
@@ -276,37 +271,15 @@ class Telemetry:
             taken.values["nvlink_active"] = len(kept.links) - len(down)
             taken.values["nvlink_down"] = " ".join(map(str, down))
 
-    def slices(self, handle: Any, uuid: str) -> list[tuple[Any, int, int]]:
-        """(handle, GPU instance, compute instance) of each MIG device. Listing them is slow, so it is done seldom."""
-        kept = self._kept.setdefault(uuid, Kept())
-        now = self._clock()
-        if now - kept.slices_at < SLICES_S:
-            return kept.slices
-        most, gi, ci = self._calls("max_mig"), self._calls("gi_id"), self._calls("ci_id")
-        count = most.value("") if ask(most, handle) == 0 else 0
-        kept.slices, kept.slices_at = [], now
-        for position in range(count):
-            try:
-                mig = self.nvml.call("mig_handle", handle, position)
-            except NvmlError as error:
-                if error.code in GONE:
-                    raise
-                if error.code in (NOT_FOUND, INVALID_ARGUMENT):
-                    continue
-                break
-            if ask(gi, mig) == 0 and ask(ci, mig) == 0:
-                kept.slices.append((mig, gi.value(""), ci.value("")))
-        return kept.slices
-
-    def _instances(self, handle: Any, uuid: str, kept: Kept) -> list[dict[str, Any]]:
+    def _instances(self, handle: Any, uuid: str) -> list[dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
-        for mig, gi, _ in tuple(self.slices(handle, uuid)):
+        for mig, _, gi, _ in self.slices.of(handle, uuid):
             if gi in found:
                 continue
             taken = Taken()
             if self._memory(mig, taken) in (NOT_FOUND, INVALID_ARGUMENT):
                 # Destroyed since they were listed.
-                kept.slices_at = -math.inf
+                self.slices.forget(uuid)
                 continue
             self.gpm.read(handle, uuid, gi, taken.values)
             found[gi] = taken.frame(gpu_instance=gi)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from kgpu.hw.nvidia.slices import Slice
+
 MIB = 1 << 20
 MOST_MIB = 1 << 40  # more than this is NVML_VALUE_NOT_AVAILABLE
 # Who is in several lists is told once, by the last: as a client of MPS, else as a computing process.
@@ -27,12 +29,12 @@ IDLE = (0, 0, 0, 0)
 UNKNOWN = (None, None, None, None)
 
 
-def processes(nvml: Nvml, handle: Any, slices: Iterable[tuple[Any, int, int]] | None) -> list[list[Any]]:
+def processes(nvml: Nvml, handle: Any, slices: Iterable[Slice] | None) -> list[list[Any]]:
     """Rows as ``wire.ProcessRow`` has them; ``slices`` are the MIG devices, None without MIG. Raises NvmlError."""
     if slices is None:
         used = _shares(nvml, handle)
         return [[*row, *(UNKNOWN if used is None else used.get(row[0], IDLE))] for row in _rows(nvml, handle)]
-    return [[*row, *UNKNOWN] for mig, gi, ci in slices for row in _rows(nvml, mig, gi, ci)]
+    return [[*row, *UNKNOWN] for mig, _, gi, ci in slices for row in _rows(nvml, mig, gi, ci)]
 
 
 def _rows(nvml: Nvml, handle: Any, gi: int | None = None, ci: int | None = None) -> list[list[Any]]:

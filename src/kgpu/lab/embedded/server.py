@@ -19,6 +19,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,7 +166,7 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
     from kgpu.lab.embedded import bootstrap
     from kgpu.lab.embedded.core import Core
     from kgpu.lab.embedded.crd.custom import CustomKinds
-    from kgpu.lab.embedded.http import discovery, logs, metrics, paths, resources
+    from kgpu.lab.embedded.http import discovery, logs, metrics, paths, proxy, resources
     from kgpu.lab.embedded.http.app import App
     from kgpu.lab.embedded.journal import Journal
     from kgpu.lab.embedded.kinds import Kinds
@@ -173,6 +174,7 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
     from kgpu.lab.embedded.store import Store
     from kgpu.lab.embedded.types.admission import chain
     from kgpu.lab.embedded.types.rules import BuiltinRules
+    from kgpu.lab.nodes.addresses import loopback
 
     kinds = Kinds()
     store = Store(Journal.open(settings.data) if settings.data is not None else None)
@@ -190,7 +192,8 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
     counted = metrics.Metrics()
     counted.gauge("apiserver_resource_objects", "resource", lambda: _counts(store, kinds))
     served = resources.Served(
-        core=core, kinds=kinds, metrics=counted, kubelets=logs.HttpsKubelets(pki.kubelet_client), rules=core.rules,
+        core=core, kinds=kinds, metrics=counted, kubelets=logs.HttpsKubelets(pki.kubelet_client),
+        programs=proxy.HttpPodPrograms(partial(loopback, nodes=settings.node_kubeconfig.parent)), rules=core.rules,
         custom=custom,
     )  # fmt: skip
     found = discovery.Discovery(kinds, f"{url_host(settings.host)}:{port}")

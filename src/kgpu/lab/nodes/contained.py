@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kgpu.base.boot import boot_id
 from kgpu.formats.names import ENV_LAB_CONTAINER
-from kgpu.lab.processes import boot_id, parse_start_time
+from kgpu.lab.processes import parse_start_time
 
 CONFIG: Final = "config.json"
 STATE: Final = "state.json"

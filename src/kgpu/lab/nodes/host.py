@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.boot import boot_id
 from kgpu.base.errors import LabError, UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
 from kgpu.lab.nodes import contained, hosting, runtime, starter
-from kgpu.lab.nodes.context import Addresses
+from kgpu.lab.nodes.addresses import Addresses
 from kgpu.lab.nodes.feed import Feed
 from kgpu.lab.nodes.folder import SPECIAL, Look, NodeFolder
 from kgpu.lab.nodes.logserver import Found, LogServer, Missing
@@ -32,7 +33,6 @@ from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.podevents import Recorder
 from kgpu.lab.nodes.podstate import Phase
 from kgpu.lab.nodes.spec import CPU_PROFILE, NodeSpec
-from kgpu.lab.processes import boot_id
 
 log = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from kgpu.formats.names import (
     DRIVER_INSTALL_DIR,
     KUBELET_DEVICE_PLUGIN_DIR,
     KUBELET_ROOT,
+    RUN_DIR,
     STATE_DIR,
 )
 from kgpu.lab.nodes.oci import OciConfig
@@ -65,9 +66,13 @@ class Machine:
 def of_node(folder: Path, sockets: Path, *, gpus: bool) -> Machine:
     """The machine of the node in ``folder``; ``sockets`` is a short path to it, for the kubelet's sockets."""
     own = folder / "host"
+    root = folder / HARDWARE if gpus else own / "root"
     return Machine(
-        folder / HARDWARE if gpus else own / "root",
+        root,
         {
+            # Verdicts of simulated GPUs must never be read as those of this machine's.
+            RUN_DIR: root / RUN_DIR.lstrip("/"),
+            f"/var{RUN_DIR}": root / RUN_DIR.lstrip("/"),
             "/run/nvidia": own / "run-nvidia",
             "/var/run/nvidia": own / "run-nvidia",
             DRIVER_INSTALL_DIR: folder / HARDWARE,

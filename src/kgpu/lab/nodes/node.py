@@ -21,8 +21,9 @@ from kgpu.base.errors import KubeError, UserError
 from kgpu.kube.port import LEASES, NODES, PODS, Change, KubeApi, KubeRefusedError, Object, Patch
 from kgpu.kubelet.fake import REASON, AdmissionError, FakeKubelet
 from kgpu.lab.nodes import admit, agents, leftovers, machine, objects, plan, podstate, podstatus
+from kgpu.lab.nodes.addresses import Addresses
 from kgpu.lab.nodes.claims import ClaimManager, Drivers, unprepare
-from kgpu.lab.nodes.context import Addresses, NodeContext
+from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.light import LightAgent
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.plugins import DEVICE_PLUGIN, DRA_PLUGIN, DevicePlugins, PluginRegistry
@@ -57,8 +58,7 @@ class Shared:
     labels: Callable[[str], Mapping[str, str] | None]
     registrations: asyncio.Semaphore
     starts: asyncio.Semaphore
-    pods_known: asyncio.Event
-    """Set once every pod of the API server was told."""
+    pods_known: asyncio.Event  # set once every pod of the API server was told
     service_env: Mapping[str, str]
     mark: Mapping[str, str]  # labels by which the Nodes of this host are known again
 

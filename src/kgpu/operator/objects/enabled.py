@@ -9,13 +9,15 @@ from kgpu.operator.tables import Operand
 def is_enabled(operand: Operand, policy: Policy, settings: Settings, observed: Observed) -> bool:
     """True when the operand is asked for: ``enabled`` of its section, or the row's default where that is not given.
 
-    The validator has no switch. Health and node features are settings of the operator; the latter stand back where
-    another discovery works. The policy's driver is off where NVIDIADriver objects say which drivers there are.
+    The validator has no switch. Health, host facts and node features are settings of the operator; the last stand back
+    where another discovery works. The policy's driver is off where NVIDIADriver objects say which drivers there are.
     """
     if operand.name == "features":
         return settings.discovery and not observed.foreign_nfd
     if operand.name == "health":
         return settings.health
+    if operand.name == "probe":
+        return settings.host_facts
     if operand.name == "validator":
         return True
     section = getattr(policy.spec, operand.section)

@@ -1,5 +1,5 @@
-"""How Prometheus and Grafana find kgpu's metrics: Services; ServiceMonitors and rules where there are those kinds;
-dashboards where they are wanted.
+"""How Prometheus and Grafana find kgpu's metrics: Services; ServiceMonitors or PodMonitors and rules where there are
+those kinds; dashboards where they are wanted.
 
 Names of Services and ports are the replaced operator's. The exporter's series get the labels by which documents ask for
 them: ``node``, ``kubernetes_node`` and ``Hostname`` for the node, and ``pod``, ``namespace`` and ``container`` for who
@@ -16,10 +16,12 @@ from kgpu.base.decision import Decision, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ExporterService
 from kgpu.formats.crd.core import ServiceMonitor
-from kgpu.kube.kinds import PROMETHEUS_RULES, SERVICE_MONITORS
+from kgpu.kube.kinds import POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
+from kgpu.kube.port import Resource
 from kgpu.monitoring.boards import BOARDS
 from kgpu.monitoring.model import Group
 from kgpu.monitoring.rules import NAME, OF_EXPORTER, groups
+from kgpu.monitoring.scrape import POD
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects.common import Scene, builtins, has_kind
 from kgpu.operator.objects.env import role_env
@@ -51,6 +53,8 @@ EXPORTER: Final = BY_NAME["dcgm-exporter"]
 FROM_EXPORTER: Final = Source(
     name=EXPORTER.daemon_set, state=EXPORTER.state, port="gpu-metrics", number=names.EXPORTER_PORT
 )
+CONTAINER_PORT: Final = "metrics"
+"""The name of the exporter's port in its pods."""
 USER: Final = ("pod", "namespace", "container")
 """Labels that say who uses a GPU; a ServiceMonitor gives targets labels of the same names."""
 FROM_NODES: Final = Source(
@@ -92,10 +96,16 @@ def exporter_objects(scene: Scene) -> list[Object]:
     service = _service(scene, FROM_EXPORTER, _pods(scene, FROM_EXPORTER))
     _adapt(service["spec"], role_env(EXPORTER.role, scene), policy.service)
     told = policy.service_monitor or ServiceMonitor()
-    monitors = _monitor(scene, FROM_EXPORTER, told) if told.enabled else []
+    scrape = scene.settings.monitoring.scrape
+    kind = POD_MONITORS if scrape.kind == POD else SERVICE_MONITORS
+    monitors = _monitor(scene, FROM_EXPORTER, told, kind) if told.enabled else []
     for monitor in monitors:
-        _relabel(scene, monitor["spec"]["endpoints"][0], told)
+        endpoint = monitor["spec"]["endpoints"][0]
+        endpoint |= scrape.endpoint
+        _relabel(scene, endpoint, told)
         _only_where(scene, EXPORTER, monitor)
+        if kind is POD_MONITORS:
+            _of_pods(scene, monitor["spec"])
     return [
         *_pod_rights(scene),
         service,
@@ -141,6 +151,21 @@ def _relabel(scene: Scene, endpoint: Object, told: ServiceMonitor) -> None:
             {"action": "replace", "sourceLabels": [f"exported_{label}"], "targetLabel": label} for label in USER
         ]
     endpoint["relabelings"] = [*steps, *endpoint.get("relabelings", ())]
+
+
+def _of_pods(scene: Scene, spec: Object) -> None:
+    """A ServiceMonitor's spec as a PodMonitor's: the same targets under the same job, without the Service."""
+    (endpoint,) = spec.pop("endpoints")
+    del spec["jobLabel"]
+    spec["selector"] = {"matchLabels": _pods(scene, FROM_EXPORTER)}
+    endpoint["port"] = CONTAINER_PORT
+    steps: list[Object] = [{"action": "replace", "targetLabel": "job", "replacement": FROM_EXPORTER.name}]
+    listens = _listens(role_env(EXPORTER.role, scene))
+    if listens != names.EXPORTER_PORT:
+        place = {"sourceLabels": ["__address__"], "targetLabel": "__address__"}
+        steps.append({"action": "replace", **place, "regex": r"(.+):\d+", "replacement": f"$1:{listens}"})
+    endpoint["relabelings"] = [*steps, *endpoint["relabelings"]]
+    spec["podMetricsEndpoints"] = [endpoint]
 
 
 def _pod_rights(scene: Scene) -> list[Object]:
@@ -224,8 +249,8 @@ def _service(scene: Scene, source: Source, selector: dict[str, str]) -> Object:
     )
 
 
-def _monitor(scene: Scene, source: Source, told: ServiceMonitor) -> list[Object]:
-    if not has_kind(scene.observed, SERVICE_MONITORS):
+def _monitor(scene: Scene, source: Source, told: ServiceMonitor, kind: Resource = SERVICE_MONITORS) -> list[Object]:
+    if not has_kind(scene.observed, kind):
         return []
     endpoint: dict[str, Any] = {"port": source.port, "path": "/metrics"}
     optional = {"interval": told.interval, "scrapeTimeout": told.scrape_timeout, "honorLabels": told.honor_labels}
@@ -239,7 +264,7 @@ def _monitor(scene: Scene, source: Source, told: ServiceMonitor) -> list[Object]
         "endpoints": [endpoint],
     }
     labels = {**told.additional_labels, **source.labels}
-    return [scene.made("ServiceMonitor", source.name, state=source.state, labels=labels, spec=spec)]
+    return [scene.made(kind.kind, source.name, state=source.state, labels=labels, spec=spec)]
 
 
 def _rules(

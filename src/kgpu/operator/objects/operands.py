@@ -23,7 +23,7 @@ from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import check_role, nri_on, role_args, role_env, section
 from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, NRI_RULES, account
-from kgpu.operator.tables import BY_ROLE, Operand
+from kgpu.operator.tables import BY_ROLE, OPERANDS, Operand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
     container = agent_container(
         scene,
         name=pod.container,
-        args=["--roles", operand.role, *role_args(operand.role, policy)],
+        args=["--roles", _roles(scene, operand), *role_args(operand.role, policy)],
         env=env_list(dict(pod.env) | _surroundings(scene, operand.role) | role_env(operand.role, scene)),
         mounts=[one for one in mounts if one["name"] in pod.volumes],
         readiness="/readyz",
@@ -138,6 +138,16 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
     return shape.daemon_set(
         scene, operand.daemon_set, state=operand.state, app=own, spec=spec, annotations=exporter.annotations
     )
+
+
+def _roles(scene: Scene, operand: Operand) -> str:
+    """Its own, and those of operands that have no pods of their own."""
+    guests = (
+        one.role
+        for one in OPERANDS
+        if one.within == operand.name and is_enabled(one, scene.policy, scene.settings, scene.observed)
+    )
+    return ",".join((operand.role, *guests))
 
 
 def _selector(operand: Operand) -> dict[str, str]:

@@ -59,7 +59,7 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
             continue
         if operand.name == driver.OPERAND.name:
             yield operand.name, operand.state, partial(driver.of_policy, scene)
-        elif operand.role and settings.layout is Layout.OPERANDS:
+        elif operand.role and settings.layout is Layout.OPERANDS and not operand.within:
             yield operand.name, operand.state, partial(operands.objects, scene, operand)
         elif operand.role:
             yield operand.name, operand.state, partial(_checked, scene, operand)

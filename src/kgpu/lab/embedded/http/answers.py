@@ -10,7 +10,7 @@ import datetime as dt
 import functools
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ class Answer:
     body: bytes = b""
     media: str = JSON
     headers: list[tuple[str, str]] = field(default_factory=list)
-    stream: AsyncIterator[bytes] | None = None
+    stream: AsyncIterable[bytes] | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 

@@ -62,8 +62,9 @@ class App:
         self._ending.set()
 
     async def close(self) -> None:
-        """End the calls to kubelets."""
+        """End the calls to kubelets and pods."""
         await self._served.kubelets.close()
+        await self._served.programs.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -89,7 +90,8 @@ class App:
             user = self._auth.authenticate(request.header("authorization"))
             if user is not ANONYMOUS:
                 _call(scope, KNOWN)
-            found = await self._handled(user, request, receive, warnings)
+            client = (scope.get("client") or ("",))[0]
+            found = await self._handled(user, request, receive, warnings, client)
         except ApiError as error:
             found = answers.of_error(error, request)
         except Exception:
@@ -104,7 +106,9 @@ class App:
         await self._send(found, warnings, request, receive, send, abort=abort)
         return found.status
 
-    async def _handled(self, user: User, request: Request, receive: Receive, warnings: list[str]) -> Answer:
+    async def _handled(
+        self, user: User, request: Request, receive: Receive, warnings: list[str], client: str
+    ) -> Answer:
         user = self._impersonated(user, request)
         attributes = request.attributes()
         allowed, reason = self._auth.allowed(user, attributes)
@@ -114,7 +118,7 @@ class App:
             return await self._others.answer(request)
         kind = resources.find(self._served.kinds, request)
         read = functools.partial(body.read, receive, request.header("content-length"))
-        asked = Asked(request=request, kind=kind, user=user, read=read, warnings=warnings)
+        asked = Asked(request=request, kind=kind, user=user, read=read, warnings=warnings, client=client)
         return await resources.answer(self._served, asked)
 
     def _impersonated(self, user: User, request: Request) -> User:
@@ -152,8 +156,9 @@ class App:
         headers = [
             (b"audit-id", str(uuid.uuid4()).encode()),
             (b"cache-control", b"no-cache, private"),
-            (b"content-type", found.media.encode()),
         ]
+        if found.media:
+            headers.append((b"content-type", found.media.encode("latin-1", "replace")))
         for name, value in found.headers:
             headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
         if any(name.lower() == "cache-control" for name, _ in found.headers):

@@ -19,15 +19,16 @@ _FALSE: Final = frozenset({"false", "0"})
 
 
 class Query:
-    """Decoded query parameters; the first value of a name counts."""
+    """Decoded query parameters; the first value of a name counts. ``raw`` is the query as it came."""
 
-    __slots__ = ("_pairs",)
+    __slots__ = ("_pairs", "raw")
 
     def __init__(self, text: str) -> None:
         pairs: dict[str, list[str]] = {}
         for name, value in parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=1000):
             pairs.setdefault(name, []).append(value)
         self._pairs = pairs
+        self.raw = text
 
     def __contains__(self, name: str) -> bool:
         return name in self._pairs

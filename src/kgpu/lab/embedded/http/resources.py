@@ -7,10 +7,11 @@ import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kgpu.lab.embedded.core.model import Call, Page, Stored, TypeRules, User
-from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, watch
+from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, proxy, watch
 from kgpu.lab.embedded.http.answers import Answer, Columns
 from kgpu.lab.embedded.http.metrics import Metrics
 from kgpu.lab.embedded.http.request import Request, not_allowed, not_there
@@ -60,6 +61,7 @@ class Served:
     kinds: Kinds
     metrics: Metrics
     kubelets: logs.Kubelets
+    programs: proxy.PodPrograms
     rules: Callable[[Kind], TypeRules]
     custom: Custom | None = None
 
@@ -70,13 +72,14 @@ class Served:
 
 @dataclass(slots=True, kw_only=True)
 class Asked:
-    """One request on a resource. ``read`` gives the body; ``warnings`` become Warning headers."""
+    """One request on a resource. ``read`` gives the body; ``warnings`` become headers; ``client``: its address."""
 
     request: Request
     kind: Kind
     user: User
     read: Read
     warnings: list[str] = field(default_factory=list)
+    client: str = ""
 
     @property
     def namespace(self) -> str:
@@ -92,7 +95,7 @@ class Asked:
 def find(kinds: Kinds, request: Request) -> Kind:
     """The kind, when the path and the verb fit it. Raises ApiError 404 and 405."""
     kind = kinds.find(request.group, request.version, request.plural)
-    if kind is None or request.rest:
+    if kind is None or (request.rest and not proxy.fits(kind, request)):
         raise not_there()
     for one in (request.namespace, request.name):
         if one in (".", ".."):
@@ -105,6 +108,8 @@ def find(kinds: Kinds, request: Request) -> Kind:
     if wrong:
         raise not_there()
     if request.subresource:
+        if proxy.fits(kind, request):
+            return kind
         row = kind.subresources.get(request.subresource)
         if row is None:
             raise not_there()
@@ -128,6 +133,8 @@ def _fits(kind: Kind, request: Request) -> bool:
 async def answer(served: Served, asked: Asked) -> Answer:
     """What the request comes to. Raises ApiError."""
     request = asked.request
+    if proxy.fits(asked.kind, request):
+        return await proxy.answer(request, asked.client, partial(_of_core, served), asked.read, served.programs)
     if request.subresource in _STREAMS:
         raise _no_streams(request, served.core.get(asked.kind, asked.namespace, request.name).obj)
     deprecated = _DEPRECATED.get((request.group, request.version, request.plural))
@@ -161,6 +168,10 @@ async def _get(served: Served, asked: Asked) -> Answer:
     wanted = negotiate.choose(request)
     stored = served.core.get(kind, asked.namespace, request.name, subresource=request.subresource)
     return await answers.of_stored(stored, served.columns(kind), request, wanted)
+
+
+def _of_core(served: Served, plural: str, namespace: str, name: str) -> Object:
+    return served.core.get(served.kinds.need("", plural), namespace, name).obj
 
 
 def _node(served: Served, name: str) -> Object | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.operator.versions import Version, parse
+from kgpu.formats.support import Version, parse
 
 
 class Support(enum.StrEnum):

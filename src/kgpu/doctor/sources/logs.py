@@ -1,0 +1,195 @@
+"""Whose logs are worth reading, in which order, and what nodes say of themselves in them (the agent's role ``probe``).
+
+Pure, and the same for a running cluster and for files. Logs are hostile: facts count only from a pod of kgpu's own
+DaemonSet that runs on the node that they are about, of the node's present boot, and for two hours; what is older is
+told as missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kgpu.doctor import host_facts, matching
+from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.model import Missing, Subject
+from kgpu.doctor.obj import seconds
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources.probed import FRESH
+from kgpu.fit.plain import mapping, text
+from kgpu.formats import names
+
+MAX_NODES: Final = 50
+"""Nodes whose own facts are looked for first."""
+DAEMON_SETS: Final = frozenset({names.AGENT_DAEMON_SET, names.VALIDATOR_DAEMON_SET})
+"""Whose pods have the role ``probe``: the agents, or, where operands have pods of their own, the validators."""
+AHEAD: Final = 60.0
+"""Seconds that a node's clock may be ahead of the clock of who looks."""
+_FIELDS: Final = frozenset(host_facts.HostFacts.__struct_encode_fields__)
+_SHOWN: Final = 3
+_HOW: Final = "kgpu doctor --host, run on the node; kgpu's agents tell it by themselves (role probe)"
+_SIGNS: Final = (names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
+
+
+def worth_reading(found: Snapshot, nodes: frozenset[str] = frozenset()) -> list[tuple[Pod, str, bool]]:
+    """Containers, and whether what they said before their last restart is meant: of a GPU stack, and of GPU pods that
+    fail. First the agents of ``nodes``, then what runs badly.
+    """
+
+    def rank(pod: Pod, previous: bool) -> int:
+        if pod.node in nodes and not previous and is_agent(found, pod):
+            return 0
+        return 1 if previous or not pod.ready else 2
+
+    rows = found.once(_containers)
+    return sorted(rows, key=lambda row: (rank(row[0], row[2]), row[0].key))
+
+
+def _containers(found: Snapshot) -> list[tuple[Pod, str, bool]]:
+    rows: list[tuple[Pod, str, bool]] = []
+    for pod in found.pods.values():
+        parts = matching.parts_of_pod(found, pod)
+        if not pod.node or (
+            not parts and (pod.ready or pod.phase == "Succeeded" or not matching.uses_accelerators(pod))
+        ):
+            continue
+        for one in pod.containers:
+            if one.state in ("", "waiting") and not one.restarts:
+                continue
+            if one.init and one.exit_code == 0 and one.state == "terminated":
+                continue
+            rows.append((pod, one.name, False))
+            if one.restarts and not one.ready:
+                rows.append((pod, one.name, True))
+    return rows
+
+
+def is_agent(found: Snapshot, pod: Pod) -> bool:
+    """Whether a pod is one of kgpu's agents, and none that somebody has given their looks: its DaemonSet has the name,
+    and is in the namespace that the ClusterPolicy tells, which only administrators write.
+    """
+    owner = _daemon_set(pod)
+    name = text(owner.get("name"))
+    if name not in DAEMON_SETS or pod.namespace not in found.once(_homes):
+        return False
+    known = found.get("DaemonSet", name, pod.namespace)
+    return known.uid == text(owner.get("uid")) if known is not None else not found.knows("DaemonSet")
+
+
+def _daemon_set(pod: Pod) -> Mapping[str, Any]:
+    """The pod's reference to the DaemonSet that controls it. Whoever makes a pod may write any."""
+    owners = (one for one in pod.maps("metadata.ownerReferences") if one.get("controller") is True)
+    return mapping(next((one for one in owners if one.get("kind") == "DaemonSet"), None))
+
+
+def _homes(found: Snapshot) -> frozenset[str]:
+    """Namespaces where kgpu's DaemonSets are. Where no ClusterPolicy was given, the only one that has any: of two, one
+    may be a forger's.
+    """
+    policies = list(found.all("ClusterPolicy"))
+    told = {policy.text("status.namespace") for policy in policies} - {""}
+    if told or ("ClusterPolicy" in found.listed and not policies):
+        return frozenset(told)
+    there = {one.namespace for one in found.all("DaemonSet") if one.name in DAEMON_SETS}
+    return frozenset(there if len(there) == 1 else ())
+
+
+def is_silent(node: Node | None) -> bool:
+    """Whether a node's kubelet has not been heard of for a while: what it would have to answer will not come."""
+    ready = node.condition("Ready") if node else None
+    return ready is not None and ready.status == "Unknown"
+
+
+def nodes_that_matter(found: Snapshot, target: Subject | None = None) -> tuple[str, ...]:
+    """The nodes whose own facts may tell why something does not work: those of the target, then those in trouble."""
+    return tuple(dict.fromkeys(_that_matter(found, target)))[:MAX_NODES]
+
+
+def _that_matter(found: Snapshot, target: Subject | None) -> Iterator[str]:
+    if target is not None:
+        obj = found.get(target.kind, target.name, target.namespace)
+        if isinstance(obj, Node):
+            yield obj.name
+        pods = [obj] if isinstance(obj, Pod) else found.pods_of(obj) if obj is not None else []
+        yield from (pod.node for pod in pods if pod.node)
+    for pod, _, _ in found.once(_containers):
+        if not pod.ready and pod.phase != "Succeeded":
+            yield pod.node
+    yield from (node.name for node in matching.gpu_nodes(found) if _in_trouble(node))
+
+
+def _in_trouble(node: Node) -> bool:
+    if not node.ready or any(one.type in _SIGNS and one.status == "False" for one in node.conditions()):
+        return True
+    offered = [name for name in node.resources() if matching.is_accelerator(name)]
+    counts = [(node.capacity(name) or 0, node.allocatable(name) or 0) for name in offered]
+    return not any(free for _, free in counts) or any(free < all_ for all_, free in counts)
+
+
+def take_facts(found: Snapshot, facts: Mapping[str, Any], pod: Pod | None, said_in: str, *, latest: float) -> None:
+    """Put a node's facts from a log to the snapshot, or tell why they do not count.
+
+    ``pod`` is whose log it is; None only for a log that the user has named himself. ``latest`` is the time, in seconds
+    since 1970, after which nobody can have said anything yet.
+    """
+    name, when = text(facts.get("node")), text(facts.get("taken"))
+    if pod is not None and pod.node != name:
+        return
+    if pod is not None and not is_agent(found, pod):
+        if text(_daemon_set(pod).get("name")) in DAEMON_SETS and not found.once(_homes):
+            why = "neither a ClusterPolicy nor DaemonSets tell which agents are kgpu's own"
+            found.missing.append(Missing(_of([name]), why, _HOW))
+        return
+    taken, node = seconds(when), found.nodes.get(name)
+    if not name or taken is None or (node is None and found.nodes):
+        return
+    known = found.hosts.get(name)
+    if known is not None and (seconds(known.taken) or 0.0) >= taken:
+        return
+    booted = text(node.at("status.nodeInfo.bootID")) if node else ""
+    age = found.taken - taken if found.taken else 0.0
+    why = f"its agent has said nothing newer than {when}" if age > FRESH else ""
+    if booted and booted != facts.get("bootId"):
+        why = f"the node was started anew after its agent said it ({when})"
+    if taken > latest + AHEAD:
+        why = f"its agent says it of a time that has not come yet ({when})"
+    if why:
+        found.missing.append(Missing(_of([name]), why, _HOW))
+        return
+    known_fields = {field: value for field, value in facts.items() if field in _FIELDS}
+    head = {"apiVersion": host_facts.API_VERSION, "kind": host_facts.KIND, "metadata": {"name": name}}
+    found.add({**known_fields, **head, "node": name, "toldBy": said_in}, said_in)
+
+
+def host_gaps(found: Snapshot, matter: tuple[str, ...], why: str) -> Iterator[Missing]:
+    """Which nodes' own facts are missing; where none is known and none matters most, that of one in general."""
+    told = {gap.what for gap in found.missing}
+    without = [name for name in matter if name not in found.hosts and _of([name]) not in told]
+    if found.hosts and without:
+        yield Missing(_of(without), why, _HOW)
+    elif not found.hosts and (nodes := without or _some(found)):
+        what = "what the nodes' own files, kernel logs and drivers say"
+        yield Missing(what, why, f"{_HOW} (for example {', '.join(nodes[:_SHOWN])})")
+    rows: dict[tuple[str, str], list[str]] = {}
+    for host in found.hosts.values():
+        for what, problem in host.missing.items() if host.told_by else ():
+            rows.setdefault((what, problem), []).append(host.node)
+    for (what, problem), nodes in rows.items():
+        yield Missing(f"{what} of {listed(nodes)}", problem, "kgpu doctor --host, run as root on the node")
+
+
+def _some(found: Snapshot) -> list[str]:
+    """A node with accelerators, as far as one is known of."""
+    users = (pod.node for pod in found.pods.values() if pod.node and matching.uses_accelerators(pod))
+    return [one.name for one in matching.gpu_nodes(found)[:1]] or list(itertools.islice(users, 1))
+
+
+def _of(nodes: list[str]) -> str:
+    return f"what the own files, kernel log and driver of {listed(nodes)} say"
+
+
+def listed(nodes: list[str]) -> str:
+    """The first of these nodes, and how many more there are."""
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(nodes[:_SHOWN])}{more}"

@@ -1,0 +1,189 @@
+"""Keeps what health remembers on the disk, however slow that is: what is read, what has still to be written.
+
+Promises: nothing is written over what could not be read yet; what the disk does not take in time is tried again, and
+nobody waits for it longer than ``DISK_SECONDS``. Whoever owns it calls ``save`` at each look and ``finish`` at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from kgpu.base.clock import Clock
+from kgpu.base.decision import Decision, DecisionSink
+from kgpu.base.errors import HostError, UserError
+from kgpu.base.threads import beside
+from kgpu.health.history import History, Remembered
+from kgpu.health.node import NodeHealth, Note
+
+SAVE_SECONDS: Final = 300.0
+"""How often memories are written although nothing of weight has changed."""
+DISK_SECONDS: Final = 3.0
+"""How long verdicts wait for the disk."""
+MAX_UNSAVED: Final = 4096
+WHAT: Final = "history"
+
+
+class Problems(Protocol):
+    """Where it is told how the disk does; both may be called again and again."""
+
+    def trouble(self, what: str, error: UserError) -> None:
+        """It does not work."""
+        ...
+
+    def well(self, what: str) -> None:
+        """It works."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saving:
+    """A writing that is under way, and what of ours it takes along."""
+
+    task: asyncio.Task[None]
+    outline: object
+    at: float
+    notes: int
+    done: tuple[int, ...]
+
+
+class Keeper:
+    """What is remembered of one node. ``unsaved`` notes and ``done`` orders wait for the next writing.
+
+    ``loaded`` says whether what was saved has been read; without a history there is nothing to read.
+    """
+
+    def __init__(
+        self,
+        history: History | None,
+        node: NodeHealth,
+        *,
+        boot: str,
+        clock: Clock,
+        report: DecisionSink,
+        problems: Problems,
+        recalled: Callable[[], None],
+    ) -> None:
+        self.unsaved: list[Note] = []
+        self.done: list[int] = []
+        self.loaded = history is None
+        self._history = history
+        self._node = node
+        self._boot = boot
+        self._clock = clock
+        self._report = report
+        self._problems = problems
+        self._recalled = recalled
+        self._saved_at = float("-inf")
+        self._saved: object = None
+        self._saving: _Saving | None = None
+        self._loading: asyncio.Task[tuple[Remembered, list[Decision]]] | None = None
+
+    async def load(self) -> Remembered | None:
+        """What was saved; None while the disk does not give it."""
+        history = self._history
+        if history is None:
+            return None
+        if self._loading is None:
+            self._loading = asyncio.create_task(beside(history.load))
+            await asyncio.wait([self._loading], timeout=DISK_SECONDS)
+        if not self._loading.done():
+            self._problems.trouble(WHAT, _slow(history.path))
+            return None
+        loading, self._loading = self._loading, None
+        try:
+            found, decisions = loading.result()
+        except HostError as error:
+            self._problems.trouble(WHAT, error)
+            return None
+        self.loaded = True
+        self._problems.well(WHAT)
+        for decision in decisions:
+            self._report(decision)
+        return found
+
+    async def save(self, *, began: float, sequence: Callable[[], int], force: bool) -> None:
+        """Write what has changed; what the disk does not take in time is tried again at the next look."""
+        history = self._history
+        if history is None:
+            self.unsaved.clear()
+            return
+        if self._saving is not None and not self._saving.task.done():
+            self._trim(self._saving.notes)
+            return
+        self._settle()
+        if not self.loaded:
+            found = await self.load()
+            if found is None:
+                self._trim()
+                return
+            # What was saved is taken in after work has begun without it.
+            self._node.recall(found.memories, same_boot=found.boot == self._boot != "")
+            self._recalled()
+        now, outline = self._clock.monotonic(), self._outline()
+        if not (force or self.unsaved or self.done or outline != self._saved or now - self._saved_at > SAVE_SECONDS):
+            return
+        notes, done = tuple(self.unsaved), tuple(self.done)
+        remembered = Remembered(
+            boot=self._boot, began=began, sequence=sequence(), memories=dict(self._node.memories)
+        )  # fmt: skip
+        task = asyncio.create_task(beside(history.save, remembered, notes, done))
+        self._saving = _Saving(task=task, outline=outline, at=now, notes=len(notes), done=done)
+        await asyncio.wait([task], timeout=DISK_SECONDS)
+        if task.done():
+            self._settle()
+        else:
+            self._problems.trouble(WHAT, _slow(history.path))
+
+    async def finish(self, *, began: float, sequence: Callable[[], int]) -> None:
+        """Write the rest, after what is under way."""
+        for task in (self._saving.task if self._saving else None, self._loading):
+            if task is not None:
+                await asyncio.wait([task], timeout=DISK_SECONDS)
+        await self.save(began=began, sequence=sequence, force=True)
+
+    def _trim(self, under_way: int = 0) -> None:
+        """Keep the latest, and the first ones that are under way to the disk: these are taken out by their number."""
+        del self.unsaved[under_way : max(under_way, len(self.unsaved) - MAX_UNSAVED)]
+
+    def _settle(self) -> None:
+        """Take over how the last writing has ended."""
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        error = saving.task.exception()
+        if isinstance(error, HostError):
+            self._problems.trouble(WHAT, error)
+            self._trim()
+        elif error is not None:
+            raise error
+        else:
+            self._problems.well(WHAT)
+            self._saved, self._saved_at = saving.outline, saving.at
+            del self.unsaved[: saving.notes]
+            self.done = [one for one in self.done if one not in saving.done]
+
+    def _outline(self) -> tuple[object, ...]:
+        """What must not be lost; readings come again."""
+        return tuple(
+            (
+                name,
+                one.events,
+                one.xids,
+                tuple((check.evidence.name, check.raised) for check in one.conditions),
+                one.accepted_at,
+                one.maintenance_until,
+                one.links,
+            )
+            for name, one in self._node.memories.items()
+        )
+
+
+def _slow(path: Path) -> HostError:
+    return HostError(
+        f"{path} is not written in {math.ceil(DISK_SECONDS)} s", "a disk that answers", "look at the node's disk"
+    )

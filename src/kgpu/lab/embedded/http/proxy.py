@@ -1,0 +1,303 @@
+"""``pods/proxy`` and ``services/proxy``: a request is passed on to a pod's own program, and its answer comes back.
+
+As the real server does it, to the headers that are added and taken away, with these bounds: what is reached is the
+address of this machine that stands for a pod's fake one, never another host; a redirect is handed on, not followed; a
+request's body is as large as any request's may be, an answer is passed on piece by piece as the client takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import posixpath
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import SplitResult, quote, urlsplit
+
+from kgpu.lab.embedded.http.answers import Answer
+from kgpu.lab.embedded.http.request import Request, not_there
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.status import ApiError, Object, bad_request
+
+if TYPE_CHECKING:
+    import httpx2
+
+BEGIN_S: Final = 30.0  # for a pod's answer to begin
+KINDS: Final = frozenset({"pods", "services"})
+VERBS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+_SCHEMES: Final = frozenset({"", "http", "https"})
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_POD_NETWORK: Final = ipaddress.IPv4Network("10.0.0.0/8")
+# Between two neighbours only, not for who comes after.
+_HOP: Final = frozenset({
+    "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+_OURS: Final = frozenset({"authorization", "content-length", "x-forwarded-for", "x-forwarded-uri"})
+_BODILESS: Final = frozenset({204, 304})
+_SAFE: Final = "/$&+,:;=@!'()*~"
+
+Get = Callable[[str, str, str], Object]
+"""(plural, namespace, name) -> the object. Raises ApiError 404."""
+Headers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which port of which pod is meant, and the path of this API that stands for its ``/``. ``address``: the pod's."""
+
+    scheme: str
+    address: str
+    port: str
+    prefix: str
+
+
+class PodPrograms(Protocol):
+    """How pods' programs are reached."""
+
+    async def send(
+        self, method: str, place: Place, target: str, headers: Headers, body: bytes
+    ) -> tuple[int, Headers, AsyncIterable[bytes]]:
+        """(status, headers, body as it comes). Raises OSError, worded as the real server words it."""
+        ...
+
+    async def close(self) -> None:
+        """End every exchange."""
+        ...
+
+
+def fits(kind: Kind, request: Request) -> bool:
+    """Whether the path and the method are for here. Raises ApiError 404."""
+    if request.subresource != "proxy" or kind.group or kind.plural not in KINDS:
+        return False
+    if not request.namespace or request.method not in VERBS:
+        raise not_there()
+    return True
+
+
+def name_of(request: Request) -> tuple[str, str, str]:
+    """(scheme, name, port) of ``[SCHEME:]NAME[:PORT]``; a port alone may be there, too. Raises ApiError 400."""
+    parts = request.name.split(":")
+    scheme, name, port = ("", *parts, "")[:3] if len(parts) < 3 else (*parts, "")[:3]
+    if len(parts) > 3 or not name or scheme not in _SCHEMES:
+        raise bad_request(f'invalid {request.plural.removesuffix("s")} request "{request.name}"')
+    return scheme, name, port
+
+
+def place_of(request: Request, get: Get) -> Place:
+    """Where the request is to go. Raises ApiError 400, 404 and 503."""
+    scheme, name, port = name_of(request)
+    prefix = f"/api/v1/namespaces/{request.namespace}/{request.plural}/{request.name}/proxy"
+    if request.plural == "services":
+        address, port = _behind(request, name, port, get)
+    else:
+        pod = get("pods", request.namespace, name)
+        address, port = _address(pod), port or _first_port(pod)
+    return Place(scheme=scheme or "http", address=address, port=port, prefix=prefix)
+
+
+def _address(pod: Object) -> str:
+    """Of its own: what it shares with this machine, as a pod of the host's network does, leads to other programs."""
+    found = str((pod.get("status") or {}).get("podIP") or "")
+    try:
+        if ipaddress.IPv4Address(found) in _POD_NETWORK:
+            return found
+    except ValueError:
+        pass
+    raise bad_request("address not allowed")
+
+
+def _first_port(pod: Object) -> str:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return next((str(one["ports"][0].get("containerPort")) for one in containers if one.get("ports")), "")
+
+
+def _behind(request: Request, name: str, port: str, get: Get) -> tuple[str, str]:
+    """The address and the port of a ready pod behind a Service."""
+    service = get("services", request.namespace, name)
+    if port.isascii() and port.isdecimal():
+        rows = (service.get("spec") or {}).get("ports") or ()
+        row = next((row for row in rows if str(row.get("port")) == port), None)
+        if row is None:
+            raise unavailable(f'no service port {port} found for service "{name}"')
+        port = str(row.get("name") or "")
+    try:
+        subsets = get("endpoints", request.namespace, name).get("subsets") or ()
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        raise ApiError(404, "NotFound", f'services "{name}" not found', {"name": name, "kind": "services"}) from None
+    for subset in subsets:
+        number = next((row["port"] for row in subset.get("ports") or () if str(row.get("name") or "") == port), None)
+        for one in (subset.get("addresses") or ()) if number is not None else ():
+            target = one.get("targetRef") or {}
+            # What somebody wrote into it by hand may be anybody's address.
+            if target.get("kind") == "Pod":
+                return _address(get("pods", request.namespace, str(target.get("name")))), str(number)
+    raise unavailable(f'no endpoints available for service "{request.name if subsets else name}"')
+
+
+def unavailable(message: str) -> ApiError:
+    """503, worded as the real one."""
+    return ApiError(503, "ServiceUnavailable", message)
+
+
+def path_of(request: Request, place: Place) -> str:
+    """What the program is asked for: the rest of the path, without ``..`` and doubled slashes; "" for no slash."""
+    rest = request.path[len(place.prefix) :]
+    clean = posixpath.normpath("/" + rest.lstrip("/")) if rest else ""
+    return clean + "/" if rest.endswith("/") and clean != "/" else clean
+
+
+def headers_of(request: Request, path: str, place: Place, client: str) -> Headers:
+    """What the program is sent: without credentials, and with who asked for what."""
+    listed = {one.strip().lower() for one in request.header("connection").split(",")}
+    left_out = _HOP | _OURS | listed
+    found = [
+        (name, value)
+        for name, value in request.headers.items()
+        if name not in left_out and not name.startswith("impersonate-")
+    ]
+    before = request.header("x-forwarded-for")
+    found.append(("x-forwarded-for", ", ".join(filter(None, (before, client)))))
+    found.append(("x-forwarded-uri", quote(place.prefix + path, safe=_SAFE)))
+    return found
+
+
+def rewritten(location: str, place: Place, hosts: frozenset[str]) -> str:
+    """A redirect's target: paths of the program's own are below ours; other hosts and relative paths are left alone."""
+    try:
+        url = urlsplit(location)
+    except ValueError:
+        return location
+    if (url.netloc and url.netloc not in hosts) or not url.path.startswith("/") or location.startswith(place.prefix):
+        return location
+    path = place.prefix + posixpath.normpath("/" + url.path.lstrip("/")).rstrip("/")
+    path += "/" if url.path.endswith("/") else ""
+    return SplitResult("", "", path, url.query, url.fragment).geturl()
+
+
+def answer_headers(
+    found: Headers, place: Place, hosts: frozenset[str], *, bodiless: bool = False
+) -> tuple[str, Headers]:
+    """(media type, the other headers) for the client."""
+    left_out = {one.strip().lower() for name, value in found if name == "connection" for one in value.split(",")}
+    if bodiless or any(name == "transfer-encoding" for name, _ in found):
+        left_out.add("content-length")  # of another answer, or of this one in another form
+    media, kept = "", []
+    for name, value in found:
+        if name in _HOP or name in left_out:
+            continue
+        if name == "content-type":
+            media = value
+        else:
+            kept.append((name, rewritten(value, place, hosts) if name == "location" else value))
+    return media, kept
+
+
+async def answer(
+    request: Request, client: str, get: Get, read: Callable[[], Awaitable[bytes]], programs: PodPrograms
+) -> Answer:
+    """What the program says, or why it can't be asked. Raises ApiError."""
+    if "dryRun" in request.query:
+        raise bad_request("dryRun is not supported")
+    place = place_of(request, get)
+    path = path_of(request, place)
+    query = f"?{request.query.raw}" if request.query.raw else ""
+    if not path:
+        return Answer(301, media="", headers=[("Location", quote(request.path, safe=_SAFE) + "/" + query)])
+    headers = headers_of(request, path, place, client)
+    body = await read()
+    try:
+        status, said, pieces = await programs.send(
+            request.method, place, quote(path, safe=_SAFE) + query, headers, body
+        )
+    except OSError as error:
+        raise unavailable(f"error trying to reach service: {error}") from error
+    hosts = frozenset({f"{place.address}:{place.port}", request.header("host")})
+    media, kept = answer_headers(said, place, hosts, bodiless=status in _BODILESS)
+    return Answer(status, media=media, headers=kept, stream=pieces)
+
+
+class HttpPodPrograms:
+    """Over HTTP, and HTTPS with whatever certificate the pod shows. ``reached`` gives a pod address's own here."""
+
+    def __init__(self, reached: Callable[[str], str]) -> None:
+        self._reached = reached
+        self._client: httpx2.AsyncClient | None = None
+
+    async def send(
+        self, method: str, place: Place, target: str, headers: Headers, body: bytes
+    ) -> tuple[int, Headers, AsyncIterable[bytes]]:
+        import httpx2
+
+        port = place.port or str(_DEFAULT_PORTS[place.scheme])
+        if not (port.isascii() and port.isdecimal() and int(port[:6]) < 1 << 16):
+            raise OSError(f"dial tcp: address {port[:100]}: invalid port")
+        here = self._reached(place.address)
+        if not ipaddress.IPv4Address(here).is_loopback:
+            raise OSError(f"dial tcp {place.address}:{port}: connect: network is unreachable")
+        if self._client is None:
+            # A pod's address may be another's by the time of the next request.
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+            self._client = httpx2.AsyncClient(
+                verify=_trusting(), timeout=httpx2.Timeout(None), limits=limits, trust_env=False, follow_redirects=False
+            )
+        url = httpx2.URL(scheme=place.scheme, host=here, port=int(port), raw_path=target.encode())
+        request = httpx2.Request(method, url, headers=headers, content=body or None)
+        try:
+            async with asyncio.timeout(BEGIN_S):
+                found = await self._client.send(request, stream=True)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            raise OSError(_words(error, f"{place.address}:{port}")) from error
+        if not 200 <= found.status_code < 600:
+            await found.aclose()
+            words = f'malformed HTTP status code "{found.status_code}"'
+            raise OSError(f"net/http: HTTP/1.x transport connection broken: {words}")
+        said = [(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in found.headers.raw]
+        return found.status_code, said, Pieces(found)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _trusting() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+class Pieces:
+    """The body as it comes. Unlike a generator, it ends the connection also when nobody has begun to read."""
+
+    def __init__(self, found: httpx2.Response) -> None:
+        self._found = found
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._found.aiter_raw():
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._found.aclose()
+
+
+def _words(error: BaseException, where: str) -> str:
+    """As Go says it."""
+    import httpx2
+
+    if isinstance(error, TimeoutError):
+        return f"dial tcp {where}: i/o timeout"
+    if not isinstance(error, httpx2.ConnectError):
+        return "EOF" if isinstance(error, httpx2.RemoteProtocolError) else str(error) or type(error).__name__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return "tls: first record does not look like a TLS handshake"
+        if isinstance(cause, OSError) and cause.errno:
+            return f"dial tcp {where}: connect: {os.strerror(cause.errno).lower()}"
+        cause = cause.__cause__ or cause.__context__
+    return f"dial tcp {where}: connect: connection refused"

@@ -1,0 +1,180 @@
+"""The role ``probe`` on a simulated node: said at the start, again after a change, and never more often than it may."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgpu.agent import probe_role
+from kgpu.agent.options import AgentOptions
+from kgpu.agent.remembered import DefaultConfig
+from kgpu.agent.roles import Host
+from kgpu.agent.shared import SharedReader
+from kgpu.base.boot import boot_id
+from kgpu.base.clock import SystemClock
+from kgpu.base.supervise import RoleHandle
+from kgpu.doctor.sources import host as host_source
+from kgpu.doctor.sources.host import fingerprint
+from kgpu.doctor.sources.probed import MAX_LINE, found_in
+from kgpu.hw.fake import kernel_log, operate
+from kgpu.hw.open import open_reader
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def root(sim_root: Callable[..., Path], tmp_path: Path) -> Path:
+    root = sim_root("hgx-h100", gpus=2)
+    config = root / "etc" / "containerd" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('version = 3\n# password = "hunter22hunter22"\n')
+    return root
+
+
+@contextlib.asynccontextmanager
+async def probing(root: Path, folder: Path) -> AsyncIterator[RoleHandle]:
+    async def reader() -> Any:
+        return open_reader(driver_root=root)
+
+    shared = SharedReader(reader)
+    options = AgentOptions(
+        root=root, host_root=root, node_name="gpu-1", env={}, state_dir=folder, cdi_dir=folder / "cdi",
+        validations_dir=folder / "validations", kubelet_socket=folder / "dp" / "kubelet.sock",
+    )  # fmt: skip
+
+    def no_api() -> Any:
+        raise AssertionError("it needs no API server")
+
+    host = Host(options=options, reader=shared, config=DefaultConfig(), decide=lambda _: None, api=no_api)
+    handle = RoleHandle("probe", SystemClock())
+    task = asyncio.create_task(probe_role.probe(host, handle))
+    try:
+        yield handle
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await shared.close()
+
+
+class Said:
+    """The lines so far."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd, self.lines = capfd, list[str]()
+
+    async def __call__(self, count: int) -> dict[str, Any]:
+        """The facts of that line, waited for."""
+        async with asyncio.timeout(SECONDS):
+            while len(self.lines) < count:
+                self.lines += self._capfd.readouterr().out.splitlines()
+                await asyncio.sleep(0.02)
+        found = found_in(self.lines[count - 1].encode())
+        assert found is not None
+        assert len(self.lines[count - 1]) < MAX_LINE
+        return found
+
+
+async def test_what_the_node_has_is_said_and_what_changes_is_said_again(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_role, "LOOK", 0.02)
+    monkeypatch.setattr(probe_role, "PAUSE", 0.05)
+    monkeypatch.setattr(probe_role, "LONGEST", 0.05)
+    (tmp_path / "validations").mkdir()
+    (tmp_path / "validations" / "driver-ready").touch()
+    said = Said(capfd)
+    async with probing(root, tmp_path) as handle:
+        first = await said(1)
+        assert (first["node"], first["driverVersion"] != "") == ("gpu-1", True)
+        assert [one["name"] for one in first["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
+        assert set(first["gpus"][0]["readings"]) >= {"utilization_percent", "persistence_mode"}
+        assert "energy_mj" not in first["gpus"][0]["readings"]
+        assert first["validations"] == ["driver-ready"]
+        text = first["files"]["/etc/containerd/config.toml"]["text"]
+        assert "version = 3" in text
+        assert "hunter22" not in text
+        assert handle.status.state == "running"
+        pci = [gpu["pci_bus_id"] for gpu in operate.snapshot(root)["gpus"]]
+        kernel_log.xid(root, pci[1], 79, "GPU has fallen off the bus.")
+        second = await said(2)
+        assert any("79" in line for line in second["kernelLog"])
+        (root / "etc" / "containerd" / "config.toml").write_text("version = 2\n")
+        third = await said(3)
+        assert third["files"]["/etc/containerd/config.toml"]["text"] == "version = 2\n"
+
+
+async def test_what_does_not_change_is_said_when_it_is_time(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_role, "LOOK", 0.01)
+    monkeypatch.setattr(probe_role, "AGAIN", 0.1)
+    said = Said(capfd)
+    async with probing(root, tmp_path):
+        assert (await said(1))["kernelLog"] == (await said(2))["kernelLog"]
+
+
+def test_a_fingerprint_is_of_what_matters(root: Path, tmp_path: Path) -> None:
+    options = AgentOptions(root=root, host_root=root, env={}, cdi_dir=tmp_path / "cdi", state_dir=tmp_path)
+    paths = probe_role.host_paths(options)
+    first = fingerprint(paths)
+    assert fingerprint(paths) == first
+    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
+    assert fingerprint(paths) == first
+    (tmp_path / "cdi").mkdir()
+    (tmp_path / "cdi" / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
+    assert fingerprint(paths) != first
+
+
+def test_only_words_that_matter_are_heard(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,1,-;NVRM: Xid (PCI:0000:61:00): 79, old\n")
+    words = probe_role.KernelWords(log)
+    with log.open("a") as file:
+        assert not words.said()
+        file.write("6,2,2,-;usb 1-1: new device\n")
+        file.flush()
+        assert not words.said()
+        file.write("6,3,3,-;NVRM: Xid (PCI:0000:61:00): 79, new\n")
+        file.flush()
+        assert words.said()
+        assert not words.said()
+    assert not probe_role.KernelWords(tmp_path / "none").said()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not holds():  # noqa: ASYNC110 - a status is no event
+            await asyncio.sleep(0.01)
+
+
+async def test_a_look_that_hangs_is_told_and_keeps_nobody_from_ending(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_role, "HANGS", 0.05)
+    answer, threads = threading.Event(), set[threading.Thread]()
+
+    def hanging(*given: Any, **named: Any) -> Any:
+        threads.add(threading.current_thread())
+        answer.wait(SECONDS)
+        return gather(*given, **named)
+
+    gather = host_source.gather
+    monkeypatch.setattr(host_source, "gather", hanging)
+    said = Said(capfd)
+    async with probing(root, tmp_path) as handle:
+        await until(lambda: handle.status.why == "HostLookHangs")
+        answer.set()
+        assert (await said(1))["bootId"] == boot_id()
+        await until(lambda: not handle.status.why)
+    answer.clear()
+    async with probing(root, tmp_path) as again:
+        await until(lambda: again.status.why == "HostLookHangs")
+    assert all(thread.daemon for thread in threads)
+    assert any(thread.is_alive() for thread in threads)  # and yet the role has ended
+    answer.set()
