@@ -39,6 +39,8 @@ class Ground:
         self._runner = asyncio.Runner()
         self._api: Client = self.wait(_connected(str(lab.kubeconfig)))
         self._served: dict[str, Resource] = {}
+        self.settled: dict[str, Object] = {}
+        """What its nodes offer while nothing is broken; by ``labs.settle``."""
 
     def close(self) -> None:
         self.wait(self._api.close())
@@ -87,9 +89,12 @@ class Ground:
         return found
 
     def offered(self) -> dict[str, Object]:
-        """What each node has for pods."""
-        nodes = self.wait(self._api.list(self.resource("Node"))).items
-        return {one["metadata"]["name"]: (one.get("status") or {}).get("allocatable") or {} for one in nodes}
+        """What each node has for pods; a resource that a kubelet once had stays with it as 0."""
+        found = {}
+        for node in self.wait(self._api.list(self.resource("Node"))).items:
+            amounts = (node.get("status") or {}).get("allocatable") or {}
+            found[node["metadata"]["name"]] = {name: amount for name, amount in amounts.items() if amount != "0"}
+        return found
 
 
 async def _connected(kubeconfig: str) -> Client:
@@ -412,12 +417,8 @@ def rightly(report: Report, wanted: Break) -> bool:
 
 
 def play(ground: Ground, wanted: Break) -> Report:
-    """Break it, see that the doctor says why, repair it, see that the doctor is content. What it said.
-
-    At the end the nodes offer what they did at first: the next breakage must not take what this one left for its own.
-    """
+    """Break it, see that the doctor says why, repair it, see that the doctor is content. What it said."""
     undos: list[Undo] = []
-    offered = ground.offered()
     try:
         undos.extend(step.do(ground) for step in wanted.steps)
         report = first_rightly(ground, wanted)
@@ -431,7 +432,6 @@ def play(ground: Ground, wanted: Break) -> Report:
     finally:
         for undo in reversed(undos):
             undo()
-        until(lambda: ground.offered() == offered, lambda: f"nodes offer {offered}, but: {ground.offered()}")
         healthy(ground, wanted.host)
 
 
@@ -451,12 +451,15 @@ def first_rightly(ground: Ground, wanted: Break) -> Report:
 
 
 def healthy(ground: Ground, host: str = "") -> None:
-    """Wait until the doctor has nothing to tell."""
-    said = Report()
+    """Wait until the doctor has nothing to tell, and nodes offer what they did at first.
+
+    Without that the next breakage would take what the last one left for its own.
+    """
+    said, offered = Report(), ground.settled
 
     def nothing() -> bool:
-        nonlocal said
-        said = ground.look(host=host)
-        return not said.findings
+        nonlocal said, offered
+        said, offered = ground.look(host=host), ground.offered()
+        return not said.findings and offered == ground.settled
 
-    until(nothing, lambda: f"no finding, but:\n{as_text(said)}")
+    until(nothing, lambda: f"no finding and {ground.settled}, but:\n{as_text(said)}\n{offered}")

@@ -55,6 +55,7 @@ def settle(ground: Ground) -> None:
     until(lambda: _ready(ground, SMALL, gpus="2") and _ready(ground, PLAIN), "the other nodes are ready")
     if ground.operated:
         until(lambda: ground.policy_state() == "ready", "the policy is ready")
+    ground.settled = ground.offered()
     healthy(ground)
 
 
