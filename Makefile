@@ -42,6 +42,7 @@ format: $(STAMP) ## let the formatter and the safe fixes do their work
 docs: $(STAMP) ## the tables in docs/reference and the pages of docs/answers, made from what the programs run on
 	@$(PY) tools/reference_docs.py
 	@$(PY) tools/answers.py
+	@$(PY) tools/explanations.py
 
 chart-repo: $(STAMP) ## the chart as a repository for `helm repo add`, in dist/charts
 	@$(PY) tools/chart_repo.py

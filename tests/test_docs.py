@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/kgpu/**/README.md")])
 
 
-@pytest.mark.parametrize("tool", ["reference_docs.py", "answers.py"])
+@pytest.mark.parametrize("tool", ["reference_docs.py", "answers.py", "explanations.py"])
 def test_what_is_generated_is_current(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, check=False

@@ -19,9 +19,11 @@ from kgpu.agent.shared import SharedReader
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import SystemClock
 from kgpu.base.supervise import RoleHandle
+from kgpu.discovery.features.sources import read_facts as features
 from kgpu.doctor.sources import host as host_source
-from kgpu.doctor.sources.host import fingerprint
+from kgpu.doctor.sources.host import fingerprint, gather
 from kgpu.doctor.sources.probed import MAX_LINE, found_in
+from kgpu.host import pci
 from kgpu.hw.fake import kernel_log, operate
 from kgpu.hw.open import open_reader
 
@@ -129,6 +131,32 @@ def test_a_fingerprint_is_of_what_matters(root: Path, tmp_path: Path) -> None:
     (tmp_path / "cdi").mkdir()
     (tmp_path / "cdi" / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     assert fingerprint(paths) != first
+
+
+@pytest.mark.parametrize("has", ["no bus", "a bus without accelerators", "accelerators"])
+def test_the_bus_is_the_one_that_labels_are_made_from(
+    has: str, root: Path, sim_root: Callable[..., Path], tmp_path: Path
+) -> None:
+    machine = sim_root("l4", gpus=1) if has == "accelerators" else tmp_path / "machine"
+    if has == "a bus without accelerators":
+        other = machine / pci.DEVICES / "0000:00:00.0"
+        other.mkdir(parents=True)
+        (other / "vendor").write_text("0x8086\n")
+        (other / "class").write_text("0x060000\n")
+    options = AgentOptions(
+        root=root, host_root=machine, driver_install_dir=root, env={}, cdi_dir=tmp_path / "cdi", state_dir=tmp_path
+    )
+    found = gather(probe_role.host_paths(options), node="gpu-1").pci or ()
+    labels = features(options.pci_roots).pci
+    seen = sum(one.pci_class.startswith("03") for one in found)
+    assert seen == (1 if has == "accelerators" else 2)
+    assert any(one.vendor == "10de" for one in labels)
+    before = fingerprint(probe_role.host_paths(options))
+    gone = next(one for one in found if one.pci_class.startswith("03"))
+    (
+        next(one for one in (machine, root) if (one / pci.DEVICES / gone.address).exists()) / pci.DEVICES / gone.address
+    ).unlink()
+    assert fingerprint(probe_role.host_paths(options)) != before
 
 
 def test_only_words_that_matter_are_heard(tmp_path: Path) -> None:

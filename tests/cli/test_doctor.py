@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ from doctor.example import Example, all_examples
 
 from kgpu.cli import doctor as module
 from kgpu.cli.main import main
+from kgpu.doctor import explain
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules import all_rules
 
 EXAMPLES: dict[str, Example] = {one.name: one for one in all_examples()}
 Said = pytest.CaptureFixture[str]
@@ -131,9 +136,48 @@ def test_a_node_without_findings_is_healthy(tmp_path: Path, capsys: Said) -> Non
     assert "Node idle" in capsys.readouterr().out
 
 
-def test_explain(capsys: Said) -> None:
+def test_explain_says_what_it_means_how_it_is_found_and_what_to_do(capsys: Said) -> None:
     assert main(["kgpu", "doctor", "--explain", "sch-08"]) == 0
-    assert capsys.readouterr().out.startswith("SCH-08: ")
+    out = capsys.readouterr().out
+    assert out.startswith("SCH-08: No node has the label's value\n")
+    for words in (
+        "What it means:",
+        "How it is found there:",
+        "spec.nodeSelector",
+        "What to do there:",
+        "kubectl -n ml",
+    ):
+        assert words in out
+    assert "more: docs/answers/wrong-product-name.md" in out
+
+
+def test_explain_without_an_id_lists_all_and_a_group_lists_its_own(capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [rule.id for rule in all_rules()]
+    assert "SCH-08  No node has the label's value" in lines
+    for group in ("sch", "SCH-", "SCH-*"):
+        assert main(["kgpu", "doctor", "--explain", group]) == 0
+        assert capsys.readouterr().out.splitlines() == [line for line in lines if line.startswith("SCH-")]
+
+
+def test_explain_as_data(capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--explain", "SCH-08", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["id"], found["pages"]) == ("SCH-08", ["docs/answers/wrong-product-name.md"])
+    assert found["example"]["remedy"]
+    assert main(["kgpu", "doctor", "-o", "yaml", "--explain"]) == 0
+    assert len(yaml.safe_load(capsys.readouterr().out)) == len(all_rules())
+    assert main(["kgpu", "doctor", "--explain", "SCH-08", "-o", "sarif"]) == 2
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_every_rule_is_explained_with_a_case_and_a_remedy(rule: Rule) -> None:
+    found = explain.about(rule, rule.id)
+    assert found.cause
+    assert found.evidence
+    assert found.remedy
+    assert all(Path(page).is_file() for page in found.pages)
 
 
 def test_as_a_plugin_of_kubectl(broken: str, healthy: str, capsys: Said) -> None:
@@ -150,29 +194,94 @@ def test_standard_input(broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Sa
     assert "SCH-08" in capsys.readouterr().out
 
 
-def test_watch_prints_what_has_changed_and_only_that(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
-) -> None:
-    looks: list[str] = []
-    look = module.look
+class Course:
+    """Looks at a file that others change: one step of ``steps`` is done before each look; after the last: Ctrl-C."""
 
-    async def counted(*words: object) -> object:
-        looks.append("look")
-        if len(looks) == 3:
-            dump(tmp_path / "broken.yaml", EXAMPLES["SCH-08"].healthy)
-        if len(looks) == 5:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
+        self.steps = list(steps)
+        self._look = module.look
+        monkeypatch.setattr(module, "look", self.look)
+        monkeypatch.setattr("asyncio.sleep", self.no_wait)
+
+    async def look(self, *words: object) -> object:
+        if not self.steps:
             raise KeyboardInterrupt
-        return await look(*words)  # type: ignore[arg-type]
+        self.steps.pop(0)()
+        return await self._look(*words)  # type: ignore[arg-type]
 
-    async def no_wait(_: float) -> None:
+    async def no_wait(self, _: float) -> None:
         return
 
-    monkeypatch.setattr(module, "look", counted)
-    monkeypatch.setattr("asyncio.sleep", no_wait)
-    assert main(["kgpu", "doctor", "--from", broken, "--watch", "--interval", "1"]) == 130
+
+def nothing() -> None:
+    """Nothing happens between two looks."""
+
+
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+
+
+def test_watch_prints_a_line_for_each_change_and_nothing_else(
+    broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    path = Path(broken)
+    Course(
+        monkeypatch, nothing, nothing,
+        lambda: dump(path, EXAMPLES["SCH-08"].healthy), nothing,
+        lambda: dump(path, EXAMPLES["SCH-08"].broken), nothing,
+    )  # fmt: skip
+    assert main(["kgpu", "doctor", "--from", broken, "--watch", "--interval", "1"]) == 1
     out = capsys.readouterr().out
-    assert out.count("SCH-08 ") >= 1
-    assert out.count("Nothing is wrong") == 1
+    first, _, rest = out.partition("\n2")
+    lines = f"2{rest}".splitlines()
+    told = [line for line in lines if re.match(STAMP, line)]
+    assert "✘ SCH-08 Pod ml/train" in first
+    assert [re.sub(STAMP, "T", line).split(":")[0] for line in told] == [
+        "T ended ✘ SCH-08 Pod ml/train",
+        "T Nothing is wrong as far as can be seen (Cluster; " + told[1].partition("(Cluster; ")[2],
+        "T appeared ✘ SCH-08 Pod ml/train",
+    ]
+    assert "Nothing is wrong" in told[1]
+    after = lines[lines.index(told[2]) + 1 :]
+    assert any(line.strip() == "to do:" for line in after), "what has appeared is told in full"
+    assert out.count("to do:") == 2
+
+
+def test_a_watch_ends_with_the_code_of_its_last_report(
+    broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    Course(monkeypatch, nothing, lambda: dump(Path(broken), EXAMPLES["SCH-08"].healthy))
+    assert main(["kgpu", "doctor", "--from", broken, "--watch"]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_watch_that_never_saw_anything_is_interrupted(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Course(monkeypatch)
+    assert main(["kgpu", "doctor", "--from", broken, "--watch"]) == 130
+
+
+def test_watch_as_json_is_one_document_a_line(broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    Course(monkeypatch, nothing, nothing, lambda: dump(Path(broken), EXAMPLES["SCH-08"].healthy), nothing)
+    assert main(["kgpu", "doctor", "--from", broken, "--watch", "-o", "json"]) == 0
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [(one["change"], one["finding"]["id"], one["exit_code"]) for one in documents if "finding" in one]
+    assert told == [("appeared", "SCH-08", 1), ("ended", "SCH-08", 0)]
+    assert all(re.fullmatch(STAMP, one["time"]) for one in documents)
+
+
+def test_a_watch_outlives_a_look_that_fails(broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    path = Path(broken)
+    text = path.read_text()
+    Course(monkeypatch, nothing, path.unlink, nothing, lambda: path.write_text(text))
+    assert main(["kgpu", "doctor", "--from", broken, "--watch"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("can't look: ") == 1
+    assert out.count("it can be looked at again") == 1
+    assert out.count("SCH-08 Pod ml/train") == 1
+
+
+def test_sarif_can_not_be_watched(broken: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--from", broken, "--watch", "-o", "sarif"]) == 2
+    assert "to do: leave --watch out" in capsys.readouterr().err
 
 
 def test_collect_of_a_host_can_be_looked_at(tmp_path: Path, capsys: Said) -> None:

@@ -15,7 +15,7 @@ from kgpu.formats import names
 from kgpu.kube.fake import FakeApi
 from kgpu.operator.model import Observed
 from kgpu.operator.overview import Operator, Overview, overview
-from tests.operator.test_breakages import library_missing, quota, taint
+from tests.operator.test_breakages import CASES, library_missing, quota, taint
 from tests.operator.test_overview import cluster, written
 from tests.operator.world import SETTINGS, healthy_node, node_object, world
 
@@ -66,6 +66,68 @@ def test_very_long_names_are_cut_and_still_told_apart() -> None:
 def test_the_column_of_what_a_label_switches_off_stays() -> None:
     shown = screen(world(healthy_node(labels={names.LABEL_DEPLOY_PREFIX + "device-plugin": "false"})))
     assert ("plugin" in shown.splitlines()[2], "! node n1: its GPUs are not offered" in shown) == (True, True)
+
+
+LOST = "GPU 3 (GPU-0a): handle: GPU is lost (NVML error 15); to do: drain the node and reboot it"
+
+
+def with_gpus(status: str, reason: str, message: str, name: str = "n1") -> Observed:
+    node = healthy_node(name)
+    row = {"type": names.GPUS_HEALTHY_CONDITION, "status": status, "reason": reason, "message": message}
+    node["status"]["conditions"].append(row)
+    return world(node, healthy_node("n2"))
+
+
+def test_gpus_that_are_not_well_are_counted_named_and_said_what_to_do_about() -> None:
+    shown = screen(with_gpus("False", "GPUNeedsReboot", f"{LOST}. GPU 4 (GPU-0b): it is hot (it goes on working)"))
+    first = shown.splitlines()[0]
+    assert first.endswith("; 1 GPU is not well (node n1)")
+    row = next(line for line in shown.splitlines() if line.startswith("n1 "))
+    assert "1 ILL" in row
+    assert "✘ node n1: GPU 3 (GPU-0a) is not well: handle: GPU is lost (NVML error 15)" in shown
+    assert "    to do: drain the node and reboot it" in shown.splitlines()
+    assert "! node n1: GPU 4 (GPU-0b) works, and should be looked at: it is hot" in shown
+    assert [line for line in shown.splitlines() if line.startswith("n2 ") and "ILL" in line] == []
+
+
+def test_a_gpu_that_only_wants_a_look_is_no_alarm() -> None:
+    shown = screen(
+        with_gpus("True", "GPUsHealthy", "7 of 8 GPUs are well. GPU 4 (GPU-0b): it is hot (it goes on working)")
+    )
+    assert "1 look" in next(line for line in shown.splitlines() if line.startswith("n1 "))
+    assert "not well" not in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_narrow_screen_keeps_every_nodes_name_and_what_fails(width: int) -> None:
+    shown = screen(with_gpus("False", "GPUNeedsReboot", LOST, name="gpu-node-1"), width=width)
+    assert all(len(line) <= width for line in shown.splitlines() if "to do: " not in line)
+    assert "gpu-node-1" in shown
+    assert "health 1 ILL" in " ".join(shown.split())
+    assert "all " in shown, "n2 is well"
+
+
+def test_a_remedy_is_never_broken_and_cause_lines_hang() -> None:
+    lines = screen(
+        with_gpus("False", "x", f"{LOST}; a power cycle if the GPU is still missing after that"), width=60
+    ).splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("✘"))
+    assert lines[at + 1].startswith("  ")
+    assert "    to do: drain the node and reboot it; a power cycle if the GPU is still missing after that" in lines
+
+
+def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    shown = screen(with_gpus("False", "x", LOST, name="n" * 60), width=module._width())
+    assert "plugin" in shown.splitlines()[2]
+    assert max(map(len, shown.splitlines())) < 400
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_every_problem_has_a_remedy_of_its_own(make: Any) -> None:
+    for problem in seen(make().observed).problems:
+        assert problem.remedy, problem.what
+        assert "to do: " not in problem.what
 
 
 def test_no_colours_where_nobody_sees_them() -> None:

@@ -113,6 +113,30 @@ AIza{s}{s}
 ya29.{s}{s}
 eyJ{s}.{s}.{s}
 -----BEGIN RSA PRIVATE KEY----- {s} -----END RSA PRIVATE KEY-----
+PASSWORD+={s}
+password -> {s}
+passwordHash: {s}
+next=%2F%3Ftoken%3D{s}
+"password\\u003d{s}"
+aws configure set aws_secret_access_key {s}
+set WANDB_API_KEY {s}
+"apiKeys": ["a", "{s}"]
+{{"name":"HF_TOKEN","value":"{s}"}}
+- name: DB_PASSWORD value: {s}
+EnvVar{{Name:HF_TOKEN,Value:{s},ValueFrom:nil,}}
+{{"m":"{{\\"m\\":\\"{{\\\\\\"password\\\\\\":\\\\\\"{s}\\\\\\"}}\\"}}"}}
+serve --dsn root:{s}@tcp(mysql:3306)/db
+https:\\/\\/bob:{s}@example.com
+proxy=bob:{s}@proxy:3128
+jupyter lab --NotebookApp.token {s}
+mc alias set m http://minio:9000 admin {s}
+["mc","alias","set","m","http://minio:9000","admin","{s}"]
+echo "root:{s}" | chpasswd
+hvs.{s}{s}
+gsk_{s}{s}
+r8_{s}{s}
+tskey-auth-{s}{s}
+xapp-1-{s}{s}
 """.strip().splitlines()
 """``{s}`` stands for the credential, of 16 letters and digits or more, with both."""
 
@@ -162,7 +186,9 @@ def cluster_with(say: Callable[[], str], secret: str) -> list[dict[str, Any]]:
             "containerStatuses": [{"name": "main", "restartCount": 5, "state": state("CrashLoopBackOff"), "lastState": {"terminated": {"exitCode": 1, "message": say()}}}]}},
         {"kind": "Pod", "metadata": metadata("wait"), "spec": {**pod_spec(), "nodeName": ""}, "status": {
             "phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": say()}]}},
-        *({"kind": kind, "metadata": metadata(kind.lower()), "spec": {"selector": selector, "template": template}, "status": {"conditions": conditions("Failed")}}
+        *({"kind": kind, "metadata": metadata(kind.lower()), "spec": {
+            "selector": selector, "template": template, "volumeClaimTemplates": [{"metadata": metadata("data")}],
+        }, "status": {"conditions": conditions("Failed")}}
           for kind in ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet", "Job")),
         {"kind": "CronJob", "metadata": metadata("c"), "spec": {"jobTemplate": {"metadata": metadata(""), "spec": {"template": template}}}},
         {"kind": "Event", "metadata": metadata("e"), "involvedObject": ABOUT, "type": "Warning", "reason": "Failed", "message": say()},

@@ -253,3 +253,9 @@ def _refusal(path: Path) -> ConfigError | None:
     except ConfigError as error:
         return error
     return None
+
+
+def test_the_kubelets_word_that_a_log_is_gone_is_no_line_of_it() -> None:
+    gone = b"unable to retrieve container logs for containerd://c2043a0d8407"
+    assert files.lines(gone) == files.lines(gone + b"\n") == ()
+    assert len(files.lines(gone + b"\nand more\n")) == 2

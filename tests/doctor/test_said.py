@@ -164,3 +164,12 @@ def test_a_queue_of_seconds_stays_a_note() -> None:
     one = example("SCH-01")
     report = diagnose(Snapshot.of(one.broken, taken=1767261600 + 30), strict=True)
     assert [(found.id, found.level) for found in report.findings] == [("SCH-01", Level.NOTE)]
+
+
+def test_memory_that_no_node_has_is_held_by_nobody() -> None:
+    never, held = first("SCH-13_never"), first("SCH-13")
+    assert "empty it would not have as much" in never.cause
+    assert "held by" not in never.cause
+    assert not any("taint" in step for step in never.remedy)
+    assert "held by shop/web (" in held.cause
+    assert any("taint" in step for step in held.remedy)

@@ -184,7 +184,7 @@ def test_without_nodes_nobody_says_that_all_is_well(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(yaml.dump(POD))
     report = diagnose(files.read(str(tmp_path / "x.yaml")), strict=True)
     said = as_text(report)
-    assert report.exit_code == 0
+    assert report.exit_code == 2
     assert "Nothing is wrong" not in said
     assert "can't be judged: why pods are Pending: ml/train" in said
     (tmp_path / "x.yaml").write_text(yaml.dump(POD) + NODES)

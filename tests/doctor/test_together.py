@@ -207,3 +207,21 @@ def test_order_does_not_matter() -> None:
         assert {(one["id"], one["subject"]) for one in found} == {(one["id"], one["subject"]) for one in wanted}, (
             example.name
         )
+
+
+def test_a_misspelt_resource_does_not_follow_from_what_is_wrong_with_a_node() -> None:
+    objects = copy.deepcopy(BY_NAME["TNT-08"].broken)
+    for one in objects:
+        if one["kind"] == "Node":
+            amounts = {"nvidia.com/gpu": "8", "cpu": "8", "pods": "9"}
+            one["status"] |= {"capacity": amounts, "allocatable": amounts}
+    objects.append(
+        {
+            "kind": "Pod",
+            "metadata": {"name": "typo", "namespace": "ml"},
+            "spec": {"containers": [{"name": "a", "image": "i", "resources": {"limits": {"nvidia.com/gpus": "1"}}}]},
+            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+        }
+    )
+    report = diagnose(Snapshot.of(objects), strict=True)
+    assert [(one.id, one.subject.name) for one in report.findings] == [("TNT-08", "gpu-1"), ("SCH-00", "typo")]

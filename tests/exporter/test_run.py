@@ -198,6 +198,16 @@ async def test_verdicts_are_series():
         await served.until("kgpu_gpu_healthy", {})
 
 
+async def test_what_is_told_beside_a_verdict_is_of_after_it():
+    verdicts = MemoryVerdicts()
+    async with serving(flags=SLOW, verdicts=verdicts) as served:
+        assert await served.values(TEMPERATURE) == {"0": 40, "1": 40}
+        set_values(served.reader, temperature_c=93.0)  # nobody tells of it, and the next reading is far away
+        verdicts.put(GpuVerdict(uuid=served.reader._inventory.accelerators[0].uuid, action="inspect", reason="Hot"))
+        await served.until("kgpu_gpu_verdict", {"inspect": 1}, label="action")
+        await served.until(TEMPERATURE, {"0": 93, "1": 93})
+
+
 async def test_without_own_metrics_there_are_only_the_asked_ones():
     async with serving(flags={"own_metrics": "false", "extra_fields": "false"}) as served:
         assert all(name.startswith("DCGM_FI_") for name, _ in await served.samples())

@@ -118,7 +118,7 @@ def world(prometheus_bin: Path, sim_libs: Path, tmp_path_factory: pytest.TempPat
         stack.enter_context(closing(pages))
         set_pages(pages, well=True)
         for node in nodes.values():
-            until(f"{node.name} serves: {(node.folder / 'log').read_text()[-2000:]}", node.serves)
+            until(f"{node.name} serves", node.begun)
         prometheus = Prometheus(prometheus_bin / "prometheus", folder, config(folder, nodes, pages))
         stack.enter_context(closing(prometheus))
         until("Prometheus answers", prometheus.ready)

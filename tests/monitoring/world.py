@@ -82,10 +82,20 @@ def until(what: str, true: Callable[[], object], *, seconds: float = DEADLINE_S)
         time.sleep(0.25)
 
 
+_KEPT: Final[list[socket.socket]] = []
+
+
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port that nobody else is given before it is listened on, nor while a program on it is started again.
+
+    It stays bound by this process, which keeps all from it but those that name it and may reuse an address, as the
+    programs of these tests do.
+    """
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("127.0.0.1", 0))
+    _KEPT.append(found)
+    return int(found.getsockname()[1])
 
 
 def kgpu(*words: str) -> str:
@@ -193,6 +203,12 @@ class Node:
             words = [sys.executable, "-m", "kgpu", *self.words, *more]
             self.process = subprocess.Popen(words, env=self.environment, stdout=log, stderr=log)
 
+    def begun(self) -> bool:
+        """Whether it serves, where it is expected to; fails at once when it has ended instead."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} has ended:\n{(self.folder / 'log').read_text()[-2000:]}"
+        return self.serves()
+
     def end_children(self) -> None:
         """Kill what the program has started: the process that talks to the driver."""
         assert self.process is not None
@@ -255,7 +271,8 @@ class Prometheus:
             *before, str(program), f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address={self.address}", "--log.level=warn",
         ]  # fmt: skip
-        with (folder / "prometheus.log").open("wb") as log:
+        self._log = folder / "prometheus.log"
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
 
     def get(self, path: str, **query: str) -> Any:
@@ -271,11 +288,13 @@ class Prometheus:
         return found
 
     def ready(self) -> bool:
+        """Whether it answers questions. It listens before it can: until then it refuses them with 503."""
+        assert self._process.poll() is None, self._log.read_text()[-2000:]
         try:
-            self.get("rules")
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=10):
+                return True
         except OSError:
             return False
-        return True
 
     def firing(self) -> set[str]:
         """Alerts that fire now, each with where it does."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from rich.cells import cell_len
 
 from kgpu.base.errors import ConfigError
 from kgpu.top import draw
-from kgpu.top.columns import Look
+from kgpu.top.columns import Look, row_cells
 from kgpu.top.history import History
 from kgpu.top.model import Gpu, Health, Node, Part, Process, Trouble, User
 from kgpu.top.plan import plan
@@ -90,6 +92,38 @@ def test_values_that_were_told_already_are_no_history() -> None:
     history.add(Node(name="y", gpus=(gpu(1, utilization_percent=1),)), 0)
     history.add(Node(name="y", gpus=(gpu(1, utilization_percent=1),)), 2)
     assert (history.activity("GPU-n-0"), history.activity("GPU-n-1")) == ((5, 6), (1, 1))
+
+
+def states(history: History, now: float, *gpus: Gpu) -> list[str]:
+    found = plan([Node(name="n", gpus=gpus)], Wish(), history, now)
+    return [row_cells(row, Look())["state"][0] for row in found.rows]
+
+
+def test_an_xid_of_before_is_not_shown_as_if_it_were_new() -> None:
+    history = History()
+    old = gpu(0, last_xid=79, power_w=1)
+    history.add(Node(name="n", gpus=(old,)), 0)
+    assert states(history, 10, old) == ["ok"]
+    assert states(History(), 0, gpu(0, health=Health.UNKNOWN, last_xid=79)) == ["last xid 79"], "nobody has judged it"
+
+
+def test_an_xid_that_comes_is_shown_with_its_age() -> None:
+    history = History()
+    before, after = gpu(0, power_w=1), gpu(0, last_xid=31, power_w=1)
+    for now, seen in ((0, before), (5, before), (7, after), (9, after)):
+        history.add(Node(name="n", gpus=(seen,), read_at=1.0), now)
+    assert states(history, 127, after) == ["ok xid 31 2m ago"]
+    silent = replace(gpu(0, health=Health.LOST), values={})
+    history.add(Node(name="n", gpus=(silent,)), 130)
+    history.add(Node(name="n", gpus=(after,)), 140)
+    assert history.xid_age("GPU-n-0", 147) == 140, "a GPU that was silent for a while has no new one"
+    history.round_ends(None, 10_000)
+    assert history.xid_age("GPU-n-0", 10_000) is None
+
+
+def test_a_verdict_that_stands_says_what_to_do() -> None:
+    bad = replace(gpu(0, health=Health.BAD, last_xid=95), action="reset-gpu")
+    assert states(History(), 0, bad) == ["BAD: reset-gpu"]
 
 
 def test_a_remark_is_a_row_and_the_node_is_not_silent() -> None:

@@ -398,3 +398,18 @@ async def test_nodes_are_found_anew_after_a_while_and_an_outage_keeps_what_was_f
     api.set_down(True)
     assert len(await source.targets()) == 2
     assert "nodes are as of" in source.notes[0]
+
+
+async def test_an_exporter_that_is_gone_is_looked_up_again_soon(monkeypatch) -> None:
+    monkeypatch.setattr("kgpu.top.cluster.MISSED_AGAIN", 0.0)
+    api = FakeApi()
+    api.put(PODS, exporter_pod("a"))
+    api.put(NODES, gpu_node("a"))
+    source = Cluster(api, Exporters(api), via=Via.PROXY, inside=False)
+    (target,) = await source.targets()
+    with pytest.raises(UserError):
+        await source.look(target)
+    api.put(NODES, gpu_node("b"))
+    assert [one.node for one in await source.targets()] == ["a", "b"]
+    api.put(NODES, gpu_node("c"))
+    assert len(await source.targets()) == 2, "once is enough until one fails again"

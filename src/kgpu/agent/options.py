@@ -77,6 +77,11 @@ class AgentOptions:
         return bool(self.kubeconfig or self.env.get("KUBERNETES_SERVICE_HOST"))
 
     @property
+    def pci_roots(self) -> tuple[Path, ...]:
+        """Roots under which a PCI bus may be, the host's first; simulated hardware has one of its own."""
+        return tuple(dict.fromkeys((self.host_root, self.driver_install_dir, self.root or self.host_root)))
+
+    @property
     def sink(self) -> LabelsSink:
         """Where labels go, AUTO resolved."""
         if self.labels_sink is not LabelsSink.AUTO:

@@ -45,18 +45,18 @@ async def probe(host: Host, handle: RoleHandle) -> None:
     from kgpu.doctor.sources.host import driver_facts, fingerprint
 
     options = host.options
-    paths, log = host_paths(options), kernel_log(options)
+    log = kernel_log(options)
     view, words = host.reader.view(), KernelWords(log)
 
     def look() -> tuple[bool, Hashable]:
-        return words.said(), (fingerprint(paths), _inventory(host.reader))
+        return words.said(), (fingerprint(host_paths(options)), _inventory(host.reader))
 
     async with contextlib.aclosing(Closing(view)):
         pause = PAUSE
         while True:
             begin, driver = time.monotonic(), await driver_facts(view)
             _, known = await _read(handle, look)
-            await _read(handle, partial(_say, paths, options.node_name, log, driver))
+            await _read(handle, partial(_say, options, log, driver))
             handle.running(_WELL)
             changed = False
             while (age := time.monotonic() - begin) < AGAIN and not (changed and age >= pause):
@@ -87,18 +87,24 @@ async def _read(handle: RoleHandle, read: Callable[[], T]) -> T:
     return found
 
 
-def _say(paths: HostPaths, node: str, log: Path | None, driver: dict[str, Any]) -> None:
+def _say(options: AgentOptions, log: Path | None, driver: dict[str, Any]) -> None:
     from kgpu.doctor import host_facts
     from kgpu.doctor.sources.host import gather
     from kgpu.doctor.sources.probed import line
 
-    facts = host_facts.encode(gather(paths, node=node, log_path=log)) | driver
+    facts = host_facts.encode(gather(host_paths(options), node=options.node_name, log_path=log)) | driver
     facts["bootId"] = facts.get("bootId") or boot_id()  # without it nobody knows whether they are still true
     print(line(facts), flush=True)  # noqa: T201 - not a message: a line of its own, without a time before it
 
 
 def host_paths(options: AgentOptions) -> HostPaths:
-    """The host's paths as this process sees them: of some folders it knows better than through the host's root."""
+    """The host's paths as this process sees them: of some folders it knows better than through the host's root.
+
+    The PCI bus is the first that has an accelerator, of those that the role ``features`` makes labels from: a label
+    must not be taken for a lie because the two looked at different buses.
+    """
+    from kgpu.doctor.sources.host import has_accelerator
+    from kgpu.host import pci
     from kgpu.host.engines.paths import HostPaths
 
     mounts = {
@@ -106,6 +112,10 @@ def host_paths(options: AgentOptions) -> HostPaths:
         VALIDATIONS_DIR: validations_dir(options),
         KUBELET_DEVICE_PLUGIN_DIR.rstrip("/"): options.kubelet_socket.parent,
     }
+    for root in options.pci_roots:
+        if has_accelerator(root / pci.DEVICES):
+            mounts[f"/{pci.DEVICES}"] = root / pci.DEVICES
+            break
     return HostPaths.at(options.host_root, mounts)
 
 

@@ -25,7 +25,7 @@ VALIDATOR: Final = "validator"
 TOOLKIT: Final = "toolkit"
 # Options that matter to these roles alone.
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
-    "driver_install_dir": ("features",),
+    "driver_install_dir": ("features", "probe"),
     "exporter_overrides": ("exporter",),
     "foreign_nfd": ("features",),
     "labels_sink": ("labels",),

@@ -208,9 +208,7 @@ async def _features(host: Host, handle: RoleHandle) -> None:
     await run(
         FeaturesContext(
             publisher=NodeFeatureLabels(host.api(), node=options.node_name) if known else MemoryFeatures(),
-            roots=tuple(
-                dict.fromkeys((options.host_root, options.driver_install_dir, options.root or options.host_root))
-            ),
+            roots=options.pci_roots,
             report=host.decide,
             on_state=_on_state(handle),
             foreign=options.foreign_nfd,

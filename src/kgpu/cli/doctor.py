@@ -8,6 +8,7 @@ import click
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
+from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
 
 if TYPE_CHECKING:
@@ -24,8 +25,12 @@ kgpu doctor node gpu-1
 kgpu doctor deployment ml/serve --from cluster.yaml
 kgpu doctor --from bundle.tar.gz -o json
 kgpu doctor --host
+kgpu doctor --watch
 kgpu doctor --explain SCH-08
+kgpu doctor --explain
 """
+ALL: Final = "all"
+"""What --explain means without an id."""
 # What may be typed, and the kind that is meant; plurals and short names as kubectl has them.
 KINDS: Final = {
     "node": "Node", "nodes": "Node", "no": "Node",
@@ -42,28 +47,32 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
 
 
 @click.command("doctor", cls=ExampleCommand, examples=EXAMPLES)
-@click.argument("target", nargs=-1, metavar="[KIND NAME]")
-@click.option("-n", "--namespace", default="", metavar="NS", help="Of the object, where NAME does not say it.")
+@click.argument("target", nargs=-1, metavar="[KIND NAME]", shell_complete=_complete.target)
+@click.option("-n", "--namespace", default="", metavar="NS", help="Of the object, where NAME does not say it.",
+              shell_complete=_complete.namespaces)  # fmt: skip
 @click.option("--from", "path", default="", metavar="PATH", help="Look at this archive, folder or dump, not a cluster.")
 @click.option("--host", is_flag=True, help="Look at this machine itself: run it on the node.")
 @click.option("--root", default="/", show_default=True, metavar="DIR", help="With --host: where the host's root is.")
-@click.option("--explain", "explain_id", default="", metavar="ID", help="Tell about a rule, and look at nothing.")
-@click.option("-w", "--watch", is_flag=True, help="Look again every --interval seconds, and print what has changed.")
+@click.option("--explain", "explain_id", default="", is_flag=False, flag_value=ALL, metavar="[ID]",
+              shell_complete=_complete.rules,
+              help="Tell about a rule, with an example, and look at nothing; without ID: which there are.")  # fmt: skip
+@click.option("-w", "--watch", is_flag=True, help="Look again every --interval seconds; a line for what has changed.")
 @click.option("--interval", type=click.FloatRange(min=1), default=15.0, show_default=True, help="For --watch.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell all that was not looked at, also where it changes nothing.")
 @click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
 @output_option("text", "json", "yaml", "sarif")
 @click.pass_context
 def doctor(
     context: click.Context, *, target: tuple[str, ...], namespace: str, path: str, host: bool, root: str,
-    explain_id: str, watch: bool, interval: float, kubeconfig: str, output: str,
+    explain_id: str, watch: bool, interval: float, verbose: bool, kubeconfig: str, output: str,
 ) -> None:  # fmt: skip
     """Say why GPU pods, nodes or the cluster do not work: the cause, the proof, and what to do.
 
     Needs no more than rights to read, and changes nothing. Exit code 0: nothing is wrong; 1: there are findings; 2: it
-    could not look.
+    could not look, or what it saw is not enough to judge.
     """
     if explain_id:
-        click.echo(_explain(explain_id))
+        click.echo(_explain(explain_id, output))
         return
     if path and host:
         raise ConfigError("--from and --host exclude each other", "one of the two", "leave one out")
@@ -74,14 +83,15 @@ def doctor(
         )  # fmt: skip
     wanted = parse_target(target, namespace)
     check_kubeconfig(context, kubeconfig)
+    where = (wanted, path, kubeconfig, root if host else "")
     if watch:
-        run_async(_watch(wanted, path, kubeconfig, root if host else "", output=output, interval=interval))
-        return
-    report = run_async(look(wanted, path, kubeconfig, root if host else ""))
-    click.echo(shown(report, output))
-    from kgpu.doctor.render import unjudged
+        from kgpu.cli._doctor_watch import Watch
 
-    raise click.exceptions.Exit(report.exit_code or (2 if unjudged(report) else 0))
+        watching = Watch(lambda: look(*where), output, width(), verbose=verbose)
+        raise click.exceptions.Exit(watching.until_interrupted(interval))
+    report = run_async(look(*where))
+    click.echo(shown(report, output, verbose=verbose))
+    raise click.exceptions.Exit(report.exit_code)
 
 
 def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
@@ -104,19 +114,38 @@ def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
     return Subject(kind, name, (space if slash else namespace) or "default")
 
 
-def _explain(asked: str) -> str:
-    from kgpu.doctor.render import explained
-    from kgpu.doctor.rules import by_id
+def _explain(asked: str, output: str) -> str:
+    """About one rule, or those of a group (``SCH``), or all."""
+    from kgpu.doctor import explain
+    from kgpu.doctor.rules import all_rules, by_id
 
     rule = by_id().get(asked.upper())
-    if rule is None:
+    if rule is not None:
+        found = explain.about(rule, asked.upper())
+        return explain.as_text(found) if output == "text" else _data(found.data(), output)
+    group = [] if asked == ALL else [one for one in all_rules() if one.id.startswith(f"{asked.upper().rstrip('-*')}-")]
+    if asked != ALL and not group:
         near = did_you_mean(asked, by_id())
         raise ConfigError(
-            f"there is no rule {asked}" + (f"; {near}" if near else ""),
-            "an id such as SCH-08",
-            f"the rules are: {', '.join(sorted(by_id()))}",
-        )
-    return explained(rule, asked.upper())
+            f"there is no rule {asked}" + (f"; {near}" if near else ""), "an id such as SCH-08, or a group such as SCH",
+            "see which there are: kgpu doctor --explain",
+        )  # fmt: skip
+    rows = group or list(all_rules())
+    if output == "text":
+        return "\n".join(f"{one.id:<7} {one.title}" for one in rows)
+    return _data([{"id": one.id, "title": one.title, "place": one.place.title} for one in rows], output)
+
+
+def _data(data: object, output: str) -> str:
+    if output == "yaml":
+        from kgpu.formats import yaml
+
+        return yaml.dump(data).rstrip("\n")
+    if output == "json":
+        import json
+
+        return json.dumps(data, indent=2, ensure_ascii=False)
+    raise ConfigError(f"--explain has no form {output}", "text, json or yaml", "leave -o out")
 
 
 async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) -> Report:
@@ -189,7 +218,7 @@ def _unknown(wanted: Subject, found: Snapshot, path: str) -> ConfigError:
     )
 
 
-def shown(report: Report, output: str) -> str:
+def shown(report: Report, output: str, *, verbose: bool = False) -> str:
     """The report in the form asked for."""
     from kgpu.doctor import render
     from kgpu.doctor.rules import all_rules
@@ -200,21 +229,11 @@ def shown(report: Report, output: str) -> str:
         return render.as_yaml(report)
     if output == "sarif":
         return render.as_sarif(report, all_rules())
+    return render.as_text(report, width(), verbose=verbose)
+
+
+def width() -> int:
+    """Columns of the terminal, as far as text is still easy to read."""
     import shutil
 
-    return render.as_text(report, min(shutil.get_terminal_size((100, 40)).columns, 120))
-
-
-async def _watch(
-    wanted: Subject | None, path: str, kubeconfig: str, root: str, *, output: str, interval: float
-) -> None:
-    """Print the report whenever it differs from the last one, until interrupted."""
-    import asyncio
-
-    last = ""
-    while True:
-        text = shown(await look(wanted, path, kubeconfig, root), output)
-        if text != last:
-            click.echo(text if not last else f"\n{text}")
-            last = text
-        await asyncio.sleep(interval)
+    return min(shutil.get_terminal_size((100, 40)).columns, 120)

@@ -180,7 +180,10 @@ def _run(program: str, arguments: list[str]) -> int:
     if instruction:
         from click.shell_completion import shell_complete
 
-        return shell_complete(cli, {}, program, "_KGPU_COMPLETE", instruction)
+        try:
+            return shell_complete(cli, {}, program, "_KGPU_COMPLETE", instruction)
+        except (UserError, click.ClickException):
+            return 1  # what is typed so far is wrong: an error now would be in the middle of the line
     # A command that stands for a program of its name is not called by that name twice.
     shown = "" if PROGRAMS.get(program) == (program,) else program
     with cli.make_context("kubectl gpu" if program == "kubectl-gpu" else shown, arguments) as ctx:

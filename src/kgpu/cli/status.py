@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from kgpu.operator.overview import NodeRow, Overview, Problem
     from kgpu.operator.watching import Cluster
@@ -26,6 +28,7 @@ NOT_READY: Final = 3
 MOST_ROWS: Final = 15
 MOST_PROBLEMS: Final = 10
 MOST_NAME: Final = 48
+PIPE_WIDTH: Final = 10_000
 
 # Column heads by operand, and how a cell looks.
 _HEADS: Final = {
@@ -44,14 +47,16 @@ _CELLS: Final = {
     "waits": ("wait", "yellow"),
     "off": ("-", "dim"),
 }
+_JUDGE: Final = "health"
 _BADNESS: Final = ("fails", "waits", "off", "works")
 
 
 @click.command("status", cls=ExampleCommand, examples=EXAMPLES)
 @click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
 @click.option(
-    "-n", "--namespace", default="", metavar="NS", help="The operator's namespace. Default: where one is found."
-)
+    "-n", "--namespace", default="", metavar="NS", help="The operator's namespace. Default: where one is found.",
+    shell_complete=_complete.namespaces,
+)  # fmt: skip
 @output_option()
 @click.pass_context
 def status(context: click.Context, *, kubeconfig: str, namespace: str, output: str) -> None:
@@ -91,13 +96,13 @@ async def read(api: Cluster, namespace: str) -> Overview:
 
 
 def render(found: Overview, *, width: int, color: bool | None = None) -> str:
-    """The screen as text; colours only where the terminal has them."""
+    """The screen as text; colours only where the terminal has them. Remedies are never broken: they are pasted."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width, force_terminal=_is_terminal() if color is None else color)
     with console.capture() as capture:
         _show(console, found)
-    return capture.get()
+    return "\n".join(line.rstrip() for line in capture.get().split("\n"))
 
 
 def _show(console: Console, found: Overview) -> None:
@@ -107,7 +112,10 @@ def _show(console: Console, found: Overview) -> None:
     place = f", layout {found.layout}" if found.layout else ""
     console.print(Text(f"{found.operator}{place}, namespace {found.namespace}", style="dim"))
     if found.nodes:
-        console.print(_nodes(found))
+        table = _nodes(found)
+        if console.measure(table, options=console.options.update(width=PIPE_WIDTH)).maximum > console.width:
+            table = _nodes(found, narrow=True)
+        console.print(table)
     others = "node is" if found.other_nodes == 1 else "nodes are"
     rest = f"{found.other_nodes} other {others} not known to have NVIDIA GPUs"
     if found.other_nodes:
@@ -127,14 +135,16 @@ def _show(console: Console, found: Overview) -> None:
 
 
 def _problems(console: Console, problems: tuple[Problem, ...]) -> None:
-    from rich.padding import Padding
+    from rich.table import Table
     from rich.text import Text
 
     for problem in problems[:MOST_PROBLEMS]:
         mark, style = ("!", "yellow") if problem.warning else ("…", "cyan") if problem.passing else ("✘", "bold red")
-        console.print(Text.assemble((f"{mark} ", style), _where(problem.nodes), problem.what))
+        row = Table.grid(padding=(0, 1, 0, 0))  # so that further lines stand below the first one's words
+        row.add_row(Text(mark, style=style), Text(_where(problem.nodes) + problem.what))
+        console.print(row)
         if problem.remedy:
-            console.print(Padding(Text.assemble(("to do: ", "bold"), problem.remedy), (0, 0, 0, 4)))
+            console.print(Text.assemble("    ", ("to do: ", "bold"), problem.remedy), soft_wrap=True)
     if len(problems) > MOST_PROBLEMS:
         console.print(Text(f"and {len(problems) - MOST_PROBLEMS} more; kgpu status -o json has them all", style="dim"))
 
@@ -151,7 +161,8 @@ def _short(name: str) -> str:
     return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME // 2]}…{name[-(MOST_NAME // 2 - 1) :]}"
 
 
-def _nodes(found: Overview) -> Table:
+def _nodes(found: Overview, *, narrow: bool = False) -> Table:
+    """A column for each operand; ``narrow``: one for all, which names those that do not work."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -163,28 +174,44 @@ def _nodes(found: Overview) -> Table:
     }
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("GPU node", overflow="fold")
-    for head in ("GPUs", "product", "driver", "CUDA"):
+    for head in ("GPUs", "product", "driver", *([] if narrow else ["CUDA"])):
         table.add_column(head, overflow="fold")
-    for head in heads.values():
-        table.add_column(head, no_wrap=True)
+    for head in ("operands",) if narrow else heads.values():
+        table.add_column(head, no_wrap=not narrow)
     groups = _alike(found.nodes)
     for names, node in groups[:MOST_ROWS]:
         name = _short(names[0]) + (f" (+{len(names) - 1} alike)" if len(names) > 1 else "")
-        cells = [Text(*_CELLS[node.operands.get(one, "off")]) for one in heads]
+        cells = {head: Text(*_cell(node, one)) for one, head in heads.items()}
         style = "" if node.ready else "red"
-        table.add_row(
-            Text(
-                name + ("" if node.ready else " (not Ready)") + (" (opted out)" if node.opted_out else ""), style=style
-            ),
-            _gpus(node),
-            node.product or "-",
-            f"{node.driver} ({node.driver_source})" if node.driver_source else node.driver or "-",
-            node.cuda or "-",
-            *cells,
-        )
+        name += ("" if node.ready else " (not Ready)") + (" (opted out)" if node.opted_out else "")
+        driver = f"{node.driver} ({node.driver_source})" if node.driver_source and not narrow else node.driver or "-"
+        rest: list[str | Text] = [_in_short(cells)] if narrow else [node.cuda or "-", *cells.values()]
+        table.add_row(Text(name, style=style), _gpus(node), node.product or "-", driver, *rest)
     if len(groups) > MOST_ROWS:
         table.caption = f"and {sum(len(names) for names, _ in groups[MOST_ROWS:])} more nodes"
     return table
+
+
+def _cell(node: NodeRow, operand: str) -> tuple[str, str]:
+    """How an operand is on a node; where the one that judges GPUs works, what it says of them."""
+    cell = node.operands.get(operand, "off")
+    if operand == _JUDGE and cell == "works" and node.gpus_bad:
+        return f"{node.gpus_bad} ILL", "bold red"
+    if operand == _JUDGE and cell == "works" and node.gpus_to_look_at:
+        return f"{node.gpus_to_look_at} look", "yellow"
+    return _CELLS[cell]
+
+
+def _in_short(cells: dict[str, Text]) -> Text:
+    """``validated FAIL, health 1 ILL, 6 ok``."""
+    from rich.text import Text
+
+    good = {_CELLS["works"][0], _CELLS["off"][0]}
+    parts = [Text(f"{head} ").append_text(cell) for head, cell in cells.items() if cell.plain not in good]
+    works = sum(cell.plain == _CELLS["works"][0] for cell in cells.values())
+    if works:
+        parts.append(Text(f"{'all ' if not parts else ''}{works} ok", style="green"))
+    return Text(", ").join(parts)
 
 
 def _alike(nodes: Iterable[NodeRow]) -> list[tuple[list[str], NodeRow]]:
@@ -200,6 +227,8 @@ def _alike(nodes: Iterable[NodeRow]) -> list[tuple[list[str], NodeRow]]:
 
 
 def _worst(node: NodeRow) -> int:
+    if node.gpus_bad:
+        return 0
     return min((_BADNESS.index(cell) for cell in node.operands.values()), default=len(_BADNESS))
 
 
@@ -220,6 +249,10 @@ def _is_terminal() -> bool:
 
 
 def _width() -> int:
+    """A program that reads the output has no lines of its own to break: it gets them whole."""
+    import os
     import shutil
 
+    if not _is_terminal() and not os.environ.get("COLUMNS"):
+        return PIPE_WIDTH
     return shutil.get_terminal_size((120, 40)).columns

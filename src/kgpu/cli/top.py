@@ -11,6 +11,7 @@ import click
 
 from kgpu.base.errors import ConfigError, HwError, KubeError
 from kgpu.base.printable import one_line
+from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, root_option, run_async
 
 if TYPE_CHECKING:
@@ -41,11 +42,14 @@ SORTS: Final = "natural, user, utilization, memory, power, temperature, idle, he
 @click.command("top", cls=ExampleCommand, examples=EXAMPLES)
 @click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
 @click.option("--context", "kube_context", default="", metavar="NAME", help="The kubeconfig's context to use.")
-@click.option("-n", "--namespace", multiple=True, metavar="NS", help="Only GPUs that pods of NS use. Repeatable.")
-@click.option("--node", multiple=True, metavar="NAME", help="Only this node; others are not asked. Repeatable.")
+@click.option("-n", "--namespace", multiple=True, metavar="NS", help="Only GPUs that pods of NS use. Repeatable.",
+              shell_complete=_complete.namespaces)  # fmt: skip
+@click.option("--node", multiple=True, metavar="NAME", help="Only this node; others are not asked. Repeatable.",
+              shell_complete=_complete.nodes)  # fmt: skip
 @click.option("--filter", "words", default="", metavar="WORDS",
               help="Only GPUs of which every word is somewhere: node, model, uuid, namespace, pod, state.")  # fmt: skip
-@click.option("--sort", default="natural", show_default=True, metavar="BY", help=f"One of: {SORTS}.")
+@click.option("--sort", default="natural", show_default=True, metavar="BY", help=f"One of: {SORTS}.",
+              shell_complete=_complete.sorts)  # fmt: skip
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("--view", type=click.Choice(("gpus", "nodes", "pods")), default="gpus", show_default=True,
               help="What the rows are.")  # fmt: skip
@@ -59,7 +63,7 @@ SORTS: Final = "natural, user, utilization, memory, power, temperature, idle, he
 @click.option(
     "--exporter", multiple=True, metavar="[NAME=]URL", help="An exporter by address, without a cluster. Repeatable."
 )
-@click.option("--exporter-namespace", multiple=True, metavar="NS",
+@click.option("--exporter-namespace", multiple=True, metavar="NS", shell_complete=_complete.namespaces,
               help="Where the cluster's exporters run; no others are asked. Repeatable. Default: kgpu's.")  # fmt: skip
 @click.option("--via", type=click.Choice(("auto", "direct", "proxy")), default="auto", show_default=True,
               help="How to reach exporters: at their pods' address, or through the API server.")  # fmt: skip

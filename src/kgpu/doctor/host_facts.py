@@ -6,6 +6,9 @@ the whole host unreadable, which is told as missing evidence.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,6 +19,16 @@ from kgpu.formats import names
 
 KIND: Final = "HostFacts"
 API_VERSION: Final = names.DOCTOR_API_VERSION
+_STAMP: Final = re.compile(r"(?:\d+,\d+,(?P<usec>\d{1,18}),[^;]*;|\[ *(?P<seconds>\d{1,12}\.\d{1,9})\] )")
+"""When a line was said, counted from the boot: a record of ``/dev/kmsg``, or a line of dmesg."""
+_LOADED: Final = re.compile(r"NVRM: loading NVIDIA .*Kernel Module")
+KERNEL_LOG: Final = "kernel log"
+"""What ``missing`` calls it."""
+
+
+def is_slight(what: str, why: str) -> bool:
+    """Whether a host just does not have it, as a container has no modules; a kernel's log every host should have."""
+    return why == os.strerror(errno.ENOENT) and what != KERNEL_LOG
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -156,6 +169,36 @@ class HostFacts(_Facts, frozen=True):
     def cite_file(self, path: str, line: int = 0, value: str = "") -> Evidence:
         """A line of one of ``files``."""
         return Evidence(object=f"Node {self.node}", file=path, line=line, value=value)
+
+    def line_of(self, xid: Xid, *, first: bool = False) -> int:
+        """The position of an Xid's last line in the kernel's log, or of its first; -1 where it is not there."""
+        word = "SXid" if xid.kind == "sxid" else "Xid"
+        place = xid.pci.removeprefix("0000:").lower()  # some lines leave the domain out
+        lines = self.kernel_log or ()
+        order = range(len(lines))
+        for position in order if first else reversed(order):
+            line = lines[position]
+            if (
+                f"{word} (PCI" in line
+                and (f" {xid.code}," in line or f": {xid.code}" in line)
+                and place in line.lower()
+            ):
+                return position
+        return -1
+
+    def said_at(self, position: int) -> float | None:
+        """When a line of the kernel's log was said, in seconds since 1970; None where line or boot have no time."""
+        lines = self.kernel_log or ()
+        hit = _STAMP.match(lines[position]) if 0 <= position < len(lines) else None
+        if hit is None or self.boot_time is None:
+            return None
+        return self.boot_time + (int(hit["usec"]) / 1e6 if hit["usec"] else float(hit["seconds"]))
+
+    def loaded_after(self, position: int) -> int:
+        """The position of a later line by which the driver says that it is loaded anew, -1 for none."""
+        lines = self.kernel_log or ()
+        found = (at for at in range(position + 1, len(lines)) if "NVRM: loading" in lines[at])
+        return next((at for at in found if position >= 0 and _LOADED.search(lines[at])), -1)
 
     def cite_log(self, position: int) -> Evidence:
         """A line of the kernel's log by its position."""

@@ -113,7 +113,33 @@ class Container:
         """A field of its status."""
         if not self._status_path:
             return Evidence(object=str(self._owner), field=f"container {self.name}", value="no status")
-        return self._owner.cite(f"{self._status_path}.{path}")
+        said = state_in_words(at(self.status, path)) if path in ("state", "lastState") else None
+        return self._owner.cite(f"{self._status_path}.{path}", said)
+
+
+def state_in_words(state: Any) -> str | None:
+    """A container's state as a sentence has it: ``waiting: CrashLoopBackOff (back-off 20s ...)``, or ``ended with exit
+    code 3 (Error) at 11:59``; None for what is no state.
+    """
+    if not isinstance(state, dict):
+        return None
+    if isinstance(now := state.get("waiting"), dict):
+        said = text(now.get("message"))
+        return f"waiting: {text(now.get('reason')) or 'for no reason given'}" + (f" ({said})" if said else "")
+    if isinstance(end := state.get("terminated"), dict):
+        code, why, when = end.get("exitCode"), text(end.get("reason")), text(end.get("finishedAt"))
+        number_ = f"exit code {code}" if isinstance(code, int) else "no exit code"
+        said = text(end.get("message"))
+        return (
+            f"ended with {number_}"
+            + (f" ({why})" if why else "")
+            + (f" at {when}" if when else "")
+            + (f": {said}" if said else "")
+        )
+    if isinstance(runs := state.get("running"), dict):
+        began = text(runs.get("startedAt"))
+        return "running" + (f" since {began}" if began else "")
+    return None
 
 
 def containers_of(owner: Obj, base: str = "spec", status: str = "status") -> Iterator[Container]:

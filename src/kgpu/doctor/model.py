@@ -16,6 +16,8 @@ from kgpu.doctor.secrets import cleaned
 
 MAX_VALUE: Final = 300
 MAX_SENTENCE: Final = 1000
+WHY_PENDING: Final = "why pods are Pending"
+"""How evidence that is missing begins where pods wait and nobody can say why."""
 
 CERTAIN: Final = 0.95
 """The evidence allows nothing else."""
@@ -197,19 +199,24 @@ def _step(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Evidence that could not be got: what, why, and how to get it."""
+    """Evidence that could not be got: what, why, and how to get it.
+
+    ``slight``: it is not there for anybody (a file that this host does not have, facts that nobody has collected), and
+    where nothing is wrong it would not have changed that. What was refused, late or unreadable is never slight.
+    """
 
     what: str
     why: str = ""
     how: str = ""
+    slight: bool = False
 
     def __post_init__(self) -> None:
         for name in ("what", "why", "how"):
             object.__setattr__(self, name, one_line(cleaned(getattr(self, name)), MAX_SENTENCE))
 
-    def data(self) -> dict[str, str]:
+    def data(self) -> dict[str, Any]:
         """As JSON."""
-        return {key: value for key in ("what", "why", "how") if (value := getattr(self, key))}
+        return {key: value for key in ("what", "why", "how", "slight") if (value := getattr(self, key))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,11 +229,38 @@ class Report:
     scope: str = ""
     looked: dict[str, int] = field(default_factory=dict)
     """How many objects of which kind were looked at."""
+    stuck: int = 0
+    """Pods with accelerators that do not run, and nodes with some that are not Ready, whatever is told of them."""
+
+    @property
+    def real(self) -> tuple[Finding, ...]:
+        """The findings that somebody has to mind: all but notes."""
+        return tuple(one for one in self.findings if one.level is not Level.NOTE)
+
+    @property
+    def unjudged(self) -> str:
+        """What nobody can say without nodes, "" where there are some, or a host's own facts."""
+        waiting = next((gap.what for gap in self.missing if gap.what.startswith(WHY_PENDING)), "")
+        if waiting or self.looked.get("nodes") or self.looked.get("hosts"):
+            return waiting
+        return "whether nodes offer their accelerators" if self.looked else ""
 
     @property
     def exit_code(self) -> int:
-        """0: nothing that anybody has to mind; 1: findings. (2 is the command line's, when nothing could be seen.)"""
-        return int(any(one.level is not Level.NOTE for one in self.findings))
+        """0: nothing that anybody has to mind; 1: findings; 2: none, but it can't be judged (``unjudged``).
+
+        The command line's code is this one, or 2 where there is no report at all: it could not look.
+        """
+        if self.real:
+            return 1
+        return 2 if self.unjudged else 0
+
+    @property
+    def gaps_that_count(self) -> tuple[Missing, ...]:
+        """The missing evidence that could have changed what is said: all of it where anything is wrong or unknown."""
+        if self.real or self.unjudged or self.stuck:
+            return self.missing
+        return tuple(gap for gap in self.missing if not gap.slight)
 
     def data(self) -> dict[str, Any]:
         """The form of ``-o json`` and ``-o yaml``."""
@@ -235,6 +269,7 @@ class Report:
             "missing": [one.data() for one in self.missing],
             "checked": self.checked,
             "scope": self.scope,
+            "exit_code": self.exit_code,
             "looked": self.looked,
         }
 

@@ -257,6 +257,8 @@ def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     found["spec"] = spec = dict(spec)
     if "selector" in spec and text(found.get("kind")) in _BUILT_IN:
         spec["selector"] = secrets.scrubbed(spec["selector"])
+    if "volumeClaimTemplates" in spec:
+        spec["volumeClaimTemplates"] = secrets.scrubbed(spec["volumeClaimTemplates"])
     if isinstance(spec.get("jobTemplate"), dict) and isinstance(spec["jobTemplate"].get("spec"), dict):
         spec["jobTemplate"] = dict(spec["jobTemplate"])
         spec["jobTemplate"]["metadata"] = _lean_metadata(spec["jobTemplate"].get("metadata"))

@@ -10,6 +10,9 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.problems import describe
+from kgpu.doctor import matching
+from kgpu.doctor.draining import with_bare_pods
+from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Subject, folded
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
@@ -18,6 +21,10 @@ from kgpu.doctor.snapshot import Snapshot
 MAX_PER_RULE: Final = 500
 _EVERYTHING: Final[tuple[str, object]] = ("everything", "")
 _LEVELS: Final = {Level.PROBLEM: 0, Level.WAIT: 1, Level.NOTE: 2}
+WORKLOADS: Final = frozenset(
+    {"Pod", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob", "ResourceClaim", "ResourceClaimTemplate"}
+)
+"""Kinds of which one object is one piece of somebody's work, unless it is of the GPU stack."""
 
 
 def diagnose(
@@ -31,7 +38,8 @@ def diagnose(
     for rule in asked:
         try:
             for finding in rule.check(snapshot):
-                found.append(replace(finding, id=finding.id or rule.id, place=rule.place))
+                whole = replace(finding, id=finding.id or rule.id, place=rule.place)
+                found.append(with_bare_pods(whole, snapshot))
                 if len(found) > MAX_PER_RULE * len(asked):
                     break
         except Exception as error:
@@ -43,21 +51,52 @@ def diagnose(
     if target is not None:
         wanted = related(snapshot, target)
         roots = [one for one in roots if any(hurts(each, wanted) for each in one.all())]
+    stack = _stack(snapshot, roots)
     return Report(
-        findings=tuple(sorted(roots, key=order)),
+        findings=tuple(sorted(roots, key=lambda one: order(one, stack))),
         missing=tuple(dict.fromkeys([*missing, *snapshot.missing])),  # rules add what they would have needed
         checked=len(asked),
         scope=str(target) if target else "Cluster",
         looked=snapshot.counts(),
+        stuck=stuck(snapshot),
     )
 
 
-def order(finding: Finding) -> tuple[int, float, int, int, str, str]:
-    """What needs somebody first, then the most certain, then from the bottom up, then whoever hurts most pods."""
+def order(finding: Finding, stack: frozenset[Subject] = frozenset()) -> tuple[int, float, bool, int, int, str, str]:
+    """What needs somebody first, then the most certain, then what is of the stack or of nodes before what is of one
+    piece of work, then from the bottom up, then whoever hurts most pods.
+
+    ``stack`` are the pods and workloads that are of the GPU stack itself.
+    """
+    level, unsure, place, pods, rule, subject = _weight(finding)
+    alone = finding.subject.kind in WORKLOADS and finding.subject not in stack
+    return (level, unsure, alone, place, pods, rule, subject)
+
+
+def _weight(finding: Finding) -> tuple[int, float, int, int, str, str]:
+    """What explains more comes first, among those that can explain the same."""
     return (
         _LEVELS[finding.level], -finding.confidence, finding.place, -len(finding.pods), finding.id,
         str(finding.subject),
     )  # fmt: skip
+
+
+def _stack(snapshot: Snapshot, findings: Iterable[Finding]) -> frozenset[Subject]:
+    """Of the subjects those that are of a GPU stack."""
+    found = set()
+    for one in {each.subject for root in findings for each in root.all() if each.subject.kind in WORKLOADS}:
+        obj = snapshot.get(one.kind, one.name, one.namespace)
+        if obj is None:
+            continue
+        if matching.parts_of_pod(snapshot, obj) if isinstance(obj, Pod) else matching.parts_of(obj):
+            found.add(one)
+    return frozenset(found)
+
+
+def stuck(snapshot: Snapshot) -> int:
+    """Pods with accelerators that do not run, and nodes with accelerators that are not Ready."""
+    pods = sum(not pod.ended and not pod.ready and matching.uses_accelerators(pod) for pod in snapshot.pods.values())
+    return pods + sum(not node.ready for node in matching.gpu_nodes(snapshot))
 
 
 def distinct(found: Iterable[Finding]) -> list[Finding]:
@@ -145,14 +184,14 @@ def fold(found: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
         if set(one.nodes) <= {node for parent in by_node for node in found[parent].nodes}:
             reasons += by_node  # each explains some of the nodes, all of them together the whole
         if reasons:
-            parents[child] = min(reasons, key=lambda parent: order(found[parent]))
+            parents[child] = min(reasons, key=lambda parent: _weight(found[parent]))
     _break_circles(parents)
     under: dict[int, list[int]] = {}
     for child, parent in parents.items():
         under.setdefault(parent, []).append(child)
 
     def whole(position: int) -> Finding:
-        below = tuple(sorted((whole(child) for child in under.get(position, ())), key=order))
+        below = tuple(sorted((whole(child) for child in under.get(position, ())), key=_weight))
         return folded(found[position], below)
 
     return [whole(position) for position in range(len(found)) if position not in parents]
@@ -187,7 +226,7 @@ def _below(rules: dict[str, Rule], cause: Finding, effect: Finding) -> bool:
     resort, other = rules.get(effect.id), rules.get(cause.id)
     if resort is None or other is None or not resort.last_resort or other.last_resort:
         return False
-    if effect.subject.kind != "Pod" or cause.place is Place.CLUSTER or cause.confidence < LIKELY:
+    if effect.subject.kind != "Pod" or Place.CLUSTER in (cause.place, effect.place) or cause.confidence < LIKELY:
         return False
     return cause.level is not Level.NOTE and bool(set(cause.nodes) & set(effect.nodes))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kgpu import __version__
@@ -16,9 +17,15 @@ MAX_EVIDENCE: Final = 8
 MAX_CONSEQUENCES: Final = 5
 MAX_FINDINGS: Final = 20
 MAX_MISSING: Final = 8
-WHY_PENDING: Final = "why pods are Pending"
-"""How evidence that is missing begins where pods wait and nobody can say why."""
-_MARKS: Final = {Level.PROBLEM: "✘", Level.WAIT: "…", Level.NOTE: "·"}
+MARKS: Final = {Level.PROBLEM: "✘", Level.WAIT: "…", Level.NOTE: "·"}
+_WIDEST: Final = ("the cluster", "the cluster")
+_ORDER: Final = (
+    _WIDEST, ("a node", "nodes"), ("a claim", "claims"), ("a workload", "workloads"), ("a pod", "pods"),
+)  # fmt: skip
+_WIDTHS: Final = {
+    "Node": _ORDER[1], "ResourceClaim": _ORDER[2], "ResourceClaimTemplate": _ORDER[2], "Pod": _ORDER[4],
+    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"), _ORDER[3]),
+}  # fmt: skip
 _SARIF_LEVELS: Final = {Level.PROBLEM: "error", Level.WAIT: "warning", Level.NOTE: "note"}
 
 
@@ -32,52 +39,75 @@ def as_yaml(report: Report) -> str:
     return yaml.dump(report.data()).rstrip("\n")
 
 
-def as_text(report: Report, width: int = 100) -> str:
-    """For a terminal; nothing is coloured, so that it can be pasted."""
-    return "\n".join(_text(report, width))
+def as_text(report: Report, width: int = 100, *, verbose: bool = False) -> str:
+    """For a terminal; nothing is coloured, so that it can be pasted. ``verbose``: missing evidence in full, always."""
+    return "\n".join(_text(report, width, verbose=verbose))
 
 
-def _text(report: Report, width: int) -> Iterator[str]:
+def _text(report: Report, width: int, *, verbose: bool) -> Iterator[str]:
     findings = report.findings
-    real = [one for one in findings if one.level is not Level.NOTE]
-    looked = ", ".join(f"{count} {what}" for what, count in report.looked.items() if count)
-    open_question = unjudged(report)
-    if not real and open_question:
-        head = f"Nothing was found, but no nodes are known, so this can't be judged: {open_question}"
-        yield from _wrapped(f"{head} ({report.scope}; {report.checked} rules, {looked}).", width, "")
-    elif not real:
-        yield f"Nothing is wrong as far as can be seen ({report.scope}; {report.checked} rules, {looked})."
-    else:
-        more = "" if len(real) == 1 else f" (and {len(real) - 1} more)"
-        yield f"{real[0].cause}{more}"
+    yield from headline(report, width)
     for one in findings[:MAX_FINDINGS]:
         yield ""
-        yield from _finding(one, width)
+        yield from full(one, width)
     if len(findings) > MAX_FINDINGS:
         yield f"\n… and {len(findings) - MAX_FINDINGS} more: -o json has them all"
-    if report.missing:
+    yield from _missing(report, width, verbose=verbose)
+
+
+def headline(report: Report, width: int) -> Iterator[str]:
+    """The cause; of several the surest, after how many there are and of what. Else what was looked at."""
+    real = report.real
+    looked = ", ".join(f"{count} {what}" for what, count in report.looked.items() if count)
+    if len(real) == 1:
+        yield real[0].cause
+    elif real:
+        yield f"{len(real)} findings{_by_subject(real)}. The first to mend: {real[0].cause}"
+    elif report.unjudged:
+        head = f"Nothing was found, but no nodes are known, so this can't be judged: {report.unjudged}"
+        yield from _wrapped(f"{head} ({report.scope}; {report.checked} rules, {looked}).", width, "")
+    else:
+        yield f"Nothing is wrong as far as can be seen ({report.scope}; {report.checked} rules, {looked})."
+
+
+def _by_subject(findings: Iterable[Finding]) -> str:
+    """``: 2 of the cluster, 1 of a node, 3 of pods``; `` of pods`` where all are."""
+    counts = Counter(_WIDTHS.get(one.subject.kind, _WIDEST) for one in findings)
+    if len(counts) == 1:
+        return f" of {next(iter(counts))[1]}"
+    return ": " + ", ".join(
+        f"{counts[words]} of {words[0] if counts[words] == 1 else words[1]}" for words in _ORDER if counts[words]
+    )
+
+
+def _missing(report: Report, width: int, *, verbose: bool) -> Iterator[str]:
+    """What could have changed the answer; the rest as a number."""
+    shown = report.missing if verbose else report.gaps_that_count
+    if shown:
         yield "\nNot looked at:"
-        for gap in report.missing[:MAX_MISSING]:
+        for gap in shown if verbose else shown[:MAX_MISSING]:
             why = f" ({gap.why})" if gap.why else ""
             yield from _wrapped(f"{gap.what}{why}", width, "  - ")
             if gap.how:
                 yield from _wrapped(f"to get it: {gap.how}", width, "    ")
-        if len(report.missing) > MAX_MISSING:
-            yield f"  … and {len(report.missing) - MAX_MISSING} more"
+        if len(shown) > MAX_MISSING and not verbose:
+            yield f"  … and {len(shown) - MAX_MISSING} more: -v shows them"
+    slight = len(report.missing) - len(shown)
+    if slight:
+        things = "1 thing that is" if slight == 1 else f"{slight} things that are"
+        yield f"\nNot looked at: {things} not there, and would not have changed this (-v shows it)."
 
 
-def unjudged(report: Report) -> str:
-    """What nobody can say without nodes, "" where there are some, or a host's own facts."""
-    waiting = next((gap.what for gap in report.missing if gap.what.startswith(WHY_PENDING)), "")
-    if waiting or report.looked.get("nodes") or report.looked.get("hosts"):
-        return waiting
-    return "whether nodes offer their accelerators" if report.looked else ""
-
-
-def _finding(one: Finding, width: int) -> Iterator[str]:
+def full(one: Finding, width: int) -> Iterator[str]:
+    """One finding in the report."""
     since = f", since {one.since}" if one.since else ""
-    yield from _wrapped(f"{_MARKS[one.level]} {one.id} {one.subject} ({one.sureness}{since})", width, "")
+    yield from _wrapped(f"{MARKS[one.level]} {one.id} {one.subject} ({one.sureness}{since})", width, "")
     yield from _wrapped(one.cause, width, "  ")
+    yield from body(one, width)
+
+
+def body(one: Finding, width: int) -> Iterator[str]:
+    """What stands below the cause: how long to wait, the table, the proof, what to do, and what follows from it."""
     if one.expected:
         yield from _wrapped(f"waiting is right: {one.expected}", width, "  ")
     if one.table:
@@ -169,16 +199,3 @@ def _result(one: Finding) -> dict[str, Any]:
         "rank": round(one.confidence * 100, 1),
         "properties": {"evidence": [row.data() for row in one.evidence], "remedy": list(one.remedy)},
     }
-
-
-def explained(rule: Rule, asked: str) -> str:
-    """What ``--explain ID`` prints."""
-    import textwrap
-
-    lines = [f"{asked}: {rule.title}", f"place: {rule.place.title}", ""]
-    lines += textwrap.wrap(rule.explain, 100)
-    if rule.explains:
-        lines += ["", f"explains: {', '.join(rule.explains)}"]
-    if rule.also and asked == rule.id:
-        lines += ["", f"covers too: {', '.join(rule.also)}"]
-    return "\n".join(lines)

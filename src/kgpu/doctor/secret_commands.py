@@ -1,6 +1,6 @@
 """Passwords that programs take by short options or as plain words: rows of programs, and where each has them.
 
-``hidden(text)`` replaces them within one command line of a text; a text that names none of the programs is as it was.
+``spans(text)`` says where they are, each within the command line of its program.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ HIDDEN: Final = "<redacted>"
 _REACH: Final = 400
 """Characters after a program's name that count as its command line, which ends at a new line, ``|`` or ``&`` too."""
 # Between two words: blanks, or what stands between the words of a list in JSON.
-BETWEEN: Final = r"(?:\s|\\?[\"'],?\s?\\?[\"']?){1,4}"
-_WORD: Final = r"(?!<redacted>|\$|[-,]|[\d.:]+(?:/\w+)?(?:[\s\"',\\\]]|$))[^\s\"',;\\\]]+"
+BETWEEN: Final = r"(?:\s|\\{0,3}[\"'],?\s?\\{0,3}[\"']?){1,4}"
+_REST: Final = r"[^\s\"',;\\\]]+"
+_WORD: Final = r"(?!<redacted>|\$|[-,])" + _REST
+# Where the same option is a port's, or a pair of them, in other commands of the program.
+_NO_PORT: Final = r"(?![\d.:]+(?:/\w+)?(?:[\s\"',;\\\]]|$))" + _WORD
 
 
-def _apart(flag: str) -> str:
+def _apart(flag: str, word: str = _WORD) -> str:
     """A flag, and its value as the next word."""
-    return rf"(?<![\w.-])({flag}{BETWEEN}){_WORD}"
+    return rf"(?<![\w.-])({flag}{BETWEEN}){word}"
 
 
 def _rows(*rows: tuple[str, str]) -> tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]:
@@ -28,10 +31,8 @@ def _rows(*rows: tuple[str, str]) -> tuple[tuple[re.Pattern[str], re.Pattern[str
 _ROWS: Final = _rows(
     (r"(?:redis|valkey|keydb)-cli", _apart("-a")),
     (r"mysql\w*|mariadb[\w-]*|mycli|7za?|sshpass", r"(?<![\w.-])(-p[\"']?)" + _WORD),
-    (
-        r"sshpass|docker|podman|nerdctl|buildah|skopeo|crane|helm|oras|regctl|az|oc|mongo\w*|cypher-shell|rabbitmqadmin",
-        _apart("-p"),
-    ),
+    (r"sshpass|mongo\w*|cypher-shell|rabbitmqadmin", _apart("-p")),
+    (r"docker|podman|nerdctl|buildah|skopeo|crane|helm|oras|regctl|az|oc", _apart("-p", _NO_PORT)),
     (r"sqlcmd|mosquitto_[ps]ub|zip|unzip", _apart("-P")),
     (r"ldap\w+", _apart("-w")),
     (r"https?|xh", r"(?<![\w.-])(-a" + BETWEEN + r"[^\s:]{1,100}:)" + _WORD),
@@ -42,33 +43,31 @@ _ROWS: Final = _rows(
         + r")?(?!\d+:\d+(?:[\s\"']|$))[^\s:\"',]{1,100}:)(?!<red|\$)[^\s\"'\\]+",
     ),
     (r"smbclient|rpcclient", r"(?<![\w.-])(-U" + BETWEEN + r"[^\s%]{1,100}%)" + _WORD),
-    (r"wandb|vault|ngc|hf|huggingface-cli", r"(?<![\w.-])(login" + BETWEEN + r")(?=\S*\d)" + _WORD),
+    (r"wandb|vault|ngc|hf|huggingface-cli", r"(?<![\w.-])(login" + BETWEEN + r")(?=\S*\d)" + _NO_PORT),
+    (  # NAME URL ACCESS-KEY SECRET-KEY
+        r"mc|mcli",
+        r"(?<![\w.-])((?:alias" + BETWEEN + "set|config" + BETWEEN + "host" + BETWEEN + "add)"
+        rf"(?:{BETWEEN}{_REST}){{3}}{BETWEEN})" + _WORD,
+    ),
 )
 _PROGRAMS: Final = re.compile(
     rf"(?i)(?<![\w.-])(?:{'|'.join(dict.fromkeys(programs.pattern for programs, _ in _ROWS))})(?=[\s\"',\\])"
 )
 _END: Final = re.compile(r"[\n|&]")
-_MAYBE: Final = re.compile(r"[\s\"']-(?:[apPwUu]|-user|-proxy-user)|login")
+_MAYBE: Final = re.compile(r"[\s\"']-(?:[apPwUu]|-user|-proxy-user)|login|alias\W{1,9}set|host\W{1,9}add")
 
 
-def hidden(text: str) -> str:
-    """The text without what such programs are given as passwords."""
+def spans(text: str) -> list[tuple[int, int]]:
+    """Where in the text such programs are given passwords: from, to."""
     if not _MAYBE.search(text):
-        return text
+        return []
     starts = [hit.start() for hit in _PROGRAMS.finditer(text)]
-    if not starts:
-        return text
-    found = [text[: starts[0]]]
-    for start, following in zip(starts, [*starts[1:], len(text)], strict=True):
-        line = text[start:following]
-        stop = _END.search(line, 0, _REACH)
-        length = min(stop.start() if stop else _REACH, len(line))
-        found += [_of(line[:length]), line[length:]]
-    return "".join(found)
-
-
-def _of(line: str) -> str:
-    for programs, flag in _ROWS:
-        if programs.match(line):
-            line = flag.sub(rf"\1{HIDDEN}", line)
-    return line
+    found: list[tuple[int, int]] = []
+    for start, following in zip(starts, [*starts[1:], len(text)], strict=False):
+        line = text[start : min(start + _REACH, following)]
+        stop = _END.search(line)
+        line = line[: stop.start()] if stop else line
+        for programs, flag in _ROWS:
+            if programs.match(line):
+                found += [(start + hit.end(1), start + hit.end()) for hit in flag.finditer(line)]
+    return found

@@ -6,10 +6,11 @@ credential is replaced. Total: any value in, the same shape out.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kgpu.doctor import secret_commands
 from kgpu.doctor.secret_commands import BETWEEN, HIDDEN
@@ -30,6 +31,13 @@ __all__ = [
 ]
 
 MAX_DEPTH: Final = 60
+_Span: TypeAlias = tuple[int, int]
+_SHORT: Final = 512
+"""Characters of a text that is remembered with what became of it."""
+_LAST: Final = 200
+"""Characters at the end of a line in which a name stands whose value is on the next one."""
+_NAME_REACH: Final = 40
+"""Characters of a value that may be another one's name; longer ones have been read for the sake of time."""
 
 # What programs around accelerators read from their environment; none of these is a credential.
 _OPEN_ENV: Final = re.compile(
@@ -41,11 +49,15 @@ _OPEN_ENV: Final = re.compile(
 )
 _SECRET_NAME: Final = re.compile(
     r"(?:PASSW(?:OR)?D|PASSPHRASE|SECRET|TOKEN(?!I[SZ]E)|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH(?!OR)|LICENSE_KEY"
-    r"|CONNECTION_STRING|COOKIE|[_-]KEY$|^KEY$|(?:^|[_./-])(?:PASS(?![_-]DEVICE)|PWD|PW|SALT)(?:$|[_./-]))",
+    r"|CONNECTION_STRING|COOKIE|^(?:PROXY-)?AUTHORIZATION$|[_-]KEY$|^KEY$|(?:^|[_./-])(?:PASS(?![_-]DEVICE)|PWD|PW|SALT)(?:$|[_./-]))",
     re.IGNORECASE,
 )
 # Fields that say which Secret is meant, or which of its entries.
 _REFERENCE: Final = re.compile(r"name|key|.*secret(?:name|ref|keyref)", re.IGNORECASE | re.DOTALL)
+# Lists of credentials; of secrets only names are listed.
+_SEVERAL: Final = re.compile(
+    r"(?:PASSW(?:OR)?DS?|PASSPHRASES?|TOKENS?|API_?KEYS?|ACCESS_?KEYS?|SECRET_?KEYS?|CREDENTIALS?)$", re.IGNORECASE
+)
 # What stands where a credential would, and is none: a shell's variable, the code or the words of a refusal.
 _NO_VALUE: Final = (
     r"(?![\\\"']*(?:<redacted>|\$[({]?[A-Z_][A-Z0-9_]{0,60}[)}]?(?:[\\\"'\s]|$)))"
@@ -56,7 +68,7 @@ _NO_VALUE: Final = (
 )
 # A value up to its closing quote, whichever the opening one was, or without quotes up to a blank or the like. Where the
 # words of a list are apart within quotes, all of them are hidden.
-_OPENING: Final = r"(?:(?P<escaped>\\{1,3}[\"'])|(?P<double>\")|(?P<single>'))?+"
+_OPENING: Final = r"(?:(?P<escaped>\\{1,7}[\"'])|(?P<double>\")|(?P<single>'))?+"
 _QUOTED: Final = (
     r"(?(escaped)(?:(?!(?<!\\)(?P=escaped))[^\r\n])+|(?(double)(?:[^\"\\\r\n]|\\[^\r\n])+"
     r"|(?(single)(?:[^'\\\r\n]|\\[^\r\n]|'')+|NONE)))"
@@ -64,23 +76,41 @@ _QUOTED: Final = (
 _VALUE: Final = r"(?![\s}\]]|,\s?[\\\"'])" + _QUOTED.replace("NONE", r"(?:[^\s\",;&\\]|\\(?![\"'])){3,}")
 # Of values that nothing but a word of people announces: no path, no name in a domain, letters with digits.
 _RANDOM: Final = (
-    r"(?![/<$])(?=[^\s\"',;&\\]{0,80}\d)(?=[^\s\"',;&\\]{0,80}[A-Za-z])(?![\w.-]{1,80}/)[^\s\"',;&\\)\]]{8,}"
+    r"(?![/<$])(?=[^\s\"',;&\\]{0,80}\d)(?=[^\s\"',;&\\]{0,80}[A-Za-z])(?!(?!"
+    # What is long and of base64's letters alone, of both cases, is no path for having a slash.
+    r"(?=[a-z0-9+/]{0,80}[A-Z])(?=[A-Z0-9+/]{0,80}[a-z])[A-Za-z0-9+/]{32,200}={0,2}(?![\w./+-])"
+    r")[\w.-]{1,80}/)[^\s\"',;&\\)\]]{8,}"
 )
+_END_OF_NAME: Final = r"\\{0,7}[\"']?"
+# The name of a variable, a header or a parameter, as one field of a row of two; below, a name with its value under it.
+_FIELD: Final = (
+    rf"\bname{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_END_OF_NAME}[\w.-]{{0,60}}(?:token(?!s|i[sz]e)|passw(?:or)?d"
+    r"|passphrase|secret|credential|api[-_]?key|access[-_]?key|[-_](?:key|pass|pwd|pw)|authorization|cookie)[\w.-]{0,20}"
+    rf"{_END_OF_NAME}\s{{0,8}},?"
+)
+_IS: Final = r"(?:[+?]?[=:]{1,2}>?|->|%3[dD]|\\u003[dD])"
 _KEYS_OF: Final = (
     r"(?:private|signing|encryption|license|account|shared[-_]?access|access|api|master|storage|auth|ssh[-_]?private)"
     r"[-_\s]?key|secret[-_]?key"
 )
+_BLOCK: Final = (
+    rf"(?:passw(?:or)?d|passphrase|secret|token|{_KEYS_OF})\\{{0,3}}[\"']?"
+    r"[ \t]{0,8}:[ \t]{0,8}[|>][+-]?\d?[ \t]{0,8}"
+)
 _NAMES: Final = "key passw passphrase"
 # Flags that only sound like a credential's, with a value that shows it.
 _OPEN_FLAG: Final = (
-    r"--?(?:pass-device|[\w-]{0,60}?(?:tokeni[sz]e|tokens" + BETWEEN + r"[\d.]{1,12}(?![^\s\"'\\,\]])"
+    r"--?(?:pass-device|[\w.-]{0,60}?(?:tokeni[sz]e|tokens" + BETWEEN + r"[\d.]{1,12}(?![^\s\"'\\,\]])"
     r"|[_-]file" + BETWEEN + r"(?:\.{0,2}|~)/))"
 )
 
 
-def _row(gates: str, pattern: str, instead: str = rf"\1{HIDDEN}") -> tuple[tuple[str, ...], re.Pattern[str], str]:
-    """What to replace, sought only in texts that have one of these words in small letters."""
-    return tuple(gates.split()), re.compile(pattern), instead
+def _row(gates: str, pattern: str, lead: int = -1) -> tuple[tuple[str, ...], re.Pattern[str], int]:
+    """What to hide: all of it, or what comes after its first group. Texts with none of the small words are not read.
+
+    ``lead``: how many characters a match may begin before the first of these words, for what is slow to seek; -1: any.
+    """
+    return tuple(gates.split()), re.compile(pattern), lead
 
 
 # Every pattern begins at something literal, or right behind what can't be part of it: none is tried at each letter.
@@ -92,15 +122,17 @@ _IN_TEXT: Final = (
     _row(
         "-----begin",
         r"(?s)-----BEGIN[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----.*?(?:-----END[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----|$)",
-        HIDDEN,
     ),
     _row(
-        "ghp gho ghu ghs ghr github_pat glpat nvapi hf- hf_ sk- sk_ xox pypi dckr_pat",
-        r"\b(?:gh[pousr]|github_pat|glpat|nvapi|hf|sk|xox[abprs]|pypi|dckr_pat)[-_][\w-]{16,}",
-        HIDDEN,
+        "ghp gho ghu ghs ghr github_pat glpat glrt gldt glsa nvapi hf- hf_ sk- sk_ xox xapp pypi dckr_pat",
+        r"\b(?:gh[pousr]|github_pat|gl(?:pat|rt|dt|sa)|nvapi|hf|sk|xox[abeprs]|xapp|pypi|dckr_pat)[-_][\w-]{16,}",
     ),
-    _row("npm_ aiza ya29", r"\bnpm_[A-Za-z0-9]{30,}|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}", HIDDEN),
-    _row("akia asia agpa aroa", r"\bA(?:KIA|SIA|GPA|ROA)[0-9A-Z]{16}\b", HIDDEN),
+    _row(
+        "gsk_ r8_ rpa_ tskey- dapi hvs. hvb. dop_v1_ lsv2_",
+        r"\b(?:(?:gsk|r8|rpa|dop_v1|lsv2)_|tskey-)[\w-]{20,}|\bdapi[0-9a-f]{32}|\bhv[sb]\.[\w-]{20,}",
+    ),
+    _row("npm_ aiza ya29", r"\bnpm_[A-Za-z0-9]{30,}|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}"),
+    _row("akia asia agpa aroa", r"\bA(?:KIA|SIA|GPA|ROA)[0-9A-Z]{16}\b"),
     _row(
         "cookie",
         r"(?i)\b((?:set-)?cookie\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?)"
@@ -111,10 +143,23 @@ _IN_TEXT: Final = (
     # Up to the last @ of the word. What follows a host is its port, what an image's name its tag and digest.
     _row(
         "://",
-        r"(://(?!\[)[^\s/:@]{0,100}:)(?!\d{1,5}/)(?:(?!://)[^\s\"'\\<>])+@(?!sha256:)",
-        rf"\1{HIDDEN}@",
+        r"(://(?!\[)[^\s/:@]{0,100}:)(?!\d{1,5}/)(?:(?!://)[^\s\"'\\<>])+(?=@(?!sha256:))",
     ),
-    _row("://", r"(://)[^\s/:@]{8,}@(?!sha256:)", rf"\1{HIDDEN}@"),
+    _row("://", r"(://)[^\s/:@]{8,}(?=@(?!sha256:))"),
+    _row(  # As JSON is written where slashes are escaped.
+        ":\\",
+        r"(:\\{1,7}/\\{1,7}/[^\s/:@]{0,100}:)(?!\d{1,5}\\{0,7}/)[^\s\"'/@<>]{1,200}(?=@(?!sha256:))",
+    ),
+    # A database's or a proxy's address that has no scheme.
+    _row(
+        "@tcp( @unix(",
+        r"(?i)(?<![\w.-])([\w.-]{1,64}:)(?!<redacted>)[^\s\"'@]{1,200}(?=@(?:tcp|unix)\()",
+    ),
+    _row(
+        "proxy dsn",
+        rf"(?i)((?:proxy|dsn){_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_END_OF_NAME}[\w.-]{{1,64}}:)"
+        r"(?!<redacted>)[^\s\"'@/]{1,200}(?=@)",
+    ),
     _row("hooks.slack", r"(?i)(\bhooks\.slack\.com/services/)[\w/-]+"),
     _row(
         "sig= signature= token= key= code= credential=",
@@ -126,15 +171,41 @@ _IN_TEXT: Final = (
         r"(?!<redacted>)[^\s\"',;\\]+",
     ),
     _row(
-        f"{_NAMES} secret token hmac",
-        rf"(?i)((?:passw(?:or)?d|passphrase|secret(?![-_ ]?name)|token|{_KEYS_OF}|hmac"
+        f"{_NAMES} passcode secret token hmac",
+        rf"(?i)((?:passw(?:or)?d(?:[-_]?hash)?|passphrase|passcode|secret(?![-_ ]?name)|token|{_KEYS_OF}|hmac"
         r"|(?-i:(?<=[A-Z0-9])(?<!PUBLIC)_KEY(?==)))"
-        rf"\\?[\"']?\s{{0,99}}[=:]{{1,2}}>?\s{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
+        rf"{_END_OF_NAME}\s{{0,99}}{_IS}\s{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
+        lead=32,
+    ),
+    _row(  # The lines below a name, as YAML has them.
+        "| >",
+        rf"(?i)({_BLOCK}"
+        r"\r?(?:\n|\\n)\s{0,99})(?!<redacted>|\s|-----BEGIN)(?:(?!\\n)[^\r\n\x1f\"])+",
+    ),
+    _row(
+        "passwords passwds passphrases tokens keys",
+        r"(?i)((?:passw(?:or)?ds|passphrases|(?:auth|access|api|bearer)[-_]?tokens|(?:api|access|secret)[-_]?keys)"
+        rf"{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}\[\s{{0,99}})(?!<redacted>|\]|\s)[^\]\r\n]{{1,4096}}",
+    ),
+    _row(  # A variable, a header or a parameter, as a row of two fields; in JSON, in YAML, as Go prints it.
+        "value",
+        rf"(?i)({_FIELD}\s{{0,99}}{_END_OF_NAME}value{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_OPENING})"
+        rf"(?-i:{_NO_VALUE}){_VALUE}",
+    ),
+    _row(
+        "set",
+        r"(?i)(\bsetx?\s{1,8}(?:-\w{1,8}\s{1,8})?(?-i:[A-Z][A-Z0-9_]{0,60}(?:_KEY|TOKEN|PASSWORD|PASSWD|SECRET|_PASS))\s{1,8}"
+        rf"{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
+    ),
+    _row(
+        "chpasswd",
+        r"(?i)(\becho\s{1,8}(?:-\w{1,4}\s{1,8})?\\{0,3}[\"']?[\w.-]{1,64}:)(?!<redacted>)[^\s\"'|\\]{1,200}"
+        r"(?=\\{0,3}[\"']?\s{0,8}\|\s{0,8}(?:sudo\s{1,8})?chpasswd)",
     ),
     _row(
         "pass pwd pw auth",
         r"(?i)(?<![^\W_])((?:pass|pwd|pw|auth)"
-        rf"\\?[\"']?[ \t]{{0,99}}[=:]{{1,2}}>?[ \t]{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
+        rf"{_END_OF_NAME}[ \t\x1f]{{0,99}}{_IS}[ \t\x1f]{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
     ),
     _row(
         "passw passphrase",
@@ -147,14 +218,16 @@ _IN_TEXT: Final = (
     ),
     _row(
         "pass pwd token secret key",
-        r"(?i)(?<![\w.-])(?=--?[\w-]{0,40}?(?:pass|pwd|token|secret|key))"
-        rf"(?!{_OPEN_FLAG})(--?[\w-]{{0,40}}(?:pass(?:w(?:or)?d|phrase)?(?![a-z])|pwd|token|secret|key)"
+        r"(?i)(?<![\w.-])(?=--?[\w.-]{0,40}?(?:pass|pwd|token|secret|key))"
+        rf"(?!{_OPEN_FLAG})(--?[\w.-]{{0,40}}(?:pass(?:w(?:or)?d|phrase)?(?![a-z])|pwd|token|secret|key)"
         rf"[\w-]{{0,40}}(?:\s{{1,8}}|{BETWEEN}))(?![-,])(?-i:{_NO_VALUE})[^\s\"'\\]+",
+        lead=48,
     ),
     _row(  # "Using HF token hf9x...", "api_key 7f3a...", "the password is ...".
         f"{_NAMES} token hmac credential authorization",
         rf"(?i)((?:passw(?:or)?d|passphrase|token|{_KEYS_OF}|hmac|credentials?|authorization)"
         rf"\\?[\"']?(?:\s{{1,8}}|:\s{{0,8}})(?:(?:is|was|of|to)\s{{1,8}})?\\?[\"']?)(?-i:{_NO_VALUE}{_RANDOM})",
+        lead=32,
     ),
     _row(
         "-u --user --proxy-user",
@@ -164,6 +237,8 @@ _IN_TEXT: Final = (
 _STAYS: Final = re.compile(_OPEN_FLAG, re.IGNORECASE)
 _KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _KEY_ENDS: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY")
+_VALUE_MAY_FOLLOW: Final = re.compile(r"[|>]|[Nn](?:ame|AME)")
+_VALUE_FOLLOWS: Final = re.compile(rf"(?i)(?:{_FIELD}|{_BLOCK})\s*$")
 _BASE64: Final = re.compile(r"\s*[A-Za-z0-9+/=]{8,}\s*")
 _PLAIN: Final = frozenset({"", "true", "false", "enabled", "disabled"})
 _APART: Final = "\x1f"
@@ -172,19 +247,70 @@ _APART: Final = "\x1f"
 
 def cleaned(text: str) -> str:
     """The text with everything replaced that looks like a credential."""
+    return _without(text, _hidden(text))
+
+
+def _hidden(text: str) -> Sequence[_Span]:
+    """Where in the text is what has to be hidden, in order and apart from one another."""
+    return _hidden_in_short(text) if len(text) <= _SHORT else _sought(text)
+
+
+def _sought(text: str) -> Sequence[_Span]:
     small = text.lower()
-    for gates, pattern, instead in _IN_TEXT:
+    found = secret_commands.spans(text)
+    for gates, pattern, lead in _IN_TEXT:
         for gate in gates:
             if gate in small:
-                text = pattern.sub(instead, text)
+                found += _spans(pattern, text, _first(small, gates) - lead if lead >= 0 else 0)
                 break
-    return secret_commands.hidden(text)
+    apart: list[_Span] = []
+    for start, end in sorted(found):
+        if apart and start <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+        else:
+            apart.append((start, end))
+    return tuple(apart)
+
+
+def _first(small: str, gates: tuple[str, ...]) -> int:
+    """Where the first of the words is. Some capitals become two small letters: 0 where there may be one."""
+    return min(at for gate in gates if (at := small.find(gate)) >= 0) if small.isascii() else 0
+
+
+_hidden_in_short: Final = functools.lru_cache(maxsize=4096)(_sought)
+"""Thousands of pods have the same words, labels and images."""
+
+
+def _spans(pattern: re.Pattern[str], text: str, at: int = 0) -> list[_Span]:
+    """Where in the text is what the pattern hides.
+
+    Each pattern reads the text as it was, and a short value again from its beginning on: what is taken for one
+    credential may be the name of the next one.
+    """
+    found: list[_Span] = []
+    at = max(at, 0)
+    while hit := pattern.search(text, at):
+        start, end = hit.end(1) if pattern.groups else hit.start(), hit.end()
+        found.append((start, end))
+        at = start if pattern.groups and end - start <= _NAME_REACH and start > at else end
+    return found
+
+
+def _without(text: str, spans: Sequence[_Span]) -> str:
+    pieces, at = [], 0
+    for start, end in spans:
+        pieces.append(text[at:start])
+        at = end
+    return HIDDEN.join([*pieces, text[at:]]) if pieces else text
 
 
 def lines(texts: Iterable[str]) -> tuple[str, ...]:
-    """The lines of a log, each cleaned; a private key goes with all the lines that it has."""
+    """The lines of a log, each cleaned; a private key goes with all the lines that it has.
+
+    So does a value of which the line before has the name.
+    """
     found: list[str] = []
-    inside = False
+    inside, name = False, ""
     for line in texts:
         begins, ends = _KEY_BEGINS.search(line), _KEY_ENDS.search(line)
         if ends and not begins and not inside:  # the log was cut within the key
@@ -193,9 +319,19 @@ def lines(texts: Iterable[str]) -> tuple[str, ...]:
                 at -= 1
             found[at:] = [HIDDEN] * (len(found) - at)
         hide = inside or (ends is not None and begins is None)
-        found.append(HIDDEN if hide else cleaned(line))
+        # Lines are hardly ever the same: what is remembered is for words and labels.
+        text = f"{name}\n{line}" if name else line
+        shown = _without(text, _sought(text))
+        found.append(HIDDEN if hide else shown.partition("\n")[2] if name else shown)
+        name = line if _names_the_next(line) else ""
         inside = (inside or begins is not None) and ends is None
     return tuple(found)
+
+
+def _names_the_next(line: str) -> bool:
+    if not _VALUE_MAY_FOLLOW.search(line, max(len(line) - _LAST, 0)):
+        return False
+    return "\n" not in line and bool(_VALUE_FOLLOWS.search(line[-_LAST:]))
 
 
 def env_value(name: str, value: str) -> str:
@@ -203,6 +339,11 @@ def env_value(name: str, value: str) -> str:
     if not value:
         return value
     return cleaned(value) if _is_open(name) else HIDDEN
+
+
+@functools.lru_cache(maxsize=8192)
+def _sounds_secret(name: str) -> bool:
+    return bool(_SECRET_NAME.search(name))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -232,9 +373,7 @@ def words(value: Any, program: Sequence[str] = ()) -> Any:
     if not isinstance(value, list):
         return value
     own = [cleaned(word) for word in value if isinstance(word, str)]
-    line = _APART.join([*map(cleaned, program), *own])
-    said = cleaned(line).split(_APART) if not any(_APART in word for word in (*program, *own)) else []
-    together = said[len(program) :] if len(said) == len(program) + len(own) else [HIDDEN] * len(own)
+    together = _together([cleaned(word) for word in program], own)
     found: list[Any] = []
     before, rest = "", iter(together)
     for word in value:
@@ -242,14 +381,29 @@ def words(value: Any, program: Sequence[str] = ()) -> Any:
             found.append(word)
             continue
         flag, equals, given = word.partition("=")
-        named = flag.startswith("-") and bool(_SECRET_NAME.search(flag))
+        named = flag.startswith("-") and _sounds_secret(flag)
         shown = next(rest)
         if before and not _STAYS.match(f"{before} {word}"):
             shown = HIDDEN
         elif named and equals and not _STAYS.match(f"{flag} {given}"):
-            shown = f"{flag}={HIDDEN}"
+            # What stands before the first "=" may be a whole command with a credential of its own.
+            name, still, _ = shown.partition("=")
+            shown = f"{name}={HIDDEN}" if still else shown
         found.append(shown)
         before = flag if named and not equals else ""
+    return found
+
+
+def _together(before: Sequence[str], own: Sequence[str]) -> list[str]:
+    """The ``own`` words without what has to be hidden in the line that they are with the words ``before`` them."""
+    spans = _hidden(_APART.join([*before, *own]))
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
+    at, found = sum(len(word) + 1 for word in before), []
+    for word in own:
+        end = at + len(word)
+        within = spans[bisect.bisect_right(ends, at) : bisect.bisect_left(starts, end)]
+        found.append(_without(word, [(max(start, at) - at, min(stop, end) - at) for start, stop in within]))
+        at = end + 1
     return found
 
 
@@ -261,10 +415,19 @@ def headers(value: Any) -> Any:
 
 
 def under_key(key: Any, value: Any) -> Any:
-    """A field's value, hidden where the field's name is that of a secret and not of a reference to one."""
-    if not isinstance(value, str) or not value or not isinstance(key, str):
+    """A field's value, hidden where the field's name is that of a secret and not of a reference to one.
+
+    Of an object its ``value`` is: all else there may name a Secret.
+    """
+    if not value or not isinstance(key, str):
         return value
-    return HIDDEN if _is_secret(key) else value
+    if isinstance(value, list):
+        several = any(isinstance(one, str) for one in value) and _SEVERAL.search(key)
+        return [HIDDEN if isinstance(one, str) and one else one for one in value] if several else value
+    if isinstance(value, dict):
+        plain = isinstance(value.get("value"), str) and value["value"] and _is_secret(key)
+        return {**value, "value": HIDDEN} if plain else value
+    return HIDDEN if isinstance(value, str) and _is_secret(key) else value
 
 
 @functools.lru_cache(maxsize=8192)
@@ -297,10 +460,13 @@ def scrubbed(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         return None
     if isinstance(value, dict):
-        return {
+        found = {
             key: _KEYS[key](scrubbed(one, depth + 1)) if key in _KEYS else under_key(key, scrubbed(one, depth + 1))
             for key, one in value.items()
         }
+        # A parameter, a header or a variable, whatever the list of them is called.
+        named = isinstance(found.get("value"), str) and isinstance(found.get("name"), str)
+        return found | {"value": under_key(found["name"], found["value"])} if named else found
     if isinstance(value, list | tuple):
         return [scrubbed(one, depth + 1) for one in value]
     return value

@@ -6,7 +6,7 @@ Pods alike (of one owner, asking for the same) are judged once. Only pods that u
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -72,6 +72,25 @@ class Judged:
             self._against[key] = tuple(one for found in self.reasons.values() for one in found if _is(one, *key))
         return self._against[key]
 
+    @cached_property
+    def withdrawn(self) -> Mapping[str, bool]:
+        """The nodes on which an accelerator resource asked for is offered in part only, each with whether the pod would
+        fit it if all of its devices were back.
+        """
+        return {node.name: fits for node in self.nodes if (fits := self._with_all(node.name)) is not None}
+
+    def _with_all(self, name: str) -> bool | None:
+        node = self._fit.nodes[name].view
+        less = {
+            resource: node.capacity[resource]
+            for resource, wanted in self.view.requests.items()
+            if wanted and matching.is_accelerator(resource)
+            and node.allocatable.get(resource, 0) < node.capacity.get(resource, 0)
+        }  # fmt: skip
+        if not less:
+            return None
+        return not explain(self.view, replace(node, allocatable={**node.allocatable, **less}), self._fit)
+
     def only(self, filter_name: str, subject: str) -> tuple[str, ...]:
         key = (filter_name, subject)
         if key not in self._only:
@@ -119,6 +138,10 @@ class Waiting:
     def fits(self) -> tuple[str, ...]:
         """Where it fits as things are: then the scheduler just has not got to it, or another one is meant."""
         return self.judged.fits
+
+    def fits_with_all(self, node: str) -> bool:
+        """Whether a node has withdrawn devices, and with all of them back the pod would fit it."""
+        return self.judged.withdrawn.get(node, False)
 
     @cached_property
     def anywhere(self) -> tuple[Reason, ...]:
@@ -182,6 +205,14 @@ class Waiting:
         """Whether a node has the resource or devices of its vendor: what befalls others does not hurt these pods."""
         vendor = matching.vendor_of(self.resource)
         return not vendor or self.resource in node.resources() or vendor in matching.vendors_of(node, self.snapshot)
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The nodes of ``shared``, but for those with withdrawn devices that these pods would not fit even with all of
+        them back: what is wrong with those devices is not why these pods wait.
+        """
+        nodes = (node for node in self.nodes if self._is_for(node))
+        return tuple(node.name for node in nodes if self.judged.withdrawn.get(node.name, True))[:MAX_NODES]
 
     @property
     def since(self) -> str:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import edits, matching
+from kgpu.doctor.edits import Edit
 from kgpu.fit.cycle import Cycle
 from kgpu.fit.explain import explain
 from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FILTER
 from kgpu.fit.model import NodeView, PodView, Reason
 from kgpu.fit.resources import say
-from kgpu.fit.selectors import NodeTerm, Requirement, Toleration, integer
+from kgpu.fit.selectors import NodeTerm, Requirement, Taint, Toleration, integer
 from kgpu.fit.snapshot import Snapshot as FitSnapshot
 
 LIFECYCLE: Final = re.compile(
@@ -45,7 +46,8 @@ class Change:
     """A change with what it is (a sentence in the imperative), and the nodes that the pod fits then.
 
     ``subject`` is the taint, label key or resource that it is about; ``value`` what it is set to, "" for removed.
-    ``cost`` orders: what costs least comes first.
+    ``cost`` orders: what costs least comes first. ``edits`` make the same of a pod's manifest as ``pod`` of what
+    ``fit`` sees.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Change:
     value: str = ""
     cost: int = 1
     pod: Callable[[PodView], PodView] | None = None
+    edits: tuple[Edit, ...] = ()
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     fits: tuple[str, ...] = ()
 
@@ -101,7 +104,7 @@ def _both(one: Change, other: Change) -> Change:
 
     return Change(
         kind=BOTH, what=f"{one.what}, and {other.what}", subject=f"{one.kind}+{other.kind}",
-        cost=one.cost + other.cost, pod=apply,
+        cost=one.cost + other.cost, pod=apply, edits=(*one.edits, *other.edits),
     )  # fmt: skip
 
 
@@ -133,7 +136,22 @@ def _tolerations(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason])
             what=f"add the toleration {{key: {taint.key}, operator: Exists, effect: {taint.effect}}}",
             subject=str(taint), value=taint.key,
             pod=lambda one, more=toleration: replace(one, tolerations=(*one.tolerations, more)),  # type: ignore[misc]
+            edits=(edits.tolerate(taint.key, taint.effect),),
         )  # fmt: skip
+
+
+def tolerating(pod: PodView, taints: Iterable[Taint], snapshot: FitSnapshot) -> Change:
+    """Tolerations for all of these taints; ``fits`` is empty where even they are not enough."""
+    found = list(taints)
+    rows = ", ".join(f"{{key: {one.key}, operator: Exists, effect: {one.effect}}}" for one in found)
+    more = tuple(Toleration(one.key, "Exists", "", one.effect) for one in found)
+    change = Change(
+        kind=TOLERATION, what=f"add the toleration{'s' if len(found) > 1 else ''} {rows}",
+        subject=", ".join(map(str, found)), cost=len(found),
+        pod=lambda one: replace(one, tolerations=(*one.tolerations, *more)),
+        edits=tuple(edits.tolerate(one.key, one.effect) for one in found),
+    )  # fmt: skip
+    return _proven(change, pod, snapshot) or change
 
 
 def values_of(snapshot: FitSnapshot, key: str) -> list[str]:
@@ -167,10 +185,12 @@ def _selectors(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -
             yield Change(
                 kind=SELECTOR, what=f"change nodeSelector {key} from {value!r} to {near!r}", subject=key, value=near,
                 pod=lambda one, name=key, new=near: _with_selector(one, name, new),  # type: ignore[misc]
+                edits=(edits.select(key, near),),
             )  # fmt: skip
         yield Change(
             kind=SELECTOR, what=f"remove nodeSelector {key}={value}", subject=key, cost=3,
             pod=lambda one, name=key: _with_selector(one, name, ""),  # type: ignore[misc]
+            edits=(edits.select(key, ""),),
         )  # fmt: skip
 
 
@@ -194,6 +214,7 @@ def _terms(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> It
                     kind=SELECTOR, what=f"in {where}: {to}", subject=wanted.key,
                     value=", ".join(new.values) if new else "", cost=1 if new else 3,
                     pod=lambda one, at=position, row=which, instead=new: _with_term(one, at, row, instead),  # type: ignore[misc]
+                    edits=(edits.reword(position, which, wanted, new),),
                 )  # fmt: skip
 
 
@@ -247,6 +268,7 @@ def _renames(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> 
                 kind=RENAME, what=f"ask for {other} instead of {name}", subject=name, value=other,
                 cost=2 if other in same else 4,
                 pod=lambda one, old=name, new=other: _renamed(one, old, new),  # type: ignore[misc]
+                edits=(edits.rename(name, other),),
             )  # fmt: skip
 
 
@@ -263,7 +285,14 @@ def _counts(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> I
             yield Change(
                 kind=COUNT, what=what, subject=name, value=str(free), cost=4,
                 pod=lambda one, key=name, less=free: replace(one, requests={**one.requests, key: less}),  # type: ignore[misc]
+                edits=(edits.ask(name, _written(name, free)),),
             )  # fmt: skip
+
+
+def _written(name: str, amount: int) -> str:
+    """A quantity for a manifest, never more than the amount: what people are told may be rounded."""
+    said = say(name, amount)
+    return f"{amount >> 20}Mi" if "." in said else said
 
 
 def _cordons(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -> Iterator[Change]:

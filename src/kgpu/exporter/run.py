@@ -286,6 +286,8 @@ class Exporter:
     async def _follow_verdicts(self, source: VerdictSource) -> None:
         async for verdicts in source.follow():
             self._judged(verdicts)
+            # A verdict is of something that has changed: what is told beside it should be of after that too.
+            self._asked = True
             self._wake_up()
 
 

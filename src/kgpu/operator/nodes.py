@@ -23,7 +23,7 @@ from kgpu.operator.model import Node, NodeCondition, Object
 KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED)
 MAX_REPORTS: Final = 16
 """Processes of a node that are listened to; there are no more roles than that."""
-KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION)
+KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
 RUNTIMES: Final = ("containerd", "docker", "cri-o")
 """Container runtimes that are known; the words before ``://`` in ``containerRuntimeVersion``."""
 

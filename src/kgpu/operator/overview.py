@@ -7,6 +7,7 @@ what the operator has written where that differs.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from kgpu.formats.support import cuda_of
 from kgpu.operator.active import Active, choose, foreign_message, ignored_message
 from kgpu.operator.causes import APPLY_FAILED, refusals, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
+from kgpu.operator.gpu_health import gpus_of
 from kgpu.operator.judges import Finding, Verdict
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
 from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
@@ -32,6 +34,12 @@ WAITS: Final = "waits"
 OFF: Final = "off"
 """What an operand can be on a node; off: it is not meant to run there."""
 
+_TO_DO: Final = re.compile(r"; to do: (?P<todo>.*?)(?=; driver root |$)")
+"""The remedy within a sentence; what the validator adds of the places where it looked is in the Node's condition."""
+_REMEDIES: Final = {
+    "ManifestWarning": "correct the field: kubectl edit clusterpolicy",
+    "Leaving": "wait until what it has made is gone: kubectl get clusterpolicy -w",
+}
 _WITHOUT: Final = {"device-plugin": "its GPUs are not offered", "validator": "its GPUs are not validated"}
 
 
@@ -60,7 +68,11 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """One GPU node. ``operands`` has ``works``, ``fails``, ``waits`` or ``off`` by operand name."""
+    """One GPU node. ``operands`` has ``works``, ``fails``, ``waits`` or ``off`` by operand name: how the operand is.
+
+    ``gpus_bad`` is how many of its GPUs take no work by the health role's verdict, ``gpus_to_look_at`` how many do and
+    want to be looked at.
+    """
 
     name: str
     ready: bool
@@ -73,6 +85,8 @@ class NodeRow:
     resources: dict[str, Resource] = field(default_factory=dict)
     operands: dict[str, str] = field(default_factory=dict)
     opted_out: bool = False
+    gpus_bad: int = 0
+    gpus_to_look_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +163,7 @@ def overview(
             nodes=tuple(_row(node, ()) for node in observed.nodes if is_gpu(node)),
             other_nodes=sum(not is_gpu(node) for node in observed.nodes),
             drivers=_drivers(observed.drivers, observed.nodes),
-            problems=(problem, *aside),
+            problems=tuple(map(with_remedy, (problem, *aside))),
             unread=unread,
         )
     if not observed.apply_errors and _is_current(policy):  # only the operator knows what it has been refused
@@ -157,7 +171,10 @@ def overview(
     known = survey(labelled(observed, policy), settings, policy)
     written = _written(policy)
     here = known.summary.state == STATE_READY
-    problems = (*_problems(known), *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy))
+    problems = (
+        *sorted((*_problems(known), *_gpus(known.view.gpu_nodes)), key=_weight),
+        *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy),
+    )  # fmt: skip
     if here and written != STATE_READY:
         problems = (_disagreement(policy, written), *problems)
     return Overview(
@@ -171,7 +188,7 @@ def overview(
         other_nodes=len(known.view.nodes) - len(known.view.gpu_nodes),
         operands=tuple(map(_operand, known.verdicts)),
         drivers=_drivers(observed.drivers, known.view.nodes),
-        problems=problems,
+        problems=tuple(map(with_remedy, problems)),
         unread=unread,
     )
 
@@ -220,7 +237,8 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
         if not gpus:
             return f"ClusterPolicy {policy.name} is ready: there is no GPU node, so there is nothing to do"
         count = len(gpus)
-        return f"ClusterPolicy {policy.name} is ready: {count} GPU {'node' if count == 1 else 'nodes'}, all validated"
+        head = f"ClusterPolicy {policy.name} is ready: {count} GPU {'node' if count == 1 else 'nodes'}, all validated"
+        return head + _not_well(gpus)
     if state == STATE_READY:
         return f"Everything works, but ClusterPolicy {policy.name} does not say so yet"
     refused = sorted(known.view.observed.apply_errors)
@@ -231,6 +249,17 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
     failing = [one for one in late if not all(finding.cause.passing for finding in one.findings)]
     bad = [verdict.operand.title for verdict in failing or late]
     return f"ClusterPolicy {policy.name} is not ready: {', '.join(bad) or 'it can not be carried out'}"
+
+
+def _not_well(nodes: Iterable[Node]) -> str:
+    """What operands that all work do not say, "" for nothing."""
+    counts = {node.name: bad for node in nodes if (bad := gpus_of(node).bad)}
+    if not counts:
+        return ""
+    total = sum(counts.values())
+    more = f" and {len(counts) - 3} more" if len(counts) > 3 else ""
+    where = f"{'node' if len(counts) == 1 else 'nodes'} {', '.join(list(counts)[:3])}{more}"
+    return f"; {total} {'GPU is' if total == 1 else 'GPUs are'} not well ({where})"
 
 
 def _is_current(policy: Policy) -> bool:
@@ -308,7 +337,33 @@ def _problems(known: Survey) -> tuple[Problem, ...]:
         for cause in map(unrendered, map(readable, known.rendered.errors.values()))
         if cause.text not in told
     ]
-    return tuple(sorted(found, key=_weight))
+    return tuple(found)
+
+
+def _gpus(nodes: Iterable[Node]) -> Iterable[Problem]:
+    """GPUs that are not well by the health role's verdict, also where every operand works."""
+    for node in nodes:
+        known = gpus_of(node)
+        if known.unread:
+            yield Problem(what=known.unread, reason="DriverUnreadable", nodes=(node.name,))
+        for one in known.ill:
+            what = f"GPU {one.gpu} {'works, and should be looked at' if one.works else 'is not well'}: {one.what}"
+            yield Problem(what=what, remedy=one.todo, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
+        if known.more:
+            yield Problem(what=f"{known.more} more GPUs are not well", reason="GPUNotWell", nodes=(node.name,))
+
+
+def with_remedy(one: Problem) -> Problem:
+    """What is said in one sentence taken apart into cause and remedy; and no problem without anything to do."""
+    if one.remedy:
+        return one
+    hit = _TO_DO.search(one.what)
+    if hit is not None:
+        return dataclasses.replace(one, what=one.what[: hit.start()], remedy=hit["todo"])
+    if one.passing:
+        return dataclasses.replace(one, remedy="wait: it goes by itself; kgpu status shows how far it is")
+    where = f"kgpu doctor node {one.nodes[0]}" if one.nodes else "kgpu doctor"
+    return dataclasses.replace(one, remedy=_REMEDIES.get(one.reason, where))
 
 
 def _weight(one: Problem) -> tuple[bool, bool, bool, int, str]:
@@ -342,7 +397,7 @@ def _warnings(policy: Policy) -> Iterable[Problem]:
 
 
 def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:
-    said = node.report
+    said, gpus = node.report, gpus_of(node)
     driver = (said.driver[:40] if said else "") or _driver_label(node)
     return NodeRow(
         name=node.name,
@@ -359,6 +414,8 @@ def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:
         },
         operands={one.operand.name: _cell(node, one) for one in verdicts if one.on or one.off},
         opted_out=opted_out(node),
+        gpus_bad=gpus.bad,
+        gpus_to_look_at=sum(one.works for one in gpus.ill),
     )
 
 

@@ -1,4 +1,4 @@
-"""The exporters of a cluster: found by the API server, found anew every minute, read by ``Exporters``.
+"""The exporters of a cluster: found by the API server, anew every minute and when one fails, read by ``Exporters``.
 
 Anybody who may make a pod can give it an exporter's labels. So only pods of kgpu's own namespace count, and those of
 namespaces that were named: nobody else's are asked, believed or sent a password.
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from kgpu.base.errors import KubeError
+from kgpu.base.errors import KubeError, UserError
 from kgpu.formats import names
 from kgpu.kube.kinds import CLUSTER_POLICIES
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object, PodPages, Selector
@@ -19,6 +19,8 @@ from kgpu.top.find import SELECTORS, Via, slim_node, slim_pod, targets
 from kgpu.top.model import Node, Target
 
 FIND_AGAIN: Final = 60.0  # seconds
+MISSED_AGAIN: Final = 5.0
+"""Seconds after which they are found anew when one does not answer: its pod may be another one by now."""
 
 
 class Api(KubeApi, PodPages, Protocol):
@@ -43,15 +45,16 @@ class Cluster:
         self._namespaces = namespaces
         self._found: tuple[Target, ...] | None = None
         self._found_at = 0.0
+        self._missed = False
         self.notes: tuple[str, ...] = ()
 
     async def targets(self) -> tuple[Target, ...]:
         """As found last; raises KubeError when that never worked."""
         now = asyncio.get_running_loop().time()
-        if self._found is None or now - self._found_at >= FIND_AGAIN:
+        if self._found is None or now - self._found_at >= (MISSED_AGAIN if self._missed else FIND_AGAIN):
             try:
                 self._found = await self._find()
-                self._found_at = now
+                self._found_at, self._missed = now, False
             except KubeError as error:
                 if self._found is None:
                     raise
@@ -59,7 +62,11 @@ class Cluster:
         return self._found
 
     async def look(self, target: Target) -> Node:
-        return await self._exporters.look(target)
+        try:
+            return await self._exporters.look(target)
+        except UserError:
+            self._missed = True
+            raise
 
     async def close(self) -> None:
         await self._api.close()

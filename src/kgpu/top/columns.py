@@ -123,13 +123,21 @@ def _power(used: float | None, limit: float | None) -> Cell:
     return cells.of_total(cells.watts(used), cells.watts(limit), "W"), ""
 
 
-def state(gpu: Gpu) -> Cell:
-    """How the GPU is, and what to do."""
+def state(gpu: Gpu, xid_age: float | None = None) -> Cell:
+    """How the GPU is, and what to do.
+
+    An exporter tells the last Xid for ever. Once health has judged the GPU to be well, it is shown only with its age,
+    which is known if it came during this look. Where nobody judges, it is shown as what it is: the last one.
+    """
     word, style = _STATES[gpu.health]
     if gpu.health in {Health.WARN, Health.BAD, Health.LOST}:
         return ": ".join(part for part in (word, gpu.action or gpu.reason) if part), style
     xid = int(gpu.values.get("last_xid", 0))
-    return (f"{word} xid {xid}".strip(), "yellow") if xid > 0 else (word, style)
+    if xid > 0 and xid_age is not None:
+        return f"{word} xid {xid} {cells.span(xid_age)} ago".strip(), "yellow"
+    if xid > 0 and gpu.health is Health.UNKNOWN:
+        return f"last xid {xid}", "yellow"
+    return word, style
 
 
 def who(users: Sequence[User]) -> str:
@@ -154,7 +162,7 @@ def _gpu(row: GpuRow, look: Look) -> dict[str, Cell]:
         "temp": (f"{temp:.0f}C" if (temp := values.get("temperature_c")) is not None else "-", ""),
         "power": _power(values.get("power_w"), values.get("power_limit_w")),
         "idle": _idle(row.idle),
-        "state": state(gpu),
+        "state": state(gpu, row.xid_age),
         "who": (used, ""),
     }
     return {key: (text, "dim") for key, (text, _) in found.items()} if stale else found

@@ -1,4 +1,4 @@
-"""What GPUs did since this look began: activity for the bars, and since when each is idle."""
+"""What GPUs did since this look began: activity for the bars, since when each is idle, and when it had an Xid."""
 
 from __future__ import annotations
 
@@ -30,16 +30,28 @@ class _Track:
     activity: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
+@dataclass(slots=True)
+class _Xid:
+    """The last Xid as an exporter tells it, for ever; ``came_at`` is None for one from before this look."""
+
+    code: int
+    seen_at: float
+    came_at: float | None = None
+
+
 class History:
     """Times are seconds of a clock that only grows."""
 
     def __init__(self) -> None:
         self._tracks: dict[str, _Track] = {}
+        self._xids: dict[str, _Xid] = {}
         self._read_at: dict[str, float] = {}
         self.whole: deque[int] = deque(maxlen=KEPT)
 
     def add(self, node: Node, now: float) -> None:
         """A node has just been read; values that its exporter has told already are no news."""
+        for gpu in node.gpus:
+            self._take_xid(gpu, now)  # an Xid is told at once, between two readings of everything else
         if node.read_at and self._read_at.get(node.name) == node.read_at:
             for gpu in node.gpus:
                 if gpu.uuid in self._tracks:
@@ -59,12 +71,30 @@ class History:
             if not track.idle:
                 track.busy_at = now
 
+    def _take_xid(self, gpu: Gpu, now: float) -> None:
+        if not gpu.values:
+            return  # it did not answer: what it had before counts on
+        code, known = int(gpu.values.get("last_xid", 0)), self._xids.get(gpu.uuid)
+        if known is None:
+            self._xids[gpu.uuid] = _Xid(code, now)
+        elif known.code == code:
+            known.seen_at = now
+        else:
+            self._xids[gpu.uuid] = _Xid(code, now, now if code else None)
+
     def round_ends(self, mean_percent: float | None, now: float, forget_after: float = 600.0) -> None:
         """A round is over: the whole's activity, and GPUs that have been gone for long are forgotten."""
         if mean_percent is not None:
             self.whole.append(round(mean_percent))
         for uuid in [uuid for uuid, track in self._tracks.items() if now - track.seen_at > forget_after]:
             del self._tracks[uuid]
+        for uuid in [uuid for uuid, xid in self._xids.items() if now - xid.seen_at > forget_after]:
+            del self._xids[uuid]
+
+    def xid_age(self, uuid: str, now: float) -> float | None:
+        """Seconds since the GPU's last Xid came; None where it had none since this look began."""
+        xid = self._xids.get(uuid)
+        return None if xid is None or xid.came_at is None else max(0.0, now - xid.came_at)
 
     def activity(self, uuid: str) -> tuple[int, ...]:
         """Percent at each of the last readings, the oldest first."""

@@ -35,7 +35,13 @@ def plan(nodes: Iterable[Node], wish: Wish, history: History, now: float) -> Scr
     shown.sort(key=lambda node: natural(node.name))
     words = wish.words.lower().split()
     found = [
-        GpuRow(node=node, gpu=gpu, idle=history.idle(gpu.uuid, now), activity=history.activity(gpu.uuid))
+        GpuRow(
+            node=node,
+            gpu=gpu,
+            idle=history.idle(gpu.uuid, now),
+            activity=history.activity(gpu.uuid),
+            xid_age=history.xid_age(gpu.uuid, now),
+        )
         for node in shown
         for gpu in node.gpus
         if _wanted(node, gpu, words, wish.namespaces)

@@ -69,6 +69,7 @@ def _gpu(row: GpuRow) -> dict[str, Any]:
         "activity": _number(activity(gpu)), "idle_seconds": round(row.idle.seconds) if row.idle else None,
         "health": gpu.health.value, "action": gpu.action or None, "reason": gpu.reason or None,
         "last_xid": int(gpu.values.get("last_xid", 0)) or None,
+        "xid_age_seconds": round(row.xid_age) if row.xid_age is not None else None,
         "pods": [_user(user) for user in gpu.users], "mig": [_part(part) for part in gpu.parts],
         "processes": _processes(gpu),
     }  # fmt: skip

@@ -46,6 +46,8 @@ class GpuRow:
     gpu: Gpu
     idle: Idle | None = None
     activity: tuple[int, ...] = ()
+    xid_age: float | None = None
+    """Seconds since its last Xid, None where that came before this look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import datetime as dt
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -95,28 +95,6 @@ def pod(name: str, **spec: object) -> Object:
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers, **spec},
     }  # fmt: skip
-
-
-class Lag:
-    """How long the loop was held up, in seconds, while in the block: a task that sleeps and looks at the clock."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            before = loop.time()
-            await asyncio.sleep(0.001)
-            self.seen.append(loop.time() - before - 0.001)
 
 
 class Whole:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import LabError
@@ -77,6 +77,8 @@ def test_any_bytes_are_a_spec_or_an_error(raw: bytes, tmp_path_factory: pytest.T
 
 
 @given(fields=st.dictionaries(st.sampled_from(NodeSpec.__struct_encode_fields__), JSON, max_size=6))
+@example(fields={"name": ""})
+@example(fields={"labels": {"": ""}})
 def test_any_values_are_a_spec_or_an_error(fields: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
     one = unless_refused(lambda: read(json.dumps({"name": "n", "profile": "l4", **fields}), folder), SPEC_FILE)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from kgpu.cli.doctor import snapshot_of
+from kgpu.doctor.model import Report
+from kgpu.doctor.plan import diagnose
+from kgpu.doctor.render import as_text
 from kgpu.formats import names
+from kgpu.kube.port import Object
 from tests.operator.real.conftest import Site
 from tests.operator.real.picture import difference, take
 
+IMAGE = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
 # Empty folders that the kubelet made for mounts stay, and so does what it writes down itself.
 HOST_FILES = (
     "find /run/nvidia /var/run/cdi /etc/cdi /var/lib/kgpu /var/lib/kubelet/device-plugins "
@@ -81,6 +89,47 @@ def test_a_pod_with_two_gpus(story: Story) -> None:
     text = story.site.run_pod("two", gpus=2)
     assert "Test PASSED" in text
     assert text.count("compute capability") == 2
+
+
+def test_the_doctor_finds_nothing(story: Story) -> None:
+    """With the node's own facts before it, whose PCI bus is that of the simulated hardware."""
+    story.site.ready()
+    report = story.site.until(lambda: _report_with_facts(story.site), "the agent to tell its node's facts")
+    assert not report.findings, as_text(report)
+
+
+def _report_with_facts(site: Site) -> Report | None:
+    snapshot = asyncio.run(snapshot_of("", str(site.lab.kubeconfig)))
+    return diagnose(snapshot, strict=True) if snapshot.hosts else None
+
+
+@pytest.mark.parametrize(
+    ("name", "about", "wanted", "words"),
+    [
+        ("cmd", {"command": ["no-such-program"]}, "POD-01", "no program no-such-program"),
+        ("secret", {"envFrom": [{"secretRef": {"name": "nope"}}]}, "POD-02", "names the secret nope"),
+        ("key", {"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "kube-root-ca.crt", "key": "b"}}}]},
+         "POD-03", "the key b of ConfigMap kube-root-ca.crt"),
+    ],
+)  # fmt: skip
+def test_the_kubelets_own_sentences_are_understood(
+    story: Story, name: str, about: Object, wanted: str, words: str
+) -> None:
+    site = story.site
+    site.ready()
+    container = {"name": "main", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": 1}}, **about}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+    site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+
+    def told() -> bool:
+        report = diagnose(asyncio.run(snapshot_of("", str(site.lab.kubeconfig))), strict=True)
+        return [one.id for one in report.findings] == [wanted] and words in report.findings[0].cause
+
+    try:
+        site.until(told, f"{wanted} about {name}")
+    finally:
+        site.lab.kubectl("delete", "pod", name, "--force", "--grace-period=0")
 
 
 def test_the_documents_patch_works_on_a_fresh_install(story: Story) -> None:

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,10 +14,13 @@ from kgpu.doctor.obj import at
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import unread
 from kgpu.fit.plain import text
 
 _BUDGET: Final = 20 * 60
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")
+_NOT_LOADED: Final = re.compile(r"driver not loaded|couldn't communicate with the NVIDIA driver", re.IGNORECASE)
+_MISMATCH: Final = re.compile(r"driver/library version mismatch", re.IGNORECASE)
 
 
 def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
@@ -37,6 +41,46 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 confidence=CERTAIN,
                 nodes=(host.node,),
             )
+
+    looked = {host.node for host in snapshot.hosts.values() if host.driver_version and host.library_version}
+    for one in unread(snapshot).values():
+        if one.node not in looked and _MISMATCH.search(one.said):
+            yield Finding(
+                subject=Subject("Node", one.node),
+                cause=f"on node {one.node} the loaded kernel module and the driver's libraries are of two versions: every NVML and CUDA call fails",
+                evidence=one.evidence,
+                remedy=(
+                    f"kubectl drain {one.node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+                    "and keep the packages from being upgraded by themselves: apt-mark hold 'nvidia-*' 'libnvidia-*'",
+                ),
+                confidence=CERTAIN if one.now else LIKELY,
+                since=one.since,
+                nodes=(one.node,),
+            )
+
+
+def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
+    """DRV-01 as the agent or the node itself tells it: NVML finds no driver. A driver's pod that is at fault, or still at
+    work, is told of in this one's place.
+    """
+    by_pod = {node for found in (*held_up(snapshot), *compiling(snapshot)) for node in found.nodes}
+    for one in unread(snapshot).values():
+        if one.node in by_pod or not _NOT_LOADED.search(one.said):
+            continue
+        pods = matching.pods_of_part(snapshot, DRIVER, node=one.node)
+        yield Finding(
+            subject=Subject("Node", one.node),
+            cause=f"the NVIDIA kernel module is not loaded on node {one.node}, or its device files are not there: none of its GPUs can be used",
+            evidence=one.evidence,
+            remedy=(
+                f"on node {one.node}: lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r",
+                *(f"kubectl -n {pod.namespace} delete pod {pod.name}  # the driver's pod: it loads the module anew" for pod in pods),
+                *(() if pods else ("modprobe nvidia; where it was not built for this kernel: apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",)),
+            ),
+            confidence=CERTAIN if one.now else LIKELY,
+            since=one.since,
+            nodes=(one.node,),
+        )  # fmt: skip
 
 
 def compiling(snapshot: Snapshot) -> Iterator[Finding]:
@@ -104,8 +148,8 @@ RULES: Final = (
                 "on node {node}: lsmod | grep nvidia; dkms status; uname -r",
                 "install the headers of that kernel, rebuild and load: apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
             ),
-            explain="nvidia-smi, or the runtime's hook that starts a container, finds no driver: no /proc/driver/nvidia/version.",
-            explains=_BELOW,
+            explain="nvidia-smi, NVML, or the runtime's hook that starts a container, finds no driver: no /proc/driver/nvidia/version.",
+            explains=(*_BELOW, "SCH-03", "HW-09"), besides=not_loaded,
         ),
         Sign(
             id="DRV-04", title="The old driver is in use", place=Place.KERNEL,
@@ -159,11 +203,11 @@ RULES: Final = (
     Rule(
         "DRV-02", "The driver's pod fails and all wait for it", Place.KERNEL, held_up,
         "Everything on the node waits for the file driver-ready; the driver's pod is the one to mend.",
-        explains=("DPL-18", "SCH-02", "OPR-15", "RUN-01", "DPL-01"),
+        explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01"),
     ),
     Rule(
         "DRV-03", "The driver is being built", Place.KERNEL, compiling,
         "The driver's container compiles for 3 to 10 minutes; its startup probe gives it about 20.",
-        explains=("DPL-18", "SCH-02", "OPR-15", "RUN-01", "DPL-01", "RUN-16"),
+        explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01", "RUN-16"),
     ),
 )  # fmt: skip

@@ -7,44 +7,57 @@ for what is an application's error.
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import datetime as dt
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from kgpu.doctor.host_facts import HostFacts, Xid
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import Told, as_told, is_of, is_over, is_well, told
+from kgpu.doctor.told import Told, as_told, is_of, is_over, is_watched, is_well, told, unread
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})
 _NVLINK: Final = frozenset({74, *range(144, 151)})
 _GSP: Final = frozenset({119, 120})
 _APPLICATION: Final = frozenset({13, 31, 43, 45})
+KNOWN: Final = frozenset({_LOST, *_ECC - {63}, *_NVLINK, *_GSP, *_APPLICATION})
+"""The numbers of which a rule here tells."""
 _NOTHING: Final = frozenset({"", "ignore", "none"})
-_IS_LOST: Final = "GPU is lost"  # NVML error 15
-_ABOVE: Final = ("SCH-03", "SCH-01", "DPL-*", "DRV-01", "MET-15")
+_BEFORE: Final = "; that is from before: now the driver can't be read at all"
+IS_LOST: Final = "GPU is lost"  # NVML error 15
+_ABOVE: Final = ("SCH-03", "DPL-*", "MET-15")
+"""Pods that wait are a consequence of SCH-03, where it is proven that they would fit with the GPU back."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A number of the kernel's log, as the node itself shows it or as the agent tells of it."""
+    """A number of the kernel's log, as the node itself shows it or as the agent tells of it.
+
+    ``but``: what speaks for it being over, "" for nothing; ``sure``: how sure it is that it still counts.
+    """
 
     node: str
     gpu: str
     xid: Xid
     evidence: tuple[Evidence, ...]
+    sure: float = CERTAIN
+    but: str = ""
 
 
 def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
     drain = (f"kubectl drain {seen.node} --ignore-daemonsets --delete-emptydir-data",) if reboot else ()
     return Finding(
         subject=Subject("Node", seen.node),
-        cause=cause,
+        cause=cause + seen.but,
         evidence=seen.evidence,
         remedy=(*drain, seen.xid.advice or f"see: kgpu xid {seen.xid.code}", f"kgpu xid {seen.xid.code}"),
-        confidence=CERTAIN,
+        confidence=seen.sure,
         since=seen.xid.first,
         nodes=(seen.node,),
     )
@@ -52,14 +65,32 @@ def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
 
 def _line(host: HostFacts, xid: Xid) -> Evidence:
     """The line in the kernel's log where it is there, else what was made of it."""
-    lines = host.kernel_log or ()
-    for position in range(len(lines) - 1, -1, -1):
-        if f"{xid.kind.upper().replace('SXID', 'SXid').replace('XID', 'Xid')} (PCI" in lines[position] and (
-            f" {xid.code}," in lines[position] or f": {xid.code}" in lines[position]
-        ):
-            return host.cite_log(position)
+    position = host.line_of(xid)
+    if position >= 0:
+        return host.cite_log(position)
     times = f", {xid.count} times" if xid.count > 1 else ""
     return host.cite("xids", f"{xid.kind} {xid.code} on {xid.pci}{times}: {xid.text}")
+
+
+def _since(host: HostFacts, xid: Xid) -> str:
+    """When it was said first, as a time of the day; the kernel's own clock, which counts from the boot, is none."""
+    at = host.said_at(host.line_of(xid, first=True))
+    if at is not None:
+        return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return xid.first if any(map(str.isalpha, xid.first)) else ""
+
+
+def _sureness(snapshot: Snapshot, host: HostFacts, xid: Xid) -> tuple[float, str, tuple[Evidence, ...]]:
+    """How sure it is that a line of the log still counts, what speaks against it in words, and the evidence of that."""
+    later = host.loaded_after(host.line_of(xid))
+    if later >= 0:
+        return POSSIBLE, "; but the driver was loaded anew after that", (host.cite_log(later),)
+    gone = unread(snapshot).get(host.node)
+    if gone is not None and gone.absent:
+        return POSSIBLE, _BEFORE, gone.evidence
+    if host.told_by and not is_watched(snapshot, host.node):
+        return LIKELY, "", ()
+    return CERTAIN, "", ()
 
 
 def _open(snapshot: Snapshot) -> Iterator[_Seen]:
@@ -68,28 +99,34 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
     for host in snapshot.hosts.values():
         for xid in host.xids:
             if xid.kind == "xid" and not xid.over and not is_over(snapshot, host, xid):
-                known |= {
-                    (one, xid.code) for one in told(snapshot) if one.node.name == host.node and is_of(one, host, xid)
-                }
-                yield _Seen(host.node, f"GPU {xid.pci}", xid, (_line(host, xid),))
+                same = [one for one in told(snapshot) if one.node.name == host.node and is_of(one, host, xid)]
+                known |= {(one, xid.code) for one in same}
+                began = _since(host, xid) or next((one.since for one in same), "")
+                sure, but, more = _sureness(snapshot, host, xid)
+                timed = msgspec.structs.replace(xid, first=began)
+                yield _Seen(host.node, f"GPU {xid.pci}", timed, (_line(host, xid), *more), sure, but)
     for one in told(snapshot):
         for code in one.xids:
             if (one, code) not in known:
                 # The words of what is to be done are the verdict's, and its first number is the one that decided.
                 action = "" if code in _APPLICATION else "told"
                 xid = Xid(code=code, action=action, first=one.since, advice=one.todo if code == one.xids[0] else "")
-                yield _Seen(one.node.name, one.gpu, xid, one.evidence)
+                but = _BEFORE if one.sure < LIKELY else ""
+                yield _Seen(one.node.name, one.gpu, xid, one.evidence, one.sure, but)
 
 
 def lost(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-01: a GPU has fallen off the bus."""
-    nodes = set()
+    numbered: Counter[str] = Counter()
     for seen in _open(snapshot):
         if seen.xid.code == _LOST:
-            nodes.add(seen.node)
+            numbered[seen.node] += 1
             yield _finding(seen, f"{seen.gpu} of node {seen.node} has fallen off the bus (Xid 79)", reboot=True)
-    for one in told(snapshot):
-        if one.node.name not in nodes and _IS_LOST in one.what:
+    silent = sorted((one for one in told(snapshot) if IS_LOST in one.what), key=lambda one: _LOST not in one.xids)
+    for one in silent:
+        # As many as have the number are told already, whether or not the agent names it still.
+        numbered[one.node.name] -= 1
+        if numbered[one.node.name] < 0 and _LOST not in one.xids:
             yield as_told(
                 one,
                 f"{one.gpu} of node {one.node.name} has fallen off the bus: the driver says that it is lost",
@@ -173,7 +210,9 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-14: the driver itself asks for an action."""
     for host in snapshot.hosts.values():
         for gpu in () if is_well(snapshot, host) else host.gpus or ():
-            if gpu.recovery in ("none", "unknown", ""):
+            if gpu.recovery in ("none", "unknown", "") or any(
+                gpu.uuid and gpu.uuid in one.gpu for one in told(snapshot) if one.node.name == host.node
+            ):  # the agent says it too, with its reasons: HW-00, or the row of the Xid behind it
                 continue
             yield Finding(
                 subject=Subject("Node", host.node),

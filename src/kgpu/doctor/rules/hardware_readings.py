@@ -14,12 +14,12 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import as_told, is_well, told
+from kgpu.doctor.told import as_told, is_well_now, told
 from kgpu.formats.names import LABEL_GPU_PRODUCT
 
-_ABOVE: Final = ("SCH-01", "SCH-03", "DPL-*", "DRV-01")
-_WAITS: Final = "a bad row of memory waits to be replaced"  # in the words of kgpu's agent
-_NO_ANSWER: Final = re.compile(r"a driver call(?: \([\w ]+\))? did not answer within [\d.]+ s")
+_ABOVE: Final = ("SCH-03", "DPL-*")
+WAITS: Final = "a bad row of memory waits to be replaced"  # in the words of kgpu's agent
+NO_ANSWER: Final = re.compile(r"a driver call(?: \([\w ]+\))? did not answer within [\d.]+ s")
 _FLOOD: Final = 10
 _FALSE: Final = (
     (
@@ -41,8 +41,8 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
 
 
 def _ill(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
-    """Without those whose readings an agent took before it found all to be well."""
-    return ((host, gpu) for host, gpu in _readings(snapshot) if not is_well(snapshot, host))
+    """Without those whose readings an agent took before it found them to be well."""
+    return ((host, gpu) for host, gpu in _readings(snapshot) if not is_well_now(snapshot, host, gpu.uuid))
 
 
 def number(gpu: Gpu, name: str) -> float | None:
@@ -99,7 +99,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
     for one in told(snapshot):
         # After an error that ended programs the memory itself is the finding, and the row only follows.
-        if _WAITS in one.what and one.node.name not in seen and not {48, 95}.intersection(one.xids):
+        if WAITS in one.what and one.node.name not in seen and not {48, 95}.intersection(one.xids):
             yield as_told(
                 one, f"a bad row of the memory of {one.gpu} of node {one.node.name} waits for a reset to be replaced"
             )
@@ -115,7 +115,7 @@ _SLOW: Final = (
 
 def slowed(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-05: the hardware holds the clocks back."""
-    for host, gpu in _readings(snapshot):
+    for host, gpu in _ill(snapshot):
         mask = int(number(gpu, "clock_event_reasons") or 0)
         row = next(((why, todo) for bit, why, todo in _SLOW if mask & bit), None)
         if row is None:
@@ -129,7 +129,7 @@ def slowed(snapshot: Snapshot) -> Iterator[Finding]:
 
 def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-10: a PCIe link with fewer lanes than it could have; slower counts under load alone, idle links slow down."""
-    for host, gpu in _readings(snapshot):
+    for host, gpu in _ill(snapshot):
         width, widest = number(gpu, "pcie_width"), number(gpu, "pcie_max_width")
         speed, fastest = number(gpu, "pcie_generation"), number(gpu, "pcie_max_generation")
         loaded = (number(gpu, "utilization_percent") or 0) >= _BUSY
@@ -201,7 +201,7 @@ _HUNG: Final = re.compile(r"task (?P<task>[\w.:/-]+):(?P<pid>\d+) blocked for mo
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-12: processes of the driver that nobody can end, or calls about a GPU that do not return."""
     for one in told(snapshot):
-        if hit := _NO_ANSWER.search(one.what):
+        if hit := NO_ANSWER.search(one.what):
             yield as_told(one, f"{one.gpu} of node {one.node.name} hangs: {hit[0]}", drain=True)
     for host in snapshot.hosts.values():
         stuck = [

@@ -14,6 +14,7 @@ from kgpu.doctor.model import CERTAIN, Finding, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import is_over
 from kgpu.doctor.waiting import waiting
 from kgpu.formats import names
 
@@ -54,7 +55,7 @@ def no_power(snapshot: Snapshot) -> Iterator[Finding]:
     """KRN-10 by its Xid."""
     for host in snapshot.hosts.values():
         for xid in host.xids:
-            if xid.kind == "xid" and xid.code == _POWER and not xid.over:
+            if xid.kind == "xid" and xid.code == _POWER and not xid.over and not is_over(snapshot, host, xid):
                 yield Finding(
                     subject=Subject("Node", host.node),
                     cause=f"GPU {xid.pci} of node {host.node} has no auxiliary power (Xid {_POWER})",

@@ -16,6 +16,7 @@ from kgpu.doctor.kinds import Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import UNREADABLE, told
 from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
 
@@ -23,18 +24,25 @@ _OLD: Final = 300.0
 """Seconds: what is younger may still be starting."""
 _PATIENCE: Final = 20 * 60.0
 """Seconds that an init container or a pull may take: a driver is built, gigabytes are fetched."""
+_PULL: Final = "20 minutes at most, for an image of some gigabytes"
 _MANY: Final = 3
 """Restarts after which the age, which dumps often do not tell, does not matter."""
 _ORDER: Final = (matching.DRIVER, matching.TOOLKIT, matching.VALIDATOR, matching.MIG_MANAGER, matching.PLUGIN)
 _FIRM: Final = matching.CREATE_WORDS | matching.IMAGE_WORDS - {"ErrImagePull", "RegistryUnavailable"}
-_GPU_CONDITION: Final = re.compile(r"xid|nvidia|nvlink|accelerat|(?<!amd)gpu", re.IGNORECASE)
-_GOOD: Final = re.compile(r"(?<!Not)(?:Ready|Healthy|Validated|Available)$")
+_GPU_CONDITION: Final = re.compile(
+    r"xid|nvidia|nvlink|accelerat|fabricmanager|dcgm|cuda|imex|(?<!amd)gpu", re.IGNORECASE
+)
+_GOOD: Final = re.compile(
+    r"(?<!Not)(?:Ready|Healthy|Validated|Available|Installed|Loaded|Operational|Initialized|OK|Passed"
+    r"|(?:Manager|Daemon|Service|Plugin|Driver|Engine|Agent)(?:Running|Active))$"
+)
 """How the names of conditions end that say by anything but True that all is not well."""
 _FAULT: Final = re.compile(
     r"(?i:error|fail|fault|unhealthy|lost|missing|problem|xid|inactive|pressure|unavailable|corrupt|degraded|stuck|dead"
     r"|throttl|overheat|flapping|timeout|mismatch|abnormal)|[Dd]own(?!load)|(?<![Cc])[Hh](?:ang|ung)|Not(?=[A-Z])"
 )
 """What is in the names of conditions that say by True that something is wrong: most others are no fault at all."""
+_AGENTS: Final = (names.GPUS_HEALTHY_CONDITION, names.VALIDATED_CONDITION)
 _UNWELL: Final = re.compile(r"Not(?:Healthy|Ready)|Unhealthy")
 _JOINING: Final = 120.0
 """Seconds that a node has to become Ready after it has joined."""
@@ -58,6 +66,9 @@ class _Stuck:
     container: Container | None
     warning: Event | None
     level: Level = Level.PROBLEM
+    expected: str = ""
+    ends: bool = False
+    """Its container was started and has ended: what it did itself went wrong."""
 
     @property
     def word(self) -> str:
@@ -116,7 +127,7 @@ def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
     warning = next((one for one in snapshot.events(pod) if one.warning and one.reason not in _NO_CAUSE), None)
     at = matching.failing(pod)
     if at is not None:
-        return _ending(pod, at, warning, _age(snapshot, pod, at))
+        return _ending(pod, at, warning, _age(snapshot, pod, at), stack=stack)
     at = matching.initialising(pod)
     if at is not None:
         age = _age(snapshot, pod, at)
@@ -126,6 +137,13 @@ def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
         return _creating(snapshot, pod, warning, _age(snapshot, pod, None))
     at = next((one for one in pod.containers if not one.ready and one.state == "running"), None)
     age = _age(snapshot, pod, at)
+    if not stack and at is not None and at.restarts and at.exit_code:
+        how = f"it has ended with {_code(at)}, was started again, and is not ready yet"
+        late = age is not None and age >= _OLD
+        return _Stuck(
+            pod=pod, how=how, container=at, warning=None, ends=True,
+            level=Level.PROBLEM if late else Level.WAIT, expected="" if late else "5 minutes, until it is ready",
+        )  # fmt: skip
     if not stack or warning is None or age is None or age < _PATIENCE:
         return None
     return _Stuck(pod=pod, how=f"it runs {_for(age)} and is not ready", container=at, warning=warning)
@@ -143,11 +161,27 @@ def _age(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
     return None if own is None else min([own, *ages])
 
 
-def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None) -> _Stuck | None:
-    if at.waiting not in _FIRM and at.restarts < _MANY and (age is None or age < _OLD):
+def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None, *, stack: bool) -> _Stuck | None:
+    """A container that ends, or can't be started. Parts of a stack are given time: they wait for each other so."""
+    ended = at.exit_code is not None and (at.waiting in ("", "CrashLoopBackOff"))
+    firm = at.waiting in _FIRM or (ended and not stack)
+    if not firm and at.restarts < _MANY and (age is None or age < _OLD):
         return None
-    code = f", exit code {at.exit_code}" if at.exit_code is not None else ""
-    return _Stuck(pod=pod, how=(at.waiting or at.end_reason or at.state) + code, container=at, warning=warning)
+    word = at.waiting or at.end_reason or at.state
+    if not ended:
+        code = f", exit code {at.exit_code}" if at.exit_code is not None else ""
+        return _Stuck(pod=pod, how=word + code, container=at, warning=warning)
+    again = f", {at.restarts} restart{'s' if at.restarts > 1 else ''} so far" if at.restarts else ""
+    nothing = "; with 0 a program says that it is done: should it be a Job?" if at.exit_code == 0 else ""
+    return _Stuck(
+        pod=pod, how=f"{word}: it ends with {_code(at)}{again}{nothing}", container=at, warning=warning, ends=True
+    )  # fmt: skip
+
+
+def _code(at: Container) -> str:
+    """With what the system says of it where that is more than the number."""
+    why = at.end_reason if at.end_reason not in ("", "Error", "Completed") else ""
+    return f"exit code {at.exit_code}" + (f" ({why})" if why else "")
 
 
 def _creating(snapshot: Snapshot, pod: Pod, warning: Event | None, age: float | None) -> _Stuck | None:
@@ -159,7 +193,7 @@ def _creating(snapshot: Snapshot, pod: Pod, warning: Event | None, age: float | 
     pulls = next((one for one in snapshot.events(pod) if one.reason in ("Pulling", "Pulled")), None)
     if warning is None and pulls is not None and pulls.reason == "Pulling" and (age or 0.0) < _PATIENCE:
         how = f"its image is being pulled {_for(age)}"
-        return _Stuck(pod=pod, how=how, container=at, warning=pulls, level=Level.WAIT)
+        return _Stuck(pod=pod, how=how, container=at, warning=pulls, level=Level.WAIT, expected=_PULL)
     return _Stuck(pod=pod, how=f"ContainerCreating {_for(age)}", container=at, warning=warning)
 
 
@@ -182,7 +216,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     more = f" (and {len(rows) - 1} more of {pod.owner})" if len(rows) > 1 else ""
     what = f": container {at.name}: {first.how}" if at is not None else f": {first.how}"
     said = _said(first)
-    line = _last_line(snapshot, pod, at) if at is not None and not said else None
+    line = _last_line(snapshot, pod, at) if at is not None and (first.ends or not said) else None
     quoted: list[Evidence] = []
     if at is not None:
         quoted.append(at.cite_status())
@@ -197,13 +231,14 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
     return Finding(
         subject=pod.subject,
-        cause=f"{pod} on node {pod.node}{more} does not start{what}"
-        + (f"; {said}" if said else f'; it said last: "{line.value}"' if line else ""),
+        cause=f"{pod} on node {pod.node}{more} does not {'stay up' if first.ends else 'start'}{what}"
+        + (f"; {said}" if said else "")
+        + (f'; it said last: "{line.value}"' if line else ""),
         evidence=tuple(quoted) or (pod.cite("status.phase"),),
         remedy=(*steps, f"kubectl -n {pod.namespace} describe pod {pod.name}"),
         confidence=POSSIBLE,
         level=first.level,
-        expected="20 minutes at most, for an image of some gigabytes" if first.level is Level.WAIT else "",
+        expected=first.expected,
         since=pod.created,
         nodes=nodes,
         pods=tuple(one.pod.path for one in rows),
@@ -229,10 +264,14 @@ def _last_line(snapshot: Snapshot, pod: Pod, at: Container) -> Evidence | None:
 
 def troubled(snapshot: Snapshot) -> Iterator[Finding]:
     """GPU nodes that are not Ready, or of which a condition tells a fault of a GPU."""
+    known = {one.node.name for one in told(snapshot)}
     for node in matching.gpu_nodes(snapshot):
         for one in node.conditions():
+            if one.type in _AGENTS and node.name in known and one.status == "False":
+                continue  # rows HW tell of each GPU that it is about
             is_ready = one.type == "Ready"
-            if not is_ready and (one.status == "Unknown" or not _GPU_CONDITION.search(one.type)):
+            unread = one.status == "Unknown" and one.type == names.GPUS_HEALTHY_CONDITION and one.reason == UNREADABLE
+            if not is_ready and not unread and (one.status == "Unknown" or not _GPU_CONDITION.search(one.type)):
                 continue
             if _GOOD.search(one.type):
                 good = one.status == "True"

@@ -209,7 +209,7 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=source.subject,
                 cause=f"{source}, key {key}, has a key that means nothing, so that what it should do is not done: {where}",
                 evidence=(source.cite(f"data[{key}]", where),),
-                remedy=(f"kubectl -n {source.namespace} edit configmap {source.name}", bad.expected),
+                remedy=(f"kubectl -n {source.namespace} edit configmap {source.name}  # {where}: {bad.expected}",),
                 confidence=CERTAIN,
                 nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, key) == key),
             )  # fmt: skip

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kgpu.doctor import matching, whatif
+from kgpu.doctor import commands, edits, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import has_mig
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
 from kgpu.doctor.whatif import named
 from kgpu.fit.explain import explain
@@ -27,7 +28,7 @@ def _many(count: int, word: str) -> str:
 def _changes(one: Waiting, *kinds: str) -> tuple[str, ...]:
     """The proven changes of these kinds as steps; the smallest of all where there is none of them."""
     found = [change for change in one.changes if change.kind in kinds][:2] or list(one.changes[:1])
-    return tuple(f"{change.what} (then it fits {named(change.fits)})" for change in found)
+    return tuple(step for change in found for step in commands.steps(one, change))
 
 
 def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
@@ -57,8 +58,9 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
     """SCH-03: a device is withdrawn, so that allocatable is less than capacity."""
     waits: dict[str, list[Waiting]] = {}
     for one in waiting(snapshot):
-        for reason in one.against(RESOURCES, one.resource):
-            waits.setdefault(reason.node, []).append(one)
+        for node_name in one.reasons:
+            if one.fits_with_all(node_name):
+                waits.setdefault(node_name, []).append(one)
     for node in matching.gpu_nodes(snapshot):
         for resource in sorted(node.resources()):
             have, can = node.capacity(resource) or 0, node.allocatable(resource)
@@ -101,7 +103,9 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
         nodes = [
             node
             for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
-            if node.labels.get(names.LABEL_MIG_STRATEGY) == "single" and (node.allocatable(names.GPU_RESOURCE) or 0) > 0
+            if node.labels.get(names.LABEL_MIG_STRATEGY) == "single"
+            and (node.allocatable(names.GPU_RESOURCE) or 0) > 0
+            and _is_cut(snapshot, node)
         ]
         if not nodes or any((node.capacity(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
             continue
@@ -116,13 +120,23 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
                 node.cite(f"status.allocatable[{names.GPU_RESOURCE}]"),
             ),
             remedy=(
-                f"ask for {names.GPU_RESOURCE} in place of {one.resource}",
+                *_ask_for(one, names.GPU_RESOURCE),
                 ("or offer slices by their size: kubectl patch clusterpolicy cluster-policy --type merge "
                 '-p \'{"spec":{"mig":{"strategy":"mixed"}}}\''),
             ),
             confidence=CERTAIN,
             **one.shared(nodes=tuple(one.name for one in nodes)),
         )  # fmt: skip
+
+
+def _is_cut(snapshot: Snapshot, node: Node) -> bool:
+    """Whether there are slices, or nobody says what is there: the strategy alone makes none."""
+    host = snapshot.hosts.get(node.name)
+    return (
+        has_mig(node)
+        or not matching.product(node)
+        or any(gpu.mig_enabled for gpu in (host.gpus if host else None) or ())
+    )
 
 
 def all_partitioned(snapshot: Snapshot) -> Iterator[Finding]:
@@ -150,17 +164,22 @@ def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: 
             continue
         node, there = found[0]
         change = next((c for c in one.changes if c.kind == whatif.RENAME and c.value == there), None)
-        proof = f" (then it fits {named(change.fits)})" if change else ""
         yield Finding(
             cause=(
                 f"{one.who} asks for {one.resource}, which no node {'where it may run ' if offered else ''}offers: "
                 + because.format(there=there)
             ),
             evidence=(one.asked(), node.cite(f"status.allocatable[{there}]"), *one.said()),
-            remedy=(f"ask for {there} in place of {one.resource}{proof}",),
+            remedy=commands.steps(one, change) if change else _ask_for(one, there),
             confidence=CERTAIN,
             **one.shared(nodes=tuple(dict.fromkeys(node.name for node, _ in found))),
         )
+
+
+def _ask_for(one: Waiting, there: str) -> tuple[str, ...]:
+    """The resource's other name, of which nobody can prove now that it is enough."""
+    words = f"ask for {there} in place of {one.resource}"
+    return commands.patched(one, (edits.rename(one.resource, there),), words, words=words)
 
 
 def _lacks_only(one: Waiting, node: Node) -> bool:
@@ -177,10 +196,7 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
             if value in known:
                 continue
             near = whatif.nearest(value, known)
-            change = next((c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == key), None)
-            proof = f" (then it fits {named(change.fits)})" if change and change.value == near else ""
             said = f"the nodes have {', '.join(known[:4])}" if known else "no node has that label at all"
-            step = f"change {key} from {value} to {near}{proof}" if near else _changes(one, whatif.SELECTOR)
             yield Finding(
                 cause=f"{one.who} wants nodes with {key}={value}, and there is none: {said}",
                 evidence=(
@@ -188,10 +204,20 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
                     *(node.cite(f"metadata.labels[{key}]") for node in _having(snapshot, key)[:3]),
                     *one.said(),
                 ),
-                remedy=(step,) if isinstance(step, str) else step,
+                remedy=_other_value(one, key, value, near) if near else _changes(one, whatif.SELECTOR),
                 confidence=CERTAIN,
                 **one.shared(nodes=()),  # the fault is the pod's, whatever the nodes have
             )
+
+
+def _other_value(one: Waiting, key: str, value: str, near: str) -> tuple[str, ...]:
+    """The value that was probably meant, with the proof where it alone is enough."""
+    change = next((c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == key and c.value == near), None)
+    if change is not None:
+        return commands.steps(one, change)
+    words = f"change {key} from {value} to {near}"
+    proof = f"{words}; what else keeps it from a node then, stands above"
+    return commands.patched(one, (edits.relabel(key, value, near),), proof, words=words)
 
 
 def _having(snapshot: Snapshot, key: str) -> list[Node]:
@@ -242,9 +268,7 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
                         ),
                         having[0].cite(f"metadata.labels[{wanted.key}]"),
                     ),
-                    remedy=(f"{change.what} (then it fits {named(change.fits)})",)
-                    if change
-                    else _changes(one, whatif.SELECTOR),
+                    remedy=commands.steps(one, change) if change else _changes(one, whatif.SELECTOR),
                     confidence=CERTAIN,
                     **one.shared(nodes=()),
                 )
@@ -282,13 +306,27 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
             node = snapshot.nodes[nodes[0]]
             state = snapshot.fit.nodes[node.name]
             wanted = one.view.requests.get(what, 0)
-            holders = sorted(state.pods.values(), key=lambda pod: -pod.used.get(what, 0))[:3]
-            held = ", ".join(f"{pod} ({say(what, pod.used.get(what, 0))})" for pod in holders)
+            using = [pod for pod in state.pods.values() if pod.used.get(what, 0) > 0]
+            holders = sorted(using, key=lambda pod: -pod.used[what])[:3]
+            held = ", ".join(f"{pod} ({say(what, pod.used[what])})" for pod in holders)
+            never = wanted > state.view.allocatable.get(what, 0)
+            at_fault = {str(pod) for pod in holders}
+            others = any(
+                pod.path in at_fault and not matching.uses_accelerators(pod) and not pod.owner.startswith("DaemonSet/")
+                for pod in snapshot.pods_by_node.get(node.name, ())
+            )
             yield Finding(
                 cause=(
                     f"{one.who} waits for {what}, not for GPUs: node {node.name} has {one.free(node.name)} "
                     f"{one.resource} free, but only {say(what, max(state.free(what), 0))} of the "
-                    f"{say(what, wanted)} {what} asked for; most is held by {held}"
+                    f"{say(what, wanted)} {what} asked for"
+                    + (
+                        "; empty it would not have as much either"
+                        if never
+                        else f"; most is held by {held}"
+                        if held
+                        else ""
+                    )
                 ),
                 evidence=(
                     one.pod.cite("spec.containers[0].resources"),
@@ -296,16 +334,24 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
                     *one.said(),
                 ),
                 remedy=(
-                    f"ask for {say(what, max(state.free(what), 0))} {what} or less",
-                    (
-                        f"or keep pods without GPUs off GPU nodes: kubectl taint node {node.name} "
-                        f"{names.GPU_RESOURCE}=present:NoSchedule"
-                    ),
+                    *_less(one, what, max(state.free(what), 0)),
+                    *(_apart(node.name) if others and not never else ()),
                 ),
                 confidence=CERTAIN,
                 **one.shared(nodes=nodes),
             )
             break
+
+
+def _apart(node: str) -> tuple[str, ...]:
+    return (
+        f"or keep pods without GPUs off GPU nodes: kubectl taint node {node} {names.GPU_RESOURCE}=present:NoSchedule",
+    )
+
+
+def _less(one: Waiting, what: str, free: int) -> tuple[str, ...]:
+    change = next((c for c in one.changes if c.kind == whatif.COUNT and c.subject == what), None)
+    return commands.steps(one, change) if change else (f"ask for {say(what, free)} {what} or less",)
 
 
 def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
@@ -373,7 +419,8 @@ RULES: Final = (
     Rule(
         "SCH-03", "A GPU is withdrawn", Place.CLUSTER, unhealthy,
         "The kubelet lowers allocatable, not capacity, when a device plugin reports a device unhealthy. Capacity minus "
-        "allocatable is what is withdrawn.",
+        "allocatable is what is withdrawn. Pods that wait follow from it only where they would fit with all devices back.",
+        explains=("SCH-01", "SCH-07"),
     ),
     Rule(
         "SCH-04", "Shared GPUs have another name", Place.CLUSTER, renamed,

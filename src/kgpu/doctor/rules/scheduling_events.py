@@ -14,6 +14,7 @@ from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.volumes import stuck_claim
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, Waiting, waiting
 from kgpu.fit.filters_volume import BINDING, ZONE
 from kgpu.fit.plain import text
@@ -283,7 +284,8 @@ def _share(said: Any, of: int, *, up: bool) -> int:
 def volumes(snapshot: Snapshot) -> Iterator[Finding]:
     """SCH-23: the volume is where no GPU is, or at one node while two want it."""
     for one in waiting(snapshot):
-        if not one.view.volume_claims or one.fits:
+        # Of what is wrong with a claim itself SCH-00 tells.
+        if not one.view.volume_claims or one.fits or stuck_claim(one) is not None:
             continue
         reasons = (*one.against(BINDING), *one.against(ZONE))
         nodes = tuple(dict.fromkeys((*one.only(BINDING), *one.only(ZONE), *_only_volumes(one))))

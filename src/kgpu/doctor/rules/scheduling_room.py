@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kgpu.doctor import whatif
+from kgpu.doctor import commands, whatif
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
@@ -46,7 +46,7 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             level=Level.NOTE if young else Level.WAIT if expected else Level.PROBLEM,
             expected="" if young else expected,
-            **one.shared(),
+            **one.shared(nodes=one.blamed),
         )
 
 
@@ -141,18 +141,15 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
             expected=expected,
             remedy=(
                 *_moved(one, nodes),
-                *(
-                    (f"{change.what} (then it fits {named(change.fits)}), or split the work over several pods",)
-                    if change
-                    else ()
-                ),
+                *(commands.steps(one, change) if change else ()),
+                *(("or split the work over several pods",) if change else ()),
                 (
                     "wait for one of these to end: "
                     + (", ".join(pod.path for pod in one.holders()[:5]) or "the pods that hold the rest")
                 ),
             ),
             confidence=CERTAIN,
-            **one.shared(),
+            **one.shared(nodes=one.blamed),
         )
 
 

@@ -3,12 +3,14 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kgpu.doctor import matching, whatif
+from kgpu.doctor import commands, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
@@ -73,19 +75,42 @@ def _tainted(snapshot: Snapshot, *, near_miss: bool) -> Iterator[Finding]:
     for one in waiting(snapshot):
         if one.fits:
             continue
-        found = {
-            reason.subject: reason
-            for reason in one.against(TAINTS)
-            if (_lifecycle(reason.subject) or not reason.subject.startswith(_OWN))
-            and _names_key(one, reason) is near_miss
-        }
-        for subject, reason in found.items():
+        groups: dict[tuple[str, ...], dict[str, Reason]] = {}
+        others = [c for c in one.changes if c.kind != whatif.BOTH]
+        for subject, reason in {reason.subject: reason for reason in one.against(TAINTS)}.items():
+            passing = _lifecycle(subject)
+            if not passing and subject.startswith(_OWN):
+                continue
             change = next((c for c in one.changes if c.kind == whatif.TOLERATION and c.subject == subject), None)
-            others = any(c.kind != whatif.BOTH for c in one.changes)
-            if change is None and others:
+            if passing:
+                if _names_key(one, reason) is near_miss and (change or not others):
+                    made = _not_tolerated(one, {subject: reason}, _tolerating(one, (subject,)))
+                    yield _passing(made, subject, reason.node)
+                continue
+            # Taints of the same nodes have the same remedy, unless one of them alone is enough.
+            nodes = dict.fromkeys(other.node for other in one.against(TAINTS, subject))
+            groups.setdefault((*nodes, "", subject) if change else tuple(nodes), {})[subject] = reason
+        for taints in groups.values():
+            if all(_names_key(one, reason) for reason in taints.values()) is not near_miss:
+                continue
+            change = _tolerating(one, tuple(taints))
+            if others and not (change.fits and change.cost <= min(c.cost for c in others)):
                 continue  # something smaller helps, on nodes without that taint
-            made = _not_tolerated(one, subject, reason, change)
-            yield _passing(made, subject, reason.node) if _lifecycle(subject) else made
+            yield _not_tolerated(one, taints, change)
+
+
+def _tolerating(one: Waiting, subjects: tuple[str, ...]) -> whatif.Change:
+    """Worked out once for all pods that ask alike."""
+    known = one.snapshot.once(_tolerated_before)
+    key = (id(one.judged), subjects)
+    if key not in known:
+        known[key] = whatif.tolerating(one.view, map(_taint, subjects), one.snapshot.fit)
+    return known[key]
+
+
+def _tolerated_before(snapshot: Snapshot) -> dict[tuple[int, tuple[str, ...]], whatif.Change]:
+    del snapshot
+    return {}
 
 
 def _lifecycle(subject: str) -> tuple[str, str, Level] | None:
@@ -109,22 +134,38 @@ def _names_key(one: Waiting, reason: Reason) -> bool:
     return any(toleration.key == key for toleration in one.view.tolerations)
 
 
-def _not_tolerated(one: Waiting, subject: str, reason: Reason, change: whatif.Change | None) -> Finding:
-    key, effect = subject.split(":", 1)[0].split("=", 1)[0], subject.rsplit(":", 1)[-1]
-    node = one.snapshot.nodes[reason.node]
-    nodes = tuple(dict.fromkeys(other.node for other in one.against(TAINTS, subject)))
-    proof = f"  # then it fits node {', '.join(change.fits[:3])}" if change else "  # and see what else is against it"
-    given = [row for row in one.pod.list("spec.tolerations") if isinstance(row, dict) and row.get("key") == key]
+def _taint(subject: str) -> Taint:
+    key, _, value = subject.rsplit(":", 1)[0].partition("=")
+    return Taint(key, value, subject.rsplit(":", 1)[-1])
+
+
+def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.Change) -> Finding:
+    taints = [_taint(subject) for subject in reasons]
+    first = next(iter(reasons.values()))
+    node = one.snapshot.nodes[first.node]
+    nodes = tuple(dict.fromkeys(other.node for subject in reasons for other in one.against(TAINTS, subject)))
+    keys = {taint.key for taint in taints}
+    given = [row for row in one.pod.list("spec.tolerations") if isinstance(row, dict) and text(row.get("key")) in keys]
+    away = " ".join(shlex.quote(f"{taint.key}:{taint.effect}-") for taint in taints)
+    steps = (
+        commands.steps(one, change)
+        if change.fits
+        else commands.patched(one, change.edits, f"{change.what}; see what else is against it", words=change.what)
+    )
     return Finding(
-        cause=f"{one.who} does not tolerate the taint {subject} of {len(nodes)} of the nodes that would do: {reason.sentence}",
+        cause=(
+            f"{one.who} does not tolerate the taint{'s' if len(taints) > 1 else ''} {' and '.join(reasons)} of "
+            f"{len(nodes)} of the nodes that would do: {'; '.join(reason.sentence for reason in reasons.values())}"
+        ),
         evidence=(
-            _taint_cite(node, subject), one.pod.cite("spec.tolerations", given or one.pod.at("spec.tolerations")), *one.said(),
+            *(_taint_cite(node, subject) for subject in reasons),
+            one.pod.cite("spec.tolerations", given or one.pod.at("spec.tolerations")), *one.said(),
         ),
         remedy=(
-            f"add to the pod's spec.tolerations: {{key: {key}, operator: Exists, effect: {effect}}}{proof}",
-            f"or take the taint away: kubectl taint node {node.name} {key}:{effect}-",
+            *steps,
+            f"kubectl taint node {shlex.quote(node.name)} {away}  # or take the taint{'s' if len(taints) > 1 else ''} away, for all pods",
         ),
-        confidence=CERTAIN if change else LIKELY,
+        confidence=CERTAIN if change.fits else LIKELY,
         **one.shared(nodes=nodes),
     )  # fmt: skip
 
@@ -160,11 +201,8 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
         lacking = [row for row in kept if row[0].name not in there]
         node, taint = (lacking or kept)[0]
         nodes = tuple(dict.fromkeys(one.name for one, _ in lacking or kept))
-        patch = (
-            "kubectl patch clusterpolicy cluster-policy --type merge -p "
-            f'\'{{"spec":{{"daemonsets":{{"tolerations":[{{"key":"{names.GPU_RESOURCE}","operator":"Exists","effect":'
-            f'"NoSchedule"}},{{"key":"{taint.key}","operator":"Exists"}}]}}}}}}\''
-        )
+        taints = list(dict.fromkeys(one for other, one in lacking or kept if other is node))
+        away = " ".join(shlex.quote(f"{one.key}:{one.effect}-") for one in taints)
         yield Finding(
             subject=obj.subject,
             cause=(
@@ -176,11 +214,28 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
                 _taint_cite(node, str(taint)), obj.cite("spec.template.spec.tolerations"),
                 obj.cite("status.desiredNumberScheduled"),
             ),
-            remedy=(patch, f"or take the taint away: kubectl taint node {node.name} {taint.key}:{taint.effect}-"),
+            remedy=(
+                _tolerating_operands(snapshot, taints),
+                f"kubectl taint node {shlex.quote(node.name)} {away}  # or take the taint away, for all pods",
+            ),
             confidence=CERTAIN,
             level=Level.PROBLEM if lacking else Level.NOTE,
             nodes=nodes,
         )  # fmt: skip
+
+
+def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> str:
+    """The command that gives all operands tolerations for these taints, besides those that they have."""
+    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    usual = [{"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
+    given = policy.list("spec.daemonsets.tolerations") if policy is not None else []
+    rows = [
+        *(given or usual),
+        *({"key": key, "operator": "Exists"} for key in dict.fromkeys(one.key for one in taints)),
+    ]
+    patch = json.dumps({"spec": {"daemonsets": {"tolerations": rows}}}, separators=(",", ":"))
+    name = shlex.quote(policy.name if policy is not None else "cluster-policy")
+    return f"kubectl patch clusterpolicy {name} --type merge -p {shlex.quote(patch)}"
 
 
 def _toleration(row: object) -> Toleration:

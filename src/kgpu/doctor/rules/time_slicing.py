@@ -11,19 +11,20 @@ from typing import Final
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import EXPORTER, PLUGIN, Hit
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj, seconds
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import SharingConfig, has_mig, named_map, sharing_configs, uses_mps
-from kgpu.doctor.waiting import waiting
+from kgpu.doctor.waiting import RESOURCES, waiting
 from kgpu.fit.plain import number, text
 from kgpu.formats import names
 
 _REPLICAS: Final = names.LABEL_GPU_REPLICAS
 _COUNT: Final = names.LABEL_GPU_COUNT
 _VIRTUAL: Final = "KUBERNETES_VIRTUAL_GPUS"
+_CA: Final = "kube-root-ca.crt"  # is in every namespace
 _TOGETHER: Final = 10.0
 _RESTART: Final = "kubectl -n {} rollout restart daemonset {}  # the plugin reads its configuration when it starts"
 
@@ -118,22 +119,35 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
     for told in _told(snapshot):
         if told.source is not None or not snapshot.knows("ConfigMap"):
             continue
-        spaces = sorted({pod.namespace for pod in matching.pods_of_part(snapshot, PLUGIN)}) or ["gpu-operator"]
+        spaces = _spaces(snapshot)
         stuck = [pod for pod in matching.pods_of_part(snapshot, PLUGIN) if not pod.ready]
         said = [one.quote() for pod in stuck for one in snapshot.events(pod) if told.name in one.message][:1]
-        near = whatif.nearest(told.name, (one.source.name for one in sharing_configs(snapshot)))
+        near = whatif.nearest(told.name, (one.source.name for one in sharing_configs(snapshot))) or whatif.nearest(
+            told.name, (one.name for one in snapshot.all("ConfigMap") if one.namespace in spaces and one.name != _CA)
+        )
+        make = f"kubectl -n {spaces[0]} create configmap {told.name} --from-file=any=config.yaml"
         yield Finding(
             subject=told.policy.subject,
-            cause=f"{told.policy} names ConfigMap {told.name} for the device plugin, and there is none of that name",
+            cause=f"{told.policy} names ConfigMap {told.name} for the device plugin, and there is none of that name"
+            + (f"; did you mean {near}?" if near else ""),
             evidence=(told.policy.cite("spec.devicePlugin.config"), *said),
-            remedy=(
-                f"kubectl -n {spaces[0]} create configmap {told.name} --from-file=any=config.yaml",
-                *((f"or name {near} in spec.devicePlugin.config.name",) if near else ()),
-            ),
+            remedy=(_patched(told.policy, "name", near), f"or make it: {make}") if near else (make,),
             confidence=CERTAIN,
             nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA)),
             pods=tuple(pod.path for pod in stuck),
         )  # fmt: skip
+
+
+def _spaces(snapshot: Snapshot) -> list[str]:
+    """Where the stack looks for its ConfigMaps, the likeliest first."""
+    parts = (PLUGIN, matching.AGENT, matching.OPERATOR)
+    found = dict.fromkeys(pod.namespace for part in parts for pod in matching.pods_of_part(snapshot, part))
+    return list(found) or ["gpu-operator"]
+
+
+def _patched(policy: Obj, field: str, value: str) -> str:
+    patch = f'{{"spec":{{"devicePlugin":{{"config":{{"{field}":"{value}"}}}}}}}}'
+    return f"kubectl patch clusterpolicy {policy.name} --type merge -p '{patch}'"
 
 
 def no_default(snapshot: Snapshot) -> Iterator[Finding]:
@@ -145,15 +159,15 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
         keys = [str(key) for key, said in told.source.map("data").items() if _does_something(said)]
         if not keys or any(_replicas(node) > 1 for node in nodes):
             continue
-        patch = f'{{"spec":{{"devicePlugin":{{"config":{{"default":"{keys[0]}"}}}}}}}}'
         shares = any("timeSlicing" in str(said) or "mps" in str(said) for said in told.source.map("data").values())
         yield Finding(
             subject=told.policy.subject,
             cause=f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}",
             evidence=(told.policy.cite("spec.devicePlugin.config"), nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
-            remedy=(f"kubectl patch clusterpolicy {told.policy.name} --type merge -p '{patch}'", f"or for one node: kubectl label node {nodes[0].name} {names.DEVICE_PLUGIN_CONFIG_LABEL}={keys[0]}"),
+            remedy=(_patched(told.policy, "default", keys[0]), f"or for one node: kubectl label node {nodes[0].name} {names.DEVICE_PLUGIN_CONFIG_LABEL}={keys[0]}"),
             confidence=CERTAIN,
-            level=Level.PROBLEM if shares else Level.NOTE,
+            # Left behind by who has gone back to whole GPUs it hurts nobody; where pods wait, it may be what they wait for.
+            level=Level.PROBLEM if shares and _would_share(snapshot) else Level.NOTE,
             nodes=tuple(node.name for node in nodes),
         )  # fmt: skip
 
@@ -165,10 +179,11 @@ def _does_something(said: object) -> bool:
 
 
 def not_named(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-04: pods wait, and the configuration that shares GPUs is not named: the path that a JSON patch wants is not there."""
-    hurt = tuple(
-        pod.path for one in waiting(snapshot) if one.resource.startswith(names.GPU_RESOURCE) for pod in one.pods
-    )
+    """TS-04: pods wait, and the configuration that shares GPUs is not named: the path that a JSON patch wants is not there.
+
+    A policy that was changed since it was made may have named it once: somebody has gone back to whole GPUs.
+    """
+    hurt = _would_share(snapshot)
     policies = [one for one in snapshot.all("ClusterPolicy") if hurt and not one.map("spec.devicePlugin.config")]
     plugins = matching.pods_of_part(snapshot, PLUGIN)
     spaces = {pod.namespace for pod in (*plugins, *matching.pods_of_part(snapshot, matching.OPERATOR))}
@@ -182,24 +197,43 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
         if config.source.namespace not in spaces or config.source.name in mounted:
             continue
         patch = f'{{"spec":{{"devicePlugin":{{"config":{{"name":"{config.source.name}","default":"{config.key}"}}}}}}}}'
+        changed = policies[0].number("metadata.generation", 1) > 1
         yield Finding(
             subject=policies[0].subject,
-            cause=f"{config.source} configures sharing, and {policies[0]} does not name it: spec.devicePlugin.config is not there",
-            evidence=(config.cite("timeSlicing" if config.block("timeSlicing") else "mps"), policies[0].cite("spec.devicePlugin.config")),
+            cause=f"{config.source} configures sharing, and {policies[0]} does not name it: spec.devicePlugin.config is not there"
+            + ("; where whole GPUs are wanted again, nothing is wrong" if changed else ""),
+            evidence=(
+                config.cite("timeSlicing" if config.block("timeSlicing") else "mps"), policies[0].cite("spec.devicePlugin.config"),
+                *((policies[0].cite("metadata.generation"),) if changed else ()),
+            ),
             remedy=(
                 f"kubectl patch clusterpolicy {policies[0].name} --type merge -p '{patch}'",
                 "use a merge patch: a JSON patch with replace fails where the path is not there yet",
+                *((f"where whole GPUs are wanted: kubectl -n {config.source.namespace} delete configmap {config.source.name}",) if changed else ()),
             ),
-            confidence=LIKELY,
+            confidence=POSSIBLE if changed else LIKELY,
+            level=Level.NOTE if changed else Level.PROBLEM,
             pods=hurt,
         )  # fmt: skip
         return
 
 
+def _would_share(snapshot: Snapshot) -> tuple[str, ...]:
+    """The pods for which there are too few GPUs and nothing else is wrong on some node: shares might be for them."""
+    return tuple(
+        pod.path
+        for one in waiting(snapshot)
+        if one.resource.startswith(names.GPU_RESOURCE) and not one.fits and one.only(RESOURCES, one.resource)
+        for pod in one.pods
+    )
+
+
 def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-13: a node's label names a configuration that the ConfigMap does not have."""
+    """TS-13: a node's label, or the policy's default, names a configuration that the ConfigMap does not have."""
     for told in _told(snapshot):
         keys = sorted(str(key) for key in told.source.map("data")) if told.source else []
+        if told.source is not None and told.default and told.default not in keys:
+            yield _wrong_default(snapshot, told, told.source, keys)
         for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
             said = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, "")
             if told.source is None or not said or said in keys:
@@ -216,6 +250,24 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
                 confidence=CERTAIN,
                 nodes=(node.name,),
             )  # fmt: skip
+
+
+def _wrong_default(snapshot: Snapshot, told: Told, source: Obj, keys: list[str]) -> Finding:
+    near = whatif.nearest(told.default, keys)
+    nodes = [node for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if told.key(node) == told.default]
+    return Finding(
+        subject=told.policy.subject,
+        cause=f"{told.policy} chooses the configuration {told.default} by default, and {source} has only {', '.join(keys) or 'nothing'}"
+        + (f"; did you mean {near}?" if near else "")
+        + (f": the plugin keeps what it had on {len(nodes)} nodes" if len(nodes) > 1 else f": the plugin of node {nodes[0].name} keeps what it had" if nodes else ""),
+        evidence=(told.policy.cite("spec.devicePlugin.config"), source.cite("data", keys)),
+        remedy=(
+            _patched(told.policy, "default", near or (keys[0] if len(keys) == 1 else "KEY")),
+            f"or add the key {told.default} to {source}",
+        ),
+        confidence=CERTAIN,
+        nodes=tuple(node.name for node in nodes),
+    )  # fmt: skip
 
 
 def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
@@ -401,5 +453,5 @@ RULES: Final = (
     Rule("TS-09", "Metrics of shared GPUs without their pods", Place.CLUSTER, no_pod_labels, "dcgm-exporter knows shares (GPU-...::N) only with KUBERNETES_VIRTUAL_GPUS."),
     Rule("TS-11", "One crash, all neighbours", Place.CLUSTER, all_at_once, "Pods on one GPU by time-slicing share its faults: an Xid ends all of them."),
     Rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, other_resource, "With MIG strategy mixed the slices have names of their own, and sharing has to name them.", ("TS-01",)),
-    Rule("TS-13", "The node's label names no configuration", Place.PLUGIN, wrong_key, "Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config.", ("SCH-01",), also=("TS-15",)),
+    Rule("TS-13", "A label or the default names no configuration", Place.PLUGIN, wrong_key, "Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config, and so does spec.devicePlugin.config.default for all other nodes.", ("SCH-01", "DPL-16"), also=("TS-15",)),
 )  # fmt: skip

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import commands, edits, matching
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
+from kgpu.doctor.slices import makeable
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.volumes import stuck_claim
 from kgpu.doctor.waiting import Waiting, waiting
 
 _YOUNG: Final = 60.0
@@ -41,16 +43,39 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
             one.view.gates or one.fits or one.view.claims or not snapshot.knows("Node")
         ):  # claims have rules of their own
             continue
+        claim = stuck_claim(one)
+        if claim is not None:
+            yield Finding(
+                cause=f"{one.who} waits: {claim.why}",
+                evidence=(*claim.evidence, *one.said()),
+                remedy=claim.remedy,
+                confidence=CERTAIN,
+                stays=True,
+                **one.shared(nodes=(), table=()),
+            )
+            continue
         cause, certain = _cause(one)
         if not cause:
             continue
+        slices = makeable(snapshot, one.resource) if matching.is_mig(one.resource) and not _most(one) else None
         scaling = one.scaling
         too_many = one.wanted > max(_most(one).values(), default=one.wanted)
-        steps = tuple(f"{change.what} (then it fits node {', '.join(change.fits[:3])})" for change in one.changes[:3])
+        steps = tuple(step for change in one.changes[:3] for step in commands.steps(one, change))
         yield Finding(
-            cause=f"{one.who} waits: " + (f"{scaling.sentence}; " if scaling else "") + cause,
-            evidence=(*((scaling.evidence,) if scaling else ()), one.asked(), *_offers(one), *one.said()),
-            remedy=steps or (f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", "add a node that fits it"),
+            cause=f"{one.who} waits: "
+            + "; ".join([*([scaling.sentence] if scaling else ()), cause, *([slices.words] if slices else ())]),
+            evidence=(
+                *((scaling.evidence,) if scaling else ()),
+                one.asked(),
+                *_offers(one),
+                *(slices.evidence if slices else ()),
+                *one.said(),
+            ),
+            remedy=(
+                *(steps or _other_name(one)),
+                *(slices.steps if slices else ()),
+            )
+            or (f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", "add a node that fits it"),
             confidence=CERTAIN if certain else LIKELY,
             level=Level.WAIT if scaling and scaling.expected else Level.PROBLEM,
             expected=scaling.expected if scaling else "",
@@ -133,6 +158,19 @@ def _most(one: Waiting) -> dict[str, int]:
     return {name: amount for name in sorted(states) if (amount := states[name].view.allocatable.get(one.resource, 0))}
 
 
+def _other_name(one: Waiting) -> tuple[str, ...]:
+    """The resource that nodes offer in place of one that none does, where they are of one vendor."""
+    if not one.resource or _most(one):
+        return ()
+    vendor, states = matching.vendor_of(one.resource), one.snapshot.fit.nodes
+    there = {name for state in states.values() for name, amount in state.view.allocatable.items() if amount > 0}
+    near = sorted(name for name in there if matching.is_accelerator(name) and matching.vendor_of(name) == vendor)
+    if not near:
+        return ()
+    words = f"ask for {near[0]} in place of {one.resource}"
+    return commands.patched(one, (edits.rename(one.resource, near[0]),), words, words=words)
+
+
 def _offers(one: Waiting) -> tuple[Evidence, ...]:
     most = _most(one)
     names = sorted(most, key=lambda name: (-most[name], name))[:3]
@@ -143,7 +181,8 @@ RULES: Final = (
     Rule(
         "SCH-00", "No node takes the pod", Place.CLUSTER, unplaced,
         "What the scheduler's filters have against the pod, node by node, recomputed: the resource is offered nowhere, "
-        "no node has as many, or each node has a reason of its own. Told only of pods that no other rule explains.",
+        "no node has as many, each node has a reason of its own, or a volume claim of the pod is not there or has no "
+        "volume. Told only of pods that no other rule explains.",
         last_resort=True,
     ),
 )  # fmt: skip

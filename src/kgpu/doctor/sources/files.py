@@ -40,6 +40,7 @@ MAX_LINES: Final = 5000
 MAX_LINE: Final = 2000
 MAX_PROBLEMS: Final = 50
 META: Final = "kgpu-collect.json"
+_NO_LOG: Final = b"unable to retrieve container logs for "
 _LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
 _OWN_LOG: Final = re.compile(r"(?:^|/)logs/([^/]+)/([^/]+)/([^/]+?)(\.previous)?\.log$")
 _GATHERED_LOG: Final = re.compile(r"([a-z0-9][a-z0-9.-]*?)(\.previous)?\.log$")
@@ -368,7 +369,8 @@ def _meta(reading: Reading, name: str, data: bytes) -> None:
         snapshot.version = (version[0], version[1])
     for row in said.get("missing") or ():
         if isinstance(row, dict):
-            snapshot.missing.append(Missing(*(str(row.get(key) or "") for key in ("what", "why", "how"))))
+            what, why, how = (str(row.get(key) or "") for key in ("what", "why", "how"))
+            snapshot.missing.append(Missing(what, why, how, slight=row.get("slight") is True))
 
 
 def _own_log(reading: Reading, name: str, data: bytes) -> None:
@@ -390,7 +392,12 @@ def _log(name: str, key: Key, container: str, data: bytes, *, previous: bool) ->
 
 
 def lines(data: bytes) -> tuple[str, ...]:
-    """The last lines of a log, cut and cleaned; what is packed in it is no line."""
+    """The last lines of a log, cut and cleaned; what is packed in it is no line.
+
+    The kubelet answers with one of its own, and no error, where the engine has the log no more.
+    """
+    if data.startswith(_NO_LOG) and data.count(b"\n") < 2:
+        return ()
     text = probed.without(data[-MAX_LOG:]).decode("utf-8", "replace")
     return secrets.lines(line[:MAX_LINE] for line in text.splitlines()[-MAX_LINES:])
 

@@ -10,8 +10,7 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.model import Missing
-from kgpu.doctor.render import WHY_PENDING
+from kgpu.doctor.model import WHY_PENDING, Missing
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.logs import host_gaps, nodes_that_matter, worth_reading
 

@@ -50,6 +50,7 @@ READINGS: Final = (
 )  # fmt: skip
 """Of the driver's readings those that a rule asks for, or quotes; the others are not read."""
 VENDORS: Final = frozenset({"10de", "1002", "1da3", "8086"})
+_CLASSES: Final = ("03", "12")  # displays; processing accelerators
 _DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
 _LIBRARY: Final = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
 _LOG_WORDS: Final = re.compile(
@@ -102,7 +103,8 @@ async def snapshot_of_host(root: str = "/", *, judge: Judge | None = None, node:
     facts_with = host_facts.encode(facts) | driver
     found.add(facts_with)
     for what, why in facts.missing.items():
-        found.missing.append(Missing(f"{what} of node {facts.node}", why, "run it as root on the node"))
+        how = "run it as root on the node"
+        found.missing.append(Missing(f"{what} of node {facts.node}", why, how, slight=host_facts.is_slight(what, why)))
     return found
 
 
@@ -122,7 +124,7 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "", log_
             return None
 
     kernel = _text(paths, "/proc/sys/kernel/osrelease").strip()
-    log = tried("kernel log", lambda: kernel_log(paths, log_path, every=judge is not None))
+    log = tried(host_facts.KERNEL_LOG, lambda: kernel_log(paths, log_path, every=judge is not None))
     version = _text(paths, "/proc/driver/nvidia/version")
     said = _DRIVER.search(version)
     libraries = _names(paths, "/usr/lib*/**/libnvidia-ml.so.*") or _names(
@@ -348,9 +350,17 @@ def _modules(paths: HostPaths) -> dict[str, int]:
     return {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].lstrip("-").isdecimal()}
 
 
+def has_accelerator(bus: Path) -> bool:
+    """Whether there is one that is looked at, on a ``pci.DEVICES`` folder."""
+    try:
+        return any(one.pci_class[:2] in _CLASSES and one.vendor in VENDORS for one in pci.functions(bus))
+    except OSError:
+        return False
+
+
 def _pci(paths: HostPaths) -> Iterator[PciDevice]:
     for one in pci.functions(paths.local(f"/{pci.DEVICES}")):
-        if one.vendor not in VENDORS or (one.vendor == "8086" and one.pci_class[:2] not in ("03", "12")):
+        if one.vendor not in VENDORS or (one.vendor == "8086" and one.pci_class[:2] not in _CLASSES):
             continue
         driver = one.folder / "driver"
         yield PciDevice(

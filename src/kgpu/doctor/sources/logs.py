@@ -170,13 +170,14 @@ def host_gaps(found: Snapshot, matter: tuple[str, ...], why: str) -> Iterator[Mi
         yield Missing(_of(without), why, _HOW)
     elif not found.hosts and (nodes := without or _some(found)):
         what = "what the nodes' own files, kernel logs and drivers say"
-        yield Missing(what, why, f"{_HOW} (for example {', '.join(nodes[:_SHOWN])})")
+        yield Missing(what, why, f"{_HOW} (for example {', '.join(nodes[:_SHOWN])})", slight=not without)
     rows: dict[tuple[str, str], list[str]] = {}
     for host in found.hosts.values():
         for what, problem in host.missing.items() if host.told_by else ():
             rows.setdefault((what, problem), []).append(host.node)
     for (what, problem), nodes in rows.items():
-        yield Missing(f"{what} of {listed(nodes)}", problem, "kgpu doctor --host, run as root on the node")
+        how = "kgpu doctor --host, run as root on the node"
+        yield Missing(f"{what} of {listed(nodes)}", problem, how, slight=host_facts.is_slight(what, problem))
 
 
 def _some(found: Snapshot) -> list[str]:

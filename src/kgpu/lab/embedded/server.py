@@ -175,7 +175,12 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
     from kgpu.lab.embedded.types.admission import chain
     from kgpu.lab.embedded.types.rules import BuiltinRules
     from kgpu.lab.nodes.addresses import loopback
+    from kgpu.lab.nodes.listeners import is_pods
 
+    def answers(place: proxy.Place, address: str, number: int) -> bool:
+        return is_pods(place.uid, nodes / place.node, address, number)
+
+    nodes = settings.node_kubeconfig.parent
     kinds = Kinds()
     store = Store(Journal.open(settings.data) if settings.data is not None else None)
     custom = CustomKinds(kinds)
@@ -193,8 +198,7 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
     counted.gauge("apiserver_resource_objects", "resource", lambda: _counts(store, kinds))
     served = resources.Served(
         core=core, kinds=kinds, metrics=counted, kubelets=logs.HttpsKubelets(pki.kubelet_client),
-        programs=proxy.HttpPodPrograms(partial(loopback, nodes=settings.node_kubeconfig.parent)), rules=core.rules,
-        custom=custom,
+        programs=proxy.HttpPodPrograms(partial(loopback, nodes=nodes), answers), rules=core.rules, custom=custom,
     )  # fmt: skip
     found = discovery.Discovery(kinds, f"{url_host(settings.host)}:{port}")
     others = paths.Paths(found, counted, documents=OpenApi(kinds, custom), ready={"etcd": lambda: ""})

@@ -167,6 +167,8 @@ def load(path: Path) -> NodeSpec:
     """The spec in a ``node.json``. Raises LabError."""
     try:
         return msgspec.json.decode(_read(path), type=NodeSpec)
+    except LabError as error:  # of a node that is none: which file says so
+        raise LabError(f"{path}: {error.what}", error.expected, error.todo) from error
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         unknown = re.search(r"unknown field `(.*?)`", str(error))
         hint = did_you_mean(unknown[1], NodeSpec.__struct_encode_fields__) if unknown else ""

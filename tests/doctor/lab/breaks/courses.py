@@ -141,6 +141,17 @@ BREAKS = (
         ),
     ),
     Break(
+        what="a policy that calls itself not ready where all of its pods are", first="OBJ-00", names="DaemonSet that is not the operator's",
+        played="no operator looks after this policy: what one says of it is written",
+        steps=(
+            *nvidia(2), parts(part(PLUGIN, "started", stay=True)),
+            make({**policy(), "status": {"state": "notReady", "conditions": [{
+                "type": "DevicePluginReady", "status": "False", "reason": "Conflict", "lastTransitionTime": at(900),
+                "message": "there is a DaemonSet that is not the operator's",
+            }]}}),
+        ),
+    ),
+    Break(
         what="two shares of one GPU, which are not twice the time", first="TS-07", names=BROKEN,
         played="a node with one shared GPU, and the pods on it",
         steps=(make(one_shared(10), running("other", 1), running("broken", 2)),),

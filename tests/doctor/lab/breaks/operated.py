@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from doctor.lab.breaking import Break, Change, Fault, KernelSays, Sliced, Until
+from doctor.lab.breaking import Break, Change, Fault, Ground, KernelSays, Sliced, Undo, Until, until
 from doctor.lab.labs import FIRST, SMALL
 from doctor.lab.things import GPU, SPACE, make, obj, pod, relabel, says, taint, xid
+
+from kgpu.formats import names
 
 BROKEN = f"{SPACE}/broken"
 OPERATOR = "gpu-operator"
@@ -52,6 +55,39 @@ def offering(**amounts: str) -> tuple[Until, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LostAndRepaired:
+    """A GPU that fell off the bus by the kernel's word; the agent has told it, and then that it is well again."""
+
+    node: str
+    gpu: int
+
+    def do(self, ground: Ground) -> Undo:
+        repaired = KernelSays(self.node, self.gpu, 79, "GPU has fallen off the bus.").do(ground)
+        until(lambda: self._says(ground) == "False", "the agent tells of it")
+        repaired()
+        until(lambda: self._says(ground) == "True", "the agent says that it is over")
+        return repaired
+
+    def _says(self, ground: Ground) -> str:
+        rows = ((ground.get("Node", self.node) or {}).get("status") or {}).get("conditions") or ()
+        return next((str(row["status"]) for row in rows if row["type"] == names.GPUS_HEALTHY_CONDITION), "")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAnew:
+    """The agent's pod of a node is deleted, and its DaemonSet makes a new one, which opens the driver anew."""
+
+    node: str
+
+    def do(self, ground: Ground) -> Undo:
+        pods = ground.resource("Pod")
+        for one in ground.wait(ground.api.list(pods, namespace=OPERATOR)).items:
+            if one["metadata"]["name"].startswith("kgpu-agent-") and one["spec"].get("nodeName") == self.node:
+                ground.wait(ground.api.delete(pods, one["metadata"]["name"], namespace=OPERATOR, grace=0))
+        return lambda: None
+
+
 HARDWARE = (
     Break(
         what="a GPU has fallen off the bus", first="HW-01", names=FIRST, target=f"node {FIRST}",
@@ -64,6 +100,18 @@ HARDWARE = (
     Break(what="a GPU's memory has errors", first="HW-02", names=FIRST, steps=(xid(95, node=FIRST, gpu=4),)),
     Break(
         what="a bad row of memory waits for a reset", first="HW-04", names=FIRST, steps=(xid(94, node=FIRST, gpu=5),),
+    ),
+    Break(
+        what="the driver is not loaded, after a GPU was lost and repaired", first="DRV-01", names=SMALL,
+        target=f"node {SMALL}", steps=(LostAndRepaired(SMALL, 1), Fault(SMALL, "init-error", {"code": "DRIVER_NOT_LOADED"}), AgentAnew(SMALL)),
+    ),
+    Break(
+        what="a number that is in no catalogue", first="HW-00", names="Xid 999", target=f"node {FIRST}",
+        steps=(xid(999, node=FIRST, gpu=2),),
+    ),
+    Break(
+        what="the driver asks for a reset after an error that no row is about", first="HW-14", names="Xid 62",
+        steps=(xid(62, node=FIRST, gpu=6),),
     ),
     Break(what="an NVLink has failed", first="HW-06", names=FIRST, steps=(KernelSays(FIRST, 6, 74, "NVLink: fatal error detected on link 2"),)),
     Break(
@@ -84,6 +132,16 @@ SETTINGS = (
     Break(
         what="the policy names a ConfigMap that is not there", first="TS-02", names="time-slicing",
         steps=(policy({"devicePlugin": {"config": {"name": "time-slicing", "default": "any"}}}),),
+    ),
+    Break(
+        what="the name of the plugin's ConfigMap with a letter left out", first="TS-02",
+        names="did you mean device-plugin-config?",
+        steps=(policy({"devicePlugin": {"config": {"name": "device-plugin-confg"}}}),),
+    ),
+    Break(
+        what="the policy's default names a configuration that is not there", first="TS-13",
+        names="did you mean shared?",
+        steps=(configured(shared=shared(4)), policy({"devicePlugin": {"config": {"default": "shraed"}}})),
     ),
     Break(
         what="shares that no node uses", first="TS-03", names="device-plugin-config",

@@ -15,14 +15,37 @@ def wants(key: str, operator: str, *values: str) -> dict[str, object]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
+def mounted(claim: str) -> dict[str, object]:
+    """A volume of a pod that is a claim's."""
+    return {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+
+
 BREAKS = (
     Break(
         what="more GPUs than any node has", first="SCH-00", names=BROKEN, target=f"pod {BROKEN}",
         steps=(make(pod(gpus=9)),),
     ),
     Break(
-        what="a MIG slice where nothing is partitioned", first="SCH-00", names=BROKEN,
+        what="a MIG slice where nothing is partitioned", first="SCH-00", names="no GPU is cut into 1g.10gb yet",
+        target=f"pod {BROKEN}",
         steps=(make(pod(gpus={"nvidia.com/mig-1g.10gb": 1})),),
+    ),
+    Break(
+        what="a volume claim that is not there", first="SCH-00", names="the volume claim datasets", target=f"pod {BROKEN}",
+        steps=(make(pod(volumes=[mounted("datasets")])),),
+    ),
+    Break(
+        what="a volume claim whose storage class is not there", first="SCH-00", names="storage class fast",
+        target=f"pod {BROKEN}",
+        steps=(
+            make(
+                obj("PersistentVolumeClaim", "data", SPACE, spec={
+                    "accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
+                    "resources": {"requests": {"storage": "1Gi"}},
+                }),
+                pod(volumes=[mounted("data")]),
+            ),
+        ),
     ),
     Break(
         what="another vendor's GPU", first="SCH-00", names=BROKEN, steps=(make(pod(gpus={"amd.com/gpu": 1})),),

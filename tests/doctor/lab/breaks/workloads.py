@@ -77,6 +77,11 @@ BREAKS = (
         "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
         " file: no such file or directory",
     ),
+    Break(
+        what="a program that ends with an error and is started again", first="POD-00", names="no such model: llama-9",
+        target=f"pod {BROKEN}",
+        steps=(make(pod(command=says("starting", "ValueError: no such model: llama-9", code=3), nodeSelector=ON_FIRST)),),
+    ),
     fails("an image for another processor", "IMG-05", "exec /usr/bin/python3: exec format error"),
     Break(
         what="an image's name in capitals", first="IMG-07", names=BROKEN,

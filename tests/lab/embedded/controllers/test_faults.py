@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.embedded.support import Lag, Whole, whole
+from lab.embedded.support import Whole, whole
 
 from kgpu.base.supervise import RoleHandle
 from kgpu.kube.fake import FakeApi
@@ -145,17 +146,28 @@ async def test_nor_does_it_trouble_the_scheduler(resource: Resource, odd: Object
 
 
 async def test_while_many_pods_are_made_the_loop_goes_round_often(tmp_path: Path):
-    """Counted in rounds, not in time: between any two of the pods' writes others had their turn."""
+    """Counted in rounds, not in time: between a few writes and the next ones everybody else has a turn."""
     async with whole(tmp_path) as lab:
         await ready(lab)
         for index in range(20):
             await lab.node(f"n{index}")
-        async with Lag() as lag:
-            await lab.create(DEPLOYMENTS, workload(replicas=100))
+        written = [lab.core.store.revision]
 
-            async def placed() -> bool:
-                found = await lab.all(PODS)
-                return len(found) == 100 and all(pod["spec"].get("nodeName") for pod in found)
+        async def look() -> None:
+            while True:
+                await asyncio.sleep(0)
+                written.append(lab.core.store.revision)
 
-            await lab.until(placed, "100 pods on nodes")
-        assert len(lag.seen) > 100
+        looking = asyncio.create_task(look())
+        await lab.create(DEPLOYMENTS, workload(replicas=100))
+
+        async def placed() -> bool:
+            found = await lab.all(PODS)
+            return len(found) == 100 and all(pod["spec"].get("nodeName") for pod in found)
+
+        await lab.until(placed, "100 pods on nodes")
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        assert written[-1] - written[0] > 200, "each pod was made and placed"
+        at_once = max(later - sooner for sooner, later in itertools.pairwise(written))
+        assert at_once < 20

@@ -5,9 +5,13 @@ Codes, messages and headers are those of kube-apiserver 1.35 with the same pods,
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.server
 import json
+import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,14 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from lab import container
 from lab.embedded.served import Answer, Server
 
-from kgpu.lab.embedded.http.proxy import Pieces, Place, rewritten
+from kgpu.lab.embedded.http.proxy import Connected, HttpPodPrograms, Pieces, Place, rewritten
 from kgpu.lab.nodes.addresses import loopback
 
 PODS = "/api/v1/namespaces/default/pods"
 SERVICES = "/api/v1/namespaces/default/services"
 ADDRESS = "10.244.77.7"
+NODE = "n1"
 MERGE = "application/merge-patch+json"
 
 
@@ -76,13 +82,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def make_pod(server: Server, name: str, address: str, **spec: Any) -> None:
-    container = {"name": "c", "image": "x", **spec}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
-    assert server.ask("POST", PODS, pod).code == 201
+def make_pod(server: Server, name: str, address: str, **spec: Any) -> str:
+    """The pod's uid."""
+    one = {"name": "c", "image": "x", **spec}
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"nodeName": NODE, "containers": [one]},
+    }  # fmt: skip
+    made = server.ask("POST", PODS, pod)
+    assert made.code == 201
     if address:
         status = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
         assert server.ask("PATCH", f"{PODS}/{name}/status", status, media=MERGE).code == 200
+    return str(made.value["metadata"]["uid"])
+
+
+def of_pod(server: Server, uid: str, listening: socket.socket) -> contextlib.AbstractContextManager[Any]:
+    """The socket belongs to a container of the pod: the same program listens, and the kernel tells whose it is."""
+    return container.running(server.folder / "nodes" / NODE, uid, sockets=[listening])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,6 +109,8 @@ def account(server: Server) -> None:
     while server.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default").code != 200:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+    assert server.ask("POST", "/api/v1/nodes", node).code == 201
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +123,9 @@ def program(server: Server) -> Iterator[Program]:
     with http.server.ThreadingHTTPServer((here, 0), handler) as listening:
         found.port = listening.server_address[1]
         threading.Thread(target=listening.serve_forever, daemon=True).start()
-        make_pod(server, "echo", ADDRESS, ports=[{"name": "web", "containerPort": found.port}])
-        yield found
+        uid = make_pod(server, "echo", ADDRESS, ports=[{"name": "web", "containerPort": found.port}])
+        with of_pod(server, uid, listening.socket):
+            yield found
         listening.shutdown()
 
 
@@ -138,9 +158,13 @@ def test_credentials_and_hops_stay_behind(server: Server, program: Program) -> N
     found = ask(
         server, "echo/proxy/x", Accept="text/plain", Cookie="c=d", X_Mine="1", Connection="X-Hop", X_Hop="1",
         X_Forwarded_For="1.2.3.4", Impersonate_User="kgpu-lab-admin", Impersonate_Group="system:masters",
+        X_Remote_User="root", X_Remote_Uid="0", X_Remote_Group="system:masters", X_Remote_Extra_Scopes="all",
+        Proxy_Authorization="Basic Zm9vOmJhcg==", TE="trailers", Keep_Alive="timeout=5",
     )  # fmt: skip
     sent = found.value["headers"]
     assert not {"authorization", "impersonate-user", "impersonate-group", "x-hop"} & sent.keys()
+    assert not {"x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-scopes"} & sent.keys()
+    assert not {"proxy-authorization", "te", "keep-alive"} & sent.keys()
     assert server.token not in found.body.decode()
     assert (sent["accept"], sent["cookie"], sent["x-mine"]) == ("text/plain", "c=d", "1")
     assert sent["host"] == server.address
@@ -221,6 +245,143 @@ def test_a_status_that_is_none_is_told_and_its_connection_ended(server: Server, 
     found = ask(server, "echo/proxy/odd")
     assert found.code == 503
     assert "malformed HTTP status code" in found.value["message"]
+
+
+def test_a_client_can_not_have_the_host_left_out(server: Server, program: Program) -> None:
+    """The program would be told the address that it has on this machine."""
+    found = ask(server, "echo/proxy/x", Connection="Host")
+    assert found.value["headers"]["host"] == server.address
+
+
+@pytest.fixture
+def stranger() -> Iterator[tuple[socket.socket, list[bytes]]]:
+    """A program of this machine that listens on every address, and what it was sent."""
+    heard: list[bytes] = []
+    with socket.create_server(("0.0.0.0", 0)) as listening:
+
+        def listen() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    made, _ = listening.accept()
+                    with made, contextlib.suppress(OSError):
+                        made.settimeout(20)
+                        heard.append(made.recv(1000))
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        yield listening, heard
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(20)
+
+
+STRANGER = (
+    "error trying to reach service: dial tcp {address}:{port}: connect: connection refused: the program of this machine "
+    "that listens there is none of the pod's; expected: a program that a container of the pod has started; "
+    "to do: end the other one, or have the pod listen on another port"
+)
+
+
+def test_a_stranger_that_listens_everywhere_is_sent_nothing(
+    server: Server, program: Program, stranger: tuple[socket.socket, list[bytes]]
+) -> None:
+    listening, heard = stranger
+    port = listening.getsockname()[1]
+    make_pod(server, "quiet", "10.244.77.8")
+    row = {"ip": ADDRESS, "targetRef": {"kind": "Pod", "name": "echo", "namespace": "default"}}
+    make_service(
+        server, "strange", ports=[{"port": 80}], subsets=[{"addresses": [row], "ports": [{"port": port}]}]
+    )  # fmt: skip
+    for path, address in (
+        (f"{PODS}/quiet:{port}", "10.244.77.8"),
+        (f"{PODS}/https:quiet:{port}", "10.244.77.8"),
+        (f"{PODS}/echo:{port}", ADDRESS),
+        (f"{SERVICES}/strange:80", ADDRESS),
+    ):
+        found = server.ask("POST", f"{path}/proxy/x", "said")
+        assert (found.code, found.value["message"]) == (503, STRANGER.format(address=address, port=port)), path
+    assert set(heard) <= {b""}, "connections, and nothing on them"
+
+
+def test_nor_is_one_that_listens_on_the_pods_own_address(server: Server) -> None:
+    """As a program of another lab would, whose addresses are the same."""
+    make_pod(server, "taken", "10.244.77.9")
+    with socket.create_server((loopback("10.244.77.9", server.folder / "nodes"), 0)) as listening:
+        port = listening.getsockname()[1]
+        found = ask(server, f"taken:{port}/proxy/x")
+    assert (found.code, found.value["message"]) == (503, STRANGER.format(address="10.244.77.9", port=port))
+
+
+def test_an_address_in_a_status_leads_to_no_other_pods_program(server: Server, program: Program) -> None:
+    make_pod(server, "pretender", ADDRESS)
+    found = ask(server, f"pretender:{program.port}/proxy/x")
+    assert (found.code, found.value["message"]) == (503, STRANGER.format(address=ADDRESS, port=program.port))
+
+
+def test_a_pods_own_program_may_listen_everywhere(server: Server) -> None:
+    """As most do, and Kubernetes lets them."""
+    uid = make_pod(server, "wide", "10.244.77.10")
+    words = ["-I", "-S", "-u", "-m", "http.server", "--bind", "0.0.0.0", "0"]
+    with container.running(server.folder / "nodes" / NODE, uid, sys.executable, *words) as folder:
+        (folder / "index.html").write_text("of the pod\n")
+        while (told := re.search(r"port (\d+)", (folder / "log").read_text())) is None:
+            assert not (folder / "exit.json").exists()
+            time.sleep(0.01)
+        found = ask(server, f"wide:{told[1]}/proxy/index.html")
+        assert (found.code, found.body) == (200, b"of the pod\n")
+        assert ask(server, f"echo:{told[1]}/proxy/index.html").code in (404, 503), "and is no other pod's"
+
+
+async def test_nothing_is_sent_before_the_listener_is_known() -> None:
+    """Also not where the HTTP client would no longer tell of its connections under the name that is waited for."""
+    heard = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == b""
+        writer.close()
+        heard.set()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        asked: list[tuple[str, str, int]] = []
+
+        def answers(place: Place, address: str, number: int) -> bool:
+            asked.append((place.uid, address, number))
+            return False
+
+        programs = HttpPodPrograms(lambda _: "127.0.0.1", answers)
+        place = Place(scheme="http", address=ADDRESS, port=str(port), prefix="/p", uid="u", node=NODE)
+        with pytest.raises(OSError, match=r"none of the pod's; expected: .*; to do: "):
+            await programs.send("POST", place, "/x", [], b"said")
+        await heard.wait()
+        await programs.close()
+        assert asked == [("u", "127.0.0.1", port)]
+    told = Connected(lambda: True, "x")
+    with pytest.raises(OSError, match="none of the pod's"):
+        await told.trace("http11.send_request_headers.started", {})
+
+
+async def test_many_small_pieces_leave_turns_to_others() -> None:
+    """They are all there at once: nothing between them waits."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    class Said:
+        async def aiter_raw(self) -> Any:
+            for _ in range(100):
+                yield b"x"
+
+        async def aclose(self) -> None:
+            pass
+
+    running = asyncio.create_task(others())
+    assert len([piece async for piece in Pieces(Said())]) == 100  # type: ignore[arg-type]
+    running.cancel()
+    assert turns >= 99
 
 
 async def test_an_answer_that_nobody_reads_is_closed() -> None:

@@ -1,8 +1,9 @@
 """``pods/proxy`` and ``services/proxy``: a request is passed on to a pod's own program, and its answer comes back.
 
 As the real server does it, to the headers that are added and taken away, with these bounds: what is reached is the
-address of this machine that stands for a pod's fake one, never another host; a redirect is handed on, not followed; a
-request's body is as large as any request's may be, an answer is passed on piece by piece as the client takes it.
+address of this machine that stands for a pod's fake one, never another host, and there only a program of that pod, as
+is made sure of before anything is sent; a redirect is handed on, not followed; a request's body is as large as any
+request's may be, an answer is passed on piece by piece as the client takes it, with a turn for everybody between.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import ipaddress
 import os
 import posixpath
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
 from kgpu.lab.embedded.http.answers import Answer
@@ -36,7 +37,14 @@ _HOP: Final = frozenset({
     "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
-_OURS: Final = frozenset({"authorization", "content-length", "x-forwarded-for", "x-forwarded-uri"})
+_OURS: Final = frozenset({
+    "authorization", "content-length", "x-forwarded-for", "x-forwarded-uri",
+    # Who asks, as a trusted proxy would tell it: a program may believe that.
+    "x-remote-user", "x-remote-uid", "x-remote-group",
+})  # fmt: skip
+_WHO: Final = ("impersonate-", "x-remote-extra-")
+# Steps of the HTTP client until a connection stands.
+_CONNECTING: Final = frozenset({"connection.connect_tcp.started", "connection.connect_tcp.failed"})
 _BODILESS: Final = frozenset({204, 304})
 _SAFE: Final = "/$&+,:;=@!'()*~"
 
@@ -53,6 +61,8 @@ class Place:
     address: str
     port: str
     prefix: str
+    uid: str = ""
+    node: str = ""
 
 
 class PodPrograms(Protocol):
@@ -92,11 +102,14 @@ def place_of(request: Request, get: Get) -> Place:
     scheme, name, port = name_of(request)
     prefix = f"/api/v1/namespaces/{request.namespace}/{request.plural}/{request.name}/proxy"
     if request.plural == "services":
-        address, port = _behind(request, name, port, get)
+        pod, port = _behind(request, name, port, get)
     else:
         pod = get("pods", request.namespace, name)
-        address, port = _address(pod), port or _first_port(pod)
-    return Place(scheme=scheme or "http", address=address, port=port, prefix=prefix)
+        port = port or _first_port(pod)
+    return Place(
+        scheme=scheme or "http", address=_address(pod), port=port, prefix=prefix,
+        uid=str(pod["metadata"].get("uid") or ""), node=str((pod.get("spec") or {}).get("nodeName") or ""),
+    )  # fmt: skip
 
 
 def _address(pod: Object) -> str:
@@ -115,8 +128,8 @@ def _first_port(pod: Object) -> str:
     return next((str(one["ports"][0].get("containerPort")) for one in containers if one.get("ports")), "")
 
 
-def _behind(request: Request, name: str, port: str, get: Get) -> tuple[str, str]:
-    """The address and the port of a ready pod behind a Service."""
+def _behind(request: Request, name: str, port: str, get: Get) -> tuple[Object, str]:
+    """A ready pod behind a Service, and its port."""
     service = get("services", request.namespace, name)
     if port.isascii() and port.isdecimal():
         rows = (service.get("spec") or {}).get("ports") or ()
@@ -136,7 +149,7 @@ def _behind(request: Request, name: str, port: str, get: Get) -> tuple[str, str]
             target = one.get("targetRef") or {}
             # What somebody wrote into it by hand may be anybody's address.
             if target.get("kind") == "Pod":
-                return _address(get("pods", request.namespace, str(target.get("name")))), str(number)
+                return get("pods", request.namespace, str(target.get("name"))), str(number)
     raise unavailable(f'no endpoints available for service "{request.name if subsets else name}"')
 
 
@@ -154,12 +167,10 @@ def path_of(request: Request, place: Place) -> str:
 
 def headers_of(request: Request, path: str, place: Place, client: str) -> Headers:
     """What the program is sent: without credentials, and with who asked for what."""
-    listed = {one.strip().lower() for one in request.header("connection").split(",")}
+    listed = {one.strip().lower() for one in request.header("connection").split(",")} - {"host"}
     left_out = _HOP | _OURS | listed
     found = [
-        (name, value)
-        for name, value in request.headers.items()
-        if name not in left_out and not name.startswith("impersonate-")
+        (name, value) for name, value in request.headers.items() if name not in left_out and not name.startswith(_WHO)
     ]
     before = request.header("x-forwarded-for")
     found.append(("x-forwarded-for", ", ".join(filter(None, (before, client)))))
@@ -223,10 +234,15 @@ async def answer(
 
 
 class HttpPodPrograms:
-    """Over HTTP, and HTTPS with whatever certificate the pod shows. ``reached`` gives a pod address's own here."""
+    """Over HTTP, and HTTPS with whatever certificate the pod shows.
 
-    def __init__(self, reached: Callable[[str], str]) -> None:
+    ``reached`` gives a pod address's own here. ``answers`` says whether on that address and port a program of the pod
+    listens; it is called in a thread, with a connection that stands.
+    """
+
+    def __init__(self, reached: Callable[[str], str], answers: Callable[[Place, str, int], bool]) -> None:
         self._reached = reached
+        self._answers = answers
         self._client: httpx2.AsyncClient | None = None
 
     async def send(
@@ -247,7 +263,8 @@ class HttpPodPrograms:
                 verify=_trusting(), timeout=httpx2.Timeout(None), limits=limits, trust_env=False, follow_redirects=False
             )
         url = httpx2.URL(scheme=place.scheme, host=here, port=int(port), raw_path=target.encode())
-        request = httpx2.Request(method, url, headers=headers, content=body or None)
+        told = Connected(lambda: self._answers(place, here, int(port)), f"{place.address}:{port}")
+        request = httpx2.Request(method, url, headers=headers, content=body or None, extensions={"trace": told.trace})
         try:
             async with asyncio.timeout(BEGIN_S):
                 found = await self._client.send(request, stream=True)
@@ -265,6 +282,32 @@ class HttpPodPrograms:
             await self._client.aclose()
 
 
+class Connected:
+    """Hears of a connection that stands, and ends it before anything is sent where a stranger has taken it.
+
+    Asked before, another could have begun to listen by the time of the connection. A client that told of no connection
+    would be refused its first step after it.
+    """
+
+    def __init__(self, answers: Callable[[], bool], where: str) -> None:
+        self._answers = answers
+        self._where = where
+        self.heard = False
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Of the HTTP client, for each of its steps. Raises OSError."""
+        if event == "connection.connect_tcp.complete":
+            self.heard = await asyncio.to_thread(self._answers)
+            if not self.heard:
+                await info["return_value"].aclose()
+        if not self.heard and event not in _CONNECTING:
+            raise OSError(
+                f"dial tcp {self._where}: connect: connection refused: the program of this machine that listens there "
+                "is none of the pod's; expected: a program that a container of the pod has started; "
+                "to do: end the other one, or have the pod listen on another port"
+            )
+
+
 def _trusting() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -280,6 +323,8 @@ class Pieces:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._found.aiter_raw():
             yield piece
+            # A thousand small pieces are there at once, and neither reading nor sending them waits for anything.
+            await asyncio.sleep(0)
 
     async def aclose(self) -> None:
         await self._found.aclose()

@@ -1,0 +1,146 @@
+"""What a shell offers behind TAB: names of a cluster's objects, ids of the doctor's rules, ways to sort.
+
+Names are asked of the API server, for two seconds at the most, and whatever goes wrong offers nothing: whoever types is
+never shown an error. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import click
+    from click.shell_completion import CompletionItem
+
+    from kgpu.kube.port import Object, Resource
+
+LIMIT_SECONDS: Final = 2.0
+"""For everything: reading the kubeconfig, asking a credential plugin, listing."""
+MOST: Final = 500
+"""Names; a shell shows no more in any useful way."""
+
+Names = list[str]
+
+
+def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
+    """Of the cluster's Nodes."""
+    del param
+    return _beginning(incomplete, _of_cluster(ctx, "Node"))
+
+
+def namespaces(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
+    """Of the cluster's namespaces."""
+    del param
+    return _beginning(incomplete, _of_cluster(ctx, "Namespace"))
+
+
+def rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of the doctor's rules, with their titles where the shell shows help."""
+    from click.shell_completion import CompletionItem
+
+    from kgpu.doctor.rules import by_id
+
+    del ctx, param
+    found = sorted(by_id().items())
+    return [CompletionItem(name, help=rule.title) for name, rule in found if name.startswith(incomplete.upper())]
+
+
+def sorts(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
+    """Ways to sort ``kgpu top``."""
+    from kgpu.top.sorts import SORTS
+
+    del ctx, param
+    return _beginning(incomplete, SORTS)
+
+
+def target(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
+    """``KIND NAME`` or ``KIND/NAME`` of ``kgpu doctor``: the kind, then names of that kind."""
+    from kgpu.cli.doctor import KINDS
+
+    del param
+    words = [word for word in ctx.params.get("target") or () if word]
+    before, slash, rest = incomplete.partition("/")
+    if not words and slash and before.lower() in KINDS:
+        return [f"{before}/{name}" for name in _of_kind(ctx, KINDS[before.lower()], rest)]
+    if not words:
+        return _beginning(incomplete, dict.fromkeys(_longest(KINDS)))
+    return _of_kind(ctx, KINDS[words[0].lower()], incomplete) if len(words) == 1 and words[0].lower() in KINDS else []
+
+
+def _longest(kinds: dict[str, str]) -> Iterable[str]:
+    """One word for each kind: its whole name in the singular."""
+    seen: set[str] = set()
+    for word, kind in kinds.items():
+        if kind not in seen:
+            seen.add(kind)
+            yield word
+
+
+def _of_kind(ctx: click.Context, kind: str, incomplete: str) -> Names:
+    """``NAMESPACE/NAME``, or the name alone where -n or the kind says where."""
+    space = ctx.params.get("namespace") or ""
+    if kind == "Node" or (space and "/" not in incomplete):
+        return _beginning(incomplete, (name.rpartition("/")[2] for name in _of_cluster(ctx, kind, space)))
+    before, slash, _ = incomplete.partition("/")
+    return _beginning(incomplete, _of_cluster(ctx, kind, before if slash else ""))
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> Names:
+    return [name for name in names if name.startswith(incomplete)][:MOST]
+
+
+def _of_cluster(ctx: click.Context, kind: str, namespace: str = "") -> Names:
+    """Sorted; [] where the API server can't be asked in time."""
+    given = ctx.params.get("kubeconfig")
+    path = given if isinstance(given, str) and given else os.environ.get("KUBECONFIG", "")
+    return within(LIMIT_SECONDS, lambda: _listed(path, kind, namespace))
+
+
+def within(seconds: float, ask: Callable[[], Coroutine[Any, Any, Names]]) -> Names:
+    """What comes of it in that time, else []. In a thread that the process does not wait for: reading a kubeconfig may
+    start a program that hangs.
+    """
+    import asyncio
+
+    found: Names = []
+
+    def run() -> None:
+        try:
+            found.extend(asyncio.run(ask()))
+        except BaseException:
+            found.clear()  # nothing is told: the shell would put it into the line
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return [] if thread.is_alive() else sorted(found)
+
+
+async def _listed(path: str, kind: str, namespace: str) -> Names:
+    from kgpu.kube.client import connect
+
+    api = connect(path)
+    try:
+        listing = await api.list(_resource(kind), namespace=namespace, project=_head)
+    finally:
+        await api.close()
+    return [_name(obj) for obj in listing.items]
+
+
+def _resource(kind: str) -> Resource:
+    from kgpu.doctor.sources.live import KINDS
+
+    return next(row.resource for row in KINDS if row.resource.kind == kind)
+
+
+def _head(obj: Object) -> Object:
+    metadata = obj.get("metadata") or {}
+    return {"metadata": {key: metadata.get(key) for key in ("name", "namespace")}}
+
+
+def _name(obj: Object) -> str:
+    metadata = obj["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])

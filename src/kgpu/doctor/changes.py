@@ -1,0 +1,123 @@
+"""What differs between two looks: findings that have appeared, changed or ended, and evidence lost or got back.
+
+Pure. A finding is the same one as long as its rule and its subject are; it has changed when a person would read
+something else: its cause, how sure it is, what to do, whom it hurts, what follows from it. Quoted values (ages, counts
+of events) do not count, so that nothing is said while nothing happens.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.doctor.model import Finding, Missing, Report, Subject
+from kgpu.doctor.render import MARKS, body
+
+_SENTENCE: Final = re.compile(r"(?<=[^.]\.)\s+(?=[A-Z])")
+
+
+class What(enum.StrEnum):
+    """What has become of a finding, or of evidence that can't be got."""
+
+    APPEARED = "appeared"
+    CHANGED = "changed"
+    ENDED = "ended"
+    LOST = "not looked at"
+    BACK = "looked at again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change. ``finding`` is the present one, of ``ENDED`` the last; ``under`` the root that explains it now."""
+
+    what: What
+    finding: Finding | None = None
+    gap: Missing | None = None
+    under: Finding | None = None
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        found: dict[str, Any] = {"change": self.what.value}
+        if self.finding is not None:
+            found["finding"] = self.finding.data()
+        if self.gap is not None:
+            found["missing"] = self.gap.data()
+        if self.under is not None:
+            found["follows_from"] = {"id": self.under.id, "subject": str(self.under.subject)}
+        return found
+
+
+def changes(before: Report | None, after: Report) -> tuple[Change, ...]:
+    """What has ended, then what has changed, then what has appeared; ``before`` is None at the first look."""
+    old, new = _by_key(before.findings if before else ()), _by_key(after.findings)
+    folded = {(one.id, one.subject): root for root in after.findings for one in root.all() if one is not root}
+    found = [
+        Change(what=What.ENDED, finding=one, under=folded.get((one.id, one.subject)))
+        for key, one in old.items()
+        if key not in new
+    ]
+    found += [
+        Change(what=What.CHANGED, finding=one)
+        for key, one in new.items()
+        if key in old and _read(old[key]) != _read(one)
+    ]
+    found += [Change(what=What.APPEARED, finding=one) for key, one in new.items() if key not in old]
+    return (*found, *_evidence(before, after))
+
+
+def _by_key(findings: Iterable[Finding]) -> dict[tuple[str, Subject, int], Finding]:
+    """By rule and subject; several of one rule about one subject by their order."""
+    found: dict[tuple[str, Subject, int], Finding] = {}
+    for one in findings:
+        number = 0
+        while (one.id, one.subject, number) in found:
+            number += 1
+        found[one.id, one.subject, number] = one
+    return found
+
+
+def _read(one: Finding) -> tuple[Any, ...]:
+    """What a person reads of it."""
+    return (
+        one.cause, one.level, one.sureness, one.remedy, frozenset(one.nodes), frozenset(one.pods),
+        frozenset((each.id, each.subject) for each in one.all()),
+    )  # fmt: skip
+
+
+def _evidence(before: Report | None, after: Report) -> Iterator[Change]:
+    """Sources that fail, and those that do no more; by what they are, for an error may say the time."""
+    old = {gap.what: gap for gap in before.missing} if before else {}
+    new = {gap.what: gap for gap in after.missing}
+    counting = {gap.what for gap in (*after.gaps_that_count, *(before.gaps_that_count if before else ()))}
+    yield from (Change(what=What.LOST, gap=gap) for what, gap in new.items() if what not in old and what in counting)
+    yield from (Change(what=What.BACK, gap=gap) for what, gap in old.items() if what not in new and what in counting)
+
+
+def stamp(seconds: float) -> str:
+    """A time as Kubernetes writes it."""
+    return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def as_lines(found: Iterable[Change], when: str, width: int) -> Iterator[str]:
+    """A line for each; below what has appeared stands the rest of it."""
+    for change in found:
+        if change.gap is not None:
+            why = f" ({change.gap.why})" if change.gap.why else ""
+            yield f"{when} {change.what}: {change.gap.what}{why}"
+        if (one := change.finding) is None:
+            continue
+        under = f" (it follows from {change.under.id} {change.under.subject})" if change.under else ""
+        yield f"{when} {change.what} {MARKS[one.level]} {one.id} {one.subject}: {first_sentence(one.cause)}{under}"
+        if change.what is What.APPEARED:
+            if first_sentence(one.cause) != one.cause:
+                yield f"  {one.cause}"
+            yield from body(one, width)
+
+
+def first_sentence(text: str) -> str:
+    """Up to the first full stop before a capital letter."""
+    return _SENTENCE.split(text, maxsplit=1)[0]

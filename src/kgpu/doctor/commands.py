@@ -1,0 +1,138 @@
+"""From a proven change to what is to be typed: kubectl commands for whoever owns the pod, with the proof as a comment.
+
+The owner's template is patched where that makes new pods. A Job's template can't be changed, nor most of a pod's spec:
+they are deleted and made again in one line. Where kubectl can't do it alone (an owner of another kind, a template that
+is not known to have what is to be changed), the change is told in words.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.doctor import edits, whatif
+from kgpu.doctor.edits import Edit, Spec
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import Waiting
+from kgpu.doctor.whatif import Change, named
+
+LONGEST: Final = 800
+"""Characters of a command; what is longer is told in words, for a line that is cut can't be pasted."""
+_TEMPLATES: Final = {
+    "Deployment": ("spec", "template", "spec"),
+    "StatefulSet": ("spec", "template", "spec"),
+    "DaemonSet": ("spec", "template", "spec"),
+    "ReplicaSet": ("spec", "template", "spec"),
+    "Job": ("spec", "template", "spec"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
+    "Pod": ("spec",),
+}
+_OF_JOBS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
+"""Labels that the API server gives a Job's template, and refuses from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What is to be changed so that the pods change: its kind, name, and itself where it is known."""
+
+    kind: str
+    namespace: str
+    name: str
+    obj: Obj | None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def owner_of(pod: Pod, snapshot: Snapshot) -> Owner:
+    """The topmost controller, as far as the chain is known; the pod itself without one."""
+    at = Owner("Pod", pod.namespace, pod.name, pod)
+    seen = set()
+    while at.obj is not None and at.obj.owner and at.obj.owner not in seen:
+        seen.add(at.obj.owner)
+        kind, _, name = at.obj.owner.partition("/")
+        at = Owner(kind, at.namespace, name, snapshot.get(kind, name, at.namespace))
+    return at
+
+
+def steps(one: Waiting, change: Change) -> tuple[str, ...]:
+    """A change of ``whatif`` as commands; the proof stands behind the first."""
+    proof = f"{change.what}; then it fits {named(change.fits)}" if change.fits else change.what
+    if change.kind == whatif.UNCORDON:
+        return (f"kubectl uncordon {shlex.quote(change.subject)}  # then it fits {named(change.fits)}",)
+    if change.kind == whatif.ROOM:
+        return (f"kubectl get pods -A --field-selector spec.nodeName={shlex.quote(change.value)}  # {proof}",)
+    return patched(one, change.edits, proof, words=_words(change))
+
+
+def _words(change: Change) -> str:
+    return f"{change.what} (then it fits {named(change.fits)})" if change.fits else change.what
+
+
+def patched(one: Waiting, made: Iterable[Edit], proof: str, *, words: str) -> tuple[str, ...]:
+    """Edits of the waiting pods' template as commands; ``words`` where kubectl can't make them."""
+    owner = owner_of(one.pod, one.snapshot)
+    made = tuple(made)
+    place = _TEMPLATES.get(owner.kind)
+    if place is None:
+        return (f"in the pods' template of {owner}: {words}",)
+    patch = edits.patch_of(_spec(owner, one.pod, place), made)
+    if not patch or not made:
+        return (f"in {owner}: {words}",)
+    found = _commands(owner, patch, place, one, proof)
+    return found if all(len(step) <= LONGEST for step in found) else (f"in {owner}: {words}",)
+
+
+def _spec(owner: Owner, pod: Pod, place: tuple[str, ...]) -> Spec:
+    at: Any = owner.obj.data if owner.obj is not None else None
+    for step in place:
+        at = at.get(step) if isinstance(at, dict) else None
+    if isinstance(at, dict) and at:
+        return at
+    found: Any = pod.data.get("spec")
+    return edits.without_defaults(found) if isinstance(found, dict) else {}
+
+
+def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, proof: str) -> tuple[str, ...]:
+    space = f"kubectl -n {shlex.quote(owner.namespace)}"
+    what = f"{owner.kind.lower()} {shlex.quote(owner.name)}"
+    whole: Spec = patch
+    for step in reversed(place):
+        whole = {step: whole}
+    again = f"{space} delete pod {' '.join(shlex.quote(pod.name) for pod in one.pods[:10])}"
+    if owner.kind == "Job":
+        whole = _new_job(whole, owner)
+        return (_made_anew(space, what, whole, f"{proof} (a Job can't be changed: it is deleted and made again)"),)
+    if owner.kind == "Pod" and set(patch) != {"tolerations"}:
+        return (_made_anew(space, what, whole, f"{proof} (a pod can't be changed: it is deleted and made again)"),)
+    first = f"{space} patch {what} -p {_quoted(whole)}  # {proof}"
+    if owner.kind == "CronJob":
+        job = one.pod.owner.partition("/")[2]
+        return first, f"{space} delete job {shlex.quote(job)}  # made before the change; the next one is as patched"
+    if owner.kind == "StatefulSet":
+        return first, f"{again}  # a StatefulSet does not replace a pod that was never ready"
+    if owner.kind == "ReplicaSet":
+        return first, f"{again}  # a ReplicaSet changes only the pods that it makes from now on"
+    return (first,)
+
+
+def _made_anew(space: str, what: str, whole: Spec, proof: str) -> str:
+    local = f"kubectl patch --local -f - -p {_quoted(whole)} -o yaml"
+    return f"{space} get {what} -o yaml | {local} | kubectl replace --force -f -  # {proof}"
+
+
+def _new_job(whole: Spec, owner: Owner) -> Spec:
+    """With what the API server has put into the Job taken out, unless somebody chose the selector."""
+    if owner.obj is not None and owner.obj.at("spec.manualSelector") is True:
+        return whole
+    template = {"metadata": {"labels": dict.fromkeys(_OF_JOBS)}, **whole["spec"]["template"]}
+    return {"spec": {"selector": None, "template": template}}
+
+
+def _quoted(patch: Spec) -> str:
+    return shlex.quote(json.dumps(patch, ensure_ascii=False, separators=(",", ":")))

@@ -1,0 +1,117 @@
+"""Rows HW that only kgpu's agent tells: counts of memory errors, heat, links, and numbers that no other row knows.
+
+Health's verdicts reach the cluster as a node's condition and events. What another rule does not recognise by its Xid is
+told here under the catalogue's row for it, and where there is none as it is: no GPU that is not well is passed over.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kgpu.doctor.model import Finding, Level, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules import hardware, hardware_readings
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import APPLICATION_ERROR, Told, as_told, told
+
+_MORE: Final = re.compile(r" and \d+ more$")
+_ROOM: Final = 4  # pieces of evidence in one sentence
+_COOL: Final = "check fans, air flow and room temperature"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Words of health's (``kgpu/health/checks.py`` and its catalogue), the catalogue's row, and what it means in a
+    sentence that goes on with those words.
+    """
+
+    id: str
+    pattern: re.Pattern[str]
+    means: str
+    steps: tuple[str, ...] = ()
+
+
+def _row(id_: str, pattern: str, means: str, *steps: str) -> _Row:
+    return _Row(id_, re.compile(pattern), means, steps)
+
+
+_ROWS: Final = (
+    _row("HW-03", r"could not be replaced|its memory can't be repaired", "has bad memory that can't be repaired: it must be replaced", "have the card replaced (RMA)"),
+    _row("HW-14", r"(?:the driver asks for: |recovery action )(?!none)[\w-]+|the driver wants it to be reset", "calls for an action by the driver's own word"),
+    _row("HW-09", r"the driver does not list it any more", "is missing"),
+    _row("HW-02", r"uncorrectable memory errors|on-chip memory has too many errors|rows of memory were replaced for|memory pages are retired", "has errors of its memory", "on the node: nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),
+    _row("HW-04", r"waits to be (?:replaced|retired)|\bXid 63\b", "has bad memory that is mapped out at its next reset"),
+    _row("HW-06", r"NVLinks? (?:are|is) down|on its NVLinks", "has trouble with its NVLinks", "on the node: nvidia-smi nvlink -s; nvidia-smi nvlink -e"),
+    _row("HW-05", r"degrees (?:above|below) its limit|slowed down by its hardware", "runs hot, or is slowed down by its hardware", _COOL, "on the node: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"),
+    _row("HW-10", r"\bPCIe (?:link|replays)", "has a bad PCIe link", "reseat the card or its riser; some slots have fewer lanes by design"),
+)  # fmt: skip
+_USUAL: Final = _row("HW-00", "", "is not well")
+_WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work")
+"""With no row of the catalogue: what is withdrawn explains that pods wait, and what goes on working does not."""
+_READ: Final[dict[str, Callable[[Snapshot], Iterable[Finding]]]] = {
+    "HW-03": hardware_readings.remap_failed,
+    "HW-04": hardware_readings.remap_pending,
+    "HW-05": hardware_readings.slowed,
+    "HW-10": hardware_readings.narrow_link,
+}
+"""Who finds the same in the readings of the node itself: what is found there is not told twice."""
+
+
+def not_well(snapshot: Snapshot) -> Iterator[Finding]:
+    """Every GPU that the agent calls ill for a reason that no other rule has taken up."""
+    seen = {
+        (row, node, uuid)
+        for row, look in _READ.items()
+        for one in look(snapshot)
+        for node in one.nodes
+        for uuid in re.findall(r"GPU-[0-9a-fA-F-]+", one.cause)
+    }
+    for one in told(snapshot):
+        if _is_known(one):
+            continue
+        parts = _parts(one)
+        usual = _USUAL if one.works else _WITHDRAWN
+        row = next((row for row in _ROWS if any(map(row.pattern.search, parts))), usual)
+        uuid = one.gpu.partition("(")[2].rstrip(")") or one.gpu.removeprefix("GPU ")
+        if (row.id, one.node.name, uuid) in seen:
+            continue
+        by_program = one.reason == APPLICATION_ERROR
+        found = as_told(one, f"{one.gpu} of node {one.node.name} {row.means}: {'; '.join(parts[:_ROOM])}")
+        steps = dict.fromkeys(
+            [*found.remedy[:-1], *row.steps, *(f"kgpu xid {code}" for code in one.xids), found.remedy[-1]]
+        )
+        yield replace(
+            found, id="HW-08" if by_program else row.id, remedy=tuple(steps), stays=True,
+            level=Level.NOTE if by_program else Level.PROBLEM,
+        )  # fmt: skip
+
+
+def _is_known(one: Told) -> bool:
+    """Whether a rule that goes by numbers, or by words of its own, tells of it."""
+    words = (hardware.IS_LOST, hardware_readings.WAITS)
+    return (
+        not hardware.KNOWN.isdisjoint(one.xids)
+        or any(word in one.what for word in words)
+        or hardware_readings.NO_ANSWER.search(one.what) is not None
+    )
+
+
+def _parts(one: Told) -> list[str]:
+    """What is told, piece by piece, each once."""
+    pieces = one.what.split("; ")
+    whole = [_MORE.sub("", piece) for piece in pieces] if len(pieces) > 1 else pieces
+    found = list(dict.fromkeys(whole))
+    # The same with the kernel's own words behind it says more.
+    return [one for one in found if not any(other != one and other.startswith(f"{one} (") for other in found)]
+
+
+RULES: Final = (
+    Rule("HW-00", "A GPU is not well", Place.HARDWARE, not_well,
+         "kgpu's agent calls a GPU ill, or asks somebody to look at it, for a reason that no other row has: an Xid that is not "
+         "in NVIDIA's catalogue, a driver library that crashes, a check of CUDA that fails. What is to be done is the "
+         "verdict's own: kgpu health on the node shows all of its evidence.", last_resort=True),
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""Why a container of a GPU pod can't be started, where the kubelet's own sentence says all that there is to know."""
+
+# ruff: noqa: E501 - a sentence stays on its line
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.matching import Hit
+from kgpu.doctor.model import CERTAIN, Evidence, Place
+from kgpu.doctor.signs import EVENT, STATUS, Sign, rules_of
+from kgpu.doctor.snapshot import Snapshot
+
+_INJECTED: Final = frozenset({"nvidia-smi", "rocm-smi", "amd-smi", "hl-smi", "gpu-feature-discovery"})
+"""Programs that no image needs to have: other rules tell why they are not there."""
+_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "config": "ConfigMap"}
+
+
+def _work(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """Nothing more, of somebody's work with accelerators alone: a stack's parts have rules of their own."""
+    pod = hit.pod
+    return () if pod and matching.uses_accelerators(pod) and not matching.is_part(snapshot, pod) else None
+
+
+def _program(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """The words that name the program."""
+    if hit.pod is None or hit.match["program"].rpartition("/")[2] in _INJECTED or _work(snapshot, hit) is None:
+        return None
+    return tuple(
+        one.cite(field)
+        for one in hit.pod.containers
+        for field in ("command", "args")
+        if hit.match["program"] in str(one.spec.get(field))
+    )[:2]
+
+
+def _near(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """What of that kind has almost that name, where such things were read."""
+    if hit.pod is None or _work(snapshot, hit) is None:
+        return None
+    kind = _KINDS[hit.match["kind"].lower()]
+    there = [one for one in snapshot.all(kind) if one.namespace == hit.pod.namespace]
+    near = difflib.get_close_matches(hit.match["wanted"], [one.name for one in there], n=1)
+    return tuple(one.cite("metadata.name") for one in there if one.name in near)
+
+
+RULES: Final = rules_of(
+    Sign(
+        id="POD-01", title="The image does not have the program that the pod starts", place=Place.CLUSTER,
+        pattern=r"exec: \\?\"(?P<program>[^\"\\]{1,200})\\?\": (?:executable file not found|stat [^:]{1,200}: no such file or directory|permission denied)",
+        words="exec: ", where=(EVENT, STATUS),
+        cause="{who} does not start: its image has no program {program}, or it may not be executed",
+        remedy=(
+            "correct command or args in the manifest: the first word is the program, and every further word an entry of its own",
+            "what is in the image: kubectl -n {namespace} debug {name} -it --copy-to={name}-look --container=look --image=$(kubectl -n {namespace} get pod {name} -o jsonpath='{{.spec.containers[0].image}}') -- sh",
+        ),
+        explain="The runtime looks the program up in the image's PATH, or under the path that is given. A misspelt name, a whole "
+        "shell line as one word, another image than was meant, or a script without the right to be executed.",
+        confidence=CERTAIN, proof=_program,
+    ),
+    Sign(
+        id="POD-02", title="A Secret or ConfigMap that the pod names is not there", place=Place.CLUSTER,
+        pattern=r"(?P<kind>secret|configmap) \\?\"(?P<wanted>[^\"\\]{1,253})\\?\" not found",
+        words="not found", where=(EVENT, STATUS),
+        cause="{who} does not start: it names the {kind} {wanted}, and namespace {namespace} has none of that name",
+        remedy=(
+            "kubectl -n {namespace} get {kind} # is it there under another name, or in another namespace? A pod sees those of its own alone",
+            "make it, or correct its name in the manifest; the kubelet tries again by itself",
+        ),
+        explain="A container is made only when every Secret and ConfigMap is there that its env, envFrom or volumes name, unless "
+        "they say optional: true.",
+        confidence=CERTAIN, proof=_near,
+    ),
+    Sign(
+        id="POD-03", title="A Secret or ConfigMap lacks the key that the pod names", place=Place.CLUSTER,
+        pattern=r"couldn't find key (?P<key>\S{1,253}) in (?P<kind>Secret|ConfigMap) (?:[^\s/]{1,63}/)?(?P<wanted>[^\s,;/]{1,253})",
+        words="couldn't find key", where=(EVENT, STATUS),
+        cause="{who} does not start: it reads the key {key} of {kind} {wanted}, which has no such key",
+        remedy=(
+            "kubectl -n {namespace} describe {kind} {wanted} # its keys, without their values",
+            "add the key, or correct it in the manifest; the kubelet tries again by itself",
+        ),
+        explain="A variable that is read from a key needs that key, unless it says optional: true.",
+        confidence=CERTAIN, proof=_near,
+    ),
+)  # fmt: skip

@@ -1,0 +1,88 @@
+"""Objects of a GPU stack that call themselves not ready where nothing else that is told could be why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
+from kgpu.doctor.obj import Condition, Obj
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules.time_slicing import no_such_map, wrong_key
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import told, unread
+
+_KINDS: Final = ("ClusterPolicy", "NVIDIADriver", "GPUCluster", "DeviceConfig", "ComputeDomain")
+_GOOD: Final = re.compile(r"(?:^|[a-z])(?:Ready|Healthy|Available|Validated|Reconciled|Deployed|Applied)$")
+"""Conditions that say by False that something is wrong."""
+_BAD: Final = re.compile(r"^(?:Error|Errored|Degraded|Failed|Stalled)$")
+"""Conditions that say it by True."""
+_MEANT: Final = frozenset({"Disabled", "NotProvided", "NotManaged"})
+_ASIDE: Final = frozenset({"ignored", "disabled"})
+_SETTLING: Final = 300.0
+_SHOWN: Final = 3
+
+
+def unready(snapshot: Snapshot) -> Iterator[Finding]:
+    """OBJ-00: what the object says of itself, the part at fault first."""
+    for kind in _KINDS:
+        for obj in snapshot.all(kind):
+            if obj.deleting or obj.text("status.state").lower() in _ASIDE:
+                continue
+            wrong = _wrong(obj)
+            if wrong and not _explained(snapshot, obj):
+                yield _finding(snapshot, obj, wrong)
+
+
+def _wrong(obj: Obj) -> list[Condition]:
+    """The conditions by which something is wrong, those about one part before those about the whole."""
+    found = [
+        one
+        for one in obj.conditions()
+        if one.reason not in _MEANT
+        and ((one.status == "False" and _GOOD.search(one.type)) or (one.status == "True" and _BAD.search(one.type)))
+    ]
+    return sorted(found, key=lambda one: one.type in ("Ready", "Available") or _BAD.search(one.type) is not None)
+
+
+def _explained(snapshot: Snapshot, obj: Obj) -> bool:
+    """Whether something is wrong with what the object makes or looks after, of which other rules tell."""
+    if any(finding.subject == obj.subject for rule in (wrong_key, no_such_map) for finding in rule(snapshot)):
+        return True
+    if any(wrong_key(snapshot)) or told(snapshot) or unread(snapshot):
+        return True
+    if any(node.ready is False for node in matching.gpu_nodes(snapshot)):
+        return True
+    return any(
+        not pod.ready and pod.phase != "Succeeded" and matching.is_part(snapshot, pod) for pod in snapshot.pods.values()
+    )
+
+
+def _finding(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> Finding:
+    first = wrong[0]
+    said = ": ".join(word for word in (first.reason, first.message) if word)
+    age = snapshot.age(first.since)
+    young = age is not None and age < _SETTLING
+    space = f"-n {obj.namespace} " if obj.namespace else ""
+    return Finding(
+        subject=obj.subject,
+        cause=f"{obj} calls itself not ready ({first.type}={first.status})" + (f": {said}" if said else ""),
+        evidence=tuple(one.cite() for one in wrong[:_SHOWN]),
+        remedy=(f"kubectl {space}describe {obj.kind.lower()} {obj.name}", "kgpu status"),
+        confidence=POSSIBLE,
+        level=Level.WAIT if young else Level.PROBLEM,
+        expected="5 minutes after a change; a driver that is built takes up to 20" if young else "",
+        since=first.since,
+    )
+
+
+RULES: Final = (
+    Rule(
+        "OBJ-00", "An object of the GPU stack is not ready", Place.CLUSTER, unready,
+        "The ClusterPolicy, or another object by which a GPU stack is configured, says by a condition that it is not "
+        "ready, and neither its pods nor the nodes show why: what it says itself is told.",
+        last_resort=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,117 @@
+"""Why a pod's volume claim keeps it from every node: the claim is not there, or has no volume and will not get one.
+
+What is said goes on after "waits:"; the steps mend the claim. What nobody has looked at is not judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.doctor import whatif
+from kgpu.doctor.model import Evidence
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import Waiting
+from kgpu.fit.filters_volume import BINDING, RESTRICTIONS
+
+CLAIM: Final = "PersistentVolumeClaim"
+_CLASS: Final = "StorageClass"
+_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
+_BY_HAND: Final = "kubernetes.io/no-provisioner"
+
+
+@dataclass(frozen=True, slots=True)
+class StuckClaim:
+    """``why`` in words, what shows it, and what helps."""
+
+    why: str
+    evidence: tuple[Evidence, ...]
+    remedy: tuple[str, ...]
+
+
+def stuck_claim(one: Waiting) -> StuckClaim | None:
+    """The claim for which a pod waits whatever the node, None where it waits for no claim."""
+    reason = next((row for row in one.anywhere if row.filter in (BINDING, RESTRICTIONS) and row.subject), None)
+    if reason is None:
+        return None
+    name, snapshot, pod = reason.subject, one.snapshot, one.pod
+    look = f"kubectl -n {pod.namespace} describe pvc {name}"
+    claim = snapshot.get(CLAIM, name, pod.namespace)
+    if claim is None:
+        return _missing(one, name, generated=(name, True) in one.view.volume_claims)
+    asked = (pod.cite("spec.volumes"), claim.cite("status.phase"))
+    if claim.deleting:
+        return StuckClaim(
+            f"its volume claim {name} is being deleted", (*asked, claim.cite("metadata.deletionTimestamp")),
+            (f"{look}  # its finalizer waits until no pod uses it", "then make the claim anew, and the pod"),
+        )  # fmt: skip
+    if claim.text("status.phase") == "Lost":
+        return StuckClaim(
+            f"the volume {claim.text('spec.volumeName') or '?'} of its claim {name} is gone, and the data with it",
+            (*asked, claim.cite("spec.volumeName")),
+            (f"kubectl -n {pod.namespace} delete pvc {name}  # then make it anew, and bring the data back",),
+        )
+    why, evidence, steps = _unbound(snapshot, claim)
+    return StuckClaim(f"its volume claim {name} has no volume: {why}", (*asked, *evidence), (*steps, look))
+
+
+def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
+    pod, snapshot = one.pod, one.snapshot
+    seen = (pod.cite("spec.volumes"), Evidence(object=f"{CLAIM} {pod.namespace}/{name}", value="not there"))
+    if generated:
+        return StuckClaim(
+            f"the claim {name} of its ephemeral volume was not made yet", seen,
+            (f"kubectl -n {pod.namespace} describe pod {pod.name}  # its events say what is in the way",),
+        )  # fmt: skip
+    others = [claim for claim in snapshot.all(CLAIM) if claim.name and not claim.deleting]
+    near = whatif.nearest(name, sorted(claim.name for claim in others if claim.namespace == pod.namespace))
+    elsewhere = next((claim.namespace for claim in others if claim.name == name), "")
+    hint = f"; did you mean {near}?" if near else f"; namespace {elsewhere} has one of that name" if elsewhere else ""
+    return StuckClaim(
+        f"it mounts the volume claim {name}, and namespace {pod.namespace} has no such claim{hint}", seen,
+        (
+            f"kubectl -n {pod.namespace} get pvc",
+            f"correct claimName in the manifest of {pod.owner or pod}"
+            + (f" to {near}" if near else "") + f", or make the claim {name} in namespace {pod.namespace}",
+        ),
+    )  # fmt: skip
+
+
+def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...], tuple[str, ...]]:
+    """Why, further evidence, and steps."""
+    name = claim.text("spec.storageClassName") or claim.annotations.get("volume.beta.kubernetes.io/storage-class", "")
+    classes = {one.name: one for one in snapshot.all(_CLASS)}
+    event = next((one for one in snapshot.events(claim) if one.warning), None)
+    said = (event.quote(),) if event is not None else ()
+    asks = claim.cite("spec.storageClassName")
+    known = classes.get(name)
+    if volume := claim.text("spec.volumeName"):
+        return f"it asks for the volume {volume}", (claim.cite("spec.volumeName"), *said), (f"kubectl get pv {volume}",)
+    if name and known is None and snapshot.knows(_CLASS):
+        near = whatif.nearest(name, sorted(classes))
+        has = f"there are {', '.join(sorted(classes)[:5])}" if classes else "there is none at all"
+        step = "delete the claim and make it anew with a class that is there" + (f" ({near})" if near else "")
+        return (
+            f"it names the storage class {name}, which is not there; " + (f"did you mean {near}?" if near else has),
+            (asks, *said), ("kubectl get storageclass", f"{step}, or make the class {name}"),
+        )  # fmt: skip
+    none = claim.at("spec.storageClassName") is None and not name and snapshot.knows(_CLASS)
+    if none and not any(one.annotations.get(_DEFAULT) == "true" for one in classes.values()):
+        first = next(iter(sorted(classes)), "CLASS")
+        default = f"kubectl annotate storageclass {first} {_DEFAULT}=true"
+        return (
+            "it names no storage class, and the cluster has no default one", (asks, *said),
+            (f"name a class in the claim, or make one the default: {default}",),
+        )  # fmt: skip
+    if event is not None:
+        return event.message, (asks, *said), ()
+    if not name or (known is not None and known.text("provisioner") == _BY_HAND):
+        return "no volume that is free is for it, and nothing makes one", (asks,), ("kubectl get pv",)
+    if known is None:
+        return "nobody has made one for it yet", (asks,), ()
+    provisioner = known.text("provisioner")
+    return (
+        f"the provisioner {provisioner} of storage class {name} has made none", (asks, known.cite("provisioner")),
+        (f"look whether {provisioner} runs: kubectl get pods -A", ),
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""Whose program answers on a port of a pod's address: the pod's own, or another of this machine.
+
+A pod's address is one of the loopback's, and all processes share it: whoever listens on every address listens on each
+pod's, too. The kernel names each listening socket by its inode, and each process's sockets by theirs, so a listener is
+the pod's when a process that the pod's shims started holds its socket. The address alone would not tell: a pod's own
+program may listen on every address, as most do, and a stranger may listen on the pod's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.lab.nodes import contained, leftovers
+
+TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+_LISTENS: Final = "0A"
+_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+_EVERY: Final = frozenset({"0.0.0.0", "::"})
+_STEP: Final = -1 if sys.byteorder == "little" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening TCP socket; ``address`` "" for every one."""
+
+    address: str
+    port: int
+    inode: str
+
+
+def parse(table: str) -> list[Listener]:
+    """The listening sockets of a ``/proc/net/tcp`` or ``tcp6``; what is no row of one is left out."""
+    found = []
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) < 10 or fields[3] != _LISTENS:
+            continue
+        address, _, port = fields[1].partition(":")
+        with contextlib.suppress(ValueError):
+            found.append(Listener(_address(address), int(port, 16), fields[9]))
+    return found
+
+
+def _address(text: str) -> str:
+    """Of the kernel's words of 32 bits, each in this machine's order of bytes. Raises ValueError."""
+    data = b"".join(bytes.fromhex(text[at : at + 8])[::_STEP] for at in range(0, len(text), 8))
+    address = ipaddress.ip_address(data)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    found = str(mapped or address)
+    return "" if found in _EVERY else found
+
+
+def taking(found: Iterable[Listener], address: str, port: int) -> set[str]:
+    """Inodes of the sockets of which one takes a connection to the address.
+
+    As the kernel chooses: who named the address comes before who named none. Among equals none is preferred here.
+    """
+    there = [one for one in found if one.port == port]
+    return {one.inode for one in there if one.address == address} or {one.inode for one in there if not one.address}
+
+
+def is_pods(uid: str, node: Path, address: str, port: int) -> bool:
+    """Whether a connection to that address of this machine leads to a program of the pod, on the node in that folder.
+
+    False also when nobody listens, and when it can't be known. Reads ``/proc``: milliseconds.
+    """
+    wanted = taking((row for path in TABLES for row in parse(_text(path))), address, port)
+    if not wanted or not uid:
+        return False
+    folders = [one.folder for one in leftovers.containers(node) if one.pod == uid]
+    for pid in contained.processes_of(*folders):
+        wanted -= sockets_of(pid)
+        if not wanted:
+            return True
+    return False
+
+
+def sockets_of(pid: int) -> set[str]:
+    """Inodes of a process's sockets; none of one that has ended or that may not be looked at."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if hit := _SOCKET.fullmatch(os.readlink(entry.path)):
+                    found.add(hit[1])
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("ascii", "replace")
+    except OSError:
+        return ""
