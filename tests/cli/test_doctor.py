@@ -296,8 +296,41 @@ def test_collect_of_a_host_can_be_looked_at(tmp_path: Path, capsys: Said) -> Non
     assert main(["kgpu", "doctor", "--from", str(file)]) in (0, 1)
 
 
+@pytest.mark.parametrize("has", ["nothing at all", "an empty folder", "a log", "an image's files"])
+def test_a_root_that_is_no_nodes_is_not_called_healthy(has: str, tmp_path: Path, capsys: Said) -> None:
+    root = tmp_path / "root"
+    if has == "an empty folder":
+        root.mkdir()
+    if has == "a log":
+        (root / "var/log").mkdir(parents=True)
+        (root / "var/log/dmesg").write_text("[    0.000000] Linux version 6.8.0\n")
+    if has == "an image's files":
+        for name in ("proc", "sys", "dev", "etc"):
+            (root / name).mkdir(parents=True)
+        (root / "etc/os-release").write_text("ID=ubuntu\n")
+    for words in (["doctor"], ["doctor", "--watch"], ["collect", "-o", str(tmp_path / "node.tar.gz")]):
+        assert main(["kgpu", *words, "--host", "--root", str(root)]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert f"{root} has nothing of a node" in said.err
+        assert "expected: the root of a node" in said.err
+        assert "to do: give it as --root" in said.err
+    assert not (tmp_path / "node.tar.gz").exists()
+
+
+def test_what_a_log_alone_says_is_told(tmp_path: Path, capsys: Said) -> None:
+    (tmp_path / "var/log").mkdir(parents=True)
+    line = "[    5.000000] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    (tmp_path / "var/log/dmesg").write_text(line)
+    assert main(["kgpu", "doctor", "--host", "--root", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "HW-01" in out
+    assert "PCI devices" in out
+
+
 def test_collect_into_a_folder_that_is_not_there(tmp_path: Path, capsys: Said) -> None:
     root = tmp_path / "root"
-    root.mkdir()
+    (root / "proc/sys/kernel").mkdir(parents=True)
+    (root / "proc/sys/kernel/osrelease").write_text("6.8.0\n")
     assert main(["kgpu", "collect", "--host", "--root", str(root), "-o", str(tmp_path / "no/x.tar.gz")]) == 2
     assert "can't write" in capsys.readouterr().err

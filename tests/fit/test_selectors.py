@@ -46,6 +46,24 @@ def test_node_terms(key, operator, values, matches):
     assert term(key, operator, *values) is matches
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        {"key": "a", "operator": None, "values": ["1"]},
+        {"key": "a", "values": ["1"]},
+        {"key": "a", "operator": 7},
+        {"key": "memory", "operator": "Gt", "values": [1]},
+        {"key": "memory", "operator": "Lt"},
+    ],
+)
+def test_an_operator_that_is_no_text_or_has_no_value_matches_nothing(expression):
+    """The API refuses it; in a volume's affinity, which the scheduler explains term by term, it must break nothing."""
+    (term,) = node_terms({"nodeSelectorTerms": [{"matchExpressions": [expression]}]})
+    assert not term.matches(LABELS, "n")
+    assert term.first_miss(LABELS, "n") == term.expressions[0]
+    assert label_selector({"matchExpressions": [expression]}).error
+
+
 def test_an_absent_selector_selects_nothing_and_an_empty_one_everything():
     assert not label_selector(None).matches(LABELS)
     assert label_selector({}).matches(LABELS)

@@ -155,6 +155,33 @@ def test_room_that_is_kept_for_another_is_not_given_away():
     assert "default/waiting" in explain(view, "a", ClusterView.of([node("a"), waiting]))[0].sentence
 
 
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ([{"matchExpressions": [{"key": ZONE, "operator": None}]}], "can be used nowhere; its node affinity can't be parsed"),
+        ([], "can be used nowhere; its node affinity has no term"),
+        (
+            [{"matchExpressions": [{"key": ZONE, "values": ["z"]}]},
+             {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z"]}]}],
+            f"can be used where {ZONE} In [z]; node a has no such label",
+        ),
+    ],
+)  # fmt: skip
+def test_a_volume_whose_affinity_can_not_be_read_is_explained(terms: list[Object], says: str):
+    claim = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "c", "namespace": "default", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"volumeName": "v"}, "status": {"phase": "Bound"},
+    }  # fmt: skip
+    wants = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}
+    held = {"kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": wants}
+    mounts = pod("p", volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}])
+    view = read.pod(mounts)
+    assert view is not None
+    found = explain(view, "a", ClusterView.of([node("a"), claim, held]))
+    assert any(says in one.sentence for one in found)
+
+
 def spread(key: str, skew: int = 1, **more: object) -> Object:
     return {
         "maxSkew": skew,

@@ -261,12 +261,17 @@ def test_an_interrupted_command_takes_along_what_it_started(tmp_path: Path) -> N
         while not over.wait(5):
             os.kill(os.getpid(), signal.SIGINT)
 
+    # What was started in the background of a script ignores interrupts, and so do its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_command(["sh", "-c", line], "", os.environ)
-    over.set()
-    thread.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_command(["sh", "-c", line], "", os.environ)
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
     pid = int(pid_file.read_text())
     stat = Path(f"/proc/{pid}/stat")
     deadline = time.monotonic() + 30

@@ -95,6 +95,23 @@ def test_a_lost_gpu_and_an_unwell_one() -> None:
     assert (bad.action, bad.reason) == ("reset-gpu", "Xid 109")
 
 
+@pytest.mark.parametrize(("healthy", "action", "reason", "found"), [
+    (1, "ignore", "GPUHealthy", (Health.WARN, "", "NoReadings")),  # slow, or hangs since a moment ago
+    (0, "reboot", "GPUNeedsReboot", (Health.LOST, "reboot", "GPUNeedsReboot")),
+    (1, "ignore", "GPUMuted", (Health.LOST, "", "GPUMuted")),
+    (None, "", "", (Health.LOST, "", "NoReadings")),
+])  # fmt: skip
+def test_a_gpu_without_readings_is_lost_unless_health_finds_it_well(healthy, action, reason, found) -> None:
+    text = gpu_text("n1", 0, {"kgpu_gpu_up": 0})
+    if healthy is not None:
+        text += gpu_text("n1", 0, {"kgpu_gpu_healthy": healthy})
+        text += gpu_text("n1", 0, {"kgpu_gpu_verdict": 1}, action=action, reason=reason)
+    text += gpu_text("n1", 0, {"kgpu_gpu_pod_info": 1}, pod="p", namespace="ml", container="c")
+    (gpu,) = gpus(text)
+    assert (gpu.health, gpu.action, gpu.reason) == found
+    assert gpu.users == (User(namespace="ml", pod="p", container="c"),)
+
+
 def test_nonsense_in_labels_breaks_nothing() -> None:
     odd = labels("n1", 0).replace('gpu="0"', 'gpu="٣"')
     (found,) = gpus(f'kgpu_gpu_up{{{odd}}} 1\nkgpu_gpu_up{{UUID=""}} 1\nkgpu_gpu_up 1\n')

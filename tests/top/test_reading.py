@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kgpu.base.errors import ConfigError, KubeError, UserError
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.open import open_reader
-from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.hw.port import Accelerator, Finding, Inventory, Problem, Vendor
 from kgpu.hw.port import Process as Seen
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kube.client import connect
@@ -370,6 +371,25 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
     ]
 
 
+@pytest.mark.parametrize(("problem", "verdict", "health"), [
+    (Problem.HUNG, GpuVerdict(uuid="u"), Health.WARN),
+    (Problem.HUNG, GpuVerdict(uuid="u", action="reboot", withdraws=True), Health.LOST),
+    (Problem.HUNG, GpuVerdict(uuid="u", muted="in maintenance"), Health.LOST),
+    (Problem.HUNG, None, Health.LOST),
+    (Problem.LOST, GpuVerdict(uuid="u"), Health.LOST),
+    (Problem.NEEDS_RESET, GpuVerdict(uuid="u", action="reset-gpu", withdraws=True), Health.BAD),
+])  # fmt: skip
+async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdict, health) -> None:
+    found = Finding(subject="u", problem=problem, what="it does", expected="e", todo="do it")
+    gpu = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="u", name="L4", findings=(found,))
+    reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version="1", accelerators=(gpu,)))
+    verdicts = MemoryVerdicts()
+    if verdict is not None:
+        verdicts.put(verdict)
+    node = await Host(reader, verdicts=verdicts).look(Target(node="n"))
+    assert [(one.health, one.action != "ignore") for one in node.gpus] == [(health, True)]
+
+
 async def test_processes_of_this_node_have_their_command_and_user(tmp_path) -> None:
     gpu = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="u", name="L4")
     folder = tmp_path / "41"
@@ -398,6 +418,66 @@ async def test_nodes_are_found_anew_after_a_while_and_an_outage_keeps_what_was_f
     api.set_down(True)
     assert len(await source.targets()) == 2
     assert "nodes are as of" in source.notes[0]
+
+
+class Rounds:
+    """Rounds of 2 seconds of a clock of one's own, of a cluster where ``fails(node, second)`` says who does not answer."""
+
+    def __init__(self, fails) -> None:
+        self.fails = fails
+        self.now = 0.0
+        self.found_at: list[float] = []
+
+    async def look(self, target: Target) -> Node:
+        if self.fails(target.node, self.now):
+            raise UserError("no answer", "one", "wait")
+        return Node(name=target.node)
+
+    async def run(self, seconds: int, monkeypatch) -> list[float]:
+        """When nodes and pods were listed. A node that failed is asked again after 10 seconds, as by ``Watch``."""
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+        api = FakeApi()
+        for name in ("a", "b"):
+            api.put(PODS, exporter_pod(name))
+            api.put(NODES, gpu_node(name))
+        source = Cluster(api, self, via=Via.PROXY, inside=False)
+        due: dict[str, float] = {}
+        for second in range(0, seconds, 2):
+            self.now = float(second)
+            listed = len(api.calls)
+            targets = await source.targets()
+            if len(api.calls) > listed:
+                self.found_at.append(self.now)
+            for target in targets:
+                if due.get(target.node, 0.0) <= self.now:
+                    try:
+                        await source.look(target)
+                    except UserError:
+                        due[target.node] = self.now + 10
+        return self.found_at
+
+
+async def test_one_that_never_answers_does_not_make_the_cluster_be_listed_all_the_time(monkeypatch) -> None:
+    found = await Rounds(lambda node, _: node == "a").run(600, monkeypatch)
+    assert found[:4] == [0, 6, 16, 36]
+    assert len(found) == 1 + 4 + 8
+    assert {after - before for before, after in pairwise(found[5:])} == {60}
+
+
+async def test_one_that_answered_is_looked_up_at_once_when_it_fails_beside_one_that_is_dead(monkeypatch) -> None:
+    found = await Rounds(lambda node, now: node == "a" or now >= 330).run(400, monkeypatch)
+    assert min(at for at in found if at >= 330) - 330 <= 6
+
+
+async def test_one_that_answers_again_is_looked_up_at_once_when_it_fails_again(monkeypatch) -> None:
+    found = await Rounds(lambda node, now: node == "a" and not 300 <= now < 450).run(500, monkeypatch)
+    assert [before for before, after in pairwise(found) if after - before == 60 and 300 <= before < 440]
+    assert min(at for at in found if at >= 450) - 450 <= 6
+
+
+async def test_one_that_now_answers_and_now_does_not_counts_as_one_that_fails(monkeypatch) -> None:
+    found = await Rounds(lambda node, now: node == "a" and now % 24 < 12).run(600, monkeypatch)
+    assert len(found) <= 1 + 4 + 9
 
 
 async def test_an_exporter_that_is_gone_is_looked_up_again_soon(monkeypatch) -> None:

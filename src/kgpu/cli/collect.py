@@ -30,11 +30,12 @@ def collect(context: click.Context, *, file: str, host: bool, root: str, kubecon
     Needs no more than rights to read. Secrets are never read; values of environment variables and what looks like a
     credential are taken out before anything is written.
     """
-    from kgpu.cli.doctor import snapshot_of
+    from kgpu.cli.doctor import check_root, snapshot_of
     from kgpu.doctor.archive import write
 
     check_kubeconfig(context, kubeconfig)
     found = run_async(snapshot_of("", kubeconfig, root if host else ""))
+    check_root(found, root if host else "")
     size = write(found, file)
     looked = ", ".join(f"{count} {what}" for what, count in found.counts().items() if count)
     click.echo(f"{file}: {size // 1024 + 1} KiB; {looked}")

@@ -159,7 +159,10 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) ->
         found = await snapshot_of(path, kubeconfig, root, wanted)
         if wanted is not None and found.get(wanted.kind, wanted.name, wanted.namespace) is None:
             raise _unknown(wanted, found, path)
-        return diagnose(found, target=wanted)
+        report = diagnose(found, target=wanted)
+        if not report.real:
+            check_root(found, root)
+        return report
     finally:
         gc.enable()
 
@@ -183,6 +186,16 @@ async def snapshot_of(path: str, kubeconfig: str, root: str = "", target: Subjec
         return (await collect(api, logs=PodLogs(api), target=target)).judged(xids_in)
     finally:
         await api.close()
+
+
+def check_root(found: Snapshot, root: str) -> None:
+    """Raises ConfigError where ``root`` (not "") has nothing of a machine, of which nothing could be said then."""
+    if root and not found.counts()["hosts"]:
+        raise ConfigError(
+            f"{root} has nothing of a node: neither a PCI bus (sys/bus/pci) nor what /proc says",
+            "the root of a node, with what is mounted below it",
+            "give it as --root, or leave --root out on the node itself; of a kernel log alone: kgpu xid --log FILE",
+        )
 
 
 def xids_in(lines: Iterable[str]) -> tuple[Xid, ...]:

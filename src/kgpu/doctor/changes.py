@@ -1,8 +1,8 @@
 """What differs between two looks: findings that have appeared, changed or ended, and evidence lost or got back.
 
 Pure. A finding is the same one as long as its rule and its subject are; it has changed when a person would read
-something else: its cause, how sure it is, what to do, whom it hurts, what follows from it. Quoted values (ages, counts
-of events) do not count, so that nothing is said while nothing happens.
+something else: its cause, how sure it is, what to do, whom it hurts, what follows from it. Quoted values do not count,
+nor do ages and counts of restarts or messages in a cause: nothing is said while nothing happens, or the same goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from kgpu.doctor.model import Finding, Missing, Report, Subject
 from kgpu.doctor.render import MARKS, body
 
 _SENTENCE: Final = re.compile(r"(?<=[^.]\.)\s+(?=[A-Z])")
+_SPAN: Final = r"\d+ (?:second|minute|hour|day)s?|\d[\dhmsnµ.]*s"
+"""How long, in this doctor's words or in those of Kubernetes (``5m0s``)."""
+_GROWS: Final = re.compile(
+    rf"\b(?:(?P<before>for|since|back-off) (?:{_SPAN})|(?:{_SPAN}) (?P<after>ago|old)|\d+ (?P<what>restart|time)s?)\b"
+)
+"""What becomes more while things stay as they are. Other spans are limits: ``after 5 minutes``, ``30s``."""
 
 
 class What(enum.StrEnum):
@@ -83,9 +89,14 @@ def _by_key(findings: Iterable[Finding]) -> dict[tuple[str, Subject, int], Findi
 def _read(one: Finding) -> tuple[Any, ...]:
     """What a person reads of it."""
     return (
-        one.cause, one.level, one.sureness, one.remedy, frozenset(one.nodes), frozenset(one.pods),
+        _GROWS.sub(_lasting, one.cause), one.level, one.sureness, one.remedy, frozenset(one.nodes), frozenset(one.pods),
         frozenset((each.id, each.subject) for each in one.all()),
     )  # fmt: skip
+
+
+def _lasting(hit: re.Match[str]) -> str:
+    """The words without the number."""
+    return hit["before"] or hit["after"] or hit["what"]
 
 
 def _evidence(before: Report | None, after: Report) -> Iterator[Change]:

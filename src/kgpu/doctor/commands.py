@@ -17,6 +17,7 @@ from kgpu.doctor import edits, whatif
 from kgpu.doctor.edits import Edit, Spec
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.obj import Obj
+from kgpu.doctor.secrets import cleaned
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
 from kgpu.doctor.whatif import Change, named
@@ -32,6 +33,7 @@ _TEMPLATES: Final = {
     "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
     "Pod": ("spec",),
 }
+_SCALED: Final = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 _OF_JOBS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 """Labels that the API server gives a Job's template, and refuses from others."""
 
@@ -79,13 +81,45 @@ def patched(one: Waiting, made: Iterable[Edit], proof: str, *, words: str) -> tu
     owner = owner_of(one.pod, one.snapshot)
     made = tuple(made)
     place = _TEMPLATES.get(owner.kind)
-    if place is None:
+    if place is None or owner.obj is None:  # one that nobody has read may itself be made by another
         return (f"in the pods' template of {owner}: {words}",)
+    if loss := _lost(owner, one):
+        return (f"in {owner}: {words}; a Job can't be changed, and to delete it would {loss}",)
     patch = edits.patch_of(_spec(owner, one.pod, place), made)
     if not patch or not made:
         return (f"in {owner}: {words}",)
     found = _commands(owner, patch, place, one, proof)
-    return found if all(len(step) <= LONGEST for step in found) else (f"in {owner}: {words}",)
+    # What looks like a credential is hidden in what is shown: such a command would no longer be the one that was meant.
+    whole = all(len(step) <= LONGEST and cleaned(step) == step for step in found)
+    return found if whole else (f"in {owner}: {words}",)
+
+
+def _lost(owner: Owner, one: Waiting) -> str:
+    """What would be lost with a Job that is deleted: other pods that run, and the count of those that are done."""
+    if owner.kind != "Job" or owner.obj is None:
+        return ""
+    running = owner.obj.number("status.active") - sum(pod.owner == f"Job/{owner.name}" for pod in one.pods)
+    done = owner.obj.number("status.succeeded")
+    parts = [f"end its {running} other pods"] if running > 0 else []
+    parts += [f"forget {done} that have succeeded"] if done > 0 else []
+    return " and ".join(parts)
+
+
+def ended(pod: Pod, snapshot: Snapshot) -> str:
+    """How to take away what a pod holds: whoever makes it is made smaller, or it would be made again at once."""
+    owner = owner_of(pod, snapshot)
+    why = f"{pod.path} is the oldest holder; only if it is idle"
+    space = f"kubectl -n {shlex.quote(owner.namespace)}"
+    if owner.kind == "Pod":
+        return f"{space} delete pod {shlex.quote(pod.name)}  # {why}"
+    replicas = owner.obj.number("spec.replicas", 1) if owner.obj is not None else 0
+    if owner.kind in _SCALED and replicas > 0:
+        what = f"{owner.kind.lower()} {shlex.quote(owner.name)}"
+        return f"{space} scale {what} --replicas={replicas - 1}  # {why}"
+    if owner.kind == "Job" and owner.obj is not None:
+        what = "its pods end, and begin anew when it is false again"
+        return f"""{space} patch job {shlex.quote(owner.name)} -p '{{"spec":{{"suspend":true}}}}'  # {why}; {what}"""
+    return f"make {owner} smaller, or end it: {why}"
 
 
 def _spec(owner: Owner, pod: Pod, place: tuple[str, ...]) -> Spec:
@@ -104,7 +138,8 @@ def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, p
     whole: Spec = patch
     for step in reversed(place):
         whole = {step: whole}
-    again = f"{space} delete pod {' '.join(shlex.quote(pod.name) for pod in one.pods[:10])}"
+    mine = [pod.name for pod in one.pods if (pod.namespace, pod.owner) == (one.pod.namespace, one.pod.owner)]
+    again = f"{space} delete pod {' '.join(map(shlex.quote, mine[:10]))}"
     if owner.kind == "Job":
         whole = _new_job(whole, owner)
         return (_made_anew(space, what, whole, f"{proof} (a Job can't be changed: it is deleted and made again)"),)
@@ -113,6 +148,8 @@ def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, p
     first = f"{space} patch {what} -p {_quoted(whole)}  # {proof}"
     if owner.kind == "CronJob":
         job = one.pod.owner.partition("/")[2]
+        if _lost(Owner("Job", owner.namespace, job, one.snapshot.get("Job", job, owner.namespace)), one):
+            return (first,)
         return first, f"{space} delete job {shlex.quote(job)}  # made before the change; the next one is as patched"
     if owner.kind == "StatefulSet":
         return first, f"{again}  # a StatefulSet does not replace a pod that was never ready"

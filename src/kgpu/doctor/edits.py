@@ -68,6 +68,17 @@ def select(key: str, value: str) -> Edit:
     return edit
 
 
+def rekey(old: str, new: str) -> Edit:
+    """The same value of another label, in the node selector."""
+
+    def edit(spec: Spec) -> None:
+        selector = spec.get("nodeSelector")
+        if isinstance(selector, dict) and old in selector:
+            selector[new] = selector.pop(old)
+
+    return edit
+
+
 def relabel(key: str, old: str, new: str) -> Edit:
     """The value of a label that is asked for, in the node selector and in terms of the required node affinity."""
 

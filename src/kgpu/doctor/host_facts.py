@@ -23,12 +23,15 @@ _STAMP: Final = re.compile(r"(?:\d+,\d+,(?P<usec>\d{1,18}),[^;]*;|\[ *(?P<second
 """When a line was said, counted from the boot: a record of ``/dev/kmsg``, or a line of dmesg."""
 _LOADED: Final = re.compile(r"NVRM: loading NVIDIA .*Kernel Module")
 KERNEL_LOG: Final = "kernel log"
-"""What ``missing`` calls it."""
+PCI_DEVICES: Final = "PCI devices"
+PROCESSES: Final = "processes"
+"""What ``missing`` calls these."""
+_EVERYWHERE: Final = frozenset({KERNEL_LOG, PCI_DEVICES, PROCESSES})
 
 
 def is_slight(what: str, why: str) -> bool:
-    """Whether a host just does not have it, as a container has no modules; a kernel's log every host should have."""
-    return why == os.strerror(errno.ENOENT) and what != KERNEL_LOG
+    """Whether a host just does not have it, as a container has no modules; these three every host should."""
+    return why == os.strerror(errno.ENOENT) and what not in _EVERYWHERE
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -157,6 +160,15 @@ class HostFacts(_Facts, frozen=True):
     """What could not be looked at, and why."""
     told_by: str = ""
     """The log of the agent that has said this at ``taken``, "" where it was looked at then and there."""
+
+    @property
+    def hollow(self) -> bool:
+        """Whether no machine was seen: its PCI bus was not there, nor anything of its /proc or its driver.
+
+        So it is where the root that was looked at is another folder, or an image's: then silence proves nothing.
+        """
+        seen = (self.kernel, self.boot_id, self.boot_time, self.modules, self.processes, self.gpus, self.devices)
+        return PCI_DEVICES in self.missing and not any(seen)
 
     def cite(self, field: str, value: Any = None) -> Evidence:
         """A field of these facts as evidence."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Key, Obj, at, seconds
+from kgpu.doctor.obj import Key, Obj, at, plain, seconds
 from kgpu.fit.plain import items, mapping, number, text
 
 _LISTS: Final = (
@@ -170,7 +170,7 @@ class Pod(Obj):
         super().__init__(data, source)
         self._containers: tuple[Container, ...] | None = None
         self._ready: bool | None = None
-        self.node = self.text("spec.nodeName")
+        self.node = plain(self.text("spec.nodeName"))
         self.phase = self.text("status.phase")
 
     @property
@@ -293,7 +293,7 @@ class Event(Obj):
     def about(self) -> tuple[str, str, str]:
         """Kind, namespace and name of what it is about."""
         about = self.map("involvedObject") or self.map("regarding")
-        return text(about.get("kind")), text(about.get("namespace")), text(about.get("name"))
+        return plain(text(about.get("kind"))), plain(text(about.get("namespace"))), plain(text(about.get("name")))
 
     @property
     def reason(self) -> str:

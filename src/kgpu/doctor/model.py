@@ -193,8 +193,11 @@ class Finding:
 
 
 def _step(text: str) -> str:
-    """A command may have several lines (a heredoc), each of them printable."""
-    return "\n".join(one_line(line, MAX_SENTENCE) if line.strip() else "" for line in text.splitlines())
+    """One printable line: what an object says must not become a command of its own. A heredoc alone has several."""
+    lines = text.split("\n")
+    if not (lines[0].endswith("<<EOF") and lines[-1] == "EOF"):
+        return one_line(text, MAX_SENTENCE)
+    return "\n".join(one_line(line, MAX_SENTENCE) for line in lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class Obj:
     @property
     def owner(self) -> str:
         """``Kind/name`` of the controller, "" for none."""
-        return owner_of(mapping(self.data.get("metadata")))
+        return plain(owner_of(mapping(self.data.get("metadata"))))
 
     @property
     def deleting(self) -> bool:
@@ -202,6 +202,18 @@ class Condition:
         return self._obj.cite(f"status.conditions[{self._position}] ({self.type})", said)
 
 
+_ODD: Final = re.compile(r"(?:^-|[^\w.:/@%+=,-])")
+
+
+@functools.lru_cache(maxsize=16384)
+def plain(name: str) -> str:
+    """A name as it may stand in a command that somebody pastes: what no name has and a shell would understand is ``?``.
+
+    Not all that objects name is checked by the API server (owners, claims, volumes), and nothing in a file is.
+    """
+    return _ODD.sub("?", name)
+
+
 def lean(data: Mapping[str, Any]) -> dict[str, Any]:
     """An object without what no rule reads, and without secrets. The given one is not changed."""
     found = dict(data)
@@ -241,7 +253,9 @@ def _lean_metadata(value: Any) -> dict[str, Any]:
             if isinstance(value, str) and key not in _NOISE
         }
     if isinstance(metadata.get("labels"), dict):
-        metadata["labels"] = secrets.labels(metadata["labels"])
+        metadata["labels"] = secrets.labels(
+            {plain(str(key)): plain(one) if isinstance(one, str) else one for key, one in metadata["labels"].items()}
+        )
     return metadata
 
 

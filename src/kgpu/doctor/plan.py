@@ -17,9 +17,15 @@ from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Su
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import going_on, ill
+from kgpu.formats import names
 
 MAX_PER_RULE: Final = 500
 _EVERYTHING: Final[tuple[str, object]] = ("everything", "")
+_OF_DEVICES: Final = frozenset({"HW", "KRN", "DRV", "DPL", "AMD", "GAU"})
+"""Groups of rules of which those that lie deep are about a node's devices and driver themselves."""
+_NODES_OWN: Final = "NODE-00"
+"""What a node says of itself, where no other rule knows it."""
 _LEVELS: Final = {Level.PROBLEM: 0, Level.WAIT: 1, Level.NOTE: 2}
 WORKLOADS: Final = frozenset(
     {"Pod", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob", "ResourceClaim", "ResourceClaimTemplate"}
@@ -50,7 +56,12 @@ def diagnose(
     roots = fold(without_needless(distinct(found), by_rule, snapshot), by_rule)
     if target is not None:
         wanted = related(snapshot, target)
-        roots = [one for one in roots if any(hurts(each, wanted) for each in one.all())]
+        below = devices_below(snapshot, wanted)
+        roots = [
+            one
+            for one in roots
+            if any(hurts(each, wanted) or is_of_devices(snapshot, each, below) for each in one.all())
+        ]
     stack = _stack(snapshot, roots)
     return Report(
         findings=tuple(sorted(roots, key=lambda one: order(one, stack))),
@@ -129,6 +140,8 @@ def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Sna
         for node in one.nodes:
             by_node.setdefault(node, []).append(one)
 
+    harmless = going_on(snapshot)
+
     def needless(one: Finding) -> bool:
         rule = rules[one.id]
         if not rule.last_resort or one.stays:
@@ -139,13 +152,23 @@ def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Sna
             return not subjects.isdisjoint(_behind(snapshot, one.subject))
         if one.subject.kind != "Node":
             return False
-        told = [other for node in one.nodes for other in by_node.get(node, ())]
+        told = [
+            other
+            for node in one.nodes
+            for other in by_node.get(node, ())
+            # That checks of the node fail does not follow from GPUs that go on working.
+            if not (other.place is Place.HARDWARE and node in harmless and _of_checks(one))
+        ]
         return any(
             (other.place < one.place or _group(other.id) == _group(one.id)) and not is_named(other.id, rule.explains)
             for other in told
         )
 
     return [one for one in found if not needless(one)]
+
+
+def _of_checks(one: Finding) -> bool:
+    return any(names.VALIDATED_CONDITION in each.field for each in one.evidence)
 
 
 def _behind(snapshot: Snapshot, one: Subject) -> set[Subject]:
@@ -279,3 +302,25 @@ def hurts(finding: Finding, wanted: frozenset[Subject]) -> bool:
     nodes = {one.name for one in wanted if one.kind == "Node"}
     pods = {f"{one.namespace}/{one.name}" for one in wanted if one.kind == "Pod"}
     return bool(nodes & set(finding.nodes)) or bool(pods & set(finding.pods))
+
+
+def devices_below(snapshot: Snapshot, wanted: frozenset[Subject]) -> frozenset[str]:
+    """The nodes on which pods among these have accelerators."""
+    pods = [pod for one in wanted if one.kind == "Pod" and (pod := snapshot.pods.get((one.namespace, one.name)))]
+    return frozenset(pod.node for pod in pods if pod.node and not pod.ended and matching.uses_accelerators(pod))
+
+
+def is_of_devices(snapshot: Snapshot, finding: Finding, nodes: frozenset[str]) -> bool:
+    """Whether a finding is that accelerators of one of these nodes, or their driver, are broken: that concerns whatever
+    has some of them, though it still runs. Which of a node's devices a pod has is not asked.
+    """
+    if finding.level is not Level.PROBLEM or nodes.isdisjoint(finding.nodes):
+        return False
+    if finding.subject.kind != "Node":
+        # What befell a neighbour may be its own doing; what befell a part of the stack is the node's.
+        pod = snapshot.pods.get((finding.subject.namespace, finding.subject.name))
+        if finding.subject.kind != "Pod" or pod is None or not matching.is_part(snapshot, pod):
+            return False
+    if finding.place <= Place.DRIVER:
+        return _group(finding.id) in _OF_DEVICES
+    return finding.id == _NODES_OWN and not ill(snapshot).isdisjoint(nodes & set(finding.nodes))

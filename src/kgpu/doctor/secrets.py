@@ -125,7 +125,9 @@ _IN_TEXT: Final = (
     ),
     _row(
         "ghp gho ghu ghs ghr github_pat glpat glrt gldt glsa nvapi hf- hf_ sk- sk_ xox xapp pypi dckr_pat",
-        r"\b(?:gh[pousr]|github_pat|gl(?:pat|rt|dt|sa)|nvapi|hf|sk|xox[abeprs]|xapp|pypi|dckr_pat)[-_][\w-]{16,}",
+        r"\b(?:gh[pousr]|github_pat|gl(?:pat|rt|dt|sa)|nvapi|xox[abeprs]|pypi|dckr_pat)[-_][\w-]{16,}"
+        # Objects may be named so too, in small letters and with dashes between.
+        r"|\b(?:hf|sk)_[\w-]{16,}|\b(?:hf|sk|xapp)-(?=[\w-]{0,400}[A-Z]|[\w-]{0,16}\w{24})[\w-]{16,}",
     ),
     _row(
         "gsk_ r8_ rpa_ tskey- dapi hvs. hvb. dop_v1_ lsv2_",

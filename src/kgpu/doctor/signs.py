@@ -16,6 +16,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import Hit
 from kgpu.doctor.model import LIKELY, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.obj import plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 
@@ -108,8 +109,9 @@ def _finding(sign: Sign, rows: list[tuple[Hit, tuple[Evidence, ...]]]) -> Findin
     subject = first.pod.subject if first.pod else Subject("Node", first.node)
     more = f" (and {len(pods) - 1} more of {first.pod.owner or 'the same kind'})" if first.pod and len(pods) > 1 else ""
     where = f" on node {first.node}" if first.pod and first.node else ""
+    said = {key: value or "" for key, value in first.match.groupdict().items()}
+    pasted = {key: plain(value) for key, value in said.items()}  # whoever writes a log must not write a command
     words = {
-        **{key: value or "" for key, value in first.match.groupdict().items()},
         "who": f"{subject}{where}{more}",
         "pod": str(subject),
         "namespace": subject.namespace,
@@ -119,9 +121,9 @@ def _finding(sign: Sign, rows: list[tuple[Hit, tuple[Evidence, ...]]]) -> Findin
     shown = [part for hit, extra in rows[:MAX_QUOTED] for part in (hit.evidence, *extra)]
     return Finding(
         subject=subject,
-        cause=sign.cause.format_map(words),
+        cause=sign.cause.format_map(said | words),
         evidence=tuple(shown),
-        remedy=tuple(step.format_map(words) for step in sign.remedy),
+        remedy=tuple(step.format_map(pasted | words) for step in sign.remedy),
         confidence=sign.confidence,
         level=sign.level,
         expected=sign.expected,

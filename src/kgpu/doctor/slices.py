@@ -1,18 +1,20 @@
-"""MIG slices that nobody offers: which GPUs of the cluster could be cut into them, and how.
+"""MIG slices that nobody offers: which GPUs are cut into them or could be, how, and what asking otherwise costs.
 
 By labels, products and what the nodes' drivers say; a card of which nobody knows whether it can is not promised.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.stack_config import blocks_of, memory_of, mig_config, mig_strategy, profile_of
+from kgpu.doctor.stack_config import blocks_of, memory_of, mig_config, mig_state, mig_strategy, profile_of, wanted_mig
+from kgpu.doctor.whatif import Change
+from kgpu.fit.model import PodView
 from kgpu.formats import names
 
 _SHOWN: Final = 3
@@ -31,6 +33,8 @@ def makeable(snapshot: Snapshot, resource: str) -> Slices:
     """For a resource ``nvidia.com/mig-PROFILE``."""
     wanted = resource.removeprefix(names.MIG_RESOURCE_PREFIX)
     nodes = matching.gpu_nodes(snapshot, matching.NVIDIA)
+    if cut := [there for node in nodes if (there := _cut(snapshot, node, wanted))]:
+        return _idle(snapshot, cut)
     able = [node for node in nodes if _is_capable(snapshot, node)]
     if not able:
         products = sorted({matching.product(node) or "of unknown product" for node in nodes})
@@ -42,7 +46,109 @@ def makeable(snapshot: Snapshot, resource: str) -> Slices:
         said = f", of {' or '.join(sizes)} and larger ones" if sizes else ""
         return Slices(f"{_named(able)} can be cut into MIG slices{said}, but not into {wanted}", _shown(able), ())
     words = f"no GPU is cut into {wanted} yet, and {_named(right)} could be"
-    return Slices(words, _shown(right), _steps(snapshot, right[0], wanted))
+    return Slices(words, _shown(right), _steps(snapshot, min(right, key=lambda node: _users(snapshot, node)), wanted))
+
+
+def swapped(pod: PodView, change: Change) -> tuple[str, str]:
+    """The accelerator resource that a change takes out of what a pod asks for and the one that it puts in; "" twice."""
+    after = (change.pod(pod) if change.pod else pod).requests
+    old = next((name for name in pod.requests if matching.is_accelerator(name) and name not in after), "")
+    new = next((name for name in after if matching.is_accelerator(name) and name not in pod.requests), "")
+    return (old, new) if old and new else ("", "")
+
+
+def priced(snapshot: Snapshot, pod: PodView, change: Change) -> Change:
+    """A change to another resource with what it costs, where a slice takes a GPU's place or the other way round."""
+    cost = price(snapshot, *swapped(pod, change))
+    return replace(change, what=f"{change.what}, {cost}") if cost else change
+
+
+def price(snapshot: Snapshot, old: str, new: str) -> str:
+    """What is given up by asking for ``new`` in place of ``old``, to stand behind a comma; "" for nothing known."""
+    profile = profile_of(new.removeprefix(names.MIG_RESOURCE_PREFIX)) if matching.is_mig(new) else None
+    if profile is not None and not matching.is_mig(old):
+        return (
+            f"which gives up the whole GPU: a slice has {profile.g} of its compute slices and {profile.gb} GB of its "
+            "memory, and a process sees one slice only"
+        )
+    if not matching.is_mig(old) or new != names.GPU_RESOURCE:
+        return ""
+    wanted = old.removeprefix(names.MIG_RESOURCE_PREFIX)
+    cut = [
+        node.name
+        for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+        if node.allocatable(new) and mig_strategy(snapshot, node) in ("", "none") and _cut(snapshot, node, wanted)
+    ]
+    many = "s" if len(cut) > 1 else ""
+    on = f" (on node{many} {', '.join(cut[:_SHOWN])} it may be one that is cut)" if cut else ""
+    return f"which takes a whole GPU for each slice{on}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A node with slices of a size; ``count`` is 0 where nobody says how many."""
+
+    node: Node
+    count: int
+    evidence: tuple[Evidence, ...]
+
+
+def _cut(snapshot: Snapshot, node: Node, wanted: str) -> _Cut | None:
+    """By the node's driver where that has been asked, else by the labels that count slices, else by its MIG layout."""
+    host = snapshot.hosts.get(node.name)
+    if host is not None and host.gpus:
+        count = sum(_is(name, wanted) for gpu in host.gpus for name in gpu.instances)
+        said = "; ".join(f"GPU {gpu.index}: {', '.join(gpu.instances)}" for gpu in host.gpus if gpu.instances)
+        return _Cut(node, count, (host.cite("gpus", said),)) if count else None
+    key = f"{names.MIG_RESOURCE_PREFIX}{wanted}{names.LABEL_COUNT}"
+    count = node.number(f"metadata.labels[{key}]")
+    if count > 0:
+        return _Cut(node, count, (node.cite(f"metadata.labels[{key}]"),))
+    rows = (mig_config(snapshot).layouts or {}).get(wanted_mig(node), ())
+    if mig_state(node) == "success" and any(row.enabled and _is(name, wanted) for row in rows for name in row.profiles):
+        keys = (names.MIG_CONFIG_LABEL, names.MIG_CONFIG_STATE_LABEL)
+        return _Cut(node, 0, tuple(node.cite(f"metadata.labels[{one}]") for one in keys))
+    return None
+
+
+def _is(name: str, wanted: str) -> bool:
+    """Whether a profile is the one of a resource, in which ``+`` is a dot."""
+    return name.replace("+", ".").replace(",", ".") == wanted
+
+
+def _idle(snapshot: Snapshot, cut: list[_Cut]) -> Slices:
+    """Slices that are there already."""
+    said = [f"node {one.node.name} has {f'{one.count} ' if one.count else ''}slices" for one in cut[:_SHOWN]]
+    more = f" and so have {len(cut) - _SHOWN} more nodes" if len(cut) > _SHOWN else ""
+    node = cut[0].node
+    strategy = mig_strategy(snapshot, node) or "none"
+    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    evidence = tuple(piece for one in cut[:_SHOWN] for piece in one.evidence)
+    if names.LABEL_MIG_STRATEGY in node.labels:
+        evidence += (node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),)
+    elif policy is not None:
+        evidence += (policy.cite("spec.mig.strategy"),)
+    words = f"{', '.join(said)} of that size{more}, which nobody offers"
+    if strategy == "mixed":
+        return Slices(f"{words}, though mig.strategy is mixed", evidence, (f"kgpu doctor node {node.name}",))
+    then = "device plugins start anew, offer slices by their size, and no GPU that is cut as a whole one"
+    step = (
+        _mixed(policy.name) + f"  # {then}"
+        if policy is not None
+        else f"give the device plugin the MIG strategy mixed (MIG_STRATEGY, or migStrategy in its chart): {then}"
+    )
+    return Slices(f"{words} because mig.strategy is {strategy}", evidence, (step,))
+
+
+def _mixed(policy: str) -> str:
+    return f"""kubectl patch clusterpolicy {policy} --type merge -p '{{"spec":{{"mig":{{"strategy":"mixed"}}}}}}'"""
+
+
+def _users(snapshot: Snapshot, node: Node) -> int:
+    """Pods that have GPUs of a node: a GPU that is cut must have none."""
+    return sum(
+        not pod.ended and matching.uses_accelerators(pod) for pod in snapshot.pods_by_node.get(node.name, ())
+    )  # fmt: skip
 
 
 def _is_capable(snapshot: Snapshot, node: Node) -> bool:
@@ -82,17 +188,14 @@ def _steps(snapshot: Snapshot, node: Node, wanted: str) -> tuple[str, ...]:
     )
     strategy = mig_strategy(snapshot, node)
     policy = next(iter(snapshot.all("ClusterPolicy")), None)
-    mixed = (
-        f"and offer slices by their size: kubectl patch clusterpolicy {policy.name if policy else 'cluster-policy'} "
-        '--type merge -p \'{"spec":{"mig":{"strategy":"mixed"}}}\''
-    )
+    mixed = f"and offer slices by their size: {_mixed(policy.name if policy else 'cluster-policy')}"
     if manager and layout:
         cut = (
             f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={layout} --overwrite  # ends what is on its GPUs"
         )
     else:
         cut = (
-            f"or cut a GPU that nobody uses, on node {node.name}: nvidia-smi -i 0 -mig 1 && nvidia-smi mig -i 0 "
-            f"-cgi {wanted} -C"
+            f"cut a GPU that nobody uses, on node {node.name}: nvidia-smi -i INDEX -mig 1 && nvidia-smi mig "
+            f"-i INDEX -cgi {wanted} -C"
         )
     return (cut, *(() if strategy == "mixed" else (mixed,)))

@@ -17,7 +17,7 @@ from kgpu.doctor import host_facts, secrets
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.kinds import Event, Log, Node, Pod, as_lines
 from kgpu.doctor.model import Missing
-from kgpu.doctor.obj import Key, Obj, lean, seconds
+from kgpu.doctor.obj import Key, Obj, lean, plain, seconds
 from kgpu.fit import read
 from kgpu.fit.model import PodView
 from kgpu.fit.plain import mapping, text
@@ -95,6 +95,8 @@ class Snapshot:
         obj = _TYPES.get(kind, Obj)(data if leaned else lean(data), source)
         if not obj.name:
             return
+        if not isinstance(obj, Event) and self._odd(kind, f"{obj.namespace}/{obj.name}", source):
+            return
         if isinstance(obj, Node):
             self.nodes[obj.name] = obj
         elif isinstance(obj, Pod):
@@ -108,6 +110,15 @@ class Snapshot:
             self.kinds.setdefault(kind, {})[obj.key] = obj
         for path in _TIMES:
             self.taken = max(self.taken, seconds(obj.at(path)) or 0.0)
+
+    def _odd(self, kind: str, path: str, source: str) -> bool:
+        """Whether no object may have such a name. It is told, and left out: names come into commands."""
+        if plain(path) == path:
+            return False
+        what = f"{kind} {path.lstrip('/')}" + (f" in {source}" if source else "")
+        how = "ask who has made it; it may be hostile"
+        self.missing.append(Missing(what, "no object may have such a name", how))
+        return True
 
     def _add_log(self, data: Mapping[str, Any], source: str) -> None:
         metadata = mapping(data.get("metadata"))
@@ -131,7 +142,8 @@ class Snapshot:
                 Missing(what, f"they can't be read: {error}", "collect them again: kgpu collect --host")
             )
             return
-        self.hosts[facts.node] = facts
+        if not self._odd("facts of node", facts.node, source):
+            self.hosts[facts.node] = facts
 
     def sort(self) -> None:
         """By names: what rules find must not depend on the order in which a source lists things."""
@@ -251,7 +263,10 @@ class Snapshot:
     def counts(self) -> dict[str, int]:
         """How much there is of what."""
         found = {"nodes": len(self.nodes), "pods": len(self.pods), "events": self._seen_events}
-        found |= {"logs": sum(map(len, self.logs.values())), "hosts": len(self.hosts)}
+        found |= {
+            "logs": sum(map(len, self.logs.values())),
+            "hosts": sum(not host.hollow for host in self.hosts.values()),
+        }
         found["other objects"] = sum(map(len, self.kinds.values()))
         return found
 

@@ -16,7 +16,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.matching import Hit
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import items, mapping, number, text
 from kgpu.formats import names, yaml
@@ -25,6 +25,8 @@ from kgpu.formats.mig_profile import MigProfile, parse_mig_profile
 MIG_KEY: Final = "config.yaml"
 COUNTER_KEYS: Final = ("metrics", "dcgm-metrics.csv", "default-counters.csv")
 """The keys under which kgpu's exporter takes a counters file; the replaced one knows ``dcgm-metrics.csv`` only."""
+PLUGIN_SWITCHES: Final = frozenset({names.LABEL_DEPLOY_OPERANDS, names.LABEL_DEPLOY_PREFIX + "device-plugin"})
+"""The labels of a node that keep its device plugin away by ``false``."""
 
 _BROKEN: Final = (UserError, RecursionError, ValueError)
 # Of a GPU's memory: the smallest slice's size in GB, and how many slices there are to share out.
@@ -82,7 +84,7 @@ def mig_config(snapshot: Snapshot) -> MigConfig:
 
 def _mig_config(snapshot: Snapshot) -> MigConfig:
     policy = next(iter(snapshot.all("ClusterPolicy")), None)
-    told = policy.text("spec.migManager.config.name") if policy else ""
+    told = plain(policy.text("spec.migManager.config.name")) if policy else ""
     name = told or "default-mig-parted-config"
     source = named_map(snapshot, name, matching.MIG_MANAGER)
     data = source.map("data").get(MIG_KEY) if source else None
@@ -229,7 +231,7 @@ class CounterFile:
 def counter_file(snapshot: Snapshot) -> CounterFile | None:
     """None where the exporters have their own usual set, or nobody knows."""
     for policy in snapshot.all("ClusterPolicy"):
-        name = policy.text("spec.dcgmExporter.config.name")
+        name = plain(policy.text("spec.dcgmExporter.config.name"))
         if not name or policy.at("spec.dcgmExporter.enabled") is False:
             continue
         source = named_map(snapshot, name, matching.EXPORTER)
@@ -250,3 +252,23 @@ def scrape_jobs(snapshot: Snapshot) -> Iterator[tuple[Obj, str, Mapping[str, Any
             for row in items(rows):
                 if isinstance(row, dict) and text(row.get("job_name")):
                     yield obj, str(key), row
+
+
+def plugin_off(snapshot: Snapshot) -> Mapping[str, Obj]:
+    """By the name of a node of NVIDIA's on which nothing is offered because its device plugin is switched off: what has
+    the switch, a ClusterPolicy or the node itself. Another plugin's pod there may have any other fault.
+    """
+    return snapshot.once(_plugin_off)
+
+
+def _plugin_off(snapshot: Snapshot) -> dict[str, Obj]:
+    policies = (one for one in snapshot.all("ClusterPolicy") if one.text("status.state") != "ignored")
+    policy = next((one for one in policies if one.at("spec.devicePlugin.enabled") is False), None)
+    found: dict[str, Obj] = {}
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        switch = node if any(node.labels.get(key) == "false" for key in PLUGIN_SWITCHES) else policy
+        offers = any(node.allocatable(one) for one in node.resources() if matching.vendor_of(one) == matching.NVIDIA)
+        pods = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=matching.NVIDIA, node=node.name)
+        if switch is not None and not offers and all(pod.ended or pod.deleting for pod in pods):
+            found[node.name] = switch
+    return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.host_facts import HostFacts, Xid
+from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
 from kgpu.doctor.kinds import Event, Node
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.obj import Condition, seconds
@@ -27,8 +27,11 @@ _WORKS: Final = " (it goes on working)"
 _TO_DO: Final = "; to do: "
 _EVIDENCE: Final = re.compile(r", because the evidence calls for: [^\[]*\[(?P<all>.*)\](?:; to do: |$)")
 _CHECKED: Final = re.compile(
-    r"(?:^|; )\w+: (?P<gpu>GPU \d+) \([^)]*\): (?P<what>.*?); expected .*?; to do: (?P<todo>.*?)(?:; driver root|$)"
+    r"(?:^|; )(?:\w+: )?(?P<gpu>GPU \d+) \([^)]*\): (?P<what>.*?); expected .*?; to do: "
+    r"(?P<todo>.*?)(?=; GPU \d+ \([^)]*\): |; driver root|$)"
 )
+_FAILED: Final = re.compile(r"(?:^|; )(?:\w+: )?(?:GPU \d+(?: \([^)]*\))?|GPU at \S+|MIG \d+ \([^)]*\)): ")
+"""How the validator begins to speak of one device; where its message does not begin so, the node as a whole fails."""
 _XID: Final = re.compile(r"\bXid (?P<code>\d{1,4})\b")
 _MORE: Final = re.compile(r"\. and \d+ more$")
 _WELL: Final = re.compile(rf"(?P<gpu>{_GPU}) is well(?:,|$)")
@@ -83,7 +86,7 @@ def _all(snapshot: Snapshot) -> tuple[Told, ...]:
 
 
 def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
-    seen: set[str] = set()
+    seen: set[str] = set()  # what is ill: what the validator says of a GPU that goes on working is news
     sure = _sureness(snapshot, node)
     condition = node.condition(names.GPUS_HEALTHY_CONDITION)
     for hit in _PARTS.finditer(condition.message) if condition else ():
@@ -91,7 +94,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
         what, to_do, todo = hit["what"].removesuffix(_WORKS).partition(_TO_DO)
         if condition is None or not (works or to_do):  # said to be well by a person
             continue
-        seen.add(hit["gpu"].partition(" (")[0])
+        seen |= set() if works else {hit["gpu"].partition(" (")[0]}
         event = _event(snapshot, node, hit["gpu"])
         said = event.message if event else ""
         more = _EVIDENCE.search(said)
@@ -112,6 +115,35 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
                 node=node, gpu=hit["gpu"], what=hit["what"], todo=hit["todo"], works=False, since=checked.since,
                 evidence=(checked.cite(),), sure=sure,
             )  # fmt: skip
+
+
+def ill(snapshot: Snapshot) -> frozenset[str]:
+    """The nodes with a GPU that takes no work, or a driver that can't be read."""
+    return snapshot.once(_ill)
+
+
+def _ill(snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(one.node.name for one in told(snapshot) if not one.works) | frozenset(unread(snapshot))
+
+
+def ill_by(snapshot: Snapshot, node: str) -> tuple[Evidence, ...]:
+    """What shows that a node is ``ill``."""
+    gone = unread(snapshot).get(node)
+    found = [each for one in told(snapshot) if one.node.name == node and not one.works for each in one.evidence[:1]]
+    return (*(gone.evidence if gone else ()), *dict.fromkeys(found))
+
+
+def going_on(snapshot: Snapshot) -> frozenset[str]:
+    """The nodes with GPUs that are not well, all of which go on working."""
+    return frozenset(one.node.name for one in told(snapshot)) - ill(snapshot)
+
+
+def says_more(checked: Condition) -> bool:
+    """Whether the validator's condition tells of a failure that is not ``told``: of the node, or of an odd device."""
+    if checked.type != names.VALIDATED_CONDITION or checked.status != "False":
+        return False
+    parts = _FAILED.findall(checked.message)
+    return not _FAILED.match(checked.message) or len(parts) > len(_CHECKED.findall(checked.message))
 
 
 def _sureness(snapshot: Snapshot, node: Node) -> float:
@@ -197,14 +229,16 @@ class Unread:
 
 
 def unread(snapshot: Snapshot) -> Mapping[str, Unread]:
-    """By node, in the agent's words or those of whoever has looked at the node itself."""
+    """By node, in the agent's words or those of whoever has looked at the node itself. Only of nodes with a GPU of
+    NVIDIA's: on others there is no driver to be read, and an image may bring the libraries all the same.
+    """
     return snapshot.once(_unread)
 
 
 def _unread(snapshot: Snapshot) -> dict[str, Unread]:
     found: dict[str, Unread] = {}
     for node in snapshot.nodes.values():
-        said = node.condition(names.GPUS_HEALTHY_CONDITION)
+        said = node.condition(names.GPUS_HEALTHY_CONDITION) if _has_gpu(snapshot, node.name) else None
         if said is not None and said.status == "Unknown" and said.reason == UNREADABLE:
             now = _said_now(snapshot, node.name) is not None
             found[node.name] = Unread(
@@ -212,7 +246,9 @@ def _unread(snapshot: Snapshot) -> dict[str, Unread]:
             )  # fmt: skip
     for host in snapshot.hosts.values():
         condition = _said_now(snapshot, host.node)
-        if not host.nvml_error or (host.told_by and condition is not None and _could_read(condition, host)):
+        if not host.nvml_error or not _has_gpu(snapshot, host.node):
+            continue
+        if host.told_by and condition is not None and _could_read(condition, host):
             continue
         known = found.get(host.node)
         found[host.node] = Unread(
@@ -221,6 +257,22 @@ def _unread(snapshot: Snapshot) -> dict[str, Unread]:
             evidence=(*(known.evidence if known else ()), host.cite("nvml_error")),
         )  # fmt: skip
     return found
+
+
+def _has_gpu(snapshot: Snapshot, name: str) -> bool:
+    """Whether a node has a GPU of NVIDIA's: by its object, by its bus, or because the kernel's log speaks of one."""
+    host = snapshot.hosts.get(name)
+    if host is not None and (host.xids or any(_is_gpu(one) for one in host.pci or ())):
+        return True
+    return name in snapshot.once(_with_gpus)
+
+
+def _is_gpu(device: PciDevice) -> bool:
+    return device.vendor == "10de" and device.pci_class.startswith("03")
+
+
+def _with_gpus(snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA))
 
 
 def _could_read(condition: Condition, host: HostFacts) -> bool:
@@ -262,18 +314,19 @@ def _well_since(snapshot: Snapshot, host: HostFacts, xid: Xid) -> bool:
     for row, condition in zip(node.maps("status.conditions"), node.conditions(), strict=True):
         if condition.type == names.GPUS_HEALTHY_CONDITION and condition.status == "True" and at is not None:
             said = seconds(row.get("lastHeartbeatTime")) or seconds(condition.since)
-            if said is not None and said > at and not any(is_of(one, host, xid) for one in told(snapshot)):
+            open_ = any(one.node.name == host.node and is_of(one, host, xid) for one in told(snapshot))
+            if said is not None and said > at and not open_:
                 return True
-    ill: dict[str, float] = {}
+    worse: dict[str, float] = {}
     well: dict[str, float] = {}
     for event in snapshot.events(node):
         if event.reason == _WELL_REASON and (hit := _WELL.match(event.message)):
             well[hit["gpu"]] = max(well.get(hit["gpu"], 0.0), event.when)
         elif event.warning and (hit := _NAMED.match(event.message)) and xid.code in _numbers(event.message):
-            ill[hit["gpu"]] = max(ill.get(hit["gpu"], 0.0), event.when)
+            worse[hit["gpu"]] = max(worse.get(hit["gpu"], 0.0), event.when)
     places = {one.pci for one in host.xids if one.kind == xid.kind and one.code == xid.code and not one.over}
     # An error on more GPUs than it was told of has come since then.
-    return 0 < len(places) <= len(ill) and all(well.get(gpu, 0.0) > when for gpu, when in ill.items())
+    return 0 < len(places) <= len(worse) and all(well.get(gpu, 0.0) > when for gpu, when in worse.items())
 
 
 def _said_now(snapshot: Snapshot, name: str) -> Condition | None:

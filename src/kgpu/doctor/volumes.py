@@ -10,7 +10,7 @@ from typing import Final
 
 from kgpu.doctor import whatif
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
 from kgpu.fit.filters_volume import BINDING, RESTRICTIONS
@@ -35,11 +35,11 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
     reason = next((row for row in one.anywhere if row.filter in (BINDING, RESTRICTIONS) and row.subject), None)
     if reason is None:
         return None
-    name, snapshot, pod = reason.subject, one.snapshot, one.pod
+    name, snapshot, pod = plain(reason.subject), one.snapshot, one.pod
     look = f"kubectl -n {pod.namespace} describe pvc {name}"
     claim = snapshot.get(CLAIM, name, pod.namespace)
     if claim is None:
-        return _missing(one, name, generated=(name, True) in one.view.volume_claims)
+        return _missing(one, name, generated=(reason.subject, True) in one.view.volume_claims)
     asked = (pod.cite("spec.volumes"), claim.cite("status.phase"))
     if claim.deleting:
         return StuckClaim(
@@ -47,8 +47,9 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
             (f"{look}  # its finalizer waits until no pod uses it", "then make the claim anew, and the pod"),
         )  # fmt: skip
     if claim.text("status.phase") == "Lost":
+        volume = plain(claim.text("spec.volumeName")) or "?"
         return StuckClaim(
-            f"the volume {claim.text('spec.volumeName') or '?'} of its claim {name} is gone, and the data with it",
+            f"the volume {volume} of its claim {name} is gone, and the data with it",
             (*asked, claim.cite("spec.volumeName")),
             (f"kubectl -n {pod.namespace} delete pvc {name}  # then make it anew, and bring the data back",),
         )
@@ -84,9 +85,10 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
     classes = {one.name: one for one in snapshot.all(_CLASS)}
     event = next((one for one in snapshot.events(claim) if one.warning), None)
     said = (event.quote(),) if event is not None else ()
+    name = plain(name)
     asks = claim.cite("spec.storageClassName")
     known = classes.get(name)
-    if volume := claim.text("spec.volumeName"):
+    if volume := plain(claim.text("spec.volumeName")):
         return f"it asks for the volume {volume}", (claim.cite("spec.volumeName"), *said), (f"kubectl get pv {volume}",)
     if name and known is None and snapshot.knows(_CLASS):
         near = whatif.nearest(name, sorted(classes))
@@ -110,7 +112,7 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
         return "no volume that is free is for it, and nothing makes one", (asks,), ("kubectl get pv",)
     if known is None:
         return "nobody has made one for it yet", (asks,), ()
-    provisioner = known.text("provisioner")
+    provisioner = plain(known.text("provisioner"))
     return (
         f"the provisioner {provisioner} of storage class {name} has made none", (asks, known.cite("provisioner")),
         (f"look whether {provisioner} runs: kubectl get pods -A", ),

@@ -14,6 +14,7 @@ from kgpu.doctor import matching, whatif
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import Evidence, NodeRow
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.told import ill
 from kgpu.doctor.whatif import Change
 from kgpu.fit.explain import explain, explain_pod
 from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FILTER
@@ -51,7 +52,7 @@ class Judged:
     """
 
     def __init__(self, view: PodView, nodes: tuple[Node, ...], snapshot: Snapshot) -> None:
-        self.view, self.nodes, self._fit = view, nodes, snapshot.fit
+        self.view, self.nodes, self._fit, self._ill = view, nodes, snapshot.fit, ill(snapshot)
         self.reasons: Mapping[str, tuple[Reason, ...]] = {
             node.name: _once(explain(view, node.name, self._fit)) for node in nodes
         }
@@ -60,7 +61,9 @@ class Judged:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        return whatif.smallest(self.view, self._fit, self.reasons)
+        found = whatif.smallest(self.view, self._fit, self.reasons)
+        # A node that is not well is mended before anybody puts work on it.
+        return tuple(one for one in found if one.kind != whatif.UNCORDON or one.subject not in self._ill)
 
     @cached_property
     def fits(self) -> tuple[str, ...]:
@@ -82,13 +85,16 @@ class Judged:
     def _with_all(self, name: str) -> bool | None:
         node = self._fit.nodes[name].view
         less = {
-            resource: node.capacity[resource]
+            resource: node.capacity.get(resource, 0)
             for resource, wanted in self.view.requests.items()
             if wanted and matching.is_accelerator(resource)
             and node.allocatable.get(resource, 0) < node.capacity.get(resource, 0)
         }  # fmt: skip
         if not less:
             return None
+        # More devices make up for a lack of them, and for nothing else.
+        if not all(one.filter == RESOURCES and one.subject in less for one in self.reasons[name]):
+            return False
         return not explain(self.view, replace(node, allocatable={**node.allocatable, **less}), self._fit)
 
     def only(self, filter_name: str, subject: str) -> tuple[str, ...]:

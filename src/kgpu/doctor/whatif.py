@@ -180,6 +180,15 @@ def _selectors(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -
     for key, value in pod.node_selector:
         if key not in keys:
             continue
+        other = "" if values_of(snapshot, key) else nearest(key, _labels(snapshot, value))
+        if other:
+            yield Change(
+                kind=SELECTOR, what=f"change nodeSelector {key} to {other}", subject=key, value=value,
+                pod=lambda one, name=key, to=other, same=value: _with_selector(  # type: ignore[misc]
+                    _with_selector(one, name, ""), to, same
+                ),
+                edits=(edits.rekey(key, other),),
+            )  # fmt: skip
         near = nearest(value, (one for one in values_of(snapshot, key) if one != value))
         if near:
             yield Change(
@@ -192,6 +201,12 @@ def _selectors(pod: PodView, snapshot: FitSnapshot, reasons: Iterable[Reason]) -
             pod=lambda one, name=key: _with_selector(one, name, ""),  # type: ignore[misc]
             edits=(edits.select(key, ""),),
         )  # fmt: skip
+
+
+def _labels(snapshot: FitSnapshot, value: str) -> list[str]:
+    """Keys of labels that have the value on some node."""
+    nodes = snapshot.nodes.values()
+    return sorted({key for state in nodes for key, said in state.view.labels.items() if said == value})
 
 
 def _with_selector(pod: PodView, key: str, value: str) -> PodView:

@@ -6,17 +6,26 @@ With it and ``hw.port.Reading`` the exporter has values without asking the drive
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from kgpu.exporter.labels import long_bus_id
-from kgpu.exporter.model import Unit, Value
+from kgpu.exporter.model import Look, Unit, Value
 from kgpu.hw import port
-from kgpu.hw.port import Accelerator, Inventory
+from kgpu.hw.port import Accelerator, Inventory, Problem
 from kgpu.hw.recovery import RECOVERY_CODES
+
+_SILENT: Final = frozenset({Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING})
 
 
 def answered(readings: Iterable[port.Reading]) -> frozenset[Unit]:
     """The GPUs of which a reading came."""
     return frozenset(Unit(reading.uuid) for reading in readings if reading.whole)
+
+
+def readable(gpu: Accelerator, look: Look) -> bool:
+    """Whether the GPU can be read now, however badly it is judged: one that waits for a reset has values too."""
+    gone = any(finding.problem in _SILENT for finding in gpu.findings)
+    return look.answers and not gone and Unit(gpu.uuid) in look.now.answered
 
 
 def gather(inventory: Inventory, readings: Sequence[port.Reading]) -> dict[Unit, dict[str, Value]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.exporter.facts import readable
 from kgpu.exporter.holders import Holder
 from kgpu.exporter.labels import Pairs, Texts, device_labels, joined
 from kgpu.exporter.model import Family, Kind, Look, Planned, Sample, Users
@@ -52,19 +53,22 @@ def number(value: float) -> str:
 
 
 def device_families(wanted: Iterable[Target], look: Look, settings: Settings, texts: Texts) -> list[Family]:
-    """Which GPUs answer, which containers use what, and how much of it."""
+    """Which GPUs answer, which containers use what, and how much of it.
+
+    The containers on a GPU that can't be read are told here in any case: it has no series that would name them.
+    """
     up: dict[str, str] = {}
     users: dict[str, str] = {}
     memory: dict[str, str] = {}
     for target in wanted:
         if target.gpu is None:
             continue
+        reads = readable(target.gpu, look)
         if target.unit.gpu_instance is None:
-            good = look.answers and target.gpu.usable and target.unit in look.now.answered
-            up[texts.text(target.labels)] = str(int(good))
+            up[texts.text(target.labels)] = str(int(reads))
         for holder in target.holders:
             who: Pairs = (*target.labels, *holder_labels(holder, look, settings))
-            if settings.pods is Pods.JOIN:
+            if settings.pods is Pods.JOIN or not reads:
                 users[texts.text(joined(who, own_labels(holder, look, settings)))] = "1"
             used = look.shares.get((target.unit, holder.key), {}).get("memory_used_mib")
             if used is not None:
@@ -73,7 +77,7 @@ def device_families(wanted: Iterable[Target], look: Look, settings: Settings, te
                 memory[texts.text((*target.labels, *alone))] = number(float(int(used * MIB)))
     known = "0" if look.holdings is None else "1"
     return [
-        _family(UP, "1 when the GPU answers and nothing found says that work on it would fail.", up),
+        _family(UP, "1 when the GPU can be read, 0 when it is lost or its driver hangs.", up),
         _family("kgpu_exporter_pods_known", "1 when the kubelet tells who holds which device.",
                 {texts.text(settings.style.host()): known} if settings.kubernetes else {}),
         _family(INFO, "A container that holds a device; join it with other metrics.", users),

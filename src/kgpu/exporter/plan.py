@@ -15,6 +15,7 @@ from typing import Final
 from kgpu.base.decision import Decision, Severity
 from kgpu.exporter import own
 from kgpu.exporter.counters import Counter
+from kgpu.exporter.facts import readable
 from kgpu.exporter.fields import Scope, render_value
 from kgpu.exporter.holders import holders
 from kgpu.exporter.labels import Pairs, Texts
@@ -199,9 +200,11 @@ def _value(counter: Counter, values: Values, missing: Missing, target: Target, l
         reason = BLANK
     if reason == ABSENT:
         # Nothing was read of a GPU that is down, and of an Xid there is nothing until there is one.
-        if values.now and counter.spelled.field.scope is not Scope.EITHER and (target.gpu is None or target.gpu.usable):
+        gpu = target.gpu
+        has = gpu is None or gpu.usable or readable(gpu, look)
+        if values.now and counter.spelled.field.scope is not Scope.EITHER and has:
             # Facts of a GPU that does not answer are known, but not which fields it has.
-            silent = target.gpu is not None and Unit(target.gpu.uuid) not in look.now.answered
+            silent = gpu is not None and Unit(gpu.uuid) not in look.now.answered
             if silent:
                 missing.errors[counter.name, UNREADABLE] += 1
             else:

@@ -106,9 +106,15 @@ class Bound(Still):
         found = []
         for volume in self._wrong(node):
             terms = volume.node_terms or ()
-            misses = [miss for term in terms if (miss := term.first_miss(node.labels, node.name))]
-            wants = f"volume {volume.name} can be used where {misses[0]}" if misses else f"volume {volume.name}"
-            has = f"node {node.name} has {node.labels.get(misses[0].key, 'no such label')}" if misses else "nowhere"
+            read = [term for term in terms if not term.error]
+            misses = [miss for term in read if (miss := term.first_miss(node.labels, node.name))]
+            if misses:
+                wants = f"volume {volume.name} can be used where {misses[0]}"
+                has = f"node {node.name} has {node.labels.get(misses[0].key, 'no such label')}"
+            else:
+                wants = f"volume {volume.name} can be used nowhere"
+                has = next((f"its node affinity can't be parsed: {term.error}" for term in terms if term.error), "")
+                has = has or "its node affinity has no term"
             found.append(Reason(BINDING, _ELSEWHERE.phrase, f"{wants}; {has}", node=node.name, subject=volume.name))
         return tuple(found)
 

@@ -41,17 +41,18 @@ def is_label_value(value: str) -> bool:
 
 
 def _above(found: str, values: tuple[str, ...]) -> bool:
-    have, bound = integer(found), integer(values[0])
+    have, bound = integer(found), integer(values[0]) if values else None
     return have is not None and bound is not None and have > bound
 
 
 def _below(found: str, values: tuple[str, ...]) -> bool:
-    have, bound = integer(found), integer(values[0])
+    have, bound = integer(found), integer(values[0]) if values else None
     return have is not None and bound is not None and have < bound
 
 
-# By operator: does a label that is there match, does one that is missing match.
-_OPERATORS: Final[Mapping[str, tuple[Callable[[str, tuple[str, ...]], bool], bool]]] = {
+_Operator: TypeAlias = tuple[Callable[[str, tuple[str, ...]], bool], bool]
+"""Does a label that is there match, does one that is missing match."""
+_OPERATORS: Final[Mapping[str, _Operator]] = {
     "In": (lambda found, values: found in values, False),
     "NotIn": (lambda found, values: found not in values, True),
     "Exists": (lambda _found, _values: True, False),
@@ -59,6 +60,7 @@ _OPERATORS: Final[Mapping[str, tuple[Callable[[str, tuple[str, ...]], bool], boo
     "Gt": (_above, False),
     "Lt": (_below, False),
 }
+_NO_OPERATOR: Final[_Operator] = (lambda _found, _values: False, False)
 LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 NODE_OPERATORS: Final = frozenset(_OPERATORS)
 FIELD_OPERATORS: Final = frozenset({"In", "NotIn"})
@@ -66,14 +68,14 @@ FIELD_OPERATORS: Final = frozenset({"In", "NotIn"})
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One comparison with a label; make it with ``requirement`` or ``field_requirement``, which check it."""
+    """One comparison with a label. What ``problem`` has something against matches nothing, or is not asked at all."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Labels) -> bool:
-        present, missing = _OPERATORS[self.operator]
+        present, missing = _OPERATORS.get(self.operator, _NO_OPERATOR)
         found = labels.get(self.key)
         return missing if found is None else present(found, self.values)
 

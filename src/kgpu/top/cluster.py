@@ -1,5 +1,7 @@
 """The exporters of a cluster: found by the API server, anew every minute and when one fails, read by ``Exporters``.
 
+One that goes on failing makes them be found more and more rarely, up to the minute: nobody knows more of it by listing.
+
 Anybody who may make a pod can give it an exporter's labels. So only pods of kgpu's own namespace count, and those of
 namespaces that were named: nobody else's are asked, believed or sent a password.
 """
@@ -20,7 +22,8 @@ from kgpu.top.model import Node, Target
 
 FIND_AGAIN: Final = 60.0  # seconds
 MISSED_AGAIN: Final = 5.0
-"""Seconds after which they are found anew when one does not answer: its pod may be another one by now."""
+"""Seconds after which they are found anew when one does not answer: its pod may be another one by now. Twice as many
+each time that it still does not, until it has done nothing but answer from one time to the next."""
 
 
 class Api(KubeApi, PodPages, Protocol):
@@ -45,16 +48,20 @@ class Cluster:
         self._namespaces = namespaces
         self._found: tuple[Target, ...] | None = None
         self._found_at = 0.0
-        self._missed = False
+        self._missed: set[str] = set()  # nodes that have failed since they were found last, and those that answered
+        self._answered: set[str] = set()
+        self._waits: dict[str, float] = {}  # for how long they are not found anew for this node, if not MISSED_AGAIN
         self.notes: tuple[str, ...] = ()
 
     async def targets(self) -> tuple[Target, ...]:
         """As found last; raises KubeError when that never worked."""
         now = asyncio.get_running_loop().time()
-        if self._found is None or now - self._found_at >= (MISSED_AGAIN if self._missed else FIND_AGAIN):
+        soonest = min([FIND_AGAIN, *(self._waits.get(node, MISSED_AGAIN) for node in self._missed)])
+        if self._found is None or now - self._found_at >= soonest:
             try:
                 self._found = await self._find()
-                self._found_at, self._missed = now, False
+                self._found_at = now
+                self._wait_longer(self._found)
             except KubeError as error:
                 if self._found is None:
                     raise
@@ -63,13 +70,23 @@ class Cluster:
 
     async def look(self, target: Target) -> Node:
         try:
-            return await self._exporters.look(target)
+            node = await self._exporters.look(target)
         except UserError:
-            self._missed = True
+            self._missed.add(target.node)
             raise
+        self._answered.add(target.node)
+        return node
 
     async def close(self) -> None:
         await self._api.close()
+
+    def _wait_longer(self, found: tuple[Target, ...]) -> None:
+        """For those that have failed before this finding too; those that neither failed nor answered wait as before."""
+        longer = {node: min(self._waits.get(node, MISSED_AGAIN) * 2, FIND_AGAIN) for node in self._missed}
+        there = {one.node for one in found}
+        kept = {node: wait for node, wait in self._waits.items() if node in there and node not in self._answered}
+        self._waits = kept | longer
+        self._missed, self._answered = set(), set()
 
     async def _find(self) -> tuple[Target, ...]:
         where = sorted(self._namespaces) or [await own_namespace(self._api)]

@@ -99,7 +99,10 @@ def _judged(gpu: Accelerator, verdict: GpuVerdict | None) -> tuple[Health, str, 
     """Health, why, and what to do: a GPU that does not answer, then the health role's word, then the driver's."""
     worst = next((one for one in gpu.findings if one.problem in _SILENT), None)
     if worst is not None:
-        return Health.LOST, worst.what, worst.todo
+        # It may only be slow, or hang for a moment: health waits a while before it calls that a fault.
+        well = verdict is not None and verdict.action == _NOTHING_TO_DO and not verdict.muted
+        slow = well and worst.problem is Problem.HUNG
+        return Health.WARN if slow else Health.LOST, worst.what, worst.todo
     if verdict is not None and (verdict.withdraws or verdict.action != _NOTHING_TO_DO):
         return Health.BAD if verdict.withdraws else Health.WARN, verdict.what, verdict.action
     bad = next(iter(gpu.findings), None)

@@ -55,7 +55,7 @@ class Health(enum.StrEnum):
     OK = "ok"
     WARN = "warn"  # it may have work, and somebody should look
     BAD = "bad"  # it answers, and something is to be done
-    LOST = "lost"  # it does not answer
+    LOST = "lost"  # it can't be read
     UNKNOWN = "unknown"  # nothing judges it
 
 

@@ -17,6 +17,8 @@ from kgpu.top.parse import Labels, LabelSets, samples
 MOST_GPUS: Final = 1024
 """Of one node; what claims more is not shown further."""
 _NOTHING_TO_DO: Final = "ignore"
+_NO_READINGS: Final = "NoReadings"
+"""The reason where health has found nothing; one that it gives itself stands."""
 _SILENT: Final = {
     tables.DRIVER_UP: Trouble(what="the driver does not answer its exporter", todo="kgpu status; dmesg | kgpu xid"),
 }
@@ -61,6 +63,11 @@ class _Found:
     healthy: bool | None = None
     action: str = ""
     reason: str = ""
+
+    @property
+    def muted(self) -> bool:
+        """Whether health was told not to judge it."""
+        return self.reason == tables.MUTED
 
 
 def read(text: str, name: str, known: LabelSets, *, at: float = 0.0, through: str = "") -> Node:
@@ -122,15 +129,20 @@ def _gpu(uuid: str, found: _Found) -> Gpu:
         Part(gpu_instance=number, profile=one.profile, values=with_total(one.values), users=one.holders())
         for number, one in sorted(found.parts.items())
     )
+    action, reason = found.action, found.reason
+    if found.up is False and action in {"", _NOTHING_TO_DO}:
+        action, reason = "", reason if found.muted else _NO_READINGS
     return Gpu(
         index=found.index, uuid=uuid, name=found.name, values=_summed(with_total(found.own.values), parts),
-        health=_health(found), action=found.action, reason=found.reason, users=found.own.holders(), parts=parts,
+        health=_health(found), action=action, reason=reason, users=found.own.holders(), parts=parts,
     )  # fmt: skip
 
 
 def _health(found: _Found) -> Health:
+    """Without readings a GPU is lost, unless health says that it is well: it answers, but slowly, or hangs just now."""
     if found.up is False:
-        return Health.LOST
+        well = found.healthy is True and found.action == _NOTHING_TO_DO and not found.muted
+        return Health.WARN if well else Health.LOST
     if found.healthy is False:
         return Health.BAD
     if found.action not in {"", _NOTHING_TO_DO}:

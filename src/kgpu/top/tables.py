@@ -41,6 +41,7 @@ VALUES: Final[dict[str, tuple[str, float]]] = {
 UP: Final = "kgpu_gpu_up"
 HEALTHY: Final = "kgpu_gpu_healthy"
 VERDICT: Final = "kgpu_gpu_verdict"
+MUTED: Final = "GPUMuted"  # a verdict's reason: in maintenance, say
 POD_INFO: Final = "kgpu_gpu_pod_info"
 POD_MEMORY: Final = "kgpu_pod_gpu_memory_used_bytes"
 READ_AT: Final = "kgpu_exporter_last_reading_timestamp_seconds"

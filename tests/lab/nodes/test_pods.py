@@ -9,6 +9,7 @@ import pytest
 from lab.nodes.support import Bench, bench, pod, until, until_said
 
 from kgpu.kube.port import CONFIG_MAPS, PODS
+from kgpu.lab.nodes import probes
 from kgpu.lab.nodes.context import SECRETS
 
 
@@ -155,6 +156,34 @@ async def test_http_and_tcp_probes_really_ask(lab: Bench, kind: str) -> None:
     refused = f"dial tcp {lab.node.context.loopback(lab.status('q')['podIP'])}:{port}: connect: connection refused"
     await until(lambda: any(text.endswith(refused) for text in lab.events("Unhealthy")), lambda: str(lab.events("")))
     assert lab.container("q")["ready"] is False
+
+
+@pytest.mark.parametrize("kind", ["httpGet", "tcpSocket"])
+async def test_a_probe_does_not_take_a_strangers_listener_for_the_pods(lab: Bench, kind: str) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        await lab.create(pod("p", "sleep 60", readinessProbe={kind: {"port": port}, "periodSeconds": 1}))
+        await until(lambda: "podIP" in lab.status("p"))
+        refused = f"dial tcp {lab.node.context.loopback(lab.status('p')['podIP'])}:{port}: connect: connection refused"
+        await until(
+            lambda: any(text.endswith(refused) for text in lab.events("Unhealthy")), lambda: str(lab.events(""))
+        )
+        assert lab.container("p")["ready"] is False
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):  # it was not even asked
+            stranger.accept()
+
+
+async def test_a_pods_port_is_looked_at_again_once_it_fails() -> None:
+    asked: list[int] = []
+    ports = probes.Ports(lambda port: not asked.append(port) and len(asked) != 2)
+    assert [await ports.own(80), await ports.own(80)] == [True, True]
+    assert asked == [80]
+    ports.failed(80)
+    assert [await ports.own(80), await ports.own(80), await ports.own(81)] == [False, True, True]
+    assert asked == [80, 80, 80, 81]
 
 
 async def test_deleting_runs_pre_stop_then_term(lab: Bench) -> None:

@@ -12,7 +12,7 @@ from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj, at
+from kgpu.doctor.obj import Obj, at, plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -265,7 +265,7 @@ def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
                         node,
                         f"node {node.name} has the condition {one.type}, for which {maps[0][0]} has no workflow: {config} repairs nothing",
                         (one.cite(), maps[0][0].cite("data", maps[0][1])),
-                        (f"kubectl -n {maps[0][0].namespace} edit configmap {maps[0][0].name}: add nodeCondition: {one.type}",),
+                        (f"kubectl -n {maps[0][0].namespace} edit configmap {maps[0][0].name}: add nodeCondition: {plain(one.type)}",),
                     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.host_facts import Gpu
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj, at
+from kgpu.doctor.obj import Obj, at, plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -75,7 +75,7 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
         hit = _UNREGISTERED.search(found.message) if found and found.status != "True" else None
         if found is None or hit is None or not matching.is_accelerator(hit["resource"]):
             continue
-        name = claim.text("status.nodeName")
+        name = plain(claim.text("status.nodeName"))
         node = snapshot.nodes.get(name)
         plugins = matching.pods_of_part(snapshot, matching.PLUGIN, node=name) if name else []
         why = f"{plugins[0]} is there and has not registered it" if plugins else "no device plugin runs there"

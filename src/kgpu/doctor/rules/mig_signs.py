@@ -9,6 +9,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
+from kgpu.doctor.obj import plain
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import mig_state, still_broken, wanted_mig
@@ -60,7 +61,7 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
             if one.name.startswith(_HOST_USERS) and any("nvidia" in name for name in one.holds)
         ]
         if held:
-            who = ", ".join(dict.fromkeys(one.name for one in held))
+            who = ", ".join(dict.fromkeys(plain(one.name) for one in held))
             yield Finding(
                 subject=node.subject,
                 cause=f"the MIG layout {wanted_mig(node)} could not be applied on node {node.name}: {who} on the host holds its GPUs",

@@ -14,9 +14,10 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, POSSIBLE, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import seconds
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import UNREADABLE, told
+from kgpu.doctor.told import UNREADABLE, ill, says_more
 from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
 
@@ -138,6 +139,10 @@ def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
     at = next((one for one in pod.containers if not one.ready and one.state == "running"), None)
     age = _age(snapshot, pod, at)
     if not stack and at is not None and at.restarts and at.exit_code:
+        if _was_ready(pod, at):
+            late = age is not None and age >= _OLD
+            said = next((one for one in snapshot.events(pod) if one.warning and one.reason == "Unhealthy"), None)
+            return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=said) if late else None
         how = f"it has ended with {_code(at)}, was started again, and is not ready yet"
         late = age is not None and age >= _OLD
         return _Stuck(
@@ -146,7 +151,19 @@ def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
         )  # fmt: skip
     if not stack or warning is None or age is None or age < _PATIENCE:
         return None
-    return _Stuck(pod=pod, how=f"it runs {_for(age)} and is not ready", container=at, warning=warning)
+    return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=warning)
+
+
+def _was_ready(pod: Pod, at: Container) -> str:
+    """Until when a pod was ready after its container was started last, "" where it was not, or nobody knows."""
+    ready = pod.condition("Ready")
+    lost = seconds(ready.since) if ready is not None else None
+    began = seconds(mapping(mapping(at.status.get("state")).get("running")).get("startedAt"))
+    return ready.since if ready is not None and lost is not None and began is not None and lost > began else ""
+
+
+def _not_ready(age: float | None) -> str:
+    return f"it runs, and has not been ready {_for(age)}"
 
 
 def _age(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
@@ -215,12 +232,15 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     pod, at = first.pod, first.container
     more = f" (and {len(rows) - 1} more of {pod.owner})" if len(rows) > 1 else ""
     what = f": container {at.name}: {first.how}" if at is not None else f": {first.how}"
+    lost = _was_ready(pod, at) if at is not None else ""
+    runs = at is not None and not at.init and at.state == "running" and not first.ends
+    verb = "does not stay up" if first.ends else "is not ready" if runs else "does not start"
     said = _said(first)
     line = _last_line(snapshot, pod, at) if at is not None and (first.ends or not said) else None
     quoted: list[Evidence] = []
     if at is not None:
         quoted.append(at.cite_status())
-        quoted += [at.cite_status("lastState")] if at.status.get("lastState") else []
+        quoted += [at.cite_status("lastState")] if at.status.get("lastState") and not lost else []
     quoted += [first.warning.quote()] if first.warning is not None else []
     quoted += [line] if line is not None else []
     words = {"namespace": pod.namespace, "name": pod.name}
@@ -231,7 +251,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
     return Finding(
         subject=pod.subject,
-        cause=f"{pod} on node {pod.node}{more} does not {'stay up' if first.ends else 'start'}{what}"
+        cause=f"{pod} on node {pod.node}{more} {verb}{what}"
         + (f"; {said}" if said else "")
         + (f'; it said last: "{line.value}"' if line else ""),
         evidence=tuple(quoted) or (pod.cite("status.phase"),),
@@ -239,7 +259,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         confidence=POSSIBLE,
         level=first.level,
         expected=first.expected,
-        since=pod.created,
+        since=lost or pod.created,
         nodes=nodes,
         pods=tuple(one.pod.path for one in rows),
     )
@@ -264,10 +284,10 @@ def _last_line(snapshot: Snapshot, pod: Pod, at: Container) -> Evidence | None:
 
 def troubled(snapshot: Snapshot) -> Iterator[Finding]:
     """GPU nodes that are not Ready, or of which a condition tells a fault of a GPU."""
-    known = {one.node.name for one in told(snapshot)}
+    known = ill(snapshot)
     for node in matching.gpu_nodes(snapshot):
         for one in node.conditions():
-            if one.type in _AGENTS and node.name in known and one.status == "False":
+            if one.type in _AGENTS and one.status == "False" and node.name in known and not says_more(one):
                 continue  # rows HW tell of each GPU that it is about
             is_ready = one.type == "Ready"
             unread = one.status == "Unknown" and one.type == names.GPUS_HEALTHY_CONDITION and one.reason == UNREADABLE

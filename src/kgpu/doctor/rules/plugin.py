@@ -8,26 +8,24 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import Pod
+from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import waiting
 
 
 def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-03: the resource is there with an amount of 0 although its plugin runs."""
     waits = list(waiting(snapshot))
+    off = plugin_off(snapshot)
     for node in matching.gpu_nodes(snapshot):
-        if node.ready is False:
+        if node.ready is False or node.name in off:
             continue
-        offered = [name for name in node.resources() if matching.is_accelerator(name) and node.allocatable(name)]
-        for resource in sorted(node.resources()):
-            zero = node.capacity(resource) == 0 and not node.allocatable(resource)
-            if offered or not zero or not matching.is_accelerator(resource):
-                continue
+        for resource in _emptied(snapshot, node):
             plugins = matching.pods_of_part(snapshot, PLUGIN, vendor=matching.vendor_of(resource), node=node.name)
             running = [pod for pod in plugins if pod.ready]
             if plugins and not running:
@@ -50,6 +48,33 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
                 nodes=(node.name,),
                 pods=tuple(p.path for one in waits if one.resource == resource for p in one.pods),
             )  # fmt: skip
+
+
+def _emptied(snapshot: Snapshot, node: Node) -> list[str]:
+    """The resources of a node that are there with an amount of 0, where it offers no other. A name that nobody asks for
+    is what an earlier configuration has left, as long as the node has another one of the vendor.
+    """
+    mine = sorted(name for name in node.resources() if matching.is_accelerator(name))
+    if any(node.allocatable(name) for name in mine):
+        return []
+    asked = snapshot.once(_asked)
+    found: list[str] = []
+    for vendor in dict.fromkeys(map(matching.vendor_of, mine)):
+        own = [name for name in mine if matching.vendor_of(name) == vendor]
+        zero = [name for name in own if node.capacity(name) == 0]
+        wanted = [name for name in zero if name in asked]
+        # One of them stands for all where nobody asks for any: whole devices before shares and slices.
+        found += wanted or ([min(zero, key=_special)] if zero == own else [])
+    return found
+
+
+def _special(name: str) -> tuple[bool, str]:
+    return matching.is_shared(name) or matching.is_mig(name), name
+
+
+def _asked(snapshot: Snapshot) -> frozenset[str]:
+    """The resources that pods ask for."""
+    return frozenset(name for pod in snapshot.pods.values() if not pod.ended for name in matching.accelerators(pod))
 
 
 def twice(snapshot: Snapshot) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping
@@ -168,12 +168,12 @@ def _refusal(pattern: re.Pattern[str], what: str, steps: tuple[str, ...]) -> Che
 
 
 def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-05: a quota on limits of an extended resource, which is not counted."""
+    """QTA-05: a quota on limits of an extended resource, or on the resource by its bare name, which is not counted."""
     for quota in snapshot.all("ResourceQuota"):
         hard = quota.map("spec.hard")
         for key in hard:
             resource = str(key).removeprefix("limits.")
-            if not str(key).startswith("limits.") or not matching.is_accelerator(resource):
+            if str(key).startswith("requests.") or not matching.is_accelerator(resource):
                 continue
             if f"requests.{resource}" in hard:
                 continue
@@ -184,7 +184,7 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     (
                         f"kubectl -n {quota.namespace} patch resourcequota {quota.name} --type merge -p "
-                        f'\'{{"spec":{{"hard":{{"requests.{resource}":"{hard[key]}"}}}}}}\''
+                        f'\'{{"spec":{{"hard":{{"requests.{plain(resource)}":"{plain(str(hard[key]))}"}}}}}}\''
                     ),
                 ),
                 confidence=CERTAIN,

@@ -10,6 +10,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.matching import TOOLKIT, Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
+from kgpu.doctor.obj import plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -39,7 +40,7 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
         if maker is None and (said is None or snapshot.knows(kind)):
             continue  # where its kind is known it is gone, and the event is all that is left of it
         named = maker.text("spec.template.spec.runtimeClassName") if maker else ""
-        wanted = named or (said["name"] if said else "nvidia")
+        wanted = plain(named or (said["name"] if said else "nvidia"))
         if snapshot.get("RuntimeClass", wanted) is not None:
             continue
         subject = maker.subject if maker else Subject(kind, name, namespace)

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import commands, edits, matching, whatif
@@ -11,10 +11,9 @@ from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.stack_config import has_mig
+from kgpu.doctor.told import ill, ill_by
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
 from kgpu.doctor.whatif import named
-from kgpu.fit.explain import explain
 from kgpu.fit.resources import say
 from kgpu.formats import names
 
@@ -84,108 +83,6 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                 nodes=(node.name,),
                 pods=tuple(pod.path for one in hurt for pod in one.pods),
             )
-
-
-def renamed(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-04: shared GPUs are offered under another name."""
-    yield from _other_name(
-        snapshot,
-        lambda asked, there: there == asked + names.SHARED_SUFFIX,
-        "the GPUs are shared and renamed (renameByDefault), so they are offered as {there}",
-    )
-
-
-def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-05: with strategy single slices are plain GPUs."""
-    for one in waiting(snapshot):
-        if not matching.is_mig(one.resource):
-            continue
-        nodes = [
-            node
-            for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
-            if node.labels.get(names.LABEL_MIG_STRATEGY) == "single"
-            and (node.allocatable(names.GPU_RESOURCE) or 0) > 0
-            and _is_cut(snapshot, node)
-        ]
-        if not nodes or any((node.capacity(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
-            continue
-        node = nodes[0]
-        yield Finding(
-            cause=(
-                f"{one.who} asks for {one.resource}, but the MIG strategy of node {node.name} is single: its slices are "
-                f"offered as {names.GPU_RESOURCE}"
-            ),
-            evidence=(
-                one.asked(), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),
-                node.cite(f"status.allocatable[{names.GPU_RESOURCE}]"),
-            ),
-            remedy=(
-                *_ask_for(one, names.GPU_RESOURCE),
-                ("or offer slices by their size: kubectl patch clusterpolicy cluster-policy --type merge "
-                '-p \'{"spec":{"mig":{"strategy":"mixed"}}}\''),
-            ),
-            confidence=CERTAIN,
-            **one.shared(nodes=tuple(one.name for one in nodes)),
-        )  # fmt: skip
-
-
-def _is_cut(snapshot: Snapshot, node: Node) -> bool:
-    """Whether there are slices, or nobody says what is there: the strategy alone makes none."""
-    host = snapshot.hosts.get(node.name)
-    return (
-        has_mig(node)
-        or not matching.product(node)
-        or any(gpu.mig_enabled for gpu in (host.gpus if host else None) or ())
-    )
-
-
-def all_partitioned(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-06: whole GPUs are asked for where all are cut into slices."""
-    yield from _other_name(
-        snapshot,
-        lambda asked, there: asked == names.GPU_RESOURCE and matching.is_mig(there),
-        "all GPUs there are partitioned (MIG, strategy mixed), so that only slices such as {there} are offered",
-    )
-
-
-def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: str) -> Iterator[Finding]:
-    for one in waiting(snapshot):
-        offered = {node.name for node in snapshot.nodes.values() if one.resource and node.allocatable(one.resource)}
-        if not one.resource or offered.intersection(one.only(RESOURCES, one.resource)):
-            continue
-        found = [
-            (node, there)
-            for node in matching.gpu_nodes(snapshot, matching.vendor_of(one.resource))
-            for there in sorted(node.resources())
-            if is_it(one.resource, there) and (node.allocatable(there) or 0) > 0
-            and (not offered or _lacks_only(one, node))  # what is offered where it may not run is of no use to it
-        ]  # fmt: skip
-        if not found:
-            continue
-        node, there = found[0]
-        change = next((c for c in one.changes if c.kind == whatif.RENAME and c.value == there), None)
-        yield Finding(
-            cause=(
-                f"{one.who} asks for {one.resource}, which no node {'where it may run ' if offered else ''}offers: "
-                + because.format(there=there)
-            ),
-            evidence=(one.asked(), node.cite(f"status.allocatable[{there}]"), *one.said()),
-            remedy=commands.steps(one, change) if change else _ask_for(one, there),
-            confidence=CERTAIN,
-            **one.shared(nodes=tuple(dict.fromkeys(node.name for node, _ in found))),
-        )
-
-
-def _ask_for(one: Waiting, there: str) -> tuple[str, ...]:
-    """The resource's other name, of which nobody can prove now that it is enough."""
-    words = f"ask for {there} in place of {one.resource}"
-    return commands.patched(one, (edits.rename(one.resource, there),), words, words=words)
-
-
-def _lacks_only(one: Waiting, node: Node) -> bool:
-    """Whether a node would take the pod if it had the resource."""
-    found = one.reasons.get(node.name) or explain(one.view, node.name, one.snapshot.fit)
-    return bool(found) and all(row.filter == RESOURCES and row.subject == one.resource for row in found)
 
 
 def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
@@ -277,12 +174,15 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
 def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
     """SCH-12: the nodes are cordoned."""
     for one in waiting(snapshot):
-        nodes = one.only(UNSCHEDULABLE_FILTER)
-        if not nodes or one.fits:
+        found = one.only(UNSCHEDULABLE_FILTER)
+        if not found or one.fits:
+            continue
+        nodes = tuple(name for name in found if name not in ill(snapshot))
+        if not nodes:
+            yield _ill(one, found)
             continue
         node = snapshot.nodes[nodes[0]]
-        state = node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "")
-        upgrade = f"; its driver upgrade is at {state}" if state and state != "upgrade-done" else ""
+        state, upgrade = _upgrade(node)
         shown = (node.cite(f"metadata.labels[{names.DRIVER_UPGRADE_STATE_LABEL}]"),) if state else ()
         first = "let the driver upgrade end, or mend what holds it up; then: " if upgrade else ""
         yield Finding(
@@ -292,6 +192,31 @@ def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             **one.shared(nodes=nodes),
         )
+
+
+def _upgrade(node: Node) -> tuple[str, str]:
+    """How far the upgrade of a node's driver is, and that in words where it is under way."""
+    state = node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "")
+    return state, f"; its driver upgrade is at {state}" if state and state != "upgrade-done" else ""
+
+
+def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
+    """Less sure than what is wrong with these nodes, so that it comes after that."""
+    node = one.snapshot.nodes[nodes[0]]
+    many = len(nodes) > 1
+    return Finding(
+        cause=(
+            f"{one.who} waits: {named(nodes)} would do, but {'are' if many else 'is'} cordoned, and what is told of "
+            f"{'their' if many else 'its'} GPUs is to be mended first{_upgrade(node)[1]}"
+        ),
+        evidence=(node.cite("spec.unschedulable"), *ill_by(one.snapshot, node.name), *one.said()),
+        remedy=tuple(
+            f"kubectl describe node {name}  # mend what is told of it; only then: kubectl uncordon {name}"
+            for name in nodes[:3]
+        ),
+        confidence=LIKELY,
+        **one.shared(nodes=nodes),
+    )
 
 
 def stranded(snapshot: Snapshot) -> Iterator[Finding]:
@@ -421,20 +346,6 @@ RULES: Final = (
         "The kubelet lowers allocatable, not capacity, when a device plugin reports a device unhealthy. Capacity minus "
         "allocatable is what is withdrawn. Pods that wait follow from it only where they would fit with all devices back.",
         explains=("SCH-01", "SCH-07"),
-    ),
-    Rule(
-        "SCH-04", "Shared GPUs have another name", Place.CLUSTER, renamed,
-        "With renameByDefault the device plugin offers time-sliced or MPS shares as nvidia.com/gpu.shared.",
-        explains=("SCH-14",),
-    ),
-    Rule(
-        "SCH-05", "Slices are offered as plain GPUs", Place.CLUSTER, single_strategy,
-        "MIG strategy single offers slices as nvidia.com/gpu; only mixed offers nvidia.com/mig-*.",
-    ),
-    Rule(
-        "SCH-06", "All GPUs are partitioned", Place.CLUSTER, all_partitioned,
-        "With strategy mixed a GPU in MIG mode offers slices alone, and no nvidia.com/gpu.",
-        explains=("SCH-14",),
     ),
     Rule(
         "SCH-08", "No node has the label's value", Place.CLUSTER, no_such_label,

@@ -29,7 +29,7 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
         ]
         if not enough or any(one.free(name) > 0 for name in enough):
             continue
-        holders = one.holders()
+        holders = _on(one, enough)[:8]
         shown = tuple(pod.cite("spec.nodeName") for pod in holders[:5])
         age = snapshot.age(one.since)
         scaling, expected = one.scaling, _ends(one, enough)
@@ -48,6 +48,12 @@ def busy(snapshot: Snapshot) -> Iterator[Finding]:
             expected="" if young else expected,
             **one.shared(nodes=one.blamed),
         )
+
+
+def _on(one: Waiting, nodes: Iterable[str]) -> tuple[Pod, ...]:
+    """The holders on these nodes alone: who ends elsewhere makes no room here."""
+    wanted = frozenset(nodes)
+    return tuple(pod for pod in one.holders(100) if pod.node in wanted)
 
 
 def _scaled(one: Waiting) -> str:
@@ -106,10 +112,7 @@ def _make_room(holders: tuple[Pod, ...], one: Waiting) -> tuple[str, ...]:
     steps.append(f"wait until one of them ends, or add a node with {resource}")
     first = next((pod for pod in holders if not pod.deleting), None)
     if first is not None:
-        of = f", of {first.owner}" if first.owner else ""
-        steps.append(
-            f"kubectl -n {first.namespace} delete pod {first.name}  # the oldest holder{of}; only if it is idle"
-        )
+        steps.append(commands.ended(first, one.snapshot))
     return tuple(steps)
 
 
@@ -145,7 +148,7 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
                 *(("or split the work over several pods",) if change else ()),
                 (
                     "wait for one of these to end: "
-                    + (", ".join(pod.path for pod in one.holders()[:5]) or "the pods that hold the rest")
+                    + (", ".join(pod.path for pod in _on(one, nodes)[:5]) or "the pods that hold the rest")
                 ),
             ),
             confidence=CERTAIN,

@@ -12,7 +12,7 @@ from kgpu.base.errors import UserError
 from kgpu.doctor import matching
 from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import scrape_jobs
@@ -140,7 +140,7 @@ def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         server, field = missed[0]
         wanted = mapping(server.map(f"spec.{kind}Selector").get("matchLabels"))
-        label = " ".join(f"{key}={value}" for key, value in wanted.items())
+        label = " ".join(f"{plain(str(key))}={plain(str(value))}" for key, value in wanted.items())
         by_label = field.endswith("orSelector")
         steps = (
             (

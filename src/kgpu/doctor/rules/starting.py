@@ -7,20 +7,38 @@ import difflib
 from typing import Final
 
 from kgpu.doctor import matching
+from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Place
+from kgpu.doctor.obj import at
 from kgpu.doctor.signs import EVENT, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import text
 
 _INJECTED: Final = frozenset({"nvidia-smi", "rocm-smi", "amd-smi", "hl-smi", "gpu-feature-discovery"})
 """Programs that no image needs to have: other rules tell why they are not there."""
+_UNSTARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of an end whose message is the engine's: nothing of the container has run."""
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "config": "ConfigMap"}
 
 
 def _work(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Nothing more, of somebody's work with accelerators alone: a stack's parts have rules of their own."""
     pod = hit.pod
-    return () if pod and matching.uses_accelerators(pod) and not matching.is_part(snapshot, pod) else None
+    if pod is None or not matching.uses_accelerators(pod) or matching.is_part(snapshot, pod):
+        return None
+    return () if hit.evidence.object.startswith("Event ") or _by_kubelet(pod, hit.match.string) else None
+
+
+def _by_kubelet(pod: Pod, message: str) -> bool:
+    """Whether a container's message is none that its own program has left at its end."""
+    places = (("state.waiting", None), ("state.terminated", _UNSTARTED), ("lastState.terminated", _UNSTARTED))
+    return any(
+        text(at(one.status, f"{place}.message")) == message
+        and (reasons is None or text(at(one.status, f"{place}.reason")) in reasons)
+        for one in pod.containers
+        for place, reasons in places
+    )
 
 
 def _program(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -53,7 +71,7 @@ RULES: Final = rules_of(
         cause="{who} does not start: its image has no program {program}, or it may not be executed",
         remedy=(
             "correct command or args in the manifest: the first word is the program, and every further word an entry of its own",
-            "what is in the image: kubectl -n {namespace} debug {name} -it --copy-to={name}-look --container=look --image=$(kubectl -n {namespace} get pod {name} -o jsonpath='{{.spec.containers[0].image}}') -- sh",
+            "what is in the image: kubectl -n {namespace} debug {name} -it --image=IMAGE -- sh  # IMAGE: the container's own; it takes no GPU",
         ),
         explain="The runtime looks the program up in the image's PATH, or under the path that is given. A misspelt name, a whole "
         "shell line as one word, another image than was meant, or a script without the right to be executed.",
@@ -61,7 +79,7 @@ RULES: Final = rules_of(
     ),
     Sign(
         id="POD-02", title="A Secret or ConfigMap that the pod names is not there", place=Place.CLUSTER,
-        pattern=r"(?P<kind>secret|configmap) \\?\"(?P<wanted>[^\"\\]{1,253})\\?\" not found",
+        pattern=r"(?P<kind>secret|configmap) \\?\"(?P<wanted>[a-z0-9.-]{1,253})\\?\" not found",
         words="not found", where=(EVENT, STATUS),
         cause="{who} does not start: it names the {kind} {wanted}, and namespace {namespace} has none of that name",
         remedy=(
@@ -74,7 +92,7 @@ RULES: Final = rules_of(
     ),
     Sign(
         id="POD-03", title="A Secret or ConfigMap lacks the key that the pod names", place=Place.CLUSTER,
-        pattern=r"couldn't find key (?P<key>\S{1,253}) in (?P<kind>Secret|ConfigMap) (?:[^\s/]{1,63}/)?(?P<wanted>[^\s,;/]{1,253})",
+        pattern=r"couldn't find key (?P<key>[\w.-]{1,253}) in (?P<kind>Secret|ConfigMap) (?:[a-z0-9-]{1,63}/)?(?P<wanted>[a-z0-9.-]{1,253})",
         words="couldn't find key", where=(EVENT, STATUS),
         cause="{who} does not start: it reads the key {key} of {kind} {wanted}, which has no such key",
         remedy=(

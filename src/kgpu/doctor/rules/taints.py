@@ -16,6 +16,7 @@ from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, 
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
 from kgpu.doctor.waiting import TAINTS, Waiting, waiting
 from kgpu.fit.model import Reason
 from kgpu.fit.plain import text
@@ -308,7 +309,8 @@ def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-12: a label keeps operands off a node."""
+    """TNT-12: a label keeps operands off a node, or the ClusterPolicy the device plugin off all of them."""
+    yield from _without_plugin(snapshot)
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         keys = [
             key for key, said in node.labels.items() if key.startswith(names.LABEL_DEPLOY_PREFIX) and said == "false"
@@ -324,8 +326,62 @@ def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=tuple(node.cite(f"metadata.labels[{key}]") for key in sorted(keys)),
             remedy=tuple(f"kubectl label node {node.name} {key}-" for key in sorted(keys)),
             confidence=CERTAIN,
+            level=_off_level(snapshot, [node.name]) if set(keys) <= PLUGIN_SWITCHES else Level.PROBLEM,
             nodes=(node.name,),
         )
+
+
+def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
+    by_policy: dict[Subject, tuple[Obj, list[str]]] = {}
+    for name, switch in plugin_off(snapshot).items():
+        if switch.kind == "ClusterPolicy":
+            by_policy.setdefault(switch.subject, (switch, []))[1].append(name)
+    for policy, off in by_policy.values():
+        level = _off_level(snapshot, off)
+        if level is Level.NOTE and set(off) <= snapshot.once(_by_claim):
+            continue  # they are handed out by claims instead: that is meant
+        patch = 'kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"devicePlugin":{{"enabled":true}}}}}}\''
+        yield Finding(
+            subject=policy.subject,
+            cause=f"the device plugin is switched off in {policy}, so that {_nodes(off)} with NVIDIA's GPUs offer{'s' if len(off) == 1 else ''} none of them",
+            evidence=(
+                policy.cite("spec.devicePlugin.enabled"),
+                *(snapshot.nodes[name].cite(f"status.allocatable[{names.GPU_RESOURCE}]") for name in off[:2]),
+            ),
+            remedy=(patch.format(shlex.quote(policy.name)), "and where a chart brings the policy, devicePlugin.enabled=true in its values"),
+            confidence=CERTAIN,
+            level=level,
+            nodes=tuple(off),
+            pods=tuple(pod.path for one, nodes in snapshot.once(_asking) if nodes <= set(off) for pod in one.pods),
+        )  # fmt: skip
+
+
+def _nodes(found: list[str]) -> str:
+    return f"node {found[0]}" if len(found) == 1 else f"{len(found)} nodes"
+
+
+def _off_level(snapshot: Snapshot, off: list[str]) -> Level:
+    """A switch hurts where pods wait for what it keeps away, or where it was turned while devices were offered."""
+    had = any(
+        snapshot.nodes[name].capacity(one)
+        for name in off
+        for one in snapshot.nodes[name].resources()
+        if matching.vendor_of(one) == matching.NVIDIA
+    )
+    asked = any(not nodes.isdisjoint(off) for _, nodes in snapshot.once(_asking))
+    return Level.PROBLEM if had or asked else Level.NOTE
+
+
+def _asking(snapshot: Snapshot) -> list[tuple[Waiting, frozenset[str]]]:
+    """Who waits for NVIDIA's devices, each with the nodes whose devices are why."""
+    ours = (one for one in waiting(snapshot) if matching.vendor_of(one.resource) == matching.NVIDIA)
+    return [(one, frozenset(one.blamed)) for one in ours if one.blamed]
+
+
+def _by_claim(snapshot: Snapshot) -> frozenset[str]:
+    """The nodes whose GPUs a DRA driver publishes."""
+    slices = (one for one in snapshot.all("ResourceSlice") if one.text("spec.driver") == names.DRA_GPU_DRIVER)
+    return frozenset(one.text("spec.nodeName") for one in slices)
 
 
 RULES: Final = (
@@ -357,8 +413,9 @@ RULES: Final = (
         explains=("SCH-02",), also=("TNT-15",),
     ),
     Rule(
-        "TNT-12", "Operands are switched off on a node", Place.PLUGIN, opted_out,
-        "nvidia.com/gpu.deploy.operands=false, or nvidia.com/gpu.deploy.NAME=false, keeps them off the node.",
-        explains=("SCH-02", "SCH-03", "DPL-03", "DPL-18"),
+        "TNT-12", "Operands are switched off", Place.PLUGIN, opted_out,
+        "nvidia.com/gpu.deploy.operands=false, or nvidia.com/gpu.deploy.NAME=false, keeps them off a node; "
+        "devicePlugin.enabled=false in the ClusterPolicy keeps the device plugin off all of them.",
+        explains=("SCH-00", "SCH-01", "SCH-02", "SCH-03", "DPL-03", "DPL-18", "OPR-15"),
     ),
 )  # fmt: skip

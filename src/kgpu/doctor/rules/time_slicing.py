@@ -12,7 +12,7 @@ from kgpu.doctor import matching, whatif
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import EXPORTER, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import Obj, seconds
+from kgpu.doctor.obj import Obj, plain, seconds
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -46,9 +46,9 @@ class Told:
 def _told(snapshot: Snapshot) -> list[Told]:
     found = []
     for policy in snapshot.all("ClusterPolicy"):
-        name = policy.text("spec.devicePlugin.config.name")
+        name = plain(policy.text("spec.devicePlugin.config.name"))
         if name:
-            default = policy.text("spec.devicePlugin.config.default")
+            default = plain(policy.text("spec.devicePlugin.config.default"))
             found.append(Told(policy, name, default, named_map(snapshot, name, PLUGIN)))
     return found
 

@@ -14,6 +14,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.kubelet_files import given, setting
 from kgpu.doctor.matching import NFD_TOPOLOGY, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.obj import plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -108,7 +109,7 @@ def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"the kubelet of node {host.node} aligns by NUMA ({policy[0]}), and its {len(gpus)} GPUs are on no NUMA node (-1): the plugin can give no hint",
             evidence=(policy[1], host.cite("pci", f"{gpus[0].address}: numa_node = -1")),
-            remedy=("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS", f"on the node: cat /sys/bus/pci/devices/{gpus[0].address}/numa_node"),
+            remedy=("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS", f"on the node: cat /sys/bus/pci/devices/{plain(gpus[0].address)}/numa_node"),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(host.node,),

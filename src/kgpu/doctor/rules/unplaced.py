@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.doctor import commands, edits, matching
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
-from kgpu.doctor.slices import makeable
+from kgpu.doctor.slices import Slices, makeable, price, priced, swapped
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.volumes import stuck_claim
 from kgpu.doctor.waiting import Waiting, waiting
@@ -60,7 +60,6 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
         slices = makeable(snapshot, one.resource) if matching.is_mig(one.resource) and not _most(one) else None
         scaling = one.scaling
         too_many = one.wanted > max(_most(one).values(), default=one.wanted)
-        steps = tuple(step for change in one.changes[:3] for step in commands.steps(one, change))
         yield Finding(
             cause=f"{one.who} waits: "
             + "; ".join([*([scaling.sentence] if scaling else ()), cause, *([slices.words] if slices else ())]),
@@ -71,16 +70,22 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
                 *(slices.evidence if slices else ()),
                 *one.said(),
             ),
-            remedy=(
-                *(steps or _other_name(one)),
-                *(slices.steps if slices else ()),
-            )
+            remedy=_steps(one, slices)
             or (f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", "add a node that fits it"),
             confidence=CERTAIN if certain else LIKELY,
             level=Level.WAIT if scaling and scaling.expected else Level.PROBLEM,
             expected=scaling.expected if scaling else "",
             **one.shared(**({"nodes": ()} if one.anywhere or too_many else {})),
         )
+
+
+def _steps(one: Waiting, slices: Slices | None) -> tuple[str, ...]:
+    """The smallest changes; those that make slices come before them, and another resource in a slice's place last."""
+    changes = [priced(one.snapshot, one.view, change) for change in one.changes[:3]]
+    last = [change for change in changes if slices is not None and any(swapped(one.view, change))]
+    first = tuple(step for change in changes if change not in last for step in commands.steps(one, change))
+    other = tuple(step for change in last for step in commands.steps(one, change))
+    return (*(slices.steps if slices else ()), *first, *(other or (() if first else _other_name(one))))
 
 
 def _gated(one: Waiting) -> Finding:
@@ -167,7 +172,8 @@ def _other_name(one: Waiting) -> tuple[str, ...]:
     near = sorted(name for name in there if matching.is_accelerator(name) and matching.vendor_of(name) == vendor)
     if not near:
         return ()
-    words = f"ask for {near[0]} in place of {one.resource}"
+    cost = price(one.snapshot, one.resource, near[0])
+    words = f"ask for {near[0]} in place of {one.resource}" + (f", {cost}" if cost else "")
     return commands.patched(one, (edits.rename(one.resource, near[0]),), words, words=words)
 
 

@@ -12,7 +12,7 @@ from kgpu.doctor.obj import Condition, Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.time_slicing import no_such_map, wrong_key
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import told, unread
+from kgpu.doctor.told import ill
 
 _KINDS: Final = ("ClusterPolicy", "NVIDIADriver", "GPUCluster", "DeviceConfig", "ComputeDomain")
 _GOOD: Final = re.compile(r"(?:^|[a-z])(?:Ready|Healthy|Available|Validated|Reconciled|Deployed|Applied)$")
@@ -21,6 +21,15 @@ _BAD: Final = re.compile(r"^(?:Error|Errored|Degraded|Failed|Stalled)$")
 """Conditions that say it by True."""
 _MEANT: Final = frozenset({"Disabled", "NotProvided", "NotManaged"})
 _ASIDE: Final = frozenset({"ignored", "disabled"})
+_REFUSED: Final = frozenset(
+    {"ReconcileFailed", "ApplyFailed", "PrerequisiteNotMet", "PodsNotCreated", "Conflict", "ConflictingNodeSelector"}
+    | {"ConfigMapMissing", "ConfigKeyMissing"}
+)
+"""Reasons for which the operator could not make what it wants to make."""
+_REFUSAL: Final = re.compile(
+    r"admission webhook|failed calling webhook|denied the request|is forbidden|cannot \w+ resource|is invalid:"
+    r"|exceeded quota|no matches for kind"
+)
 _SETTLING: Final = 300.0
 _SHOWN: Final = 3
 
@@ -32,7 +41,7 @@ def unready(snapshot: Snapshot) -> Iterator[Finding]:
             if obj.deleting or obj.text("status.state").lower() in _ASIDE:
                 continue
             wrong = _wrong(obj)
-            if wrong and not _explained(snapshot, obj):
+            if wrong and not _explained(snapshot, obj, wrong):
                 yield _finding(snapshot, obj, wrong)
 
 
@@ -47,17 +56,27 @@ def _wrong(obj: Obj) -> list[Condition]:
     return sorted(found, key=lambda one: one.type in ("Ready", "Available") or _BAD.search(one.type) is not None)
 
 
-def _explained(snapshot: Snapshot, obj: Obj) -> bool:
-    """Whether something is wrong with what the object makes or looks after, of which other rules tell."""
+def _explained(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> bool:
+    """Whether something is wrong with what the object makes or looks after, of which other rules tell.
+
+    What goes on working is no reason not to be ready, and from no GPU and no node does it follow that an object of the
+    stack is refused.
+    """
     if any(finding.subject == obj.subject for rule in (wrong_key, no_such_map) for finding in rule(snapshot)):
         return True
-    if any(wrong_key(snapshot)) or told(snapshot) or unread(snapshot):
+    if any(wrong_key(snapshot)):
         return True
-    if any(node.ready is False for node in matching.gpu_nodes(snapshot)):
+    if not any(map(_is_refused, wrong)) and (
+        ill(snapshot) or any(node.ready is False for node in matching.gpu_nodes(snapshot))
+    ):
         return True
     return any(
         not pod.ready and pod.phase != "Succeeded" and matching.is_part(snapshot, pod) for pod in snapshot.pods.values()
     )
+
+
+def _is_refused(one: Condition) -> bool:
+    return one.reason in _REFUSED or _REFUSAL.search(one.message) is not None
 
 
 def _finding(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> Finding:

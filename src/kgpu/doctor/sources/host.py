@@ -144,7 +144,7 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "", log_
         secure_boot=tried("Secure Boot's state", lambda: _secure_boot(paths)),
         headers=paths.exists(f"/lib/modules/{kernel}/build") if kernel else None,
         dkms=tried("DKMS", lambda: _dkms(paths)),
-        pci=tried("PCI devices", lambda: tuple(_pci(paths))),
+        pci=tried(host_facts.PCI_DEVICES, lambda: tuple(_pci(paths))),
         modules=tried("kernel modules", lambda: _modules(paths)),
         kernel_log=None if log is None else tuple(line for line in log if _LOG_WORDS.search(line))[-MAX_LINES:],
         xids=judge(log) if judge and log else (),
@@ -159,7 +159,7 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "", log_
         files={path: _file(paths, path) for pattern in FILES for path in _names(paths, pattern)},
         present={path: paths.exists(path) for path in PRESENT},
         units=tuple(posixpath.basename(name).removesuffix(".service") for name in _names(paths, _UNITS)),
-        processes=tried("processes", lambda: tuple(_processes(paths))),
+        processes=tried(host_facts.PROCESSES, lambda: tuple(_processes(paths))),
         settings={
             name: value for name in _SETTINGS if (value := _text(paths, f"/proc/sys/{name.replace('.', '/')}").strip())
         },

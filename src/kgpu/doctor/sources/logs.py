@@ -175,9 +175,9 @@ def host_gaps(found: Snapshot, matter: tuple[str, ...], why: str) -> Iterator[Mi
     for host in found.hosts.values():
         for what, problem in host.missing.items() if host.told_by else ():
             rows.setdefault((what, problem), []).append(host.node)
-    for (what, problem), nodes in rows.items():
+    for (what, problem), nodes in sorted(rows.items()):
         how = "kgpu doctor --host, run as root on the node"
-        yield Missing(f"{what} of {listed(nodes)}", problem, how, slight=host_facts.is_slight(what, problem))
+        yield Missing(f"{what} of {listed(sorted(nodes))}", problem, how, slight=host_facts.is_slight(what, problem))
 
 
 def _some(found: Snapshot) -> list[str]:
@@ -187,7 +187,7 @@ def _some(found: Snapshot) -> list[str]:
 
 
 def _of(nodes: list[str]) -> str:
-    return f"what the own files, kernel log and driver of {listed(nodes)} say"
+    return f"what the own files, kernel log and driver of {listed(sorted(nodes))} say"
 
 
 def listed(nodes: list[str]) -> str:

@@ -1,7 +1,8 @@
 """Startup, readiness and liveness probes of running containers: asked as the kubelet asks; stand-ins pass.
 
 HTTP, TCP and exec probes really ask a local process. A pod's address here is the loopback address that belongs to its
-fake pod address, so that a program that listens everywhere, or on ``KGPU_LAB_POD_ADDRESS``, is found.
+fake pod address, so that a program that listens everywhere, or on ``KGPU_LAB_POD_ADDRESS``, is found. Other programs of
+this machine that listen everywhere are not: on a real node nobody would answer there.
 """
 
 from __future__ import annotations
@@ -69,22 +70,59 @@ class Counter:
         return True
 
 
+class Ports:
+    """Which ports of its address are a pod's own, as ``asked`` says; one that was is asked about anew once it fails."""
+
+    def __init__(self, asked: Callable[[int], bool]) -> None:
+        self._asked = asked
+        self._own: set[int] = set()
+
+    async def own(self, port: int) -> bool:
+        """Whether a program of the pod listens on it."""
+        if port not in self._own and await asyncio.to_thread(self._asked, port):
+            self._own.add(port)
+        return port in self._own
+
+    def failed(self, port: int) -> None:
+        """Nobody may have listened."""
+        self._own.discard(port)
+
+
 Told = Callable[[bool, str], None]
 """(passed, output) of one answer."""
 
 
-async def run(probe: Probe, container: Object, running: Running, address: str, told: Told) -> None:
-    """Ask until cancelled; ``told`` hears every answer."""
+async def run(
+    probe: Probe, container: Object, running: Running, address: str, told: Told, *, ports: Ports | None = None
+) -> None:
+    """Ask until cancelled; ``told`` hears every answer. Without ``ports`` whoever listens counts as the pod's."""
     await asyncio.sleep(probe.delay)
     while True:
-        told(*await ask(probe, container, running, address))
+        told(*await ask(probe, container, running, address, ports))
         await asyncio.sleep(probe.period)
 
 
-async def ask(probe: Probe, container: Object, running: Running, address: str) -> tuple[bool, str]:
+async def ask(
+    probe: Probe, container: Object, running: Running, address: str, ports: Ports | None = None
+) -> tuple[bool, str]:
     """One answer and what was said."""
     if isinstance(running, StandIn):
         return True, ""
+    action = probe.action
+    if "exec" in action or ports is None:
+        return await _ask(probe, container, running, address)
+    found = action.get("httpGet") or action.get("tcpSocket") or action.get("grpc") or {}
+    port = port_number(found.get("port"), container)
+    if not found.get("host") and not await ports.own(port):
+        refused = _dial(address, port, ConnectionRefusedError())
+        return False, _get(found, address, port, refused) if "httpGet" in action else refused
+    ok, said = await _ask(probe, container, running, address)
+    if not ok:
+        ports.failed(port)
+    return ok, said
+
+
+async def _ask(probe: Probe, container: Object, running: Running, address: str) -> tuple[bool, str]:
     action = probe.action
     try:
         async with asyncio.timeout(probe.timeout + 1):
@@ -125,19 +163,22 @@ def _dial(host: str, port: int, error: BaseException) -> str:
     return f"dial tcp {host}:{port}: {words}"
 
 
+def _get(found: Object, host: str, port: int, why: str) -> str:
+    """How a request fails."""
+    return f'Get "{str(found.get("scheme") or "HTTP").lower()}://{host}:{port}{found.get("path") or "/"}": {why}'
+
+
 async def _http(found: Object, container: Object, address: str, seconds: float) -> tuple[bool, str]:
     host = found.get("host") or address
     port = port_number(found.get("port"), container)
     path = str(found.get("path") or "/")
-    scheme = str(found.get("scheme") or "HTTP")
     context = None
-    if scheme == "HTTPS":
+    if found.get("scheme") == "HTTPS":
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     lines = [f"GET {path if path.startswith('/') else '/' + path} HTTP/1.1", f"Host: {host}:{port}"]
     lines += ["User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close"]
     lines += [f"{row['name']}: {row['value']}" for row in found.get("httpHeaders") or ()]
-    url = f"{scheme.lower()}://{host}:{port}{path}"
     try:
         async with asyncio.timeout(seconds):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
@@ -147,7 +188,7 @@ async def _http(found: Object, container: Object, address: str, seconds: float) 
             finally:
                 writer.close()
     except (OSError, TimeoutError, ssl.SSLError) as error:
-        return False, f'Get "{url}": {_dial(host, port, error)}'
+        return False, _get(found, host, port, _dial(host, port, error))
     code = int(status[1]) if len(status) > 1 and status[1].isdigit() else 0
     if 200 <= code < 400:
         return True, ""

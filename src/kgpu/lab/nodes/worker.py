@@ -12,11 +12,12 @@ import logging
 import shutil
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import Object
-from kgpu.lab.nodes import images, leftovers, plan, podstatus, probes, starter
+from kgpu.lab.nodes import images, leftovers, listeners, plan, podstatus, probes, starter
 from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
 from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.podstate import (
@@ -284,7 +285,10 @@ class PodWorker:
                 self._verdict(one, running, probe, ok)
 
         address = self.node.loopback(self.state.pod_ip)
-        task = asyncio.create_task(probes.run(probe, one.spec, running, address, told))
+        # With hostNetwork the address is the node's, where whoever listens answers.
+        asked = partial(listeners.is_pods, self.state.uid, self.node.folder, address)
+        ports = None if self.state.pod["spec"].get("hostNetwork") else probes.Ports(asked)
+        task = asyncio.create_task(probes.run(probe, one.spec, running, address, told, ports=ports))
         self._probes.setdefault(one.name, []).append(task)
 
     def _verdict(self, one: Container, running: Running, probe: probes.Probe, ok: bool) -> None:
