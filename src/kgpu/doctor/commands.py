@@ -53,13 +53,9 @@ class Owner:
 
 def owner_of(pod: Pod, snapshot: Snapshot) -> Owner:
     """The topmost controller, as far as the chain is known; the pod itself without one."""
-    at = Owner("Pod", pod.namespace, pod.name, pod)
-    seen = set()
-    while at.obj is not None and at.obj.owner and at.obj.owner not in seen:
-        seen.add(at.obj.owner)
-        kind, _, name = at.obj.owner.partition("/")
-        at = Owner(kind, at.namespace, name, snapshot.get(kind, name, at.namespace))
-    return at
+    chain: list[tuple[str, str, Obj | None]] = [("Pod", pod.name, pod), *snapshot.owners(pod)]
+    kind, name, obj = chain[-1]
+    return Owner(kind, pod.namespace, name, obj)
 
 
 def steps(one: Waiting, change: Change) -> tuple[str, ...]:

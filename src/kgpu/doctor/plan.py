@@ -173,15 +173,10 @@ def _of_checks(one: Finding) -> bool:
 
 def _behind(snapshot: Snapshot, one: Subject) -> set[Subject]:
     """A subject, its namespace, its controller, and that one's."""
-    found = {Subject("Namespace", one.namespace)}
-    at = one
-    while at not in found:
-        found.add(at)
-        obj = snapshot.get(at.kind, at.name, at.namespace)
-        if obj is not None and obj.owner:
-            kind, _, name = obj.owner.partition("/")
-            at = Subject(kind, name, at.namespace)
-    return found
+    obj = snapshot.get(one.kind, one.name, one.namespace)
+    chain = snapshot.owners(obj) if obj is not None else ()
+    owners = {Subject(kind, name, one.namespace) for kind, name, _ in chain}
+    return {Subject("Namespace", one.namespace), one, *owners}
 
 
 def _group(rule_id: str) -> str:

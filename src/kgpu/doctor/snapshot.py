@@ -215,6 +215,16 @@ class Snapshot:
                 found.setdefault((pod.namespace, pod.owner), []).append(pod)
         return found
 
+    def owners(self, one: Obj) -> Iterator[tuple[str, str, Obj | None]]:
+        """Kind, name and object of an object's controller, of that one's, and so on; None, which ends it: not read."""
+        seen: set[str] = set()
+        at: Obj | None = one
+        while at is not None and at.owner and at.owner not in seen:
+            seen.add(at.owner)
+            kind, _, name = at.owner.partition("/")
+            at = self.get(kind, name, one.namespace)
+            yield kind, name, at
+
     def pods_of(self, owner: Obj) -> list[Pod]:
         """A controller's pods; of a Deployment those of its ReplicaSets, of a CronJob those of its Jobs."""
         name = f"{owner.kind}/{owner.name}"

@@ -18,6 +18,7 @@ import msgspec
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import Told, as_told, is_of, is_over, is_watched, is_well, told, unread
 
@@ -189,9 +190,7 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     for host in snapshot.hosts.values():
         if host.gpus is None or host.pci is None or not host.gpus:
             continue
-        there = {
-            one.address.lower() for one in host.pci if one.vendor == "10de" and one.pci_class[:4] in ("0300", "0302")
-        }
+        there = {one.address.lower() for one in gpus_of(host)}
         seen = {one.pci.lower() for one in host.gpus if one.pci}
         gone = sorted(there - seen)
         if not seen or not gone or not seen <= there:
