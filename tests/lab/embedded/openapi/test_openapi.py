@@ -177,7 +177,62 @@ def test_the_older_form_has_the_same_kinds(documents: OpenApi) -> None:
 def test_the_older_form_leaves_open_what_it_cannot_say(documents: OpenApi) -> None:
     definitions = json.loads(documents.older(protobuf=False))["definitions"]
     spec = definitions["dev.kgpu.test.crds.v1.Limit"]["properties"]["spec"]["properties"]
-    assert spec["maybe"] == spec["port"] == {}
+    assert spec["maybe"] == {}
+    assert spec["port"] == {"x-kubernetes-int-or-string": True}
+
+
+OPEN = {"x-kubernetes-preserve-unknown-fields": True}
+MAYBE = {"type": "string", "nullable": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "published"),
+    [
+        # What takes anything says so by saying nothing: kubectl takes properties for all there can be.
+        ({"type": "object", **OPEN, "description": "Open", "properties": {"a": {"type": "string"}}}, {"type": "object"}),
+        (
+            obj(spec={"type": "object", "description": "Spec", **OPEN, "properties": {"a": {"type": "string"}}}),
+            {"type": "object", "properties": {"spec": {"description": "Spec", **OPEN}}},
+        ),
+        (
+            obj(spec={**obj(maybe=MAYBE, must={"type": "string"}), "required": ["maybe", "must"]}),
+            {
+                "type": "object",
+                "properties": {
+                    "spec": {
+                        "type": "object", "properties": {"maybe": {}, "must": {"type": "string"}}, "required": ["must"]
+                    }
+                },
+            },
+        ),
+        (
+            obj(spec={"type": "string", "enum": ["a"], "pattern": "a", "default": "a", "anyOf": [{"minLength": 1}]}),
+            {"type": "object", "properties": {"spec": {"type": "string", "enum": ["a"], "pattern": "a"}}},
+        ),
+        (
+            obj(spec={"type": "array", **OPEN, "items": {"type": "string"}}),
+            {"type": "object", "properties": {"spec": OPEN}},
+        ),
+    ],
+)  # fmt: skip
+def test_a_custom_kind_in_the_older_form(given: dict[str, Any], published: dict[str, Any]) -> None:
+    api = Api()
+    api.install(crd("shows", [version(given)], kind="Show"))
+    documents = OpenApi(api.kinds, api.custom)
+    found = json.loads(documents.older(protobuf=False))["definitions"]["dev.kgpu.test.crds.v1.Show"]
+    common = {name: found.get("properties", {}).pop(name, None) for name in ("apiVersion", "kind", "metadata")}
+    assert all(common.values()) == ("properties" in published)
+    assert found.pop("x-kubernetes-group-version-kind") == [{"group": GROUP, "kind": "Show", "version": "v1"}]
+    assert found == published
+
+
+def test_the_hash_of_the_older_form_follows_its_kinds() -> None:
+    api = Api()
+    documents = OpenApi(api.kinds, api.custom)
+    before = documents.older_hash()
+    assert documents.older_hash() == before
+    api.install(crd("shows", [version(obj())], kind="Show"))
+    assert documents.older_hash() != before
 
 
 def test_the_older_form_as_protobuf_says_the_same(documents: OpenApi) -> None:

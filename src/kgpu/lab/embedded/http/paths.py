@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -27,7 +26,7 @@ Check = Callable[[], str]
 
 
 class Documents(Protocol):
-    """OpenAPI v3; ``openapi.OpenApi``."""
+    """OpenAPI; ``openapi.OpenApi``."""
 
     def index(self) -> Object:
         """Path -> serverRelativeURL."""
@@ -39,6 +38,10 @@ class Documents(Protocol):
 
     def hash_of(self, path: str) -> str:
         """Of the content; "" when there is none."""
+        ...
+
+    def older_hash(self) -> str:
+        """Of OpenAPI v2."""
         ...
 
     def older(self, *, protobuf: bool) -> bytes:
@@ -131,9 +134,11 @@ class Paths:
     async def _openapi(self, request: Request, path: str) -> Answer:
         if path == _OPENAPI_2 and self._documents is not None:
             protobuf = _OPENAPI_2_MEDIA in request.header("accept").replace("@", ".")
+            tag, media = f'"{self._documents.older_hash()}"', _OPENAPI_2_MEDIA if protobuf else "application/json"
+            if _is_known(request, tag):
+                return _with_etag(request, b"", media, tag)
             older = await asyncio.to_thread(self._documents.older, protobuf=protobuf)
-            tag = f'"{hashlib.sha512(older).hexdigest().upper()}"'
-            return _with_etag(request, older, _OPENAPI_2_MEDIA if protobuf else "application/json", tag)
+            return _with_etag(request, older, media, tag)
         if self._documents is None or not (path == _OPENAPI or path.startswith(f"{_OPENAPI}/")):
             return answers.text("404 page not found\n", 404)
         name = path.removeprefix(_OPENAPI).strip("/")
@@ -185,10 +190,14 @@ def version() -> Object:
     }
 
 
+def _is_known(request: Request, tag: str) -> bool:
+    return tag in (one.strip() for one in request.header("if-none-match").split(","))
+
+
 def _with_etag(request: Request, data: bytes, media: str, tag: str, *, public: bool = False) -> Answer:
     headers = [("ETag", tag), ("Vary", "Accept")]
     if public:
         headers.append(("Cache-Control", "public"))
-    if tag in (one.strip() for one in request.header("if-none-match").split(",")):
+    if _is_known(request, tag):
         return Answer(304, media=media, headers=headers)
     return Answer(200, data, media, headers)

@@ -30,7 +30,7 @@ class _Entry:
 
 
 class OpenApi:
-    """The documents. ``index`` and ``hash_of`` are for the loop, ``document`` may be called from any thread."""
+    """The documents. ``index`` and the hashes are for the loop, the documents may be made in any thread."""
 
     def __init__(self, kinds: Kinds, custom_kinds: CustomKinds | None = None) -> None:
         self._kinds = kinds
@@ -65,6 +65,11 @@ class OpenApi:
             data = custom.document(entry.versions, recorded.parts(path) if entry.builtin else None)
             self._made = (path, entry.hash, data)
         return data
+
+    def older_hash(self) -> str:
+        """For the ETag of ``older``: clients ask for it again and again, and it is big."""
+        entries = sorted(self._table().items())
+        return hashlib.sha512("".join(one.hash for _, one in entries).encode()).hexdigest().upper()
 
     def older(self, *, protobuf: bool) -> bytes:
         """``GET /openapi/v2``: the definitions of all kinds, as JSON or as a protobuf message."""

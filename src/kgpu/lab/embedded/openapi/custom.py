@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.lab.embedded.crd.version import Version
-from kgpu.lab.embedded.openapi import recorded
+from kgpu.lab.embedded.openapi import recorded, reduced
 from kgpu.lab.embedded.openapi.recorded import Parts, Templates
 
 Schema = dict[str, Any]
@@ -105,50 +106,55 @@ def _paths(version: Version, templates: Templates) -> dict[str, msgspec.Raw]:
     }
 
 
-def schemas(version: Version) -> dict[str, msgspec.Raw]:
-    """Of the object and of its list, by name."""
+def schemas(version: Version, *, older: bool = False) -> dict[str, msgspec.Raw]:
+    """Of the object and of its list, by name. ``older``: with what OpenAPI v2 can say, in v3's form."""
     templates, names = recorded.recording().custom, _names(version)
     found = {}
     for name in (_OBJECT, _LIST):
         schema: Schema = msgspec.json.decode(_filled(bytes(templates.schemas[name]).decode(), names))
         if name == _OBJECT:
-            schema = _whole(version.schema, schema)
+            schema = _whole(version.schema, schema, older=older)
         if version.selectable:
             schema["x-kubernetes-selectable-fields"] = [{"fieldPath": one} for one in version.selectable]
         found[_filled(name, names)] = msgspec.Raw(msgspec.json.encode(schema, order="deterministic"))
     return found
 
 
-def _whole(raw: Schema, template: Schema) -> Schema:
+def _whole(raw: Schema, template: Schema, *, older: bool) -> Schema:
     """The schema of the object: what every object has is taken from the template's."""
-    own = template["properties"]
-    found = published(raw, own["template"]["properties"])
+    own, kinds = template["properties"], "x-kubernetes-group-version-kind"
+    if older and reduced.takes_anything(raw):
+        return {"type": "object", kinds: template[kinds]}
+    embedded = own["template"]["properties"]
+    found = published(reduced.reduced(raw) if older else raw, embedded, older=older)
     common = {name: own[name] for name in ("apiVersion", "kind", "metadata")}
-    kinds = "x-kubernetes-group-version-kind"
     return {**found, "properties": {**found.get("properties", {}), **common}, kinds: template[kinds]}
 
 
-def published(raw: Schema, embedded: Schema, *, nested: bool = False) -> Schema:
+def published(raw: Schema, embedded: Schema, *, nested: bool = False, older: bool = False) -> Schema:
     """One schema as it is published. ``embedded`` are the properties that an embedded object gets.
 
     ``nested`` schemas are those of ``allOf``, ``anyOf``, ``oneOf`` and ``not``: they describe nothing themselves.
+    ``older``: it has been through ``reduced``.
     """
+    below = functools.partial(published, embedded=embedded, older=older)
     found = {name: raw[name] for name in _KEPT if _speaks(name, raw.get(name))}
-    properties = {name: published(one, embedded, nested=nested) for name, one in (raw.get("properties") or {}).items()}
+    properties = {name: below(one, nested=nested) for name, one in (raw.get("properties") or {}).items()}
     if properties:
         found["properties"] = properties
     for name in ("items", "additionalProperties", "not"):
         one = raw.get(name)
         if isinstance(one, dict):
-            found[name] = published(one, embedded, nested=nested or name == "not")
+            found[name] = below(one, nested=nested or name == "not")
         elif one is not None:
             found[name] = one
     for name in ("allOf", "anyOf", "oneOf"):
         if raw.get(name):
-            found[name] = [published(one, embedded, nested=True) for one in raw[name]]
+            found[name] = [below(one, nested=True) for one in raw[name]]
     if not nested:
-        _unfold(found)
-        if found.get("x-kubernetes-embedded-resource"):
+        if not older:
+            _unfold(found)
+        if found.get("x-kubernetes-embedded-resource") and not (older and reduced.takes_anything(raw)):
             found["properties"] = {**properties, **embedded}
             required = found.get("required", [])
             found["required"] = [*required, *(name for name in ("kind", "apiVersion") if name not in required)]

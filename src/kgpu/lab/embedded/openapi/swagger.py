@@ -7,7 +7,7 @@ There are no paths: who wants to know what can be called is served better by v3.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -28,8 +28,8 @@ _UNTYPED: Final = ("nullable", "x-kubernetes-int-or-string", "x-kubernetes-prese
 
 def as_json(versions: Iterable[Version]) -> bytes:
     """The document as JSON."""
-    definitions = {**_builtin(), **_custom(versions)}
-    found = {name: msgspec.Raw(msgspec.json.encode(one)) for name, one in definitions.items()}
+    own = {name: msgspec.Raw(msgspec.json.encode(one)) for name, one in _custom(versions).items()}
+    found = {**_builtin_pieces(), **own}
     document = {
         "swagger": msgspec.Raw(msgspec.json.encode(_SWAGGER)),
         "info": _info(),
@@ -52,9 +52,14 @@ def _info() -> msgspec.Raw:
     return recorded.parts("api/v1").info
 
 
-@functools.cache
 def _builtin() -> Mapping[str, Schema]:
-    return dict(_older(recorded.recording().schemas))
+    schemas = recorded.recording().schemas
+    return {name: _converted(msgspec.json.decode(piece)) for name, piece in schemas.items()}
+
+
+@functools.cache
+def _builtin_pieces() -> Pieces:
+    return {name: msgspec.Raw(msgspec.json.encode(one)) for name, one in _builtin().items()}
 
 
 @functools.cache
@@ -63,12 +68,26 @@ def _builtin_messages() -> bytes:
 
 
 def _custom(versions: Iterable[Version]) -> dict[str, Schema]:
-    return {name: one for version in versions for name, one in _older(custom.schemas(version))}
+    return {
+        name: _rewritten(msgspec.json.decode(piece))
+        for version in versions
+        for name, piece in custom.schemas(version, older=True).items()
+    }
 
 
-def _older(pieces: Pieces) -> Iterator[tuple[str, Schema]]:
-    for name, piece in pieces.items():
-        yield name, _converted(msgspec.json.decode(piece))
+def _rewritten(schema: Any) -> Any:
+    """References in the older form; all else is in it already (``reduced``)."""
+    if isinstance(schema, list):
+        return [_rewritten(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    only = schema.get("allOf")
+    if isinstance(only, list) and "$ref" in only[0]:
+        schema = {**{name: one for name, one in schema.items() if name not in ("allOf", "default")}, **only[0]}
+    found = {name: _rewritten(one) for name, one in schema.items()}
+    if isinstance(found.get("$ref"), str):
+        found["$ref"] = found["$ref"].replace(_V3, _V2)
+    return found
 
 
 def _converted(schema: Schema) -> Schema:
