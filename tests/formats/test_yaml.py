@@ -128,6 +128,13 @@ def test_what_is_dumped_is_loaded_again(value: Any) -> None:
     assert load(dump(value)) == value
 
 
+def test_a_key_may_be_there_twice_for_who_asks_what_was_lost() -> None:
+    text = "x:\n  a: 1\n  a:\n    b: 1\n    b: 2\n7: 1\n7: 2\nx: {c: 1}\n"
+    found = load_document(text, repeated=True)
+    assert found.value == {"x": {"c": 1}, "7": 2}
+    assert found.repeated == [(5, "b"), (4, "a"), (7, 7), (8, "x")]
+
+
 @given(TREES)
 def test_json_texts_load_as_json(value: Any) -> None:
     text = json.dumps(value)

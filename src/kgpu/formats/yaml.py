@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,6 +46,8 @@ class Document:
 
     value: Any
     lines: Mapping[Path, int]
+    repeated: Sequence[tuple[int, Any]] = ()
+    """Keys that were there already, with the line of the value that took the place of the one before."""
 
     def line(self, path: Path) -> int:
         """The line of ``path`` or of the closest thing around it."""
@@ -59,9 +61,12 @@ def load(text: str | bytes, *, source: str = "YAML") -> Any:
     return load_document(text, source=source).value
 
 
-def load_document(text: str | bytes, *, source: str = "YAML") -> Document:
-    """As ``load``, with lines. More than one document is an error."""
-    documents = list(_documents(text, source))
+def load_document(text: str | bytes, *, source: str = "YAML", repeated: bool = False) -> Document:
+    """As ``load``, with lines. More than one document is an error.
+
+    ``repeated``: a key may be there twice; the last value counts, and ``Document.repeated`` tells of it.
+    """
+    documents = list(_documents(text, source, repeated=repeated))
     if len(documents) > 1:
         raise ConfigError(
             f"{source}: {len(documents)} documents where one is expected",
@@ -149,18 +154,19 @@ class _Frame:
     line: int
     size: int = 1
     key: Any = None
+    raw_key: Any = None
     has_key: bool = False
     key_line: int = 0
     merges: list[Any] = field(default_factory=list)
 
 
-def _documents(text: str | bytes, source: str) -> Iterator[Document]:
+def _documents(text: str | bytes, source: str, *, repeated: bool = False) -> Iterator[Document]:
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{source} is larger than {MAX_BYTES} bytes", "a smaller text", "split it")
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
-        yield from _build(yaml.parse(text, Loader=_BASE), source)
+        yield from _build(yaml.parse(text, Loader=_BASE), source, repeated=repeated)
     except UnicodeError as problem:
         raise ConfigError(f"{source} is not UTF-8: {problem}", "UTF-8 text", "save it as UTF-8") from problem
     except yaml.MarkedYAMLError as problem:
@@ -175,8 +181,9 @@ def _documents(text: str | bytes, source: str) -> Iterator[Document]:
         raise ConfigError(f"error parsing {source}: {detail}", _EXPECTED, "remove what is named") from problem
 
 
-def _build(events: Any, source: str) -> Iterator[Document]:
+def _build(events: Any, source: str, *, repeated: bool) -> Iterator[Document]:
     stack: list[_Frame] = []
+    again: list[tuple[int, Any]] = []
     anchors: dict[str, tuple[Any, int]] = {}
     lines: dict[Path, int] = {}
     nodes = 0
@@ -187,20 +194,22 @@ def _build(events: Any, source: str) -> Iterator[Document]:
     def place(value: Any, line: int, size: int) -> Document | None:
         """Put a finished value where it belongs; the document when it was the outermost."""
         if not stack:
-            return Document(_no_merge(value), lines)
+            return Document(_no_merge(value), lines, again)
         frame = stack[-1]
         frame.size += size
         if isinstance(frame.value, list):
             frame.value.append(_no_merge(value))
             return None
         if not frame.has_key:
-            frame.key = value if value is _MERGE else _key(value, line, fail)
+            frame.key, frame.raw_key = value if value is _MERGE else _key(value, line, fail), value
             frame.has_key, frame.key_line = True, line
             return None
         frame.has_key = False
         if frame.key is _MERGE:
             frame.merges.append((value, frame.key_line))
             return None
+        if frame.key in frame.value:
+            again.append((line, frame.raw_key))
         frame.value[frame.key] = _no_merge(value)
         return None
 
@@ -208,7 +217,7 @@ def _build(events: Any, source: str) -> Iterator[Document]:
         line = event.start_mark.line + 1
         kind = type(event)
         if kind is yaml.DocumentStartEvent:
-            anchors, lines, stack = {}, {}, []
+            anchors, lines, stack, again = {}, {}, [], []
             continue
         if kind in {yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent}:
             continue
@@ -216,7 +225,8 @@ def _build(events: Any, source: str) -> Iterator[Document]:
         if kind in {yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent, yaml.AliasEvent}:
             path = _child_path(stack)
             if path is not None:
-                if path in lines and stack and isinstance(stack[-1].value, dict) and stack[-1].has_key:
+                twice = path in lines and stack and isinstance(stack[-1].value, dict) and stack[-1].has_key
+                if twice and not repeated:
                     raise fail(
                         stack[-1].key_line,
                         f'key "{path[-1]}" is there twice, first on line {lines[path]}',

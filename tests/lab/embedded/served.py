@@ -24,6 +24,8 @@ class Answer:
     code: int
     headers: dict[str, str]
     body: bytes
+    warnings: list[str] = field(default_factory=list)
+    """The texts of the Warning headers."""
 
     @property
     def value(self) -> Any:
@@ -71,7 +73,11 @@ class Server:
         with contextlib.closing(self.connect()) as connection:
             connection.request(method, path, body.encode() if isinstance(body, str) else body, sent)
             found = connection.getresponse()
-            return Answer(found.status, {key.lower(): value for key, value in found.getheaders()}, found.read())
+            told = found.headers.get_all("Warning") or []
+            warnings = [one.partition('"')[2].removesuffix('"').replace('\\"', '"') for one in told]
+            return Answer(
+                found.status, {key.lower(): value for key, value in found.getheaders()}, found.read(), warnings
+            )
 
     def stop(self) -> int:
         self.process.terminate()

@@ -88,6 +88,20 @@ def check(obj: Any, node: Node, *, path: str = "") -> tuple[Any, list[str], list
         return cleaned, report.unknown, report.wrong[:1]
 
 
+class Members(list[tuple[str, Any]]):
+    """A JSON object's members as they stand in the text, with names that are there more than once."""
+
+
+def complaints(members: Any, node: Node) -> list[str]:
+    """What strict decoding into the type says of fields that it does not have or that are repeated, as it meets them.
+
+    ``members``: decoded JSON of the right types, its objects ``Members``. Below an unknown field nothing is looked at.
+    """
+    found: list[str] = []
+    _compiled(node).complain(members, "", found)
+    return found
+
+
 class _OddError(Exception):
     """Something is not as it should be; the second walk says what."""
 
@@ -127,6 +141,9 @@ class _Type:
 
     def explain(self, value: Any, where: _Where, report: _Report) -> Any:  # noqa: ARG002
         return _deep(value)
+
+    def complain(self, value: Any, path: str, found: list[str]) -> None:
+        """Unknown and repeated fields; none where the value decodes itself."""
 
     def empty(self) -> Any:
         """What a null in a list or map becomes."""
@@ -198,6 +215,10 @@ class _List(_Type):
             cleaned.append(self.item.empty() if one is None else self.item.explain(one, inside, report))
         return cleaned
 
+    def complain(self, value: Any, path: str, found: list[str]) -> None:
+        for index, one in enumerate(value or ()):
+            self.item.complain(one, f"{path}[{index}]", found)
+
     def empty(self) -> Any:
         return []
 
@@ -223,6 +244,15 @@ class _Map(_Type):
             inside = where._replace(path=f"{where.path}.{key}")
             cleaned[key] = self.values.empty() if one is None else self.values.explain(one, inside, report)
         return cleaned
+
+    def complain(self, value: Any, path: str, found: list[str]) -> None:
+        seen: set[str] = set()
+        for key, one in value or ():
+            inside = f"{path}.{key}"
+            if key in seen:
+                found.append(f'duplicate field "{inside}"')
+            seen.add(key)
+            self.values.complain(one, inside, found)
 
     def empty(self) -> Any:
         return {}
@@ -283,6 +313,19 @@ class _Struct(_Type):
                 fields = f"{where.fields}.{name}" if where.fields else name
                 cleaned[key] = field.explain(one, _Where(self._name, fields, path), report)
         return cleaned
+
+    def complain(self, value: Any, path: str, found: list[str]) -> None:
+        seen: set[str] = set()
+        for key, one in value or ():
+            inside = f"{path}.{key}" if path else key
+            field = self.fields.get(key)
+            if field is None:
+                found.append(f'unknown field "{inside}"')
+                continue
+            if key in seen:
+                found.append(f'duplicate field "{inside}"')
+            seen.add(key)
+            field.complain(one, inside, found)
 
     def _inlined(self, key: str) -> str:
         struct, outside, inside = _INLINED.get(self._name, ("", None, frozenset()))

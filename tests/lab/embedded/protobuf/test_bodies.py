@@ -22,8 +22,8 @@ PREFIX = "provided data does not appear to be a protobuf message, expected prefi
 
 
 async def taken(data: bytes, want: tuple[str, str] = CONFIG_MAP) -> Object:
-    found, duplicates = await body.object_of(data, MEDIA, want)
-    assert duplicates == []
+    found, repeated = await body.object_of(data, MEDIA, want)
+    assert repeated is None
     return body.of_kind(found, want)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.repeated import Repeated
 from kgpu.lab.embedded.schema import Node
 from kgpu.lab.embedded.status import ApiError, FieldError, Object
 
@@ -38,6 +39,11 @@ def copied(obj: Object) -> Object:
     return found
 
 
+def in_order(value: Any) -> Any:
+    """A deep copy of JSON data whose objects are sorted by their keys: what Go makes of maps."""
+    return _decoder.decode(msgspec.json.encode(value, order="deterministic"))
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """Who asks."""
@@ -51,8 +57,8 @@ class User:
 class Call:
     """One request's circumstances. ``warnings`` is filled for the answer's Warning headers.
 
-    ``validation`` is the query's fieldValidation: Ignore, Warn or Strict. ``prepared`` says that the object has been
-    through ``Core.prepared``.
+    ``validation`` is the query's fieldValidation: Ignore, Warn or Strict. ``repeated`` is the body when it has a field
+    twice. ``prepared`` says that the object has been through ``Core.prepared``.
     """
 
     user: User
@@ -61,6 +67,7 @@ class Call:
     validation: str = "Warn"
     force: bool = False
     prepared: bool = False
+    repeated: Repeated | None = None
     warnings: list[str] = field(default_factory=list)
 
 

@@ -11,12 +11,12 @@ import random
 import uuid
 from typing import Any, Final
 
-from kgpu.lab.embedded.core import sizes
+from kgpu.lab.embedded.core import patched, sizes
 from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.ground import Ground, now, plain
-from kgpu.lab.embedded.core.model import Call, Review, Stored
-from kgpu.lab.embedded.core.unstructured import refused
+from kgpu.lab.embedded.core.model import Call, Review, Stored, in_order
 from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.repeated import StrictError, words
 from kgpu.lab.embedded.status import (
     MODIFIED,
     ApiError,
@@ -172,12 +172,25 @@ class Writing:
             raise not_found(kind.group, kind.plural, name)
         live = ground.at(old, kind).obj
         changed = ground.patching.apply_patch(content_type, live, body, rules.schema(kind))
-        try:
-            new = self._decoded(kind, changed, call)
-        except ApiError as error:
-            raise (refused(error, body) if content_type == STRATEGIC else error) from None
+        made = changed if content_type == STRATEGIC else in_order(changed)
+        new = self._patched(kind, patched.Patch(content_type, body, made), call)
         _check_name(new, name, namespace)
         return self.replace(kind, old, new, call, subresource, patched=True), False
+
+    def _patched(self, kind: Kind, patch: patched.Patch, call: Call) -> Object:
+        """What a patch has made, decoded; a refusal is about the patch."""
+        own = patched.complaints(patch, call.repeated) if call.validation != "Ignore" else []
+        if call.validation == "Warn":
+            call.warnings.extend(own)
+        try:
+            new = self._decoded(kind, patch.made, dataclasses.replace(call, repeated=None))
+        except StrictError as error:
+            raise patched.refused(patch, words([*own, *patch.ordered(error.complaints)])) from None
+        except ApiError as error:
+            raise patched.undecoded(patch, error) from None
+        if own and call.validation == "Strict":
+            raise patched.refused(patch, words(own))
+        return new
 
     def _apply(
         self, kind: Kind, namespace: str, name: str, old: Stored | None, body: Any, *, call: Call, subresource: str
@@ -201,7 +214,9 @@ class Writing:
             live, body, rules.schema(kind), manager=call.manager, force=call.force, subresource=subresource, kind=kind,
             now=now(),
         )  # fmt: skip
-        new = rules.decode(kind, merged, call)
+        if call.repeated is not None:
+            patched.settle_applied(call.repeated, call)
+        new = rules.decode(kind, merged, dataclasses.replace(call, repeated=None))
         rules.default(kind, new)
         if old is not None:
             return self.replace(kind, old, new, call, subresource, applied=True), False

@@ -16,7 +16,7 @@ from kgpu.lab.embedded.schema import Node
 from kgpu.lab.embedded.status import ApiError, FieldError, Object, bad_request, bad_value
 from kgpu.lab.embedded.strict import check
 from kgpu.lab.embedded.types.prepare import keep, keep_owned
-from kgpu.lab.embedded.types.rules import refusal
+from kgpu.lab.embedded.types.rules import refusal, settle
 from kgpu.lab.embedded.types.shape import DecodeError
 from kgpu.lab.embedded.types.shape import shape as builtin_shape
 from kgpu.lab.embedded.types.validate import base, texts
@@ -64,10 +64,7 @@ class CustomRules:
         if refused is not None:
             raise bad_request(refusal(kind, [str(refused)]))
         unknown += (f'unknown field "{path}"' for path in lost)
-        if unknown and call.validation == "Strict":
-            raise bad_request(refusal(kind, [f"strict decoding error: {', '.join(unknown)}"]))
-        if call.validation == "Warn":
-            call.warnings.extend(unknown)
+        settle(kind, call, [*(call.repeated.untyped() if call.repeated else ()), *unknown])
         return found
 
     def default(self, kind: Kind, obj: Object) -> None:

@@ -1,4 +1,4 @@
-"""Request bodies: read within limits, decoded as Go's decoders would, duplicate keys noticed.
+"""Request bodies: read within limits, decoded as Go's decoders would, repeated fields noticed.
 
 Whatever bytes come in, the outcome is plain JSON data that can be encoded again, or an ApiError.
 """
@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats import yaml
 from kgpu.lab.embedded import protobuf
+from kgpu.lab.embedded.core.model import in_order
 from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.repeated import Repeated, yaml_lines
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
+from kgpu.lab.embedded.strict import Members
 
 MAX_BYTES: Final = 3 * 1024 * 1024
 # What walks objects takes two frames of Python's stack for a level.
@@ -58,21 +61,32 @@ def _too_large() -> ApiError:
     return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BYTES}")
 
 
-async def decode(data: bytes, media: str) -> tuple[Any, list[str]]:
-    """(value, complaints about duplicate fields). Raises NotJson."""
+async def decode(data: bytes, media: str) -> tuple[Any, Repeated | None]:
+    """(value, the body as it was written when a field is there twice). Raises NotJson."""
     if len(data) > SLOW:
         return await asyncio.to_thread(decode_now, data, media)
     return decode_now(data, media)
 
 
-def decode_now(data: bytes, media: str) -> tuple[Any, list[str]]:
+def decode_now(data: bytes, media: str) -> tuple[Any, Repeated | None]:
     """As ``decode``, here and now."""
-    if media in YAML_TYPES and data.lstrip()[:1] not in (b"{", b"["):
-        try:
-            return yaml.load(data.decode("utf-8", "replace"), source="body"), []
-        except ConfigError as error:
-            raise NotJson(f"yaml: {_yaml_complaint(' '.join(error.what.split()))}") from None
-    return from_json(data)
+    if media not in YAML_TYPES:
+        return from_json(data)
+    if data.lstrip()[:1] in (b"{", b"["):
+        value, repeated = from_json(data)
+        repeated = _of_yaml(data)[1] if repeated else None
+    else:
+        value, repeated = _of_yaml(data)
+    # YAML is made JSON before it is decoded: complaints come in that order.
+    return in_order(value), repeated
+
+
+def _of_yaml(data: bytes) -> tuple[Any, Repeated | None]:
+    try:
+        found = yaml.load_document(data.decode("utf-8", "replace"), source="body", repeated=True)
+    except ConfigError as error:
+        raise NotJson(f"yaml: {_yaml_complaint(' '.join(error.what.split()))}") from None
+    return found.value, Repeated(lines=yaml_lines(found.repeated)) if found.repeated else None
 
 
 _YAML_WHERE: Final = re.compile(r"^.*?line (\d+), column \d+: (?:while [^,]*, )?(.*)$")
@@ -84,35 +98,37 @@ def _yaml_complaint(what: str) -> str:
     return f"line {found[1]}: {found[2]}" if found else what
 
 
-def from_json(data: bytes) -> tuple[Any, list[str]]:
-    """(value, complaints about duplicate fields). Numbers and texts that JSON can't carry are made as Go makes them."""
-    duplicates: list[tuple[dict[str, Any], str]] = []
+def from_json(data: bytes) -> tuple[Any, Repeated | None]:
+    """As ``decode``. Numbers and texts that JSON can't carry are made as Go makes them."""
+    again = False
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal again
         made = dict(found)
-        if len(made) != len(found):
-            seen: set[str] = set()
-            for key, _ in found:
-                if key in seen:
-                    duplicates.append((made, key))
-                seen.add(key)
+        again = again or len(made) != len(found)
         return made
 
-    numbers: dict[str, Any] = {}
     unusual = _UNUSUAL.search(data) is not None
-    if unusual:
-        numbers = {"parse_int": _integer, "parse_float": _float}
     text = data.decode("utf-8", "replace")
+    value = _parsed(text, pairs, unusual=unusual)
+    _limit_depth(value, data)
+    if not again:
+        return _without_surrogates(value) if unusual else value, None
+    members = _parsed(text, Members, unusual=unusual)
+    _limit_depth(members, data)
+    if unusual:
+        value, members = _without_surrogates(value), _without_surrogates(members)
+    return value, Repeated(members)
+
+
+def _parsed(text: str, pairs: Callable[[list[tuple[str, Any]]], Any], *, unusual: bool) -> Any:
+    numbers: dict[str, Any] = {"parse_int": _integer, "parse_float": _float} if unusual else {}
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=_constant, **numbers)
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=_constant, **numbers)
     except RecursionError:
         raise NotJson("exceeded max depth") from None
     except json.JSONDecodeError as error:
         raise NotJson(_complaint(text, error)) from None
-    _limit_depth(value, data)
-    if unusual:
-        value, duplicates = _without_surrogates(value), []
-    return value, _paths(value, duplicates) if duplicates else []
 
 
 def _constant(name: str) -> Any:
@@ -157,7 +173,7 @@ def _limit_depth(value: Any, data: bytes) -> None:
     for _ in range(MAX_DEPTH):
         deeper: list[Any] = []
         for one in level:
-            inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+            inner = _inside(one)
             deeper.extend(item for item in inner if isinstance(item, dict | list))
         if not deeper:
             return
@@ -165,7 +181,17 @@ def _limit_depth(value: Any, data: bytes) -> None:
     raise NotJson("exceeded max depth")
 
 
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Members):
+        return (one for _, one in value)
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, Members):
+        return Members((_without_surrogates(key), _without_surrogates(one)) for key, one in value)
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
@@ -173,26 +199,6 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
     return value
-
-
-def _paths(value: Any, duplicates: list[tuple[dict[str, Any], str]]) -> list[str]:
-    """``duplicate field "metadata.labels.a"``, in the order of the text's beginnings."""
-    wanted: dict[int, list[str]] = {}
-    for made, key in duplicates:
-        wanted.setdefault(id(made), []).append(key)
-    found: list[str] = []
-
-    def walk(one: Any, path: str) -> None:
-        if isinstance(one, dict):
-            found.extend(f'duplicate field "{path}{key}"' for key in dict.fromkeys(wanted.get(id(one), ())))
-            for key, inner in one.items():
-                walk(inner, f"{path}{key}.")
-        elif isinstance(one, list):
-            for index, inner in enumerate(one):
-                walk(inner, f"{path.removesuffix('.')}[{index}].")
-
-    walk(value, "")
-    return found
 
 
 def go_kind(value: Any) -> str:
@@ -207,8 +213,8 @@ def media_of(content_type: str) -> str:
     return content_type.split(";", 1)[0].strip().lower() or "?"
 
 
-async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tuple[Object, list[str]]:
-    """An object of a create or an update, with complaints about duplicate fields. Raises ApiError 400 and 415.
+async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tuple[Object, Repeated | None]:
+    """An object of a create or an update, and as it was written when a field is there twice. Raises ApiError 400, 415.
 
     ``want`` is the (apiVersion, kind) that belongs here.
     """
@@ -220,14 +226,14 @@ async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tu
     begun = f"{unrecognized}couldn't get version/kind; json parse error: "
     if media == protobuf.MEDIA:
         try:
-            return await of_protobuf(data, want), []
+            return await of_protobuf(data, want), None
         except protobuf.BadMessageError as error:
             if not error.kind:
                 raise bad_request(f"{unrecognized}{error} ({_shown(data)})") from None
             version = error.api_version.rpartition("/")[2]
             raise bad_request(f'{error.kind} in version "{version}" cannot be handled as a {kind}: {error}') from None
     try:
-        value, duplicates = await decode(data, media)
+        value, repeated = await decode(data, media)
     except NotJson as error:
         begun = begun.partition("couldn't get")[0] if str(error).startswith("yaml: ") else begun
         raise bad_request(f"{begun}{error} ({_shown(data)})") from None
@@ -243,7 +249,7 @@ async def object_of(data: bytes, content_type: str, want: tuple[str, str]) -> tu
             found = go_kind(one)
             problem = f"json: cannot unmarshal {found} into Go struct field .{name} of type string"
             raise bad_request(f"{begun}{problem} ({_shown(data)})")
-    return value, duplicates
+    return value, repeated
 
 
 async def of_protobuf(data: bytes, default: tuple[str, str]) -> Object:

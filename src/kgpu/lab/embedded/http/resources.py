@@ -17,6 +17,7 @@ from kgpu.lab.embedded.http.metrics import Metrics
 from kgpu.lab.embedded.http.request import Request, not_allowed, not_there
 from kgpu.lab.embedded.kinds import Kind, Kinds
 from kgpu.lab.embedded.patch import unsupported
+from kgpu.lab.embedded.repeated import Repeated, warnings, words
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _OWN_RULES: Final = frozenset({"apiextensions.k8s.io"})  # groups whose rules be
 _STREAMS: Final = {
     "exec": "run commands in", "attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to",
 }  # fmt: skip
+_PLAIN: Final = frozenset({"scale", "binding"})  # subresources whose bodies are read without their type
 _DEPRECATED: Final = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
     ("", "v1", "componentstatuses"): "v1 ComponentStatus is deprecated in v1.19+",
@@ -232,17 +234,17 @@ def _warned(asked: Asked, call: Call) -> Iterator[None]:
 
 
 async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call]:
-    """The body's object and the call, with complaints about duplicate fields taken care of."""
+    """The body's object and the call."""
     request, kind = asked.request, asked.kind
     data = await asked.read()
     call = options.of_write(request, asked.user, name)
     want = body.wanted(kind, asked.row)
-    obj, duplicates = await body.object_of(data, request.header("content-type"), want)
+    obj, repeated = await body.object_of(data, request.header("content-type"), want)
     obj = body.of_kind(obj, want)
-    if duplicates and call.validation == "Strict":
-        raise bad_request(_strict(kind, asked, [*duplicates, *_unknown(served, asked, obj)]))
-    if duplicates and call.validation == "Warn":
-        call.warnings.extend(duplicates)
+    if repeated is not None:
+        call = _repeated(
+            asked, call, repeated, f'{want[1]} in version "{kind.version}" cannot be handled as a {want[1]}: '
+        )
     if len(data) > body.SLOW and kind.stored and kind.group not in _OWN_RULES and not (asked.row or kind.custom):
         new = request.verb == "create"
         try:
@@ -254,18 +256,20 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
     return obj, call
 
 
-def _unknown(served: Served, asked: Asked, obj: Object) -> list[str]:
-    if asked.row:
-        return []
-    call = Call(user=asked.user)
-    served.rules(asked.kind).decode(asked.kind, obj, call)
-    return call.warnings
+def _repeated(asked: Asked, call: Call, repeated: Repeated, name: str = "") -> Call:
+    """The call with what its body has twice; bodies that no type is asked about are refused or warned of here.
 
-
-def _strict(kind: Kind, asked: Asked, problems: list[str]) -> str:
-    what = asked.row.get("kind") or kind.kind
-    said = f"strict decoding error: {', '.join(problems)}"
-    return f'{what} in version "{kind.version}" cannot be handled as a {what}: {said}'
+    ``name`` is the kind of a whole object, "" for a patch.
+    """
+    if asked.request.subresource not in _PLAIN and asked.kind.key != ("", "bindings"):
+        return dataclasses.replace(call, repeated=repeated)
+    complaints = repeated.untyped()
+    if call.validation == "Strict":
+        begun = f'{name} in version "{asked.kind.version}" cannot be handled as a {name}: ' if name else ""
+        raise bad_request(f"{begun}{words(complaints)}")
+    if call.validation == "Warn":
+        call.warnings.extend(warnings(complaints))
+    return call
 
 
 async def _patch(served: Served, asked: Asked) -> Answer:
@@ -278,15 +282,13 @@ async def _patch(served: Served, asked: Asked) -> Answer:
     data = await asked.read()
     call = options.of_write(request, asked.user, "PatchOptions", media=media)
     try:
-        change, duplicates = await _change(data, media)
+        change, repeated = await _change(data, media)
     except ApiError:
         if media != options.APPLY:
             served.core.get(kind, asked.namespace, request.name)  # that there is nothing to patch comes first
         raise
-    if duplicates and call.validation == "Strict":
-        raise bad_request(f"strict decoding error: {', '.join(duplicates)}")
-    if duplicates and call.validation == "Warn":
-        call.warnings.extend(duplicates)
+    if repeated is not None:
+        call = _repeated(asked, call, repeated)
     with _warned(asked, call):
         stored, made = served.core.patch(
             kind, asked.namespace, request.name, media, change, call, subresource=request.subresource
@@ -294,11 +296,11 @@ async def _patch(served: Served, asked: Asked) -> Answer:
     return await answers.of_stored(stored, served.columns(kind), request, wanted, 201 if made else 200)
 
 
-async def _change(data: bytes, media: str) -> tuple[Any, list[str]]:
-    """A patch's body, decoded. Raises ApiError 400."""
+async def _change(data: bytes, media: str) -> tuple[Any, Repeated | None]:
+    """A patch's body, decoded, and as it was written when a field is there twice. Raises ApiError 400."""
     apply = media == options.APPLY
     try:
-        change, duplicates = await body.decode(data, "application/yaml" if apply else "application/json")
+        change, repeated = await body.decode(data, "application/yaml" if apply else "application/json")
     except body.NotJson as error:
         said = (
             f"error decoding YAML: error converting YAML to JSON: {error}"
@@ -308,7 +310,7 @@ async def _change(data: bytes, media: str) -> tuple[Any, list[str]]:
         raise bad_request(said) from None
     list_wanted = media == _PATCHES[0]
     if isinstance(change, list if list_wanted else dict):
-        return change, duplicates
+        return change, repeated
     have = {dict: "object", list: "array", str: "string", bool: "bool", type(None): "null"}.get(type(change), "number")
     target = "[]handlers.jsonPatchOp" if list_wanted else "map[string]interface {}"
     said = "error decoding YAML: error unmarshaling JSON: while decoding JSON" if apply else "error decoding patch"

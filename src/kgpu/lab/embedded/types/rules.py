@@ -10,6 +10,7 @@ import functools
 
 from kgpu.lab.embedded.core.model import Call, copied
 from kgpu.lab.embedded.kinds import Kind, schema_data
+from kgpu.lab.embedded.repeated import StrictError, warnings, words
 from kgpu.lab.embedded.schema import ANYTHING, Node
 from kgpu.lab.embedded.status import FieldError, Object, bad_request
 from kgpu.lab.embedded.strict import check
@@ -29,10 +30,7 @@ class BuiltinRules:
         cleaned, unknown, wrong = check(obj, self.schema(kind))
         if wrong:
             raise bad_request(refusal(kind, wrong))
-        if unknown and call.validation == "Strict":
-            raise bad_request(refusal(kind, [f"strict decoding error: {', '.join(unknown)}"]))
-        if call.validation == "Warn":
-            call.warnings.extend(unknown)
+        settle(kind, call, call.repeated.typed(self.schema(kind), unknown) if call.repeated else unknown)
         found: Object = cleaned
         try:
             shape(kind.schema).settle(found)
@@ -59,9 +57,17 @@ def refusal(kind: Kind, reasons: list[str]) -> str:
     return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {", ".join(reasons)}'
 
 
+def settle(kind: Kind, call: Call, complaints: list[str]) -> None:
+    """Refuse an object for what strict decoding has found, or warn of it, as the call wants it. Raises StrictError."""
+    if complaints and call.validation == "Strict":
+        raise StrictError(refusal(kind, [words(complaints)]), complaints)
+    if call.validation == "Warn":
+        call.warnings.extend(warnings(complaints))
+
+
 @functools.cache
 def _schema(name: str) -> Node:
     return Node({"$ref": name}, schema_data()) if name else ANYTHING
 
 
-__all__ = ["BuiltinRules", "copied", "refusal"]
+__all__ = ["BuiltinRules", "copied", "refusal", "settle"]
