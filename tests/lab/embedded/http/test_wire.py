@@ -210,6 +210,27 @@ def test_logs_of_a_pod_whose_node_does_not_answer_say_so(server: Server) -> None
     server.ask("DELETE", "/api/v1/nodes/unheard")
 
 
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+TAKEN = "application/json, application/yaml"
+
+
+@pytest.mark.parametrize(
+    ("accept", "code", "message"),
+    [
+        (TABLE, 406, f"only the following media types are accepted: {TAKEN}"),
+        (f"{TABLE},application/json", 201, ""),
+        ("application/json;as=Else;v=v1;g=meta.k8s.io", 406, f"only the following media types are accepted: {TAKEN}"),
+        ("text/html", 406, f"406: Not Acceptable\n\nAvailable representations: {TAKEN}"),
+    ],
+)
+def test_what_is_only_asked_has_no_table(server: Server, accept: str, code: int, message: str) -> None:
+    review = {"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}}
+    found = server.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, Accept=accept)
+    assert (found.code, found.value.get("message", "")) == (code, message)
+    assert found.value["kind"] == ("Status" if message else "SelfSubjectAccessReview")
+    assert server.ask("POST", f"{MAPS}?dryRun=All", config_map("table"), Accept=TABLE).value["kind"] == "Table"
+
+
 def test_large_bodies_are_taken_as_small_ones_are(server: Server) -> None:
     body = config_map("large") | {"data": {"x": "y" * 200_000}, "bogus": 1}
     strict = server.ask("POST", f"{MAPS}?fieldValidation=Strict", body)

@@ -51,8 +51,13 @@ def clauses(accept: str) -> list[Clause]:
     return [clause for _, clause in sorted(found, key=lambda row: row[0])]
 
 
-def choose(request: Request, *, watch: bool = False) -> Wanted:
-    """What to answer with. Raises ApiError 406 when nothing that is accepted can be made."""
+def choose(request: Request, *, watch: bool = False, tables: bool = True) -> Wanted:
+    """What to answer with. Raises ApiError 406 when nothing that is accepted can be made.
+
+    ``tables``: whether what is asked for can be shown as one.
+    """
+    offered = "application/json, application/json;stream=watch" if watch else "application/json, application/yaml"
+    message = f"406: Not Acceptable\n\nAvailable representations: {offered}"
     accept = request.header("accept")
     if not accept:
         return Wanted()
@@ -64,12 +69,13 @@ def choose(request: Request, *, watch: bool = False) -> Wanted:
         if not kind:
             return Wanted(media)
         version = clause.parameters.get("v", "")
+        # It is the conversion that fails, and another part of the real server that says so.
+        message = f"only the following media types are accepted: {offered}"
+        if kind == "Table" and not tables:
+            continue
         if kind in _AS and clause.parameters.get("g") == _META and version in ("v1", "v1beta1"):
             return Wanted(media, kind, version)
-    offered = "application/json, application/yaml"
-    if watch:
-        offered = "application/json, application/json;stream=watch"
-    raise ApiError(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {offered}", {})
+    raise ApiError(406, "NotAcceptable", message, {})
 
 
 def pretty(request: Request) -> bool:

@@ -35,6 +35,7 @@ _OWN_RULES: Final = frozenset({"apiextensions.k8s.io"})  # groups whose rules be
 _STREAMS: Final = {
     "exec": "run commands in", "attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to",
 }  # fmt: skip
+_ANSWERED: Final = frozenset({"binding", "eviction", "token"})  # subresources that are asked for something
 _PLAIN: Final = frozenset({"scale", "binding"})  # subresources whose bodies are read without their type
 _DEPRECATED: Final = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
@@ -203,9 +204,14 @@ async def _watch(served: Served, asked: Asked) -> Answer:
     return watch.answer(served.core, columns, asked.namespace, given, watch.form_of(columns, request, wanted))
 
 
+def _has_table(asked: Asked) -> bool:
+    """Whether there is a table of it: what is only asked, and never listed, has none."""
+    return "list" in asked.kind.verbs and asked.request.subresource not in _ANSWERED
+
+
 async def _create(served: Served, asked: Asked) -> Answer:
     request, kind = asked.request, asked.kind
-    wanted = negotiate.choose(request)
+    wanted = negotiate.choose(request, tables=_has_table(asked))
     obj, call = await _object(served, asked, "CreateOptions")
     with _warned(asked, call):
         found = served.core.create(
