@@ -46,6 +46,9 @@ class Api:
     def on_commit(self, listener: Any) -> None:
         del listener
 
+    def end_watches(self, kind: Kind) -> None:
+        del kind
+
     def list(self, kind: Kind, namespace: str = "", **_: Any) -> Page:
         return Page([Stored(one) for one in self.crds])
 

@@ -146,6 +146,54 @@ def test_a_changed_schema_holds_for_the_next_object(cluster: Cluster) -> None:
     )
 
 
+def with_defaults(cluster: Cluster, **defaults: Any) -> None:
+    """The CRD ``wides`` with those defaults of spec's fields."""
+    changed = copy.deepcopy(cluster.crd(f"wides.{GROUP}"))
+    fields = changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    for name, default in defaults.items():
+        fields.setdefault(name, {"type": "string"})["default"] = default
+    cluster.core.update(cluster.crds, "", f"wides.{GROUP}", changed, call())
+    cluster.custom.settle()
+
+
+def test_a_default_that_comes_later_is_in_what_was_stored_before(cluster: Cluster) -> None:
+    kind = cluster.kind("wides")
+    before = cluster.make("wides", "x", spec={})
+    assert before["spec"] == {}
+    with_defaults(cluster, a="A")
+    assert cluster.core.get(kind, "", "x").obj == {**before, "spec": {"a": "A"}}
+    assert [one.obj["spec"] for one in cluster.core.list(kind).items] == [{"a": "A"}]
+    assert [one.obj["spec"] for one in cluster.core.list(kind, limit=5).items] == [{"a": "A"}]
+    item = cluster.core.watch(kind).pop()
+    assert item is not None
+    assert (item.type, item.stored.obj["spec"]) == ("ADDED", {"a": "A"})
+    # What has been stored with it keeps it.
+    cluster.make("wides", "y", spec={})
+    with_defaults(cluster, a=None, later="B")
+    assert cluster.core.get(kind, "", "y").obj["spec"] == {"a": "A", "later": "B"}
+    assert cluster.core.get(kind, "", "x").obj["spec"] == {"later": "B"}
+
+
+def test_an_object_is_stored_anew_by_a_write_that_changes_nothing_else(cluster: Cluster) -> None:
+    kind = cluster.kind("wides")
+    version_before = cluster.make("wides", "x", spec={})["metadata"]["resourceVersion"]
+    with_defaults(cluster, a="A")
+    shown = copy.deepcopy(cluster.core.get(kind, "", "x").obj)
+    assert shown["metadata"]["resourceVersion"] == version_before
+    written = cluster.core.update(kind, "", "x", shown, call())
+    assert written.obj["metadata"]["resourceVersion"] != version_before
+    again = cluster.core.update(kind, "", "x", copy.deepcopy(written.obj), call())
+    assert again.revision == written.revision
+
+
+def test_a_changed_schema_ends_the_watches_of_its_kind(cluster: Cluster) -> None:
+    watch, other = cluster.core.watch(cluster.kind("wides")), cluster.core.watch(cluster.kind("parts"))
+    with_defaults(cluster, a="A")
+    assert (watch.closed, other.closed) == (True, False)
+    cluster.remove(f"parts.{GROUP}")
+    assert other.closed
+
+
 def test_a_crd_takes_its_objects_along(cluster: Cluster) -> None:
     kind = cluster.kind("parts")
     for number in range(300):

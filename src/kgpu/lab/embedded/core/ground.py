@@ -37,6 +37,10 @@ class CustomPort(Protocol):
         """The object as that version shows it."""
         ...
 
+    def version(self, kind: Kind) -> object:
+        """Stands for the schema of that version: another one once that has changed."""
+        ...
+
     def scale_of(self, kind: Kind, obj: Object) -> Object:
         """The Scale of an object."""
         ...
@@ -97,8 +101,12 @@ class Ground:
     def at(self, stored: Stored, kind: Kind) -> Stored:
         """``stored`` in the version of ``kind``."""
         if kind.custom and self.custom is not None:
-            return stored.at(kind, self.custom.convert)
+            return stored.under(self.custom.version(kind), kind, self.custom.convert)
         return stored.at(kind, lambda kind, obj: converted(obj, kind))
+
+    def is_outdated(self, stored: Stored, kind: Kind) -> bool:
+        """Whether it would be stored otherwise now: its kind's schema has changed since it was written."""
+        return kind.custom and stored.obj["apiVersion"] == kind.api_version and self.at(stored, kind) is not stored
 
     def find(self, kind: Kind, namespace: str, name: str) -> Stored | None:
         """The object as it is stored."""
@@ -125,6 +133,8 @@ class Ground:
             if obj["metadata"].pop("managedFields", None) is None:
                 raise
             stored = self.store.put(storage_key(kind), obj)
+        if kind.custom and self.custom is not None:
+            return stored.written_under(self.custom.version(kind))
         return self.at(stored, kind)
 
     def admit(self, review: Review) -> None:

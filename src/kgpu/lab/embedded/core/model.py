@@ -85,13 +85,14 @@ class DeleteOptions:
 class Stored:
     """An object as of one revision. It is never changed; a write makes a new one."""
 
-    __slots__ = ("_encoded", "_others", "obj", "revision")
+    __slots__ = ("_encoded", "_others", "_under", "obj", "revision")
 
     def __init__(self, obj: Object, revision: int) -> None:
         self.obj = obj
         self.revision = revision
         self._encoded: bytes | None = None
         self._others: dict[str, Stored] | None = None
+        self._under: object = None
 
     def encoded(self) -> bytes:
         """The object as JSON; made once."""
@@ -117,6 +118,31 @@ class Stored:
         if found is None:
             found = self._others[kind.api_version] = Stored(convert(kind, self.obj), self.revision)
         return found
+
+    def under(self, schema: object, kind: Kind, convert: Callable[[Kind, Object], Object]) -> Stored:
+        """The same object as a custom kind shows it under its schema of now; made once for each.
+
+        ``schema`` stands for it. An object that was written under an older one may lack a default or have too much.
+        """
+        if self._under is schema:
+            return self
+        found = self._others.get(kind.api_version) if self._others else None
+        if found is not None and found._under is schema:
+            return found
+        obj = convert(kind, self.obj)
+        if obj == self.obj:
+            self._under = schema
+            return self
+        if self._others is None:
+            self._others = {}
+        found = self._others[kind.api_version] = Stored(obj, self.revision)
+        found._under = schema
+        return found
+
+    def written_under(self, schema: object) -> Stored:
+        """Itself, just written by the rules of that schema."""
+        self._under = schema
+        return self
 
     def __repr__(self) -> str:
         return f"Stored({self.obj.get('kind')} {self.namespace}/{self.name} @{self.revision})"

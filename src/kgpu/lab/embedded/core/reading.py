@@ -102,7 +102,7 @@ class Reading:
         matches = scope.match
         if not limit:
             chosen = candidates if matches is None else (one for one in candidates if matches(one.obj))
-            version_of_kind, at_kind = kind.api_version, self._ground.at
+            version_of_kind, at_kind = "" if kind.custom else kind.api_version, self._ground.at
             # Nearly always the stored version is the one that is asked for; thousands of calls tell.
             return Page(
                 [one if one.obj.get("apiVersion") == version_of_kind else at_kind(one, kind) for one in chosen],

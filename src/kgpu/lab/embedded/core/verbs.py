@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from kgpu.lab.embedded.core.asked import ask
+from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.deleting import Deleting
 from kgpu.lab.embedded.core.ground import CustomPort, Ground
 from kgpu.lab.embedded.core.model import (
@@ -165,6 +166,10 @@ class Core:
     ) -> Iterator[Stored]:
         """Each step deletes or marks one object and gives what it was; take a break where there are many."""
         return self._deleting.delete_collection(kind, namespace, options, call, labels=labels, fields=fields)
+
+    def end_watches(self, kind: Kind) -> None:
+        """Close every watch of the kind: what it shows has changed, and who watches must list again."""
+        self.store.table(storage_key(kind)).watching.end()
 
     def on_commit(self, listener: CommitListener) -> None:
         """Call ``listener(key, type, stored, old)`` within each commit; type is ADDED, MODIFIED or DELETED."""

@@ -268,7 +268,7 @@ class Writing:
         if errors:
             raise invalid(kind.group, kind.kind, name, errors)
         ground.admitted(review)
-        if _unchanged(live, new):
+        if _unchanged(live, new) and not ground.is_outdated(old, kind):
             return ground.at(old, kind)
         if _ends(kind, new, live):
             if not call.dry_run:

@@ -48,8 +48,11 @@ class CustomKinds:
         return pick
 
     def version(self, kind: Kind) -> Version:
-        """What a custom kind's row stands for."""
-        return self._versions[kind.group, kind.version, kind.plural]
+        """What a custom kind's row stands for. Raises ApiError 404 for one that is served no more."""
+        found = self._versions.get((kind.group, kind.version, kind.plural))
+        if found is None:
+            raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
+        return found
 
     def attach(self, core: Any) -> None:
         """Register what CRDs there are, and from now on follow them."""
@@ -159,13 +162,16 @@ class CustomKinds:
             versions = sorted((Version(definition, one) for one in served), key=lambda one: priority(one.name))
         if not versions and name not in self._served:
             return
-        rows = [self._kept(version) for version in versions]
-        for old in [path for path in self._versions if (path[0], path[2]) == key]:
-            del self._versions[old]
+        self._replace(key, [self._kept(version) for version in versions])
+        self._served[name] = key
+
+    def _replace(self, key: tuple[str, str], rows: list[Version]) -> None:
+        before = [self._versions.pop(path) for path in list(self._versions) if (path[0], path[2]) == key]
         for row in rows:
             self._versions[row.kind.group, row.kind.version, row.kind.plural] = row
-        self._served[name] = key
         self.kinds.replace_custom(*key, [row.kind for row in rows])
+        if before and {id(one) for one in before} != {id(one) for one in rows}:
+            self._core.end_watches(before[0].kind)
 
     def _kept(self, version: Version) -> Version:
         """The one that is registered already when nothing about it has changed: its schema stays ready."""
@@ -234,8 +240,6 @@ class CustomKinds:
         name = definition["metadata"]["name"]
         key = self._served.pop(name, None)
         if key is not None:
-            for path in [path for path in self._versions if (path[0], path[2]) == key]:
-                del self._versions[path]
-            self.kinds.replace_custom(*key, [])
+            self._replace(key, [])
         for other in self._others(definition):
             self._follow(other)
