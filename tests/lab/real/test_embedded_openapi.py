@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from lab.embedded.crd.cases import GROUP, SCHEMAS
@@ -66,6 +68,18 @@ def test_explain_says_the_same(both: Both, path: str) -> None:
 @pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
 def test_explain_with_options_says_the_same(both: Both, words: tuple[str, ...]) -> None:
     assert both.difference("explain", *words) == ""
+
+
+def test_the_older_form_has_the_same_definitions(both: Both) -> None:
+    def older(kubeconfig: Path) -> dict[str, Any]:
+        raw = both.run(kubeconfig, "get", "--raw", "/openapi/v2").removeprefix("exit 0\n")
+        found: dict[str, Any] = json.loads(raw)["definitions"]
+        return found
+
+    until(lambda: f"{'.'.join(reversed(GROUP.split('.')))}.v1.Part" in older(both.real), "the CRDs in OpenAPI v2")
+    real, embedded = older(both.real), older(both.embedded)
+    assert real.keys() == embedded.keys()
+    assert {name: one for name, one in embedded.items() if one != real[name]} == {}
 
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "a", "imag": 1}]}}
