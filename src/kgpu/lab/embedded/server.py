@@ -43,6 +43,7 @@ ADMIN: Final = "kgpu-lab-admin"
 NODE_HOST: Final = "system:node:lab-node-host"
 _TOKENS: Final = {ADMIN: ("system:masters",), NODE_HOST: ("system:nodes",)}
 _BACKLOG: Final = 1024
+_COMPACTION_S: Final = 300.0  # the real server's default (--etcd-compaction-interval)
 _STOP_S: Final = 2.0  # for controllers, and for requests that are being answered
 
 
@@ -240,7 +241,13 @@ def _roles(core: Core, root_ca: str, event_ttl: float) -> dict[str, RoleFunction
         handle.running()
         await ends.run()
 
-    return {"controllers": controllers, "scheduler": scheduler, "events": events}
+    async def compaction(handle: RoleHandle) -> None:
+        handle.running()
+        while True:
+            await asyncio.sleep(_COMPACTION_S)
+            core.store.compact()
+
+    return {"controllers": controllers, "scheduler": scheduler, "events": events, "compaction": compaction}
 
 
 async def serve(settings: Settings, held: upkeep.Held) -> None:

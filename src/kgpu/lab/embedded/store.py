@@ -198,6 +198,9 @@ class Store:
 
     def __init__(self, journal: Log | None = None) -> None:
         self.revision = 1
+        self.compacted = 0
+        """Lists of revisions before this one are too old, whatever the history still holds."""
+        self._next_compaction = 0
         self._tables: dict[Key, Table] = {}
         self._journal = journal
         self._listeners: list[CommitListener] = []
@@ -266,6 +269,13 @@ class Store:
         """Return when all that was written so far is on disk, at once without a journal. Raises ApiError 500."""
         if self._journal is not None:
             await self._journal.kept(self.revision)
+
+    def compact(self) -> None:
+        """To be called now and then: what was the present at the last call is the oldest that can be listed now.
+
+        Watches may still begin where the history reaches, as they do from the real server's cache.
+        """
+        self.compacted, self._next_compaction = self._next_compaction, self.revision
 
     def expire(self, key: Key | None = None) -> None:
         """Forget the history, of one kind or all: what compaction does after a while."""

@@ -71,6 +71,24 @@ def test_a_token_that_is_too_old_comes_with_another(core: Core) -> None:
     assert names(core, limit=2, token=token) == ["bb", "c"]
 
 
+def test_tokens_outlive_one_compaction_but_not_two(core: Core) -> None:
+    maps = kind(core, "configmaps")
+    first = core.list(maps, limit=2)
+    core.store.compact()
+    assert names(core, limit=2, token=first.token) == ["c", "d"]
+    core.create(kind(core, "secrets"), "default", {"metadata": {"name": "s"}}, CALL)
+    core.store.compact()
+    assert names(core, limit=2, token=first.token) == ["c", "d"]
+    core.store.compact()
+    with pytest.raises(ApiError) as caught:
+        names(core, limit=2, token=first.token)
+    assert (caught.value.code, caught.value.reason) == (410, "Expired")
+    again = core.list(maps, limit=2, token=caught.value.to_status()["metadata"]["continue"])
+    assert ([one.name for one in again.items], again.remaining) == (["c", "d"], 1)
+    assert again.version != first.version
+    assert core.watch(maps, version=first.version).closed is False
+
+
 @pytest.mark.parametrize("token", ["abc", "!", "e30", "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MCwic3RhcnQiOiJhIn0", "ü"])
 def test_tokens_that_are_nonsense(core: Core, token: str) -> None:
     with pytest.raises(ApiError) as caught:

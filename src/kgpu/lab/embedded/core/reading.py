@@ -96,6 +96,8 @@ class Reading:
             if match == "Exact" or (limit and wanted and not match):
                 revision, at = wanted, True
         try:
+            if at and revision < self._ground.store.compacted:
+                raise ExpiredError(self._ground.store.compacted)
             candidates = self._candidates(table, scope, start, revision, at=at)
         except ExpiredError:
             raise _too_old(token, start) from None
