@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kgpu.lab.embedded.core.model import Call, User
+from kgpu.lab.embedded.core.patched import STRATEGIC
 from kgpu.lab.embedded.core.verbs import Core
-from kgpu.lab.embedded.core.writing import STRATEGIC
 from kgpu.lab.embedded.kinds import Kinds
 from kgpu.lab.embedded.status import ApiError, Object
 from kgpu.lab.embedded.store import Store

@@ -102,6 +102,8 @@ spec:
     a: 2
   foo: b
 """
+SCALE = """{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "scaled"},
+ "spec": {"replicas": 1, "replicas": 0}, "bogus": 1}"""
 BAD_PATCH = '{"data": {"a": "x", "a": "y"}, "bogus": 1, "another": 2}'
 
 CASES = [
@@ -173,6 +175,16 @@ CASES = [
          '{"top": 1, "spec": {"x": 1, "x": 2}}', 422,
          ' "" is invalid: patch: Invalid value: "OBJECT": strict decoding error: duplicate field "spec.x", '
          'unknown field "top"'),
+    Case("something to scale", "POST", DEPLOYMENTS, JSON, deployment("scaled", '"replicas": 0'), 201),
+    Case("a Scale", "PUT", f"{DEPLOYMENTS}/scaled/scale?fieldValidation=Strict", JSON, SCALE, 400,
+         'Scale in version "v1" cannot be handled as a Scale: strict decoding error: duplicate field "spec.replicas", '
+         'unknown field "bogus"'),
+    Case("a Scale, warned of", "PUT", f"{DEPLOYMENTS}/scaled/scale?dryRun=All", JSON, SCALE, 200, "",
+         ('duplicate field "spec.replicas"', 'unknown field "bogus"')),
+    Case("a Scale merged", "PATCH", f"{DEPLOYMENTS}/scaled/scale?fieldManager=m&fieldValidation=Strict", MERGE,
+         '{"spec": {"replicas": 1, "replicas": 0}, "bogus": 1}', 422,
+         ' "" is invalid: patch: Invalid value: "OBJECT": strict decoding error: duplicate field "spec.replicas", '
+         'unknown field "bogus"'),
     Case("merged with a wrong type", "PATCH", f"{MAPS}/there?fieldManager=m", MERGE, '{"data": {"a": 1}}', 422,
          ' "" is invalid: patch: Invalid value: "OBJECT": json: cannot unmarshal number into Go struct field '
          "ConfigMap.data of type string"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from kgpu.lab.embedded.core.model import Call
+from kgpu.lab.embedded.core.model import Call, in_order
 from kgpu.lab.embedded.repeated import Repeated, operations, warnings
 from kgpu.lab.embedded.status import ApiError, Object, bad_request, bad_value, invalid, shown
 
@@ -27,6 +27,11 @@ class Patch(NamedTuple):
     content_type: str
     body: Any
     made: Object
+
+    @classmethod
+    def of(cls, content_type: str, body: Any, changed: Object) -> Patch:
+        """JSON and merge patches sort what they go through; complaints come in that order."""
+        return cls(content_type, body, changed if content_type == STRATEGIC else in_order(changed))
 
     def shown(self) -> str:
         """As a refusal quotes it: a strategic patch itself, else what came of it.

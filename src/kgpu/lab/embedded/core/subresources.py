@@ -11,6 +11,7 @@ from typing import Any, Final
 from kgpu.lab.embedded.core.deleting import Deleting
 from kgpu.lab.embedded.core.ground import Ground, now, plain, success
 from kgpu.lab.embedded.core.model import API_AUDIENCE, Call, DeleteOptions, Review, Stored, copied
+from kgpu.lab.embedded.core.patched import Patch, settle_applied
 from kgpu.lab.embedded.core.writing import APPLY, Writing, metadata_of
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.selectors import matches, of_label_selector
@@ -34,6 +35,10 @@ _LEAST_TOKEN_SECONDS: Final = 600
 _TOKEN_REQUEST: Final = Kind(
     group="authentication.k8s.io", version="v1", plural="tokenrequests", kind="TokenRequest", namespaced=True,
     schema="io.k8s.api.authentication.v1.TokenRequest",
+)  # fmt: skip
+_SCALE: Final = Kind(
+    group="autoscaling", version="v1", plural="scales", kind="Scale", namespaced=True,
+    schema="io.k8s.api.autoscaling.v1.Scale",
 )  # fmt: skip
 _EVICTION: Final = Kind(
     group="policy", version="v1", plural="evictions", kind="Eviction", namespaced=True,
@@ -79,18 +84,14 @@ class Subresources:
         live = self._ground.at(old, kind).obj
         if not isinstance(scale, dict):
             raise bad_request("expected input object type to be Scale")
-        metadata = metadata_of(dict(scale))
+        scale = self._ground.rules(_SCALE).decode(_SCALE, scale, call)
+        call = dataclasses.replace(call, repeated=None)
+        metadata = metadata_of(scale)
         if metadata.get("name") not in (None, "", name):
             raise bad_request(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
             )
-        spec = scale.get("spec") or {}
-        replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
-        if not isinstance(replicas, int) or isinstance(replicas, bool):
-            raise bad_request(
-                'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal it into Go struct field '
-                "ScaleSpec.spec.replicas of type int32"
-            )
+        replicas = (scale.get("spec") or {}).get("replicas", 0)
         if replicas < 0:
             error = bad_value("spec.replicas", replicas, "must be greater than or equal to 0")
             raise invalid("autoscaling", "Scale", name, [error])
@@ -113,14 +114,15 @@ class Subresources:
     def patch_scale(self, kind: Kind, namespace: str, name: str, content_type: str, body: Any, *, call: Call) -> Stored:
         """PATCH of a Scale with any type of patch."""
         live = self.scale(kind, namespace, name).obj
-        rules = self._ground.rules(kind)
-        scale_kind = self._ground.kinds.of("autoscaling/v1", "Scale")
-        schema = scale_schema() if scale_kind is None else rules.schema(scale_kind)
         if content_type == APPLY:
             changed = {**live, "spec": {**live["spec"], **(body.get("spec") or {})}} if isinstance(body, dict) else body
-        else:
-            changed = self._ground.patching.apply_patch(content_type, live, body, schema)
-        return self.update_scale(kind, namespace, name, changed, call)
+            if call.repeated is not None:
+                settle_applied(call.repeated, call)
+            return self.update_scale(kind, namespace, name, changed, dataclasses.replace(call, repeated=None))
+        schema = self._ground.rules(_SCALE).schema(_SCALE)
+        changed = self._ground.patching.apply_patch(content_type, live, body, schema)
+        made = self._writing.patched(_SCALE, Patch.of(content_type, body, changed), call)
+        return self.update_scale(kind, namespace, name, made, dataclasses.replace(call, repeated=None))
 
     # Pods
 
@@ -300,15 +302,6 @@ def selector_text(kind: Kind, selector: Any) -> str:
     texts = {"in": "{} in ({})", "notin": "{} notin ({})", "exists": "{}", "!": "!{}", "=": "{}={}"}
     rows = sorted(of_label_selector(selector) or (), key=lambda one: one.key)
     return ",".join(texts[one.operator].format(one.key, ",".join(sorted(one.values))) for one in rows)
-
-
-def scale_schema() -> Any:
-    """The type of a Scale."""
-    from kgpu.lab.embedded.kinds import schema_data
-    from kgpu.lab.embedded.schema import ANYTHING, Node
-
-    name = next((name for name in schema_data() if name.endswith("autoscaling.v1.Scale")), "")
-    return Node({"$ref": name}, schema_data()) if name else ANYTHING
 
 
 def _storage_error(namespace: str, name: str, why: str) -> str:

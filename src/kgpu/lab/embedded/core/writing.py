@@ -14,7 +14,7 @@ from typing import Any, Final
 from kgpu.lab.embedded.core import patched, sizes
 from kgpu.lab.embedded.core.convert import storage_key
 from kgpu.lab.embedded.core.ground import Ground, now, plain
-from kgpu.lab.embedded.core.model import Call, Review, Stored, in_order
+from kgpu.lab.embedded.core.model import Call, Review, Stored
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.repeated import StrictError, words
 from kgpu.lab.embedded.status import (
@@ -31,7 +31,6 @@ from kgpu.lab.embedded.status import (
 )
 
 APPLY: Final = "application/apply-patch+yaml"
-STRATEGIC: Final = "application/strategic-merge-patch+json"
 GENERATED_ATTEMPTS: Final = 8
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED_BASE: Final = 58  # characters of generateName that are kept, so that a name has 63 at most
@@ -164,7 +163,7 @@ class Writing:
         rules = ground.rules(kind)
         if content_type == APPLY:
             return self._apply(kind, namespace, name, old, body, call=call, subresource=subresource)
-        if content_type == STRATEGIC and kind.custom:
+        if content_type == patched.STRATEGIC and kind.custom:
             from kgpu.lab.embedded.patch import unsupported
 
             raise unsupported(custom=True)
@@ -172,12 +171,11 @@ class Writing:
             raise not_found(kind.group, kind.plural, name)
         live = ground.at(old, kind).obj
         changed = ground.patching.apply_patch(content_type, live, body, rules.schema(kind))
-        made = changed if content_type == STRATEGIC else in_order(changed)
-        new = self._patched(kind, patched.Patch(content_type, body, made), call)
+        new = self.patched(kind, patched.Patch.of(content_type, body, changed), call)
         _check_name(new, name, namespace)
         return self.replace(kind, old, new, call, subresource, patched=True), False
 
-    def _patched(self, kind: Kind, patch: patched.Patch, call: Call) -> Object:
+    def patched(self, kind: Kind, patch: patched.Patch, call: Call) -> Object:
         """What a patch has made, decoded; a refusal is about the patch."""
         own = patched.complaints(patch, call.repeated) if call.validation != "Ignore" else []
         if call.validation == "Warn":

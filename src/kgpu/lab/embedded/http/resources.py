@@ -36,7 +36,6 @@ _STREAMS: Final = {
     "exec": "run commands in", "attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to",
 }  # fmt: skip
 _ANSWERED: Final = frozenset({"binding", "eviction", "token"})  # subresources that are asked for something
-_PLAIN: Final = frozenset({"scale", "binding"})  # subresources whose bodies are read without their type
 _DEPRECATED: Final = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
     ("", "v1", "componentstatuses"): "v1 ComponentStatus is deprecated in v1.19+",
@@ -248,9 +247,7 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
     obj, repeated = await body.object_of(data, request.header("content-type"), want)
     obj = body.of_kind(obj, want)
     if repeated is not None:
-        call = _repeated(
-            asked, call, repeated, f'{want[1]} in version "{kind.version}" cannot be handled as a {want[1]}: '
-        )
+        call = _repeated(asked, call, repeated, want[1])
     if len(data) > body.SLOW and kind.stored and kind.group not in _OWN_RULES and not (asked.row or kind.custom):
         new = request.verb == "create"
         try:
@@ -263,11 +260,11 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
 
 
 def _repeated(asked: Asked, call: Call, repeated: Repeated, name: str = "") -> Call:
-    """The call with what its body has twice; bodies that no type is asked about are refused or warned of here.
+    """The call with what its body has twice; bindings, which are read without their type, are looked at here.
 
     ``name`` is the kind of a whole object, "" for a patch.
     """
-    if asked.request.subresource not in _PLAIN and asked.kind.key != ("", "bindings"):
+    if asked.request.subresource != "binding" and asked.kind.key != ("", "bindings"):
         return dataclasses.replace(call, repeated=repeated)
     complaints = repeated.untyped()
     if call.validation == "Strict":
