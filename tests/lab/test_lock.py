@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,29 @@ def test_data_and_lab_are_not_in_each_other(data: str, tmp_path: Path) -> None:
     with pytest.raises(LabError, match="are in each other"):
         lab.up()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_labs_take_what_the_machine_has_one_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "lock"
+    free = [1, 2, 3, 4]
+    taken: list[int] = []
+
+    def take() -> None:
+        with lock.machine(path):
+            first = free[0]  # two labs that look before either has taken would take the same
+            time.sleep(0.02)
+            free.remove(first)
+            taken.append(first)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert taken == [1, 2, 3, 4]
+
+
+def test_a_machine_lock_that_can_t_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LabError, match="lock"), lock.machine(tmp_path / "lock"):
+        pass

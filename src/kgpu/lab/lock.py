@@ -13,6 +13,8 @@ from typing import Final
 from kgpu.base.errors import LabError
 
 LOCK_FILE: Final = ".lock"
+# Outside of every lab and every cache: labs of all users, homes and checkouts share the machine's networks and folders.
+MACHINE_LOCK: Final = Path("/run/lock/kgpu-lab")
 _POLL_S: Final = 0.05
 
 
@@ -39,6 +41,23 @@ def held(
             "wait for it to end, or end it; then try again",
         )
     try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def machine(path: Path = MACHINE_LOCK) -> Iterator[None]:
+    """Hold what labs share on this machine, waiting for whoever has it: between looking for a free network or a folder
+    to mount on and having taken it, no other lab may look. Raises LabError when the lock file can't be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise LabError(f"{path}: {error.strerror}", "a lock file that can be written", "run as root") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

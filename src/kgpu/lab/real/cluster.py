@@ -70,7 +70,8 @@ class RealLab:
                 found = None
             if found is None:
                 try:
-                    found = self._create(bin_dir)
+                    with lock.machine():
+                        found = self._create(bin_dir)
                 except BaseException:
                     self._forget_unborn()
                     raise
@@ -321,7 +322,8 @@ class RealLab:
             processes.signal_process(keeper, signal.SIGKILL)
             self._wait(lambda: not processes.alive(keeper), _END_S, "the lab's processes to end", "keeper")
         left = cgroups.remove(found.cgroups)
-        left += mountpoints.remove(found.mountpoints)
+        with lock.machine():
+            left += mountpoints.remove(found.mountpoints)
         if left:
             raise LabError(
                 f"these could not be removed: {', '.join(left)}",

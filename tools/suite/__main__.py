@@ -1,0 +1,74 @@
+"""``python -m tools.suite``: every test. With paths or other words of pytest's: pytest with those, as one is used to.
+
+``KGPU_SKIP_REAL=1`` leaves the parts on real programs out; ``KGPU_REQUIRE_REAL=1`` fails where they can't run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.suite import report
+from tools.suite.parts import PARTS, Part
+from tools.suite.run import Suite
+
+FOLDER = Path("build/suite")
+
+
+def main(words: list[str]) -> int:
+    if any(not word.startswith("-") for word in words):
+        return subprocess.run([sys.executable, "-m", "pytest", *words], check=False).returncode
+    begun = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[test {report.clock(time.monotonic() - begun)}] {text}", flush=True)
+
+    required = os.environ.get("KGPU_REQUIRE_REAL") == "1"
+    build = build_command()
+    if build and not prepared(say) and required:
+        return 1
+    parts = [part for part in PARTS if not (part.real and os.environ.get("KGPU_SKIP_REAL") == "1")]
+    suite = Suite(parts, FOLDER, options=["-q", *words], say=say)
+    try:
+        code = suite.run(build, required=required)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    took = {one.name: (one.seconds, report.read(junit(one.part)) if one.part else []) for one in suite.done}
+    print(report.text(took), flush=True)
+    return code
+
+
+def prepared(say: Callable[[str], None]) -> bool:
+    """Whether this machine has what every part needs: its tools, which are installed where they can be."""
+    from kgpu.base.errors import LabError
+    from kgpu.hw.fake.build import native_dir
+    from kgpu.lab.real.build import install_tools
+
+    try:
+        install_tools()
+        native_dir()
+    except LabError as error:
+        say(str(error))
+        return False
+    return True
+
+
+def junit(part: Part) -> Path:
+    return FOLDER / f"{part.name.replace(' ', '-')}.xml"
+
+
+def build_command() -> list[str]:
+    """The command that builds the programs of the labs, where they can be built."""
+    if platform.system() != "Linux" or os.geteuid() != 0 or os.environ.get("KGPU_SKIP_REAL") == "1":
+        return []
+    return [sys.executable, "-m", "kgpu", "lab", "build", "--helm"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""What the parts' JUnit files say: how many passed, which failed, what took longest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+SLOWEST: Final = 50
+_OUTCOMES: Final = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test: its outcome is ``passed``, ``failed`` or ``skipped``; ``seconds`` with its fixtures' part of it."""
+
+    name: str
+    outcome: str
+    seconds: float
+
+
+def read(path: Path) -> list[Case]:
+    """The tests of a JUnit file; none when it was never written. A test that failed and left an error is one."""
+    try:
+        root = ET.parse(path).getroot()
+    except (FileNotFoundError, ET.ParseError):
+        return []
+    found: dict[str, Case] = {}
+    for element in root.iter("testcase"):
+        name = f"{element.get('classname', '')}::{element.get('name', '')}"
+        outcomes = {_OUTCOMES[child.tag] for child in element if child.tag in _OUTCOMES}
+        outcome = next((word for word in ("failed", "skipped") if word in outcomes), "passed")
+        before = found.get(name)
+        if before and before.outcome == "failed":
+            outcome = "failed"
+        seconds = float(element.get("time", 0)) + (before.seconds if before else 0)
+        found[name] = Case(name, outcome, seconds)
+    return list(found.values())
+
+
+def text(parts: Mapping[str, tuple[float, Sequence[Case]]], *, slowest: int = SLOWEST) -> str:
+    """The report: the slowest tests, each part with its seconds and outcomes, and the closing line."""
+    cases = [case for _, found in parts.values() for case in found]
+    longest = sorted(cases, key=lambda case: -case.seconds)[:slowest]
+    lines = [f"the {len(longest)} slowest tests", *(f"{case.seconds:8.1f} s  {case.name}" for case in longest)]
+    lines += ["", "what each part took"]
+    width = max((len(name) for name in parts), default=0)
+    for name, (seconds, found) in parts.items():
+        lines.append(f"  {name:{width}}  {clock(seconds):>6}  {counted(found)}")
+    return "\n".join([*lines, "", counted(cases)])
+
+
+def counted(cases: Sequence[Case]) -> str:
+    """``N passed, N failed``, and the skipped where there are any."""
+    count = Counter(case.outcome for case in cases)
+    skipped = f", {count['skipped']} skipped" if count["skipped"] else ""
+    return f"{count['passed']} passed, {count['failed']} failed{skipped}"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds: ``12:05``."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

@@ -1,0 +1,166 @@
+"""Runs the parts: builds what they need, starts what may run, says how far each is, ends all of them when told to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tools.suite import report
+from tools.suite.parts import Part
+
+# Tests on real programs that run at the same time: together they need little more than one core, and 3 GiB.
+LANES: Final = 3
+WORKERS_AT_MOST: Final = 4
+_NICE: Final = 10
+_POLL_S: Final = 0.2
+_SAY_EVERY_S: Final = 30.0
+_END_S: Final = 120.0
+_FAILED: Final = 1
+_NONE_COLLECTED: Final = 5
+_PROGRESS: Final = re.compile(r"\[ *(\d+)%\]")
+_TAIL: Final = 4096
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Running:
+    """A process of the suite: a part's tests, or the build (``part`` None)."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    part: Part | None = None
+    begun: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+
+    def ended(self) -> bool:
+        if self.process.poll() is None:
+            return False
+        self.seconds = self.seconds or time.monotonic() - self.begun
+        return True
+
+    def percent(self) -> str:
+        """How far pytest says it is."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _TAIL))
+            found = _PROGRESS.findall(log.read().decode(errors="replace"))
+        return f"{found[-1]} %" if found else "begins"
+
+
+class Suite:
+    """One run; logs and JUnit files are below ``folder``."""
+
+    def __init__(self, parts: Sequence[Part], folder: Path, *, options: Sequence[str] = (), say: Say) -> None:
+        self._waiting = sorted(parts, key=lambda part: -part.seconds)
+        self._parts, self._folder, self._options, self._say = parts, folder, list(options), say
+        self._active: list[Running] = []
+        self.done: list[Running] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            if old.is_file():
+                old.unlink()
+
+    def run(self, build: Sequence[str], *, required: bool) -> int:
+        """Pytest's exit status for all parts together: 0, 1, or the first that says that pytest itself failed.
+
+        ``build`` is the command that makes the programs. Where it fails, tests that need them skip themselves, unless
+        they are ``required``.
+        """
+        building = self._start("the build", build, nice=0) if build else None
+        told = time.monotonic()
+        try:
+            while self._waiting or self._active:
+                self._collect()
+                if building and building.process.returncode:
+                    if required:
+                        self._end()
+                        return 1
+                    self._say("tests on real programs will be skipped")
+                    building = None
+                for part in self._startable(built=not building or building not in self._active):
+                    self._begin(part)
+                if time.monotonic() - told > _SAY_EVERY_S:
+                    told = time.monotonic()
+                    self._say("; ".join(f"{one.name}: {one.percent()}" for one in self._active))
+                time.sleep(_POLL_S)
+        except BaseException:
+            self._end()
+            raise
+        return status([one.process.returncode for one in self.done if one.part])
+
+    def _startable(self, *, built: bool) -> list[Part]:
+        """Of those that wait: one that needs every core when none of its kind runs, and as many others as may."""
+        running = [one.part for one in self._active if one.part]
+        lanes = LANES - sum(part.real for part in running)
+        cores = not any(not part.real for part in running)
+        found = []
+        for part in self._waiting:
+            if part.built and not built:
+                continue
+            if part.real and lanes > 0:
+                lanes -= 1
+                found.append(part)
+            elif not part.real and cores:
+                cores = False
+                found.append(part)
+        return found
+
+    def _begin(self, part: Part) -> None:
+        self._waiting.remove(part)
+        name = part.name.replace(" ", "-")
+        command = [sys.executable, "-m", "pytest", *part.paths]
+        command += [f"--ignore={path}" for path in part.ignored(self._parts)]
+        command += [f"--junitxml={self._folder / name}.xml", "-o", f"cache_dir={self._folder / 'cache' / name}"]
+        if not part.real:
+            command += ["-n", str(min(os.cpu_count() or 1, WORKERS_AT_MOST)), "--dist", "loadfile"]
+        self._say(f"{part.name}: begins")
+        self._start(part.name, [*command, *self._options], nice=0 if part.real else _NICE, part=part)
+
+    def _start(self, name: str, command: Sequence[str], *, nice: int, part: Part | None = None) -> Running:
+        log = self._folder / f"{name.replace(' ', '-')}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                ["nice", "-n", str(nice), *command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        self._active.append(Running(name, process, log, part))
+        return self._active[-1]
+
+    def _collect(self) -> None:
+        for one in [one for one in self._active if one.ended()]:
+            self._active.remove(one)
+            self.done.append(one)
+            good = one.process.returncode in {0, _NONE_COLLECTED}
+            self._say(f"{one.name}: {'done' if good else 'FAILED'} in {report.clock(one.seconds)}")
+            if not good:
+                self._say(f"what it printed:\n{one.log.read_text(errors='replace')}")
+
+    def _end(self) -> None:
+        """Pytest takes labs down when it is interrupted; what does not end is killed."""
+        for one in self._active:
+            os.killpg(one.process.pid, signal.SIGINT)
+        until = time.monotonic() + _END_S
+        for one in self._active:
+            try:
+                one.process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(one.process.pid, signal.SIGKILL)
+
+
+def status(codes: Sequence[int]) -> int:
+    """One exit status for several of pytest's: what broke pytest first, then failed tests; 5 when nobody ran any."""
+    worse = [code for code in codes if code not in {0, _FAILED, _NONE_COLLECTED}]
+    if worse:
+        return worse[0]
+    if _FAILED in codes:
+        return _FAILED
+    return 0 if 0 in codes else _NONE_COLLECTED
