@@ -6,14 +6,12 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from kgpu.formats.names import ENV_RUN_DIR
+from tests import budget
 
-# How long an example takes is a question for a benchmark: a busy machine must fail no test.
-hypothesis.settings.register_profile("kgpu", deadline=None)
-hypothesis.settings.load_profile("kgpu")
+budget.profile()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,11 +7,12 @@ import random
 
 import pytest
 from deviceplugin.splits import best_by_walking, score
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.deviceplugin import search
 from kgpu.deviceplugin.search import best_set
+from tests.budget import tries
 
 PCIE_SOCKET, PCIE_SWITCH, PCIE_BRIDGE, PCIE_SYSTEM = 20, 50, 30, 10
 
@@ -75,7 +76,7 @@ def cases(low: int, high: int) -> st.SearchStrategy[tuple[list[list[int]], list[
     return build()
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(cases(3, 8))
 def test_random_boxes_agree_with_walking_every_split(case) -> None:
     weights, available, required, size = case
@@ -85,7 +86,7 @@ def test_random_boxes_agree_with_walking_every_split(case) -> None:
     assert found.members == tuple(sorted(expected))
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(cases(11, 12).filter(lambda case: len(case[1]) > search.SMALL and case[3] * 2 >= len(case[1])))
 def test_counting_in_halves_agrees_with_walking_every_split(case) -> None:
     weights, available, required, size = case
@@ -93,7 +94,7 @@ def test_counting_in_halves_agrees_with_walking_every_split(case) -> None:
     assert best_set(weights, available, required, size).members == tuple(sorted(expected))
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(cases(2, 20))
 def test_every_answer_is_a_set_of_that_size_with_the_required_ones(case) -> None:
     weights, available, required, size = case

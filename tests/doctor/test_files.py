@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 from doctor.example import Example, all_examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.doctor import archive
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.sources import described, files
+from tests.budget import tries
 
 EXAMPLES = {one.name: one for one in all_examples()}
 DESCRIBED = """Name:               gpu-7
@@ -124,7 +125,7 @@ def test_a_described_node() -> None:
     assert second["spec"] == {"taints": [], "unschedulable": False}
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.text(st.sampled_from("Name:Conditions Taints\n\t =:gpu\x00한")))
 def test_any_text_is_described_nodes(text: str) -> None:
     for node in described.nodes(text):
@@ -237,7 +238,7 @@ def test_what_is_no_cluster_is_an_explained_error(data: bytes, tmp_path: Path) -
     assert caught.value.todo
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / "x"

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from doctor.test_live import FakeLogs, api_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kgpu.doctor.rules
@@ -29,6 +29,7 @@ from kgpu.doctor.sources import files, probed
 from kgpu.doctor.sources.host import READINGS
 from kgpu.doctor.sources.live import LOG_BYTES, MAX_LOGS, collect
 from kgpu.doctor.sources.logs import MAX_NODES, nodes_that_matter, worth_reading
+from tests.budget import tries
 
 TAKEN = "2026-01-01T10:00:00Z"
 SINCE_1970 = 1767261600.0
@@ -146,7 +147,7 @@ def test_what_does_not_fit_is_left_out_and_said() -> None:
     assert decoded.files["/etc/modprobe.d/nvidia.conf"].text == "options"
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(st.binary(max_size=300) | st.text(max_size=200).map(lambda text: f'{{"kgpu.dev/host-facts":{text}'.encode()))
 def test_no_text_breaks_it(data: bytes) -> None:
     probed.found_in(data)

@@ -14,7 +14,7 @@ import pytest
 from doctor import forms
 from doctor.planted import cluster_with, log_with, secrets_of
 from doctor.test_live import RESOURCES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.doctor import archive, secrets
@@ -29,6 +29,7 @@ from kgpu.doctor.sources import host, live
 from kgpu.doctor.sources.files import lines, read
 from kgpu.host.engines.paths import HostPaths
 from kgpu.kube.fake import FakeApi
+from tests.budget import tries
 
 SEEDS = st.text("abcdefghkmnpqrstuvwxyzABCDEFGHKMNPQRSTUVWXYZ23456789", min_size=6, max_size=16)
 
@@ -45,7 +46,7 @@ def leaks(text: str, found: dict[str, str]) -> list[str]:
     return [place for place, secret in found.items() if secret in text]
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(SEEDS)
 def test_planted_secrets_never_come_out(tmp_path_factory: pytest.TempPathFactory, seed: str) -> None:
     found = secrets_of(seed)
@@ -222,7 +223,7 @@ def test_host_facts_of_another_version_are_cleaned_too(tmp_path: Path) -> None:
     assert "Zq-hunter2" not in said_of(Snapshot.of([encode(facts)]), tmp_path)
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(st.text(max_size=200))
 def test_cleaning_is_total_and_settles(text: str) -> None:
     once = secrets.cleaned(text)

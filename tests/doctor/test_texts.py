@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.doctor.archive import write
@@ -19,6 +19,7 @@ from kgpu.doctor.render import as_text
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import files, texts
 from kgpu.formats import yaml
+from tests.budget import tries
 
 GPU = {"limits": {"nvidia.com/gpu": 1}}
 POD: dict[str, Any] = {
@@ -134,7 +135,7 @@ def test_a_packed_file_in_a_folder_is_bounded(tmp_path: Path, monkeypatch: pytes
     assert Missing("bomb.yaml.gz", "too large", "write it again") in found.missing
 
 
-@settings(max_examples=80, deadline=None)
+@tries(80)
 @given(st.text(st.sampled_from('-: \n\r{}[]",aknitems'), max_size=200))
 def test_any_text_is_taken_apart_without_loss(text: str) -> None:
     data = text.encode()

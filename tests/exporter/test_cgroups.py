@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.exporter.cgroups import Where, where
+from tests.budget import tries
 
 UID = "5b7d2f0e-6c1a-4d4e-9a55-0123456789ab"
 FLAT = UID.replace("-", "_")
@@ -77,7 +78,7 @@ def test_a_longer_answer_wins_whatever_the_order() -> None:
     assert where("\n".join(lines)) == where("\n".join(reversed(lines))) == Where(UID, ID)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(st.text(max_size=300), st.sampled_from(FORMS))
 def test_no_text_breaks_it_and_what_is_below_the_container_changes_nothing(more: str, form: str) -> None:
     where(more)

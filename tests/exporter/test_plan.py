@@ -6,7 +6,7 @@ import math
 
 import pytest
 from exporter.made import DRIVER, gpu, holding, inventory, look, mig_uuid, partition, read_both, series, uuid
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.exporter.counters import Counter, default_counters, parse_counters
@@ -19,6 +19,7 @@ from kgpu.exporter.settings import Pods, Settings
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.port import Finding, Problem, Reading
 from kgpu.kubelet.pod_resources import Claim
+from tests.budget import tries
 
 POWER, USED, BUSY, XID = (f"DCGM_FI_DEV_{name}" for name in ("POWER_USAGE", "FB_USED", "GPU_UTIL", "XID_ERRORS"))
 STYLE = Style(hostname="node-1")
@@ -289,7 +290,7 @@ READINGS = st.dictionaries(
 NAMES = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(READINGS, READINGS, st.lists(st.tuples(NAMES, NAMES, st.integers(0, 3)), max_size=5), st.booleans())
 def test_whatever_is_read_the_text_can_be_read_and_series_are_unique(first, second, pods, virtual):
     values = {Unit(uuid(0)): first, Unit(uuid(1)): {**second, "driver_version": "1"}}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.exporter.web_config import CIPHERS, REQUIRED, parse_web_config
+from tests.budget import tries
 
 HASHED = "$2b$04$" + "." * 53
 TLS = "tls_server_config: {cert_file: a.crt, key_file: /etc/a.key%s}\n"
@@ -75,7 +76,7 @@ def test_what_is_wrong_is_refused(text, word):
     assert "secret" not in str(caught.value)
 
 
-@settings(max_examples=50)
+@tries(50)
 @given(st.text(max_size=60))
 def test_any_text_is_a_config_or_refused(text):
     try:

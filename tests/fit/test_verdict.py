@@ -6,10 +6,11 @@ import random
 
 import pytest
 from fit.generate import GPU, HOST, ZONE, Generator, Object, backdrop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.fit import ClusterView, Snapshot, explain, explain_pod, read, verdict
+from tests.budget import tries
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -260,7 +261,7 @@ def drawn(seed: int) -> tuple[Snapshot, list[Object], Generator]:
     return Snapshot.of(ClusterView.of(objects)), objects, draw
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.integers(0, 10**6))
 def test_explaining_and_deciding_agree(seed):
     snapshot, _, draw = drawn(seed)
@@ -279,7 +280,7 @@ def test_explaining_and_deciding_agree(seed):
                 assert reasons[0].filter == refusal.filter
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(st.integers(0, 10**6))
 def test_victims_are_enough_and_none_too_many(seed):
     snapshot, _, draw = drawn(seed)
@@ -297,7 +298,7 @@ def test_victims_are_enough_and_none_too_many(seed):
     assert found.preemption.node not in verdict(view, snapshot).fits
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
 def test_a_snapshot_kept_up_to_date_answers_as_a_new_one(seed, dice):
     kept, objects, draw = drawn(seed)

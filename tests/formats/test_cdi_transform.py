@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.cdi import ContainerEdits, Device, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec, validate
 from kgpu.formats.cdi_transform import Move, move, natural, simplify, transform_root, union_of, with_all_device
+from tests.budget import tries
 
 KIND = "vendor.com/class"
 
@@ -62,7 +63,7 @@ components = st.text("ab.-", min_size=1, max_size=4).filter(lambda text: text no
 paths = st.lists(components, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@tries(suppress_health_check=[HealthCheck.too_slow])
 @given(old=paths, new=paths, path=paths)
 def test_what_moves_keeps_its_tail_and_nothing_else_moves(old: str, new: str, path: str) -> None:
     moved = move(old, new)(path)
@@ -204,7 +205,7 @@ specs = st.dictionaries(st.sampled_from(("0", "1", "10", "9", "a9", "a10", "b"))
         )
     )
 )
-quick = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = tries(50, suppress_health_check=[HealthCheck.too_slow])
 
 
 def plain_paths(spec: Spec) -> Spec:

@@ -6,7 +6,7 @@ import contextlib
 import tomllib
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
@@ -24,6 +24,7 @@ from kgpu.formats.toolkit_config import (
     set_values,
 )
 from kgpu.formats.toolkit_values import Kind, toml
+from tests.budget import tries
 
 DEFAULT = """\
 #accept-nvidia-visible-devices-as-volume-mounts = false
@@ -70,7 +71,7 @@ skip-mode-detection = false
 path = "nvidia-ctk"
 """
 CLI = "nvidia-container-cli"
-quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = tries(suppress_health_check=[HealthCheck.too_slow])
 RUNTIME = "nvidia-container-runtime"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.health.config import HealthConfig
@@ -18,6 +18,7 @@ from kgpu.hw.nvidia.facts import accelerator as judge_gpu
 from kgpu.hw.nvidia.facts import unreachable
 from kgpu.hw.nvidia.wire import GpuFacts, Pulse
 from kgpu.hw.port import Finding, Problem
+from tests.budget import tries
 
 GPU = sample_inventory(1).accelerators[0]
 
@@ -113,7 +114,7 @@ NAMES = (
 VALUES = st.one_of(st.integers(), st.floats(), st.text(max_size=3), st.none(), st.booleans())
 
 
-@settings(max_examples=50)
+@tries(50)
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES), max_size=4))
 def test_no_value_of_a_driver_breaks_anything(rows: list[dict[str, object]]) -> None:
     memory = Memory(gpu=GPU.uuid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import HostError
@@ -28,6 +28,7 @@ from kgpu.host.dev_nodes import (
     read_gpu_minor,
     read_majors,
 )
+from tests.budget import tries
 
 PROC_DEVICES = """\
 Character devices:
@@ -44,7 +45,7 @@ Block devices:
  99 nvidia-uvm
 """
 MAJORS = read_majors(PROC_DEVICES)
-quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = tries(suppress_health_check=[HealthCheck.too_slow])
 CONTROL = {
     "/dev/nvidiactl": Numbers(195, 255),
     "/dev/nvidia-modeset": Numbers(195, 254),

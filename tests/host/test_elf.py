@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from host.tree import elf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.host.elf import Elf, read_elf, soname
+from tests.budget import tries
 
 WHOLE = elf(soname="libx.so.1", interpreter="/lib64/ld-linux-x86-64.so.2")
 
@@ -42,7 +43,7 @@ def test_what_is_no_file_has_no_facts(tmp_path) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_give_text(tmp_path, data: bytes) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
@@ -52,7 +53,7 @@ def test_any_bytes_give_text(tmp_path, data: bytes) -> None:
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255), st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_cut_and_changed_files_give_text(tmp_path, at: int, change: int, cut: bool) -> None:
     path = tmp_path / "x"
     data = bytearray(WHOLE)

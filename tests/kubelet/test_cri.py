@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import KubeletError
@@ -121,7 +121,6 @@ json_values = st.recursive(
 KEYS = st.sampled_from(["containerd", "runtimes", "cdiSpecDirs", "enableCDI", "defaultRuntimeName"])
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text(max_size=30), st.dictionaries(KEYS, json_values).map(json.dumps)))
 def test_whatever_stands_in_the_configuration_is_read_or_ignored(config: str) -> None:
     found = read_status(version("containerd", "2.1.4"), answer(config=config))

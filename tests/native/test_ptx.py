@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.hw.fake.build import find_compiler
+from tests.budget import tries
 
 HERE = Path(__file__).resolve().parent
 CUDA = HERE.parents[1] / "native" / "cuda"
@@ -163,7 +164,7 @@ steps = st.tuples(
 
 
 @given(st.lists(words, min_size=4, max_size=4), st.lists(steps, min_size=1, max_size=12))
-@settings(max_examples=150, deadline=None)
+@tries(150)
 def test_integer_programs_agree_with_python(
     host: Host, start: list[int], program: list[tuple[str, str, int, int, int]]
 ) -> None:
@@ -202,7 +203,7 @@ def test_division_at_the_edges(host: Host, op: str, kind: str) -> None:
 
 
 @given(st.sampled_from(["and", "or", "xor", "shl"]), st.sampled_from([32, 64]), words, words)
-@settings(max_examples=80, deadline=None)
+@tries(80)
 def test_bitwise(host: Host, op: str, bits: int, a: int, b: int) -> None:
     mask = (1 << bits) - 1
     prefix = "%r" if bits == 32 else "%rd"
@@ -216,7 +217,7 @@ def test_bitwise(host: Host, op: str, bits: int, a: int, b: int) -> None:
 
 
 @given(st.sampled_from(["u32", "s32", "u64", "s64"]), words, st.integers(0, 100))
-@settings(max_examples=60, deadline=None)
+@tries(60)
 def test_shift_right_fills_with_the_sign(host: Host, kind: str, a: int, amount: int) -> None:
     prefix, bits, signed = FAMILY[kind]
     body = OUT + f"mov.b{bits} {prefix}0, {a & ((1 << bits) - 1)}; shr.{kind} {prefix}1, {prefix}0, {amount};"
@@ -248,7 +249,7 @@ def float_model(op: str, a: float, b: float) -> float:
 
 
 @given(st.sampled_from(["add", "sub", "mul", "div"]), st.floats(width=32), st.floats(width=32))
-@settings(max_examples=150, deadline=None)
+@tries(150)
 def test_single_precision(host: Host, op: str, a: float, b: float) -> None:
     """Double arithmetic rounded once to single is exact for these four."""
     x, y = (int.from_bytes(struct.pack("<f", value), "little") for value in (a, b))
@@ -263,7 +264,7 @@ def test_single_precision(host: Host, op: str, a: float, b: float) -> None:
 
 
 @given(st.sampled_from(["add", "sub", "mul", "div"]), st.floats(), st.floats())
-@settings(max_examples=100, deadline=None)
+@tries(100)
 def test_double_precision(host: Host, op: str, a: float, b: float) -> None:
     x, y = (int.from_bytes(struct.pack("<d", value), "little") for value in (a, b))
     name = "div.rn.f64" if op == "div" else f"{op}.f64"
@@ -280,7 +281,7 @@ def test_double_precision(host: Host, op: str, a: float, b: float) -> None:
 
 
 @given(st.sampled_from(["u32", "s32", "u64", "s64"]), st.floats())
-@settings(max_examples=100, deadline=None)
+@tries(100)
 def test_float_to_integer_saturates(host: Host, kind: str, value: float) -> None:
     prefix, bits, signed = FAMILY[kind]
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
@@ -297,7 +298,7 @@ def test_float_to_integer_saturates(host: Host, kind: str, value: float) -> None
 
 
 @given(st.integers(0, 300))
-@settings(max_examples=25, deadline=None)
+@tries(25)
 def test_a_loop_counts(host: Host, n: int) -> None:
     body = OUT + (
         f"mov.u32 %r0, 0; mov.u32 %r1, 0; LOOP: setp.ge.u32 %p0, %r0, {n}; @%p0 bra DONE;"
@@ -311,7 +312,7 @@ def test_a_loop_counts(host: Host, n: int) -> None:
     st.tuples(*[st.integers(1, 4)] * 3),
     st.tuples(*[st.integers(1, 5)] * 3),
 )
-@settings(max_examples=30, deadline=None)
+@tries(30)
 def test_every_thread_runs_once(host: Host, grid: tuple[int, int, int], block: tuple[int, int, int]) -> None:
     """Each thread adds one to the cell of its own global number."""
     body = (
@@ -351,7 +352,7 @@ def test_barriers_order_shared_memory(host: Host) -> None:
 
 
 @given(st.integers(-64, 128), st.sampled_from([1, 2, 4, 8]), st.booleans())
-@settings(max_examples=120, deadline=None)
+@tries(120)
 def test_no_access_leaves_the_memory(host: Host, offset: int, width: int, store: bool) -> None:
     """Inside and aligned works; anything else is a fault that changes nothing."""
     size, bits = 64, width * 8
@@ -422,7 +423,7 @@ edits = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 30), st.sampled_
 
 
 @given(edits)
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@tries(400, suppress_health_check=[HealthCheck.too_slow])
 def test_mutilated_programs_never_crash(host: Host, changes: list[tuple[int, int, str]]) -> None:
     text = SAMPLE
     for at, drop, insert in changes:
@@ -437,7 +438,7 @@ def test_mutilated_programs_never_crash(host: Host, changes: list[tuple[int, int
     | st.text(max_size=300).map(str.encode)
     | st.lists(st.sampled_from(PIECES)).map(" ".join).map(str.encode)
 )
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_random_text_never_crashes(host: Host, text: bytes) -> None:
     for raw in (text, HEADER.encode() + text, HEADER.encode() + b".entry k() {" + text):
         answer = host.run(raw, params=TO_OUT, memory=bytes(64), limit=50_000)

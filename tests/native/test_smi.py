@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.hw.fake.create import environment
 from kgpu.hw.fake.state import State
+from tests.budget import tries
 
 Root = Callable[..., Path]
 NO_DRIVER = (
@@ -169,7 +170,7 @@ def one_gpu(sim_root: Root) -> Path:
 
 
 @given(names=st.data(), units=st.booleans(), header=st.booleans())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_units_and_header_are_the_only_difference(
     one_gpu: Path, names: st.DataObject, units: bool, header: bool
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.decision import Decision
@@ -19,6 +19,7 @@ from kgpu.operator.model import Layout, Observed, Settings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
+from tests.budget import tries
 from tests.operator.world import NAMESPACE, OPERANDS_LAYOUT, ROLES, SETTINGS, node_object, settle
 
 JUNK = st.text(st.sampled_from('aZ9 .:/"\\\n\t\0\x1b[\x7f\x85\u202e\u200b\u2028é😀'), max_size=12)
@@ -132,7 +133,7 @@ def wrong(value: Any) -> list[str]:
 
 
 @given(clusters(), st.sampled_from([SETTINGS, OPERANDS_LAYOUT]))
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_what_people_are_shown_is_printable(observed: Observed, told: Settings) -> None:
     settled = settle(observed, told)
     made = plan(settled, told)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.formats import agent_report, names
@@ -15,6 +15,7 @@ from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
 from kgpu.operator.model import Layout, Observed, Settings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
+from tests.budget import tries
 from tests.operator import golden
 from tests.operator.world import NAMESPACE, SETTINGS, driver, node_object, policy, report, settle, trouble
 
@@ -135,13 +136,13 @@ _OFF = SandboxWorkloads()
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
-@settings(max_examples=150)
+@tries(150)
 def test_once_carried_out_nodes_are_not_planned_again(observed: Observed, told: Settings) -> None:
     assert plan(settle(observed, told), told).nodes == ()
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
-@settings(max_examples=150)
+@tries(150)
 def test_once_written_the_status_is_the_same_again(observed: Observed, told: Settings) -> None:
     first = plan(observed, told)
     written = dataclasses.replace(
@@ -161,13 +162,13 @@ def _stamped(status: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
-@settings(max_examples=150)
+@tries(150)
 def test_the_order_of_nodes_does_not_matter(observed: Observed, told: Settings) -> None:
     assert plan(observed, told) == plan(dataclasses.replace(observed, nodes=observed.nodes[::-1]), told)
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
-@settings(max_examples=150)
+@tries(150)
 def test_conditions_are_such_as_the_api_server_takes(observed: Observed, told: Settings) -> None:
     made = plan(observed, told)
     wrong = [
@@ -180,7 +181,7 @@ def test_conditions_are_such_as_the_api_server_takes(observed: Observed, told: S
 
 
 @given(clusters(), SETTINGS_OF_ALL_SORTS)
-@settings(max_examples=150)
+@tries(150)
 def test_ready_only_where_every_gpu_of_every_node_is_validated(observed: Observed, told: Settings) -> None:
     made = plan(observed, told)
     ready = [name for name, status in made.policy_status.items() if status["state"] == "ready"]

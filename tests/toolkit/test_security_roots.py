@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import HostError
@@ -20,6 +20,7 @@ from kgpu.formats.cdi import ContainerEdits
 from kgpu.host.driver.edits import driver_edits, host_edits
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.root import DriverRoot
+from tests.budget import tries
 from tests.host.driver import roots
 
 PLACES = (
@@ -86,7 +87,7 @@ def test_an_honest_root_stays_inside(driver: Path) -> None:
 @example(moved=[("dev", "absolute")])
 @example(moved=[("dev/nvidia0", "absolute")])
 @example(moved=[("run/nvidia-persistenced", "absolute")])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_link_in_a_driver_root_leads_a_mount_out_of_it(
     driver: Path, tmp_path_factory: pytest.TempPathFactory, moved: list[tuple[str, str]]
 ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
@@ -123,7 +123,6 @@ def test_wishes_about_a_runtime_shim_are_named() -> None:
 VARIABLES = sorted({name for row in _ROWS for name in row.names})
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(VARIABLES), st.text(max_size=40), max_size=4))
 def test_any_text_is_settings_or_a_config_error(env: dict[str, str]) -> None:
     with contextlib.suppress(ConfigError):

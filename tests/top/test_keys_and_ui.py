@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.top.keys import _NAMES, keys
 from kgpu.top.rows import Detail, View, Wish
 from kgpu.top.sorts import SORTS
 from kgpu.top.ui import Ui, at, press
+from tests.budget import tries
 
 SENT = [*sorted(_NAMES), "a", "한", "é", "/", "\x03", "\x1b[1;5C", "\x1b[200~"]
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(st.lists(st.sampled_from(SENT), max_size=8), st.lists(st.integers(0, 40), max_size=5))
 def test_keys_are_the_same_however_they_arrive(sent, cuts) -> None:
     text = "".join(sent)
@@ -81,7 +82,7 @@ def test_help_closes_with_any_key() -> None:
     assert (typed("hj").help, typed("hj").cursor, typed("hq").quit) == (False, 0, True)
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(st.lists(st.sampled_from(["up", "down", "pageup", "pagedown", "home", "end"]), max_size=20),
        st.integers(0, 30), st.integers(0, 12))  # fmt: skip
 def test_the_cursor_stays_on_a_row_in_sight(pressed, rows, height) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kgpu.base.printable import printable
 from kgpu.top.parse import MOST_CHARACTERS, LabelSets, NotMetricsError, samples
 from kgpu.top.tables import WANTED
+from tests.budget import tries
 
 NAMES = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)
 VALUES = st.text(
@@ -29,7 +30,7 @@ def escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(st.lists(st.tuples(NAMES, st.dictionaries(NAMES, VALUES, max_size=4), NUMBERS), max_size=6))
 def test_it_reads_what_prometheus_own_parser_reads(rows) -> None:
     lines = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -17,6 +17,7 @@ from kgpu.top.model import Gpu, Health, Node, Part, Process, Trouble, User
 from kgpu.top.plan import plan
 from kgpu.top.rows import Detail, GpuRow, NodeRow, PodRow, TroubleRow, View, Wish
 from kgpu.top.sorts import SORTS, check_sort
+from tests.budget import tries
 
 A, B, C = (User(namespace="ml", pod="a"), User(namespace="ml", pod="b", memory_mib=512), User(namespace="web", pod="c"))
 
@@ -202,7 +203,7 @@ KOREAN = Node(
 )  # fmt: skip
 
 
-@settings(max_examples=120)
+@tries(120)
 @given(st.integers(1, 200), st.sampled_from(View), st.sampled_from(Detail), st.booleans())
 def test_no_line_is_wider_than_the_terminal(width, view, detail, ascii_only) -> None:
     nodes = (*NODES, KOREAN)

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from host.tree import elf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import HostError
@@ -16,6 +16,7 @@ from kgpu.host.driver.edits import driver_edits, host_edits, link_pairs
 from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.model import Search
 from kgpu.host.root import DriverRoot
+from tests.budget import tries
 
 V = "550.54.15"
 PLACES = (
@@ -76,7 +77,7 @@ def make(root: Path, place: str, kind: str, what) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLACES), MAKE), max_size=14))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@tries(150, suppress_health_check=[HealthCheck.too_slow])
 def test_mounts_are_of_the_root_itself_and_no_link_is_left_in_them(tmp_path_factory, things) -> None:
     root = tmp_path_factory.mktemp("root")
     for place, (kind, what) in things:

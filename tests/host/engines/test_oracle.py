@@ -9,12 +9,13 @@ import pytest
 from host.engines.documents import containerd_configs
 from host.engines.real_engine import containerd_binary, dump
 from host.engines.test_random_configs import V2, V3, WANTED, changed_leaves
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from kgpu.host.engines import rules
 from kgpu.host.engines.edited import lookup
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Place
 from kgpu.toolkit.engine.programs import parse_version
+from tests.budget import tries
 
 CRI3 = ("plugins", "io.containerd.cri.v1.runtime")
 
@@ -37,7 +38,7 @@ def test_containerd_reads_what_was_meant(version, plugin, drop_in, tmp_path) -> 
         version=version_of(binary),
     )  # fmt: skip
 
-    @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+    @tries(8, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
     @given(containerd_configs(version, plugin), WANTED)
     def check(config, wanted) -> None:
         _, text = config

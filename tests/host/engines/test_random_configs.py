@@ -8,13 +8,14 @@ import tomllib
 
 import pytest
 from host.engines.documents import TEXTS, WORDS, containerd_configs, toml_text
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.host.engines import rules
 from kgpu.host.engines.edited import lookup, same
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Place, Wanted
 from kgpu.host.engines.undo import Record, kind_of, without
+from tests.budget import tries
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 WANTED = st.builds(
@@ -30,7 +31,7 @@ LAYOUTS = [
     (2, V2, (2, 1, 4), True), (2, V2, None, True), (3, V3, (2, 0, 5), True), (3, V3, (2, 1, 4), False),
     (3, V3, (2, 1, 4), True), (4, V3, (2, 3, 0), True), (None, V3, (2, 1, 4), True),
 ]  # fmt: skip
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = tries(200, suppress_health_check=[HealthCheck.too_slow])
 
 
 def changed_leaves(before, after, path=()):

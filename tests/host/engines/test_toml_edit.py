@@ -7,13 +7,14 @@ import tomllib
 
 import pytest
 from host.engines.documents import TABLES, VALUES, WORDS, toml_documents
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.host.engines.edited import lookup, same
 from kgpu.host.engines.toml_edit import TomlFile
 from kgpu.host.engines.toml_text import key_text, statements, value_text
+from tests.budget import tries
 
 PATHS = st.lists(WORDS, min_size=1, max_size=4).map(tuple)
 
@@ -23,7 +24,7 @@ def is_subsequence(part: list[str], whole: list[str]) -> bool:
     return all(line in rest for line in part)
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(toml_documents())
 def test_every_statement_is_found_where_it_is(document) -> None:
     data, text = document
@@ -36,7 +37,7 @@ def test_every_statement_is_found_where_it_is(document) -> None:
         assert text[one.end - 1] == "\n" or one.end == len(text)
 
 
-@settings(max_examples=400, deadline=None)
+@tries(400)
 @given(toml_documents(), PATHS, st.one_of(VALUES, TABLES))
 def test_set_changes_exactly_one_thing(document, path, value) -> None:
     data, text = document
@@ -58,7 +59,7 @@ def test_set_changes_exactly_one_thing(document, path, value) -> None:
         assert is_subsequence(before, [line.rstrip("\r") for line in file.text.split("\n")])
 
 
-@settings(max_examples=400, deadline=None)
+@tries(400)
 @given(toml_documents(), st.data())
 def test_delete_takes_exactly_one_thing(document, data_draw) -> None:
     data, text = document
@@ -75,7 +76,7 @@ def test_delete_takes_exactly_one_thing(document, data_draw) -> None:
     assert same(pruned(file.data), pruned(expected))
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(toml_documents(), PATHS, VALUES)
 def test_what_was_added_can_be_taken_out(document, path, value) -> None:
     data, text = document

@@ -13,12 +13,13 @@ from pathlib import Path
 import pynvml
 import pytest
 from hw.fake.nvml_process import Nvml, NvmlFailure
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.build import find_compiler, source_dir
 from kgpu.hw.fake.state import State
+from tests.budget import tries
 
 RootMaker = Callable[..., Path]
 
@@ -373,7 +374,7 @@ def test_random_states_never_crash_a_reader(root: Path, tmp_path: Path) -> None:
         )
 
         @given(patches=damage)
-        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+        @tries(150, suppress_health_check=list(HealthCheck))
         def run(patches: list[tuple[int, bytes]]) -> None:
             data = bytearray(good)
             for at, patch in patches:

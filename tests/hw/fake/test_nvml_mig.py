@@ -11,13 +11,14 @@ import pytest
 from hw.fake.mig_oracle import Oracle
 from hw.fake.nvml_process import Nvml
 from hw.fake.test_mig_tables import layouts, maximal
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.hw.fake import mig, operate
 from kgpu.hw.fake.mig_tables import FAMILIES, Row
 from kgpu.hw.fake.state import State
+from tests.budget import tries
 
 RootMaker = Callable[..., Path]
 IN_USE = pynvml.NVML_ERROR_IN_USE
@@ -330,7 +331,7 @@ def test_random_life_cycles_agree_with_the_oracle(sim_root: RootMaker, profile: 
     with enabled(sim_root(profile, gpus=1)) as n:
 
         @given(steps=st.lists(st.one_of(create, create, destroy), max_size=14))
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @tries(60, suppress_health_check=list(HealthCheck))
         def run(steps: list[tuple[str, int, int | None]]) -> None:
             n.run("wipe(h)")
             oracle = Oracle(family)

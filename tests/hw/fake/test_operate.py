@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError, HwError, UserError
@@ -21,6 +21,7 @@ from kgpu.hw.fake import mig, operate
 from kgpu.hw.fake.create import create_root, environment, library_path
 from kgpu.hw.fake.settings import SETTINGS
 from kgpu.hw.fake.state import State
+from tests.budget import tries
 
 pytestmark = pytest.mark.usefixtures("sim_libs")
 
@@ -136,7 +137,7 @@ def shared_root(tmp_path_factory, sim_libs):
     return create_root("dgx-1-v100", tmp_path_factory.mktemp("shared") / "node")
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from([*SETTINGS, "nvlink.3", "nvlink.x"]) | st.text(max_size=8), value=TEXTS)
 def test_any_key_and_value_is_set_or_a_three_part_error(shared_root, key, value):
     with contextlib.suppress(ConfigError):  # anything else is a failure

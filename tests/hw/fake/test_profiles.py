@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
@@ -196,7 +196,6 @@ TREES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(KEYS, TREES, max_size=6), st.booleans())
 def test_any_mapping_is_a_profile_or_a_three_part_error(data, on_top):
     text = yaml.safe_dump({**yaml.safe_load(SMALL), **data} if on_top else data)
@@ -205,7 +204,6 @@ def test_any_mapping_is_a_profile_or_a_three_part_error(data, on_top):
             read(text)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
 def test_any_text_is_a_profile_or_a_three_part_error(text):
     for read in (parse, lambda raw: profiles.parse_topology(raw, source="t")):

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import HwError
 from kgpu.hw.fake import schema
 from kgpu.hw.fake.build import find_compiler, source_dir
 from kgpu.hw.fake.state import EVENT_XID, State, fold_load, load_target
+from tests.budget import tries
 
 
 def test_the_header_is_current() -> None:
@@ -122,7 +123,7 @@ def test_too_many_gpus_are_refused(path: Path) -> None:
 
 
 @given(data=st.binary(max_size=64), at=st.integers(0, schema.STATE_SIZE - 64))
-@settings(max_examples=60, deadline=None)
+@tries(60)
 def test_random_damage_never_raises_anything_else(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int
 ) -> None:

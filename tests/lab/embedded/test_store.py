@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
@@ -11,6 +10,7 @@ from kgpu.lab.embedded.core.model import Stored
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.store import ExpiredError, Store, order_of
 from kgpu.lab.embedded.watching import EVERYTHING, Watch
+from tests.budget import tries
 
 PODS = ("", "pods")
 PLACES = st.tuples(st.sampled_from(["a", "a-b", "b"]), st.sampled_from(["x", "y", "z"]))
@@ -107,7 +107,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestModel.settings = tries(40, stateful_step_count=25)
 
 
 def test_history_is_bounded_and_says_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,12 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.lab.nodes import logs, shim
 from kgpu.lab.nodes.logs import LogOptions, parse_options, render
+from tests.budget import tries
 
 TEXT = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
 
@@ -30,7 +31,7 @@ def read(path: Path, options: LogOptions) -> bytes:
     return asyncio.run(collect())
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(lines=st.lists(TEXT, max_size=12), tail=st.integers(0, 14), limit=st.integers(0, 200))
 def test_what_was_said_is_shown(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], tail: int, limit: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.lab.nodes import plan, podstatus
@@ -25,7 +25,6 @@ def state_of(policy: str, inits: list[bool], mains: int) -> PodState:
     return PodState(pod=pod, containers=make_containers(pod), start=1.0)
 
 
-@settings(deadline=None)
 @given(
     policy=st.sampled_from(["Always", "OnFailure", "Never"]), inits=st.lists(st.booleans(), max_size=3),
     mains=st.integers(1, 3), data=st.data(),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, NODE_FEATURES, PODS, Object
 from kgpu.operator import seen
+from tests.budget import tries
 from tests.operator.run.support import Wish, cluster, config_map, running
 from tests.operator.world import NAMESPACE
 
@@ -154,7 +155,7 @@ REDUCERS = (
 )  # fmt: skip
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@tries(suppress_health_check=[HealthCheck.too_slow])
 @given(JSON)
 def test_no_object_can_break_the_watch(value: Any) -> None:
     obj = {"metadata": {"name": "x", "resourceVersion": "1"}, "spec": value, "status": value, "data": value}

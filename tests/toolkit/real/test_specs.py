@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.cdi import parse_spec
+from tests.budget import tries
 from tests.toolkit.real import rootfs
 from tests.toolkit.real.conftest import Node
 
@@ -88,7 +89,7 @@ def accepted_specs() -> list[Fields]:
     found: dict[str, Fields] = {}
 
     @given(spec=SPECS)
-    @settings(max_examples=3500, deadline=None, phases=[Phase.generate], database=None, derandomize=True)
+    @tries(3500, phases=[Phase.generate], database=None, derandomize=True)
     def collect(spec: Fields) -> None:
         text = json.dumps(spec, sort_keys=True)
         if text not in found and accepted(spec):

@@ -6,11 +6,12 @@ import datetime as dt
 import zoneinfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.lab.embedded.controllers.cron_schedule import Every, ScheduleError, parse
 from kgpu.lab.embedded.types.validate.cron import schedule_error
+from tests.budget import tries
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "America/Sao_Paulo", "Australia/Lord_Howe")
 
@@ -57,7 +58,7 @@ def fits(schedule: str, here: dt.datetime) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(schedules, st.sampled_from(ZONES), st.datetimes(dt.datetime(2025, 1, 1), dt.datetime(2027, 12, 31)))
 def test_the_next_time_is_the_first_minute_that_fits(schedule: str, zone: str, start: dt.datetime):
     begin = start.replace(tzinfo=dt.UTC)
@@ -73,7 +74,6 @@ def test_the_next_time_is_the_first_minute_that_fits(schedule: str, zone: str, s
     assert found is None or (found >= minute and fits(schedule, found.astimezone(there)))
 
 
-@settings(deadline=None)
 @given(st.text("0123456789*/,-@? JANsunTZevry=hms", max_size=24))
 def test_what_the_validation_takes_can_be_read(text: str):
     try:

@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lab.embedded.crd.asking import Api
 from lab.embedded.crd.cases import SCHEMAS, crd, obj, rules, version
@@ -19,9 +19,10 @@ from kgpu.lab.embedded.crd.patterns import go_pattern
 from kgpu.lab.embedded.crd.rules import rules_of
 from kgpu.lab.embedded.crd.values import Values
 from kgpu.lab.embedded.status import FieldError
+from tests.budget import tries
 
 Raw = dict[str, Any]
-SEVERAL = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+SEVERAL = tries(150, suppress_health_check=list(HealthCheck))
 THING: Raw = {
     "apiVersion": "crds.test.kgpu.dev/v1", "kind": "Thing", "metadata": {"name": "x", "namespace": "default"},
 }  # fmt: skip
@@ -136,7 +137,7 @@ WORDS = [
 VARIABLES: dict[str, Any] = {"self": cel.Type.DYN, "oldSelf": cel.Type.DYN}
 
 
-@settings(max_examples=400, deadline=None)
+@tries(400)
 @given(words=st.lists(st.sampled_from(WORDS) | st.text(max_size=3), max_size=10), value=JSON)
 def test_any_expression_is_a_value_or_an_error(words: list[str], value: Any) -> None:
     found = cel.Environment(VARIABLES).compile(" ".join(words))

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lab.embedded.protobuf import library
 from lab.embedded.protobuf.test_bodies import CASES
@@ -19,6 +19,7 @@ from kgpu.lab.embedded.protobuf import MEDIA, messages, types
 from kgpu.lab.embedded.protobuf.special import SPECIAL
 from kgpu.lab.embedded.status import ApiError
 from kgpu.lab.embedded.types.rules import BuiltinRules
+from tests.budget import tries
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -136,7 +137,7 @@ def reader(text: bytes) -> Any:
     return json.loads(text)
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(objects())
 def test_the_library_s_encoding_is_understood(found: tuple[tuple[str, str], bytes, Any]) -> None:
     want, encoded, expected = found
@@ -159,7 +160,7 @@ async def judged(data: bytes, want: tuple[str, str]) -> None:
 BYTES = st.binary(max_size=60)
 
 
-@settings(max_examples=400, deadline=None)
+@tries(400)
 @given(st.sampled_from(KINDS), st.one_of(BYTES, BYTES.map(lambda raw: MAGIC + raw)), st.booleans())
 async def test_any_bytes(want: tuple[str, str], data: bytes, wrapped: bool) -> None:
     await judged(envelope(*want, data) if wrapped else data, want)
@@ -180,7 +181,7 @@ def damaged(draw: st.DrawFn) -> tuple[tuple[str, str], bytes]:
     return want, data
 
 
-@settings(max_examples=400, deadline=None)
+@tries(400)
 @given(damaged())
 async def test_damaged_objects(found: tuple[tuple[str, str], bytes]) -> None:
     await judged(found[1], found[0])

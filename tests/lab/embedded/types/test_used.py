@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.types import quota as rules
 from kgpu.lab.embedded.types.admission.used import Used
+from tests.budget import tries
 
 PODS = ("", "pods")
 HARD = {"pods": "10", "requests.cpu": "4", "limits.memory": "8Gi", "requests.nvidia.com/gpu": "8", "count/pods": "20"}
@@ -49,7 +50,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(STEPS)
 def test_any_history_adds_up(steps: list[tuple[str, Object, int]]) -> None:
     held: dict[str, Object] = {}
