@@ -1,0 +1,42 @@
+"""How much a test tries: a seeded sample in ``make test``, large random counts in ``make test-deep``.
+
+A sample is the same in every run, so that what passed once passes again; what only chance finds is ``test-deep``'s.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, TypeVar
+
+import hypothesis
+
+DEEP: Final = os.environ.get("KGPU_DEEP") == "1"
+_USUAL: Final = 100  # examples where a test says nothing, as with hypothesis itself
+_SHARE: Final = 5
+_LEAST: Final = 10
+_TIMES: Final = 5
+
+T = TypeVar("T")
+
+
+def examples(usual: int) -> int:
+    """Examples of a property that is held well by ``usual`` of them."""
+    return usual * _TIMES if DEEP else min(usual, max(_LEAST, usual // _SHARE))
+
+
+def tries(usual: int = _USUAL, **settings: Any) -> hypothesis.settings:
+    """The settings of a property that is held well by ``usual`` examples."""
+    return hypothesis.settings(max_examples=examples(usual), **settings)
+
+
+def count(sample: T, deep: T) -> T:
+    """A test's own number of cases, here and in ``make test-deep``."""
+    return deep if DEEP else sample
+
+
+def profile() -> None:
+    """What holds for every property. How long an example takes is a question for a benchmark."""
+    hypothesis.settings.register_profile(
+        "kgpu", deadline=None, derandomize=not DEEP, database=None, print_blob=True, max_examples=examples(_USUAL)
+    )
+    hypothesis.settings.load_profile("kgpu")
