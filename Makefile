@@ -6,9 +6,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # The environment is current when it was made from exactly these files.
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt tools/setup-venv.sh | sha256sum | cut -c1-16)
-TESTS ?= tests
 
-.PHONY: help setup demo test test-fast lint format docs chart-repo bench clean
+.PHONY: help setup demo test test-fast test-deep lint format docs chart-repo bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -22,11 +21,14 @@ $(STAMP): pyproject.toml constraints.txt tools/setup-venv.sh
 demo: $(STAMP) ## a GPU cluster on this machine, without root or a GPU, and stories played on it (DEMO_KEEP=0: then end)
 	@$(PY) -m kgpu lab demo
 
-test: $(STAMP) ## every test; where root is available also those on a real Kubernetes cluster
-	@tools/test.sh $(PY) $(TESTS)
+test: $(STAMP) ## every test; where root is available also those on a real Kubernetes cluster (TESTS=PATH: only these)
+	@$(PY) -m tools.suite $(TESTS)
 
-test-fast: $(STAMP) ## the tests that need no cluster
-	@$(PY) -m pytest -q -m "not real" $(TESTS)
+test-fast: $(STAMP) ## the tests that need no cluster (TESTS=PATH: only these)
+	@$(PY) -m tools.suite --fast $(TESTS)
+
+test-deep: $(STAMP) ## every test, with large random counts; takes hours
+	@KGPU_DEEP=1 $(PY) -m tools.suite $(TESTS)
 
 lint: $(STAMP) ## style, types, layers, spelling
 	@$(PY) -m ruff check .

@@ -1,6 +1,7 @@
-"""``python -m tools.suite``: every test. With paths or other words of pytest's: pytest with those, as one is used to.
+"""``python -m tools.suite``: every test. With paths, those alone, as pytest runs them; further options are pytest's.
 
-``KGPU_SKIP_REAL=1`` leaves the parts on real programs out; ``KGPU_REQUIRE_REAL=1`` fails where they can't run.
+``--fast`` leaves out what needs a cluster. ``KGPU_SKIP_REAL=1`` leaves out what needs real programs, and
+``KGPU_REQUIRE_REAL=1`` fails where they can't run.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ from tools.suite.parts import PARTS, Part
 from tools.suite.run import Suite
 
 FOLDER = Path("build/suite")
+FAST = "--fast"
 
 
 def main(words: list[str]) -> int:
+    fast = FAST in words
+    words = [word for word in words if word != FAST]
     if any(not word.startswith("-") for word in words):
-        return subprocess.run([sys.executable, "-m", "pytest", *words], check=False).returncode
+        return subprocess.run([sys.executable, "-m", "pytest", "-q", *words], check=False).returncode
     begun = time.monotonic()
 
     def say(text: str) -> None:
         print(f"[test {report.clock(time.monotonic() - begun)}] {text}", flush=True)
 
+    parts = chosen(fast=fast, real=os.environ.get("KGPU_SKIP_REAL") != "1")
     required = os.environ.get("KGPU_REQUIRE_REAL") == "1"
-    build = build_command()
+    build = build_command() if any(part.built for part in parts) else []
     if build and not prepared(say) and required:
         return 1
-    parts = [part for part in PARTS if not (part.real and os.environ.get("KGPU_SKIP_REAL") == "1")]
-    suite = Suite(parts, FOLDER, options=["-q", *words], say=say)
+    suite = Suite(parts, FOLDER, everything=PARTS, options=["-v", *words], say=say)
     try:
         code = suite.run(build, required=required)
     except KeyboardInterrupt:
@@ -42,6 +46,22 @@ def main(words: list[str]) -> int:
     took = {one.name: (one.seconds, report.read(junit(one.part)) if one.part else []) for one in suite.done}
     print(report.text(took), flush=True)
     return code
+
+
+def chosen(*, fast: bool, real: bool) -> list[Part]:
+    """The parts to run."""
+    return [part for part in PARTS if not (fast and part.built) and not (part.real and not real)]
+
+
+def junit(part: Part) -> Path:
+    return FOLDER / f"{part.name.replace(' ', '-')}.xml"
+
+
+def build_command() -> list[str]:
+    """The command that builds the programs of the labs, where they can be built."""
+    if platform.system() != "Linux" or os.geteuid() != 0 or os.environ.get("KGPU_SKIP_REAL") == "1":
+        return []
+    return [sys.executable, "-m", "kgpu", "lab", "build", "--helm"]
 
 
 def prepared(say: Callable[[str], None]) -> bool:
@@ -57,17 +77,6 @@ def prepared(say: Callable[[str], None]) -> bool:
         say(str(error))
         return False
     return True
-
-
-def junit(part: Part) -> Path:
-    return FOLDER / f"{part.name.replace(' ', '-')}.xml"
-
-
-def build_command() -> list[str]:
-    """The command that builds the programs of the labs, where they can be built."""
-    if platform.system() != "Linux" or os.geteuid() != 0 or os.environ.get("KGPU_SKIP_REAL") == "1":
-        return []
-    return [sys.executable, "-m", "kgpu", "lab", "build", "--helm"]
 
 
 if __name__ == "__main__":

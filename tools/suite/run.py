@@ -27,6 +27,9 @@ _FAILED: Final = 1
 _NONE_COLLECTED: Final = 5
 _PROGRESS: Final = re.compile(r"\[ *(\d+)%\]")
 _TAIL: Final = 4096
+# Where pytest begins to tell of what went wrong.
+_TOLD: Final = re.compile(r"^=+ (ERRORS|FAILURES) =+$", re.MULTILINE)
+_LINES: Final = 100
 
 Say = Callable[[str], None]
 
@@ -59,9 +62,12 @@ class Running:
 class Suite:
     """One run; logs and JUnit files are below ``folder``."""
 
-    def __init__(self, parts: Sequence[Part], folder: Path, *, options: Sequence[str] = (), say: Say) -> None:
+    def __init__(
+        self, parts: Sequence[Part], folder: Path, *, everything: Sequence[Part], options: Sequence[str], say: Say
+    ) -> None:
+        """``parts`` of ``everything`` are run, with pytest's ``options``."""
         self._waiting = sorted(parts, key=lambda part: -part.seconds)
-        self._parts, self._folder, self._options, self._say = parts, folder, list(options), say
+        self._parts, self._folder, self._options, self._say = everything, folder, list(options), say
         self._active: list[Running] = []
         self.done: list[Running] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +148,7 @@ class Suite:
             good = one.process.returncode in {0, _NONE_COLLECTED}
             self._say(f"{one.name}: {'done' if good else 'FAILED'} in {report.clock(one.seconds)}")
             if not good:
-                self._say(f"what it printed:\n{one.log.read_text(errors='replace')}")
+                self._say(f"what it printed:\n{decisive(one.log.read_text(errors='replace'))}")
 
     def _end(self) -> None:
         """Pytest takes labs down when it is interrupted; what does not end is killed."""
@@ -154,6 +160,12 @@ class Suite:
                 one.process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 os.killpg(one.process.pid, signal.SIGKILL)
+
+
+def decisive(text: str) -> str:
+    """Of what a part printed, what is about failures, else its last lines."""
+    found = _TOLD.search(text)
+    return text[found.start() :] if found else "\n".join(text.splitlines()[-_LINES:])
 
 
 def status(codes: Sequence[int]) -> int:

@@ -89,7 +89,7 @@ def accepted_specs() -> list[Fields]:
     found: dict[str, Fields] = {}
 
     @given(spec=SPECS)
-    @tries(3500, phases=[Phase.generate], database=None, derandomize=True)
+    @tries(5 * 3500, phases=[Phase.generate], database=None, derandomize=True)
     def collect(spec: Fields) -> None:
         text = json.dumps(spec, sort_keys=True)
         if text not in found and accepted(spec):

@@ -1,0 +1,94 @@
+"""The suite's processes: parts beside each other, what failed is shown, an interrupt ends all and lets them clean up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.suite import report
+from tools.suite.parts import Part
+from tools.suite.run import Suite
+
+GOOD = "def test_good(): pass\n"
+BAD = "def test_bad(): assert 'apple' == 'pear'\n"
+SLOW = """
+import pathlib, time
+here = pathlib.Path(__file__).parent
+def test_slow():
+    try:
+        (here / "begun").touch()
+        time.sleep(60)
+    finally:
+        (here / "cleaned").touch()
+"""
+FAILS = [sys.executable, "-c", "raise SystemExit('no compiler')"]
+WORKS = [sys.executable, "-c", "pass"]
+
+
+@pytest.fixture(autouse=True)
+def _bare_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the plugins take to load is most of the time of a pytest with one test."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+def part(folder: Path, name: str, text: str, *, built: bool = False) -> Part:
+    """A part of one file, run as those on real programs are: in one process."""
+    file = folder / f"test_{name}.py"
+    file.write_text(text)
+    return Part(name=name, paths=(str(file),), real=True, built=built)
+
+
+def suite(folder: Path, *parts: Part) -> tuple[Suite, list[str]]:
+    said: list[str] = []
+    options = ["-q", "-c", os.devnull, f"--rootdir={folder}"]
+    return Suite(parts, folder / "out", everything=parts, options=options, say=said.append), said
+
+
+def test_all_parts_run_and_what_failed_is_shown(tmp_path: Path) -> None:
+    parts = [part(tmp_path, "one", GOOD), part(tmp_path, "two", BAD, built=True), part(tmp_path, "three", GOOD)]
+    run, said = suite(tmp_path, *parts)
+    assert run.run(WORKS, required=True) == 1
+    assert sorted(one.name for one in run.done) == ["one", "the build", "three", "two"]
+    assert any("apple" in text for text in said)
+    outcomes = [case.outcome for one in parts for case in report.read(tmp_path / "out" / f"{one.name}.xml")]
+    assert outcomes == ["passed", "failed", "passed"]
+
+
+@pytest.mark.parametrize(("required", "status", "ran"), [(True, 1, {"the build"}), (False, 0, {"the build", "two"})])
+def test_a_build_that_fails(tmp_path: Path, required: bool, status: int, ran: set[str]) -> None:
+    run, said = suite(tmp_path, part(tmp_path, "two", GOOD, built=True))
+    assert run.run(FAILS, required=required) == status
+    assert {one.name for one in run.done} == ran
+    assert any("no compiler" in text for text in said)
+
+
+def test_an_interrupt_ends_every_part_and_lets_it_clean_up(tmp_path: Path) -> None:
+    run, _ = suite(tmp_path, part(tmp_path, "slow", SLOW))
+
+    def interrupt() -> None:
+        until = time.monotonic() + 60
+        while not (tmp_path / "begun").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.run([], required=True)
+    thread.join()
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_paths_are_given_to_pytest(tmp_path: Path) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text(GOOD + BAD)
+    command = [sys.executable, "-m", "tools.suite", "-k", "good", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
