@@ -27,6 +27,7 @@ def run(backend: str, *outputs: str, why: str = "") -> Result:
         ("pod/job-x2v5z", "pod/job-bbbbb"),
         ("at 2026-11-21T10:00:00Z from 10.244.1.7", "at 2026-11-21T10:00:01.5Z from 10.231.0.2"),
         ("b\na", "a\nb"),
+        ("3s (x2 over 5s)   Warning   FailedScheduling", "7s                Warning   FailedScheduling"),
     ],
 )
 def test_what_any_two_clusters_differ_in_is_the_same(one: str, other: str) -> None:
@@ -65,6 +66,21 @@ def test_steps_that_may_differ_are_compared_by_their_verdict_alone() -> None:
     assert compare(one("embedded", "a"), one("real", "b")) == ()
     (found,) = compare(one("embedded", "a"), one("real", "b", "it was wrong"))
     assert found.lines == ("real: it was wrong",)
+
+
+def test_how_often_a_controller_has_tried_is_the_same_where_the_step_says_so() -> None:
+    def told(backend: str, *lines: str, repeats: str = "") -> Result:
+        step = StepResult(title="t", command="c", output="\n".join(lines), seconds=0.1, repeats=repeats)
+        return Result(scenario="s", backend=backend, seconds=1.0, steps=(step,))
+
+    refused = [f'ReplicaSet Error creating: pods "trainers-7d4b9c8f6-{name}" is forbidden' for name in ("x2v5z", "kq4zz")]
+    combined = f"ReplicaSet (combined from similar events): {refused[0].removeprefix('ReplicaSet ')}"
+    why = "one for each time"
+    assert compare(told("embedded", refused[0], repeats=why), told("real", *refused, combined)) == ()
+    assert compare(told("embedded", *refused, repeats=why), told("real", refused[1])) == ()
+    assert compare(told("embedded", refused[0]), told("real", *refused)), "only where the step says so"
+    assert compare(told("embedded", refused[0], repeats=why), told("real", *refused, "and more"))
+    assert compare(told("embedded", refused[0], repeats=why), told("real"))
 
 
 def test_how_a_rollout_was_waited_for_is_the_same() -> None:

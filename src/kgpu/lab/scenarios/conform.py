@@ -31,10 +31,16 @@ _VARIABLE: Final = tuple(
         (r"(?<=[a-z0-9])-(?=[a-z0-9]*\d)[bcdf-hj-np-tv-z2456789]{8,10}\b", "-<hash>"),
         (r"(?<=[a-z0-9])-[bcdf-hj-np-tv-z2456789]{5}\b(?=$|[\s\"':,/)])", "-<id>"),
         (r"(?<![\w.-])(\d+[dhms]){1,2}(?![\w.-])", "<age>"),
+        # an Event that came again since: how often depends on how long ago it first came
+        (r"<age> \(x\d+ over <age>\)", "<age>"),
         (r"\s+$", ""),
         (r"[ \t]{2,}", "  "),
     )
 )
+
+
+# What Kubernetes puts before the message of an Event from the tenth similar one on.
+_COMBINED: Final = "(combined from similar events): "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,7 @@ class Difference:
 
 
 def normal(text: str) -> str:
-    """The text with everything replaced that differs between any two clusters; lines that repeat an attempt once."""
+    """The text with everything replaced that differs between any two clusters."""
     for pattern, word in _VARIABLE:
         text = pattern.sub(word, text)
     return text
@@ -75,10 +81,11 @@ def _step(left: StepResult | None, right: StepResult | None, one: str, other: st
     said = [f"{name}: {step.why}" for name, step in ((one, left), (other, right)) if not step.ok]
     if left.varies:
         return tuple(said)
-    before, after = _lines(left.output), _lines(right.output)
+    before, after = (_lines(step.output, once=bool(left.repeats)) for step in (left, right))
     return (*said, *difflib.unified_diff(before, after, fromfile=one, tofile=other, lineterm="", n=0))
 
 
-def _lines(text: str) -> list[str]:
-    """Sorted: what runs at the same time, as pods in a list, may come in any order."""
-    return sorted(normal(text).splitlines())
+def _lines(text: str, *, once: bool) -> list[str]:
+    """Sorted: what runs at the same time, as pods in a list, may come in any order. ``once``: each line only once."""
+    lines = normal(text).splitlines()
+    return sorted({line.replace(_COMBINED, "") for line in lines} if once else lines)

@@ -14,6 +14,7 @@
         within: 30          # seconds: repeat until the expectations hold; 0 (default): once
         expect:
           contains: ["Test PASSED"]
+        repeats: why          # the same line may come any number of times; each is then compared once
         varies: why           # two labs may print different things here; "kgpu lab conform" does not compare them
     cleanup:                # run at the end in any case
       - run: ...
@@ -62,7 +63,11 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One step; see the module. ``varies`` says why its output may differ from lab to lab, "" when it may not."""
+    """One step; see the module.
+
+    ``varies`` says why its output may differ from lab to lab, ``repeats`` why lines of it may come any number of times,
+    as one for each time that a controller tried; "" when they may not.
+    """
 
     title: str = ""
     apply: str | None = None
@@ -73,6 +78,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     expect: Expect = Expect()
     within: float = 0.0
     varies: str = ""
+    repeats: str = ""
 
     @property
     def action(self) -> str:

@@ -132,7 +132,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 class StepResult:
     """One step as it went. ``command`` is what a person would type; ``why`` is "" when all is as expected.
 
-    ``evidence`` is what the cluster itself says about a step that went wrong; ``varies`` is the step's own.
+    ``evidence`` is what the cluster itself says about a step that went wrong; ``varies`` and ``repeats`` are
+    the step's own.
     """
 
     title: str
@@ -142,6 +143,7 @@ class StepResult:
     why: str = ""
     evidence: str = ""
     varies: str = ""
+    repeats: str = ""
 
     @property
     def ok(self) -> bool:
@@ -298,6 +300,7 @@ def play_step(step: Step, backend: Backend) -> StepResult:
         why=why,
         evidence=_evidence(backend) if why else "",
         varies=step.varies,
+        repeats=step.repeats,
     )
 
 
