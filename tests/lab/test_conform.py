@@ -73,7 +73,9 @@ def test_how_often_a_controller_has_tried_is_the_same_where_the_step_says_so() -
         step = StepResult(title="t", command="c", output="\n".join(lines), seconds=0.1, repeats=repeats)
         return Result(scenario="s", backend=backend, seconds=1.0, steps=(step,))
 
-    refused = [f'ReplicaSet Error creating: pods "trainers-7d4b9c8f6-{name}" is forbidden' for name in ("x2v5z", "kq4zz")]
+    refused = [
+        f'ReplicaSet Error creating: pods "trainers-7d4b9c8f6-{name}" is forbidden' for name in ("x2v5z", "kq4zz")
+    ]
     combined = f"ReplicaSet (combined from similar events): {refused[0].removeprefix('ReplicaSet ')}"
     why = "one for each time"
     assert compare(told("embedded", refused[0], repeats=why), told("real", *refused, combined)) == ()
