@@ -6,6 +6,7 @@ Where the machine can't carry it the tests are skipped with the reason; with ``K
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -152,7 +153,8 @@ def real_machine() -> None:
 @pytest.fixture(scope="session")
 def cluster(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The lab of the whole run, with eight simulated H100s and the agent."""
-    lab = RealLab(LabSpec(name="tests"), folder=tmp_path_factory.mktemp("lab") / "tests", progress=PlainProgress())
+    folder = tmp_path_factory.mktemp("lab") / "tests"
+    lab = RealLab(LabSpec(name=f"tests-{os.getpid()}"), folder=folder, progress=PlainProgress())
     try:
         lab.up()
         yield Cluster(lab)

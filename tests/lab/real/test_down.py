@@ -55,9 +55,12 @@ def _footprint() -> dict[str, object]:
     }
 
 
+SECOND = f"second-{os.getpid()}"
+
+
 @pytest.fixture
 def second_lab(real_machine: None, tmp_path: Path) -> Iterator[RealLab]:
-    lab = RealLab(LabSpec(name="second", agent=False), folder=tmp_path / "second", progress=PlainProgress())
+    lab = RealLab(LabSpec(name=SECOND, agent=False), folder=tmp_path / "second", progress=PlainProgress())
     yield lab
     lab.down()
 
@@ -100,7 +103,7 @@ def test_up_again_keeps_what_is_there_and_refuses_other_settings(second_lab: Rea
     keeper = second_lab.keeper
     second_lab.up()
     assert second_lab.keeper == keeper
-    other = RealLab(LabSpec(name="second", profile="t4", agent=False), folder=tmp_path / "second")
+    other = RealLab(LabSpec(name=SECOND, profile="t4", agent=False), folder=tmp_path / "second")
     with pytest.raises(LabError, match="already up with other settings"):
         other.up()
 
