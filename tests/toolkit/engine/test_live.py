@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from host.engines.real_engine import containerd_binary
 
+from kgpu.base import signals
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import HostError
 from kgpu.host.engines.model import Engine, Place, Wanted
@@ -38,7 +39,7 @@ class Supervisor:
     def _run(self) -> None:
         with self._log.open("wb") as log:
             while not self._ending:
-                self._process = subprocess.Popen(self._words, stdout=log, stderr=log)
+                self._process = subprocess.Popen(signals.with_defaults(self._words), stdout=log, stderr=log)
                 self.starts += 1
                 if self._ending:
                     self._process.terminate()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kgpu.base import signals
 from kgpu.lab.real import bootstrap, cgroups
 
 SOCKET: Final = "/run/kgpu-engine/containerd.sock"
@@ -50,6 +51,8 @@ address = "{socket}.ttrpc"
 path = "{folder}/opt"
 """
 
+_engines: Final = itertools.count(1)  # one process may have several beside each other
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -71,7 +74,7 @@ class Engine:
     def __init__(self, folder: Path, bin_dir: Path) -> None:
         self.folder, self.bin = folder, bin_dir
         self.specs = folder / "cdi"
-        self.cgroup = f"kgpu-engine-{os.getpid()}"
+        self.cgroup = f"kgpu-engine-{os.getpid()}-{next(_engines)}"
         self._snapshotter = bootstrap.snapshotter(folder)
         self._cgroups: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,8 +87,10 @@ class Engine:
         script = _SETUP.format(specs=self.specs, bin=self.bin, config=config, log=self.folder / "containerd.log")
         self._cgroups = cgroups.create(self.cgroup)
         self._process = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private",
-             "sh", "-c", script],
+            signals.with_defaults(
+                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private",
+                 "sh", "-c", script]
+            ),
         )  # fmt: skip
         end = time.monotonic() + START_S
         while self.ctr("version").code != 0:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from kgpu.base import signals
 from kgpu.kubelet.rpc import Method, RpcClient
 from kgpu.lab.real import cgroups
 from kgpu.lab.real.configs import PAUSE_IMAGE
@@ -62,8 +63,10 @@ class NriEngine(Engine):
         script = script.format(specs=self.specs, bin=self.bin, config=config, log=log)
         self._cgroups = cgroups.create(self.cgroup)
         self._process = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private",
-             "sh", "-c", script],
+            signals.with_defaults(
+                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private",
+                 "sh", "-c", script]
+            ),
         )  # fmt: skip
         self.answers()
 

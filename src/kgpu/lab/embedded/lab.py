@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.lab import lock, operator, processes
 from kgpu.lab.embedded import model, ready
@@ -176,8 +177,8 @@ class EmbeddedLab:
         """Start a process that lives on without us; its output goes to ``logs/LOG.log``."""
         with (self.logs / f"{log}.log").open("ab") as out:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                cwd="/", env=namespaces.child_env(),
+                signals.with_defaults(command), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                start_new_session=True, cwd="/", env=namespaces.child_env(),
             )  # fmt: skip
         _children.append(process)
         try:

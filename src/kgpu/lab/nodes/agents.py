@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from kgpu.base import signals
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
@@ -115,7 +116,7 @@ async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubec
         mode = "wb" if path.exists() and path.stat().st_size > LOG_LIMIT else "ab"
         with path.open(mode) as out:
             process = await asyncio.create_subprocess_exec(
-                *command(spec, folder, kubelet_socket, kubeconfig, cdi),
+                *signals.with_defaults(command(spec, folder, kubelet_socket, kubeconfig, cdi)),
                 stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=str(folder),
             )  # fmt: skip
         with contextlib.suppress(OSError):

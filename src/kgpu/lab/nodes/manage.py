@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.hw.fake import mig_tables, profiles
@@ -320,8 +321,8 @@ def _start_host(folder: Path, own: Path, kubeconfig: Path, address: str, contain
     command += ["--address", address, *(["--containers", containers] if containers else [])]
     with (own / hosting.LOG).open("ab") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
-            env={**os.environ, "PYTHONPATH": modules},
+            signals.with_defaults(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            cwd="/", env={**os.environ, "PYTHONPATH": modules},
         )  # fmt: skip
     _started.append(process)
     try:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.formats.cdi import Mount
 from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
@@ -357,7 +358,9 @@ def _spawn(command: Sequence[str], log: Path) -> int:
         (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    return os.posix_spawn(command[0], list(command), os.environ, file_actions=actions, setsid=True)
+    return os.posix_spawn(
+        command[0], list(command), os.environ, file_actions=actions, setsid=True, setsigmask=(), setsigdef=signals.ALL
+    )
 
 
 async def _reap(pid: int) -> None:

@@ -240,6 +240,13 @@ def find_program(name: str, environment: dict[str, str], root: str = "") -> str:
     raise FileNotFoundError(f'exec: "{name}": executable file not found in $PATH')
 
 
+def default_signals() -> None:
+    """What this program ignores, as every Python does some, its command must not: it would inherit that."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def child(config: dict[str, Any], report: int) -> None:
     """Becomes the command; what goes wrong before that is told on ``report``."""
     try:
@@ -250,8 +257,7 @@ def child(config: dict[str, Any], report: int) -> None:
         (enter_namespaces if spaces else enter_plain)(config)
         environment = config["env"]
         program = find_program(config["args"][0], environment, "" if spaces else config["plain_root"])
-        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        default_signals()
         os.execve(program, config["args"], environment)  # noqa: S606
     except BaseException as error:  # told to the parent, whatever it is
         os.write(report, str(error if isinstance(error, FileNotFoundError) else f"{error}").encode()[:4000])
@@ -435,7 +441,9 @@ def execute(config_path: str, pid: str, command: list[str]) -> int:
         else:
             root = config["plain_root"]
         os.chdir(config["cwd"])
-        os.execve(find_program(command[0], config["env"], root), command, config["env"])  # noqa: S606
+        program = find_program(command[0], config["env"], root)
+        default_signals()
+        os.execve(program, command, config["env"])  # noqa: S606
     except OSError as error:
         sys.stderr.write(f"{error}\n")
     return 126

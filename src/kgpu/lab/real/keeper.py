@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base import signals
 from kgpu.lab.real.plan import CONTROL_SOCKET, RUN_DIR, Plan, Process
 
 _CLONE_NEWNS: Final = 0x00020000
@@ -203,7 +204,7 @@ def start(child: Child) -> None:
         try:
             child.pid = os.posix_spawn(
                 process.argv[0], process.argv, {**os.environ, **process.env},
-                file_actions=actions, setsid=True, setsigmask=[], setsigdef=[signal.SIGCHLD, signal.SIGPIPE],
+                file_actions=actions, setsid=True, setsigmask=(), setsigdef=signals.ALL,
             )  # fmt: skip
         except OSError as error:
             say(f"{process.name} can't be started: {error}")

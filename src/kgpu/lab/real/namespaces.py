@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.lab.real.model import NODE_LINK, Network, Paths
 from kgpu.lab.real.plan import CONTROL_SOCKET
@@ -25,7 +26,7 @@ _ORDER_TIMEOUT_S: Final = 30.0
 def start_keeper(paths: Paths) -> int:
     """Start the keeper on ``paths.plan``; its pid on this machine. Raises LabError."""
     log = paths.logs / "keeper.log"
-    command = [sys.executable, "-m", "kgpu.lab.real.keeper", str(paths.plan), str(log)]
+    command = signals.with_defaults([sys.executable, "-m", "kgpu.lab.real.keeper", str(paths.plan), str(log)])
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=child_env())
     try:
         return int(done.stdout)

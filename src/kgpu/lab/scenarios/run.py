@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, Self
 
 import yaml
 
+from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.lab.scenarios.model import Expect, Scenario, Step, fill, verdict
@@ -105,8 +106,8 @@ def run_command(argv: Sequence[str], stdin: str, env: Mapping[str, str], timeout
     try:
         # A session of its own: Ctrl-C is for the story, which then ends the command with all that it started.
         process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", env=env, start_new_session=True,
+            signals.with_defaults(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", env=env, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         return Outcome(127, str(error))

@@ -1,0 +1,49 @@
+"""Children that start as a program expects to: no signal ignored, none blocked.
+
+What a process ignores or blocks its children inherit, through every exec: under ``nohup`` that is SIGHUP, in a shell's
+background job SIGINT. A container engine that ignores SIGHUP never reads a new config, and nobody sees why.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+ALL: Final = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+"""Every signal that a process may ignore: what ``posix_spawn`` is given as ``setsigdef``, with an empty mask."""
+# Python ignores these itself, and ``subprocess`` gives them back to the children that it starts.
+_RESTORED: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+_RESET: Final = """
+import os, signal, sys
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+try:
+    os.execvp(sys.argv[1], sys.argv[1:])
+except FileNotFoundError as error:
+    print(f"{sys.argv[1]}: {error.strerror}", file=sys.stderr)
+    sys.exit(127)
+except OSError as error:
+    print(f"{sys.argv[1]}: {error.strerror}", file=sys.stderr)
+    sys.exit(126)
+"""
+
+
+def with_defaults(command: Sequence[str]) -> list[str]:
+    """The command for ``subprocess`` and its like, so that it starts with every signal's default and none blocked.
+
+    It is the command itself unless this process would hand something down. Otherwise an interpreter gives the defaults
+    back and becomes the command, under the same pid; exit code 127 means that there is no such program, 126 that it
+    can't be run.
+    """
+    if not _handed_down():
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _RESET, *command]
+
+
+def _handed_down() -> bool:
+    """Whether a child of this thread would ignore or block a signal."""
+    ignored = {number for number in ALL if signal.getsignal(number) is signal.SIG_IGN}
+    return bool(ignored - _RESTORED or signal.pthread_sigmask(signal.SIG_BLOCK, ()))
