@@ -9,7 +9,6 @@ asked of the running engine over the CRI, not read from a file.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,6 @@ from kgpu.host.engines.model import Change, Place, Wanted
 from kgpu.kubelet.cri import ContainerRuntime, RuntimeStatus
 from kgpu.toolkit.engine.model import Check, Outcome
 from kgpu.toolkit.settings import ToolkitSettings
-
-log = logging.getLogger(__name__)
 
 CALM_SECONDS: Final = 60.0
 TROUBLE_SECONDS: Final = 5.0
@@ -167,12 +164,10 @@ class Keeper:
                 subject=str(place.engine),
                 what=f"{place.flavour} was configured" + (" and restarted" if outcome.restarted else ""),
                 why=f"it lacked the runtime handlers {', '.join(ctx.settings.handlers)} or CDI",
-                evidence=tuple(change.path for change in outcome.changes),
+                evidence=(*(change.path for change in outcome.changes), *outcome.notes),
                 reason="RuntimeConfigured",
             )
         )
-        for note in outcome.notes:
-            log.info("%s: %s", place.flavour, note)
 
     def _verdict(self, place: Place, status: RuntimeStatus | str | None, runtime: ContainerRuntime | None) -> Look:
         settings = self._ctx.settings

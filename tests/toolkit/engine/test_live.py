@@ -16,13 +16,19 @@ from kgpu.base.errors import HostError
 from kgpu.host.engines.model import Engine, Place, Wanted
 from kgpu.host.engines.paths import HostPaths
 from kgpu.toolkit.engine import run
-from kgpu.toolkit.engine.model import EngineContext
+from kgpu.toolkit.engine.model import Check, EngineContext
 from kgpu.toolkit.engine.programs import EngineValidator, with_version
 from kgpu.toolkit.engine.restart import SignalRestart, connects
 
 UNNEEDED = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri"] + [
     f"io.containerd.snapshotter.v1.{name}" for name in ("overlayfs", "btrfs", "zfs", "devmapper", "blockfile", "erofs")
 ]
+
+
+PATHS = HostPaths.at("/")
+# As under nohup.
+DEAF = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+root = pytest.mark.skipif(os.geteuid() != 0, reason="containerd runs as root")
 
 
 class Supervisor:
@@ -61,21 +67,34 @@ class Clock(SystemClock):
         return super().monotonic() + self.ahead
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="containerd runs as root")
-async def test_a_real_containerd_is_told_and_comes_back(tmp_path) -> None:
+async def containerd(folder: Path) -> Place:
+    """An engine with its config in the folder, not running yet."""
     binary = containerd_binary()
-    config = tmp_path / "config.toml"
-    original = (
-        f'version = 3\nroot = "{tmp_path}/root"\nstate = "{tmp_path}/state"\ndisabled_plugins = {UNNEEDED}\n'
-        f'[grpc]\naddress = "{tmp_path}/c.sock"\n[ttrpc]\naddress = "{tmp_path}/t.sock"\n'
+    config = folder / "config.toml"
+    text = (
+        f'version = 3\nroot = "{folder}/root"\nstate = "{folder}/state"\ndisabled_plugins = {UNNEEDED}\n'
+        f'[grpc]\naddress = "{folder}/c.sock"\n[ttrpc]\naddress = "{folder}/t.sock"\n'
     ).replace("'", '"')
-    config.write_text(original)
-    paths = HostPaths.at("/")
+    config.write_text(text)
     place = Place(
         engine=Engine.CONTAINERD, flavour="containerd", config=str(config),
-        drop_in=f"{tmp_path}/conf.d/99-nvidia.toml", socket=f"{tmp_path}/c.sock", binary=binary,
+        drop_in=f"{folder}/conf.d/99-nvidia.toml", socket=f"{folder}/c.sock", binary=binary,
     )  # fmt: skip
-    place = await with_version(place, paths)
+    return await with_version(place, PATHS)
+
+
+def context(folder: Path, check: Check | None = None, clock: SystemClock | None = None) -> EngineContext:
+    return EngineContext(
+        paths=PATHS, state_dir=folder / "kgpu", restarter=SignalRestart(PATHS), check=check,
+        clock=clock or SystemClock(), validator=EngineValidator(PATHS, str(folder / "scratch")),
+    )  # fmt: skip
+
+
+@root
+async def test_a_real_containerd_is_told_and_comes_back(tmp_path) -> None:
+    place = await containerd(tmp_path)
+    config = tmp_path / "config.toml"
+    original = config.read_text()
     verdicts = iter(["no handler nvidia", *[""] * 9])
 
     clock = Clock()
@@ -84,34 +103,42 @@ async def test_a_real_containerd_is_told_and_comes_back(tmp_path) -> None:
         clock.ahead += 1000.0  # the deadline is over
         return "no handler nvidia"
 
-    def context(check=None) -> EngineContext:
-        return EngineContext(
-            paths=paths, state_dir=tmp_path / "kgpu", restarter=SignalRestart(paths), check=check, clock=clock,
-            validator=EngineValidator(paths, str(tmp_path / "scratch")),
-        )  # fmt: skip
-
     async def late() -> str:
         return next(verdicts)
 
-    supervisor = Supervisor([binary, "--config", str(config)], tmp_path / "log")
+    supervisor = Supervisor([place.binary, "--config", place.config], tmp_path / "log")
     try:
-        assert not await run._wait(place, context(), None), (tmp_path / "log").read_text()
-        outcome = await run.configure(place, Wanted(), context(late))
+        assert not await run._wait(place, context(tmp_path, clock=clock), None), (tmp_path / "log").read_text()
+        outcome = await run.configure(place, Wanted(), context(tmp_path, late, clock))
         assert outcome.restarted
         assert supervisor.starts == 2
-        assert not (await run.configure(place, Wanted(), context())).changed
-        await run.unconfigure(place, context())
+        assert not (await run.configure(place, Wanted(), context(tmp_path, clock=clock))).changed
+        await run.unconfigure(place, context(tmp_path, clock=clock))
         assert supervisor.starts == 3
         assert config.read_text() == original
         with pytest.raises(HostError, match="no handler nvidia"):
-            await run.configure(place, Wanted(), context(sick))
+            await run.configure(place, Wanted(), context(tmp_path, sick, clock))
         assert config.read_text() == original
-        assert not await run._wait(place, context(), None)
+        assert not await run._wait(place, context(tmp_path, clock=clock), None)
         assert await connects(place.socket) == ""
         assert supervisor.starts == 5
         assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(("c", "."))) == [
             "c.sock",
             "config.toml",
         ]
+    finally:
+        supervisor.end()
+
+
+@root
+async def test_one_that_ignores_the_signal_reads_its_config_nevertheless(tmp_path) -> None:
+    place = await containerd(tmp_path)
+    supervisor = Supervisor([*DEAF, place.binary, "--config", place.config], tmp_path / "log")
+    try:
+        assert not await run._wait(place, context(tmp_path), None), (tmp_path / "log").read_text()
+        outcome = await run.configure(place, Wanted(), context(tmp_path))
+        assert (outcome.restarted, supervisor.starts) == (True, 2)
+        assert any("ignores SIGHUP" in note and "SIGTERM" in note for note in outcome.notes)
+        assert await connects(place.socket) == ""
     finally:
         supervisor.end()

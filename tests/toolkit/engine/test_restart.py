@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kgpu.base import signals
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.host.engines.model import Engine, Place
 from kgpu.host.engines.paths import HostPaths
@@ -21,13 +22,16 @@ from kgpu.toolkit.engine.restart import NoRestart, SignalRestart, SystemdRestart
 PLACE = Place(
     engine=Engine.CONTAINERD, flavour="containerd", config="/c.toml", socket="/run/c.sock", service="containerd"
 )
-# Listens on the socket; with a second word it survives SIGHUP and notes it there.
+# Listens on the socket; with a second word it survives SIGHUP and notes it there, or ignores the signals "-HUP-TERM".
 PROGRAM = """
 import pathlib, signal, socket, sys
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[1])
 listener.listen()
-if len(sys.argv) > 2:
+if len(sys.argv) > 2 and sys.argv[2].startswith("-"):
+    for name in sys.argv[2].split("-")[1:]:
+        signal.signal(getattr(signal, "SIG" + name), signal.SIG_IGN)
+elif len(sys.argv) > 2:
     signal.signal(signal.SIGHUP, lambda *_: (pathlib.Path(sys.argv[2]).write_text("read"), print("read", flush=True)))
 print("up", flush=True)
 while True:
@@ -42,7 +46,8 @@ def listener(tmp_path):
     def start(*words: str) -> subprocess.Popen:
         (tmp_path / "run").mkdir(exist_ok=True)
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path / "run/c.sock"), *words], stdout=subprocess.PIPE
+            signals.with_defaults([sys.executable, "-c", PROGRAM, str(tmp_path / "run/c.sock"), *words]),
+            stdout=subprocess.PIPE,
         )
         started.append(process)
         assert process.stdout.readline() == b"up\n"
@@ -60,7 +65,7 @@ async def test_the_process_behind_the_socket_is_told_and_waited_for(listener, tm
     paths = HostPaths.at(tmp_path)
     assert await connects(str(paths.local(PLACE.socket))) == ""
     reaped = asyncio.create_task(asyncio.to_thread(process.wait))
-    await SignalRestart(paths).restart(PLACE)
+    assert await SignalRestart(paths).restart(PLACE) == ""
     assert await reaped == -signal.SIGHUP
     assert "doesn't answer" in await connects(str(paths.local(PLACE.socket)))
 

@@ -14,13 +14,14 @@ from kgpu.host.engines.model import Files, Place
 class FakeEngine:
     """Restarter and validator at once. ``broken`` decides, at each restart, whether it does not come back.
 
-    ``complaint`` is what its program says about a candidate config.
+    ``complaint`` is what its program says about a candidate config, ``note`` what there is to say of a restart.
     """
 
     def __init__(self, socket: Path, *, mode: str = "signal") -> None:
         self.mode = mode
         self.restarts = 0
         self.broken: Callable[[], bool] = lambda: False
+        self.note = ""
         self.complaint: Callable[[Files], str] = lambda _files: ""
         self._socket = socket
         self._server: asyncio.Server | None = None
@@ -34,12 +35,13 @@ class FakeEngine:
     ) -> None:
         await self._stop()
 
-    async def restart(self, place: Place) -> None:
+    async def restart(self, place: Place) -> str:
         del place
         self.restarts += 1
         await self._stop()
         if not self.broken():
             await self._listen()
+        return self.note
 
     async def problem(self, place: Place, files: Files) -> str:
         del place

@@ -23,8 +23,11 @@ class Restarter(Protocol):
 
     mode: str
 
-    async def restart(self, place: Place) -> None:
-        """Returns when the engine was told to, not when it is back. Raises HostError."""
+    async def restart(self, place: Place) -> str:
+        """What a person should know of how it was done, "" for nothing. Raises HostError.
+
+        Returns when the engine was told to, not when it is back.
+        """
         ...
 
 

@@ -2,7 +2,8 @@
 
 The signal is SIGHUP, as the replaced toolkit sends it. Docker reads its config then and goes on (its runtimes, that is;
 CDI it turns on only at a start); containerd and CRI-O end, and whoever supervises them (systemd, k3s, k0s) starts them
-again. Containers keep running meanwhile.
+again. Containers keep running meanwhile. One that ignores SIGHUP, or does not end by it within seconds, is restarted by
+the next means that is safe (``unheard``), and that is told.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import socket
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import ConfigError, HostError
@@ -24,6 +26,7 @@ from kgpu.host.engines.model import Engine, Place
 from kgpu.host.engines.paths import HostPaths
 from kgpu.toolkit.engine.model import Restarter
 from kgpu.toolkit.engine.programs import run_program
+from kgpu.toolkit.engine.unheard import Means, ProcessFacts, next_means
 
 MODES: Final = ("signal", "systemd", "none")
 USUAL_MODE: Final[Mapping[Engine, str]] = {
@@ -32,7 +35,10 @@ USUAL_MODE: Final[Mapping[Engine, str]] = {
     Engine.CRIO: "systemd",
 }
 CONNECT_SECONDS: Final = 5.0
-END_SECONDS: Final = 30.0
+HANGUP_SECONDS: Final = 5.0
+"""A SIGHUP that isn't caught ends a process at once."""
+TERM_SECONDS: Final = 30.0
+SYSTEMD_SIGN: Final = "/run/systemd/system"
 SYSTEMCTL_SECONDS: Final = 90.0
 
 
@@ -41,39 +47,67 @@ class NoRestart:
 
     mode = "none"
 
-    async def restart(self, place: Place) -> None:
+    async def restart(self, place: Place) -> str:
         del place
+        return ""
 
 
 class SignalRestart:
-    """SIGHUP to the process that listens on the engine's socket."""
+    """SIGHUP to the process that listens on the engine's socket; the next means where that has no effect."""
 
     mode = "signal"
 
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths
 
-    async def restart(self, place: Place) -> None:
-        await beside(self._signal, place)
-
-    def _signal(self, place: Place) -> None:
-        pid = self._listener(place)
+    async def restart(self, place: Place) -> str:
+        pid = await beside(self._listener, place)
         try:
             handle = os.pidfd_open(pid)
-            try:
-                signal.pidfd_send_signal(handle, signal.SIGHUP)
-                if place.engine is not Engine.DOCKER:
-                    self._wait_for_end(handle, place, pid)
-            finally:
-                os.close(handle)
         except ProcessLookupError:
-            return  # it has just ended by itself: it will come back with the new config
+            return ""  # it has just ended by itself: it will come back with the new config
+        try:
+            unheard = await beside(self._hang_up, handle, place, pid)
+            return await self._otherwise(handle, place, pid, unheard) if unheard else ""
+        except ProcessLookupError:
+            return ""
         except OSError as error:
             raise HostError(
                 f"{place.flavour} (process {pid}) can't be sent a signal: {error.strerror}",
                 "the right to signal processes of the host",
                 "run as root in the host's process namespace, or use --restart-mode systemd",
             ) from error
+        finally:
+            os.close(handle)
+
+    def _hang_up(self, handle: int, place: Place, pid: int) -> str:
+        """Send SIGHUP; why it had no effect, "" when it had."""
+        if _facts(pid).ignores_hangup:
+            return "ignores SIGHUP, as whoever started it did (nohup?)"
+        signal.pidfd_send_signal(handle, signal.SIGHUP)
+        if place.engine is Engine.DOCKER or _ended(handle, HANGUP_SECONDS):
+            return ""
+        return f"has not ended {HANGUP_SECONDS:.0f} s after SIGHUP"
+
+    async def _otherwise(self, handle: int, place: Place, pid: int, unheard: str) -> str:
+        """Take the next means; what was done, and why. Raises HostError where there is none, or it has no effect."""
+        said = f"{place.flavour} (process {pid}) {unheard}"
+        means = next_means(_facts(pid), place.service, systemd=self._paths.exists(SYSTEMD_SIGN))
+        if place.engine is Engine.DOCKER:
+            means = Means.NONE  # a restart may end its containers: not unasked
+        if means is Means.SYSTEMD:
+            await SystemdRestart(self._paths).restart(place)
+            return f"{said}; systemd has restarted {place.service}"
+        if means is Means.SIGTERM:
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            if await beside(_ended, handle, TERM_SECONDS):
+                return f"{said}; it was sent SIGTERM"
+            said += f", nor {TERM_SECONDS:.0f} s after SIGTERM"
+        raise HostError(
+            said,
+            "that it reads its config: that it ends and is started again, or, as Docker, does so at a SIGHUP",
+            f"restart it by hand, so that it hears SIGHUP: systemctl restart {place.service or place.flavour}",
+        )
 
     def _listener(self, place: Place) -> int:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -99,17 +133,6 @@ class SignalRestart:
             )
         return pid
 
-    @staticmethod
-    def _wait_for_end(handle: int, place: Place, pid: int) -> None:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        if not poll.poll(END_SECONDS * 1000):
-            raise HostError(
-                f"{place.flavour} (process {pid}) has not ended {END_SECONDS:.0f} s after the signal to do so",
-                "that it ends and is started again",
-                f"restart it by hand: systemctl restart {place.service or place.flavour}",
-            )
-
 
 class SystemdRestart:
     """``systemctl restart`` of the engine's unit, in the host's root."""
@@ -119,7 +142,7 @@ class SystemdRestart:
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths
 
-    async def restart(self, place: Place) -> None:
+    async def restart(self, place: Place) -> str:
         answer = await run_program(
             self._paths, ("systemctl", "restart", place.service or place.flavour), seconds=SYSTEMCTL_SECONDS
         )
@@ -130,6 +153,25 @@ class SystemdRestart:
                 "systemd on this host, and a unit of that name",
                 "correct --service, or use --restart-mode signal or none",
             )
+        return ""
+
+
+def _facts(pid: int) -> ProcessFacts:
+    """What the kernel says of the process, as far as it may be read."""
+    texts = []
+    for name in ("status", "cgroup"):
+        try:
+            texts.append(Path(f"/proc/{pid}/{name}").read_text(errors="replace"))
+        except OSError:
+            texts.append("")
+    return ProcessFacts(*texts)
+
+
+def _ended(handle: int, seconds: float) -> bool:
+    """Wait for the process's end; whether it came in time."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _answering(sock: socket.socket) -> int:

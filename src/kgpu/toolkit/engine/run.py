@@ -251,15 +251,16 @@ async def _tell(place: Place, ctx: EngineContext) -> tuple[bool, tuple[str, ...]
         return False, (f"{name} reads its config when it is restarted",)
     if not ctx.paths.exists(place.socket):
         return False, (f"{place.flavour} isn't running (no {place.socket}); it reads its config when it starts",)
-    await ctx.restarter.restart(place)
+    note = await ctx.restarter.restart(place)
     trouble = await _wait(place, ctx, ctx.check)
     if trouble:
+        trouble += f" ({note})" if note else ""
         raise HostError(
             f"{place.flavour} isn't well {ctx.deadline:.0f} s after it was told to read its config: {trouble}",
             "that it answers, with the handlers that were added",
             f"see `journalctl -u {name}`",
         )
-    return True, ()
+    return True, (note,) if note else ()
 
 
 async def _wait(place: Place, ctx: EngineContext, check: Check | None) -> str:
