@@ -10,8 +10,14 @@ import pytest
 
 from kgpu.formats.names import ENV_RUN_DIR
 from tests import budget
+from tests.machine_watch import MachineWatch
 
 budget.profile()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(MachineWatch())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests import machine_state
+from tests.machine_watch import NOT_CLEAN, PATIENCE_S, settled
 from tools.suite import report
 from tools.suite.parts import PARTS, Part
 from tools.suite.run import Suite
@@ -38,14 +40,25 @@ def main(words: list[str]) -> int:
     if build and not prepared(say) and required:
         return 1
     suite = Suite(parts, FOLDER, everything=PARTS, options=["-v", *words], say=say)
+    run, before = machine_state.own_mark(), machine_state.take()
+    for line in machine_state.dirt(before, run):
+        say(f"{NOT_CLEAN}: {line}")
     try:
-        code = suite.run(build, required=required)
+        with machine_state.marked(run):
+            code = suite.run(build, required=required)
     except KeyboardInterrupt:
         say("interrupted")
         return 130
     took = {one.name: (one.seconds, report.read(junit(one.part)) if one.part else []) for one in suite.done}
     print(report.text(took), flush=True)
-    return code
+    # What a part can't tell from what the parts beside it make, all of them together can.
+    left, perhaps = settled(before, run, PATIENCE_S)
+    for line in (
+        *(f"LEFT BEHIND: {one}" for one in left),
+        *(f"left behind, perhaps by others: {one}" for one in perhaps),
+    ):
+        print(line, flush=True)
+    return code or int(bool(left))
 
 
 def chosen(*, fast: bool, real: bool) -> list[Part]:

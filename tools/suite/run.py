@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kgpu.base import signals
 from tools.suite import report
 from tools.suite.parts import Part
 
@@ -135,8 +136,9 @@ class Suite:
         log = self._folder / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                ["nice", "-n", str(nice), *command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                start_new_session=True,
+                # It has a session of its own: a hangup is not for it, whatever this process ignores.
+                signals.with_defaults(["nice", "-n", str(nice), *command]), stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self._active.append(Running(name, process, log, part))
         return self._active[-1]
