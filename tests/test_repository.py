@@ -92,7 +92,7 @@ def test_the_check_for_names_finds_one(tmp_path):
 
 
 def test_every_folder_of_tests_has_a_folder_of_source():
-    support = {"charts", "data", "golden", "native", "real", "seed_facts"}
+    support = {"charts", "data", "golden", "native", "real", "seed_facts", "tools"}
     for folder in (
         path for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
     ):
