@@ -22,9 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_run_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Agents of tests that see this machine's / as their host's keep out of its /run."""
+    """Agents of tests that see this machine's / as their host's keep out of its /run, and kubectl of what it remembers
+    of other clusters that had the same address.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_RUN_DIR, str(tmp_path_factory.mktemp("run")))
+        patch.setenv("KUBECACHEDIR", str(tmp_path_factory.mktemp("kubectl")))
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from lab.embedded.served import Server, running, start
+
+from kgpu.base.errors import LabError
+from kgpu.lab.embedded.server import reserve
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -83,6 +87,17 @@ def test_a_second_server_is_refused_for_the_folder_and_for_the_data(tmp_path: Pa
         assert second.returncode == 2
         _is_three_parts(second.stderr, f"can't listen on 127.0.0.1:{port}")
         assert server.ask("GET", "/readyz").code == 200
+
+
+def test_a_port_is_kept_for_the_server_that_is_told_of_it(tmp_path: Path) -> None:
+    with reserve("127.0.0.1", 0) as kept:
+        port = kept.getsockname()[1]
+        with socket.socket() as other, pytest.raises(OSError):
+            other.bind(("127.0.0.1", port))
+        with running(tmp_path / "lab", "--port", str(port)) as server:
+            assert server.address == f"127.0.0.1:{port}"
+            with pytest.raises(LabError, match="can't listen"):
+                reserve("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("damage", ["header", "middle"])

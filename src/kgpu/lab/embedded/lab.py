@@ -12,6 +12,7 @@ import importlib.util
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from kgpu.base.errors import LabError
 from kgpu.lab import lock, operator, processes
 from kgpu.lab.embedded import model, ready
 from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
-from kgpu.lab.embedded.server import HOST, LOCK_FILE, listen
+from kgpu.lab.embedded.server import HOST, LOCK_FILE, reserve
 from kgpu.lab.ground import FIRST_NODE, labs_root
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.spec import CPU_PROFILE
@@ -106,10 +107,15 @@ class EmbeddedLab:
             profiles.load(self._first.profile, gpus=self._first.gpus)
 
     def _start(self, old: EmbeddedState | None) -> EmbeddedState:
+        # Between a free port's being found and the server's listening on it, others look for free ports too.
+        with self._free_port(old) as kept:
+            return self._start_at(kept.getsockname()[1], old)
+
+    def _start_at(self, port: int, old: EmbeddedState | None) -> EmbeddedState:
         data = str(self._data) if self._data else (old.data if old else "")
         first = self._first or (old.first if old else None)
         made = EmbeddedState(
-            name=self.name, port=self._free_port(old), data=data, profile=first.profile if first else "",
+            name=self.name, port=port, data=data, profile=first.profile if first else "",
             gpus=first.gpus if first else None, agent=first.agent if first else True,
         )  # fmt: skip
         model.save(self.folder, made)
@@ -158,20 +164,18 @@ class EmbeddedLab:
                 raise
             raise LabError(f"{error.what}\n    the operator: {said}", error.expected, error.todo) from error
 
-    def _free_port(self, old: EmbeddedState | None) -> int:
-        """The port asked for, else the one of last time when it is still free, else any. Raises LabError."""
+    def _free_port(self, old: EmbeddedState | None) -> socket.socket:
+        """Keeps the port asked for, else the one of last time when it is still free, else any. Raises LabError."""
         wanted = self._port or (old.port if old else 0)
         try:
-            with listen(HOST, wanted) as sock:
-                port: int = sock.getsockname()[1]
-                return port
+            return reserve(HOST, wanted)
         except LabError:
             if self._port:
                 raise
-            with listen(HOST, 0) as sock:
-                port = sock.getsockname()[1]
+            kept = reserve(HOST, 0)
+            port = kept.getsockname()[1]
             self.progress.note(f"  port {wanted} is taken by now; the API listens on {port} instead")
-            return port
+            return kept
 
     def _spawn(self, command: Sequence[str], log: str) -> ProcessRecord:
         """Start a process that lives on without us; its output goes to ``logs/LOG.log``."""

@@ -116,13 +116,26 @@ def url_host(host: str) -> str:
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises LabError when the port is taken or not allowed."""
+    return _socket(host, port, listening=True)
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket that keeps a port, 0 for any free one, for whoever is told to listen on it while this one is open.
+
+    The system gives the port to nobody who asks for any. Raises LabError when somebody listens on it.
+    """
+    return _socket(host, port, listening=False)
+
+
+def _socket(host: str, port: int, *, listening: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named, because asyncio switches off Nagle's delay (40 ms an answer) only where the protocol is said.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(_BACKLOG)
+        if listening:
+            made.listen(_BACKLOG)
     except OSError as error:
         made.close()
         raise LabError(

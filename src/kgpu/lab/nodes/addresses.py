@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from pathlib import Path
+from typing import Final
+
+_PODS: Final = ipaddress.IPv4Network("10.0.0.0/8")
+_FIRST: Final = ipaddress.IPv4Address("127.1.0.0")
+_LAST: Final = ipaddress.IPv4Address("127.255.255.255")  # reaches all, so it is nobody's
 
 
 class Addresses:
@@ -34,12 +40,16 @@ class Addresses:
 
 
 def loopback(pod_address: str, nodes: Path) -> str:
-    """The address of this machine under which a pod's program is reached: 10.A.B.C is 127.D.B.C.
+    """The loopback address of this machine under which the program of a pod at 10.x.y.z is reached.
 
-    D follows from A and from the folder of the lab's nodes, so that labs beside each other hardly ever meet.
+    A lab's addresses follow each other from one of sixteen million places that the folder of its nodes decides, so that
+    labs beside each other don't meet. 127.0.x.y is left to the machine's own programs. What is no such address stays.
     """
-    parts = pod_address.split(".")
-    if parts[0] != "10":
+    try:
+        found = ipaddress.IPv4Address(pod_address)
+    except ValueError:
         return pod_address
-    own = hashlib.sha256(bytes(nodes)).digest()[0]
-    return ".".join(("127", str(1 + (own + int(parts[1])) % 250), *parts[2:]))
+    if found not in _PODS:
+        return pod_address
+    own = int.from_bytes(hashlib.sha256(bytes(nodes)).digest()[:3])
+    return str(_FIRST + (own + int(found) - int(_PODS.network_address)) % (int(_LAST) - int(_FIRST)))
