@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias
 
 from kgpu.kube.port import EVENTS, PODS, Object, Resource, name_of
 from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
@@ -74,8 +75,12 @@ def said(conditions: list[Object], hide: Callable[[str], str]) -> list[tuple[str
     return [(one["type"], one["status"], one.get("reason", ""), hide(one.get("message", ""))) for one in conditions]
 
 
-async def tell(backend: Backend) -> dict[str, Any]:
-    """Act it out, and return what can be compared."""
+Look: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
+"""What there is to compare, now: Events are written behind the controllers, so the last of them may be still to come."""
+
+
+async def tell(backend: Backend) -> Look:
+    """Act it out, and return what looks at where that led."""
     await backend.create(DEPLOYMENTS, selecting("web", replicas=2))
     await until(backend, DEPLOYMENTS, "web", rolled_out(2))
     first = (await named(backend, DEPLOYMENTS, "web") or {})["spec"]["template"]
@@ -93,8 +98,7 @@ async def tell(backend: Backend) -> dict[str, Any]:
     await until(backend, JOBS, "bad", lambda one: condition(one, "Failed"))
     await backend.create(STATEFUL_SETS, selecting("db", replicas=2, serviceName="db"))
     await until(backend, STATEFUL_SETS, "db", lambda one: status_of(one).get("readyReplicas") == 2)
-    await asyncio.sleep(1)  # the recorder writes behind the controllers
-    return await facts(backend)
+    return functools.partial(facts, backend)
 
 
 async def facts(backend: Backend) -> dict[str, Any]:

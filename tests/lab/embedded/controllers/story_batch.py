@@ -52,8 +52,8 @@ async def gone(backend: Backend, resource: Resource, name: str) -> None:
     raise AssertionError(f"{name} is still there")
 
 
-async def tell(backend: Backend) -> dict[str, Any]:
-    """Act it out, and return what can be compared."""
+async def tell(backend: Backend) -> story.Look:
+    """Act it out, and return what looks at where that led."""
     rule = {"onExitCodes": {"operator": "In", "values": [1]}, "action": "FailJob"}
     paused = story.job("paused", ["true"], suspend=True)
     await backend.create(RESOURCE_QUOTAS, {"metadata": {"name": "quota"}, "spec": {"hard": {"services": "2", "count/poddisruptionbudgets.policy": "1"}}})  # fmt: skip
@@ -92,8 +92,11 @@ async def tell(backend: Backend) -> dict[str, Any]:
         backend, RESOURCE_QUOTAS, "quota",
         lambda one: (status_of(one).get("used") or {}).get("count/poddisruptionbudgets.policy") == "1",
     )  # fmt: skip
-    await asyncio.sleep(1)  # the recorder writes behind the controllers
-    return {**await facts(backend), "evictions": [refusal, taken]}
+
+    async def look() -> dict[str, Any]:
+        return {**await facts(backend), "evictions": [refusal, taken]}
+
+    return look
 
 
 def hide(text: str) -> str:
