@@ -18,7 +18,7 @@ from tests import machine_state
 from tests.machine_watch import NOT_CLEAN, PATIENCE_S, settled
 from tools.suite import report
 from tools.suite.parts import PARTS, Part
-from tools.suite.run import Suite
+from tools.suite.run import Suite, file_name
 
 FOLDER = Path("build/suite")
 FAST = "--fast"
@@ -67,7 +67,7 @@ def chosen(*, fast: bool, real: bool) -> list[Part]:
 
 
 def junit(part: Part) -> Path:
-    return FOLDER / f"{part.name.replace(' ', '-')}.xml"
+    return FOLDER / f"{file_name(part.name)}.xml"
 
 
 def build_command() -> list[str]:

@@ -15,9 +15,10 @@ from typing import Final
 class Part:
     """``paths`` are folders and files, from the repository's root.
 
-    ``real``: the tests run on real programs and mostly wait: one process, beside others of its kind. Otherwise they
-    need the processor: one process for each core, at a low priority. ``built``: they need the lab's programs or Helm,
-    so they begin when those are built. ``seconds``: about how long the part takes; the longest begins first.
+    A part is one process. ``real``: its tests run on real programs and mostly wait, beside others of their kind.
+    Otherwise they need the processor: as many at a time as there are cores, at a low priority. ``built``: they need
+    the lab's programs or Helm, so they begin when those are built. ``seconds``: about how long the part takes; the
+    longest begins first.
     """
 
     name: str
@@ -37,22 +38,42 @@ class Part:
         )
 
 
+# Seconds are of a machine with two cores that does all of this at once.
 PARTS: Final = (
-    Part(name="without a cluster", paths=("tests",), seconds=420),
+    # Without a cluster.
+    Part(name="doctor", paths=("tests/doctor",), seconds=280),
+    Part(name="hardware", paths=("tests/hw", "tests/native", "tests/toolkit", "tests/host"), seconds=260),
+    Part(name="processes", paths=("tests/agent", "tests/cli", "tests/monitoring", "tests/operator"), seconds=250),
+    Part(name="embedded API", paths=("tests/lab/embedded",), seconds=250),
+    Part(name="everything else", paths=("tests",), seconds=240),
+    # On the embedded cluster, with kubectl and Helm.
     Part(
-        name="on the embedded cluster",
-        paths=(
-            "tests/charts",
-            "tests/doctor/test_operated_lab.py",
-            "tests/lab",
-            "tests/seed_facts",
-        ),
-        built=True,
-        seconds=180,
+        name="doctor's labs", paths=("tests/doctor/lab", "tests/doctor/test_operated_lab.py"), built=True, seconds=240
     ),
-    Part(name="real cluster", paths=("tests/lab/real",), real=True, built=True, seconds=600),
-    Part(name="real operator", paths=("tests/operator/real",), real=True, built=True, seconds=600),
-    Part(name="real engine", paths=("tests/toolkit/real",), real=True, built=True, seconds=400),
+    Part(name="embedded cluster", paths=("tests/lab", "tests/charts", "tests/seed_facts"), built=True, seconds=240),
+    # On real programs: each part has a cluster or an engine of its own.
+    Part(name="stories", paths=("tests/lab/real/test_conform.py",), real=True, built=True, seconds=600),
+    Part(name="real cluster", paths=("tests/lab/real",), real=True, built=True, seconds=400),
+    Part(
+        name="operator's breakages",
+        paths=("tests/operator/real/test_breakages.py",),
+        real=True,
+        built=True,
+        seconds=350,
+    ),
+    Part(
+        name="operator's toolkit",
+        paths=(
+            "tests/operator/real/test_takeover.py",
+            "tests/operator/real/test_toolkit.py",
+            "tests/operator/real/test_toolkit_ways.py",
+        ),
+        real=True,
+        built=True,
+        seconds=300,
+    ),
+    Part(name="real operator", paths=("tests/operator/real",), real=True, built=True, seconds=500),
+    Part(name="real engine", paths=("tests/toolkit/real",), real=True, built=True, seconds=300),
 )
 
 

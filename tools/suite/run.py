@@ -17,9 +17,9 @@ from kgpu.base import signals
 from tools.suite import report
 from tools.suite.parts import Part
 
-# Tests on real programs that run at the same time: together they need little more than one core, and 3 GiB.
-LANES: Final = 3
-WORKERS_AT_MOST: Final = 4
+# Parts on real programs that run at the same time: together they need little more than one core, and 4 GiB.
+LANES: Final = 4
+CORES_AT_MOST: Final = 4
 _NICE: Final = 10
 _POLL_S: Final = 0.2
 _SAY_EVERY_S: Final = 30.0
@@ -105,35 +105,29 @@ class Suite:
         return status([one.process.returncode for one in self.done if one.part])
 
     def _startable(self, *, built: bool) -> list[Part]:
-        """Of those that wait: one that needs every core when none of its kind runs, and as many others as may."""
+        """Of those that wait, as many as there is room for: on the cores, and beside them."""
         running = [one.part for one in self._active if one.part]
-        lanes = LANES - sum(part.real for part in running)
-        cores = not any(not part.real for part in running)
+        room = {True: LANES, False: min(os.cpu_count() or 1, CORES_AT_MOST)}
+        for part in running:
+            room[part.real] -= 1
         found = []
         for part in self._waiting:
-            if part.built and not built:
-                continue
-            if part.real and lanes > 0:
-                lanes -= 1
-                found.append(part)
-            elif not part.real and cores:
-                cores = False
+            if (built or not part.built) and room[part.real] > 0:
+                room[part.real] -= 1
                 found.append(part)
         return found
 
     def _begin(self, part: Part) -> None:
         self._waiting.remove(part)
-        name = part.name.replace(" ", "-")
+        name = file_name(part.name)
         command = [sys.executable, "-m", "pytest", *part.paths]
         command += [f"--ignore={path}" for path in part.ignored(self._parts)]
         command += [f"--junitxml={self._folder / name}.xml", "-o", f"cache_dir={self._folder / 'cache' / name}"]
-        if not part.real:
-            command += ["-n", str(min(os.cpu_count() or 1, WORKERS_AT_MOST)), "--dist", "loadfile"]
         self._say(f"{part.name}: begins")
         self._start(part.name, [*command, *self._options], nice=0 if part.real else _NICE, part=part)
 
     def _start(self, name: str, command: Sequence[str], *, nice: int, part: Part | None = None) -> Running:
-        log = self._folder / f"{name.replace(' ', '-')}.log"
+        log = self._folder / f"{file_name(name)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
                 # It has a session of its own: a hangup is not for it, whatever this process ignores.
@@ -162,6 +156,11 @@ class Suite:
                 one.process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 os.killpg(one.process.pid, signal.SIGKILL)
+
+
+def file_name(name: str) -> str:
+    """A part's name in the names of its files."""
+    return re.sub(r"\W+", "-", name)
 
 
 def decisive(text: str) -> str:

@@ -26,6 +26,8 @@ from kgpu.lab.real.model import NODE_NAME, LabSpec, node_dir
 from tests import on_real
 
 T = TypeVar("T")
+# Only ends what would never end: a machine that does much else is slow, not wrong.
+DEADLINE_S = 300.0
 GPU = "nvidia.com/gpu"
 
 
@@ -33,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on_real.mark(items, __file__)
 
 
-def until(condition: Callable[[], T], what: str, deadline_s: float = 60) -> T:
+def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
     """The first true value of ``condition``; the deadline only ends a wait that would never end."""
     end = time.monotonic() + deadline_s
     while not (found := condition()):
@@ -77,7 +79,7 @@ class Cluster:
     def phase(self, name: str) -> str:
         return self.lab.kubectl("get", "pod", name, "-o", "jsonpath={.status.phase}")
 
-    def wait_phase(self, name: str, phase: str, deadline_s: float = 60) -> None:
+    def wait_phase(self, name: str, phase: str, deadline_s: float = DEADLINE_S) -> None:
         try:
             until(lambda: self.phase(name) == phase, f"pod {name} to be {phase}", deadline_s)
         except BaseException:
@@ -90,7 +92,7 @@ class Cluster:
         status = self.lab.node()["status"]
         return status["capacity"].get(resource, ""), status["allocatable"].get(resource, "")
 
-    def wait_gpus(self, capacity: str, allocatable: str, deadline_s: float = 60) -> None:
+    def wait_gpus(self, capacity: str, allocatable: str, deadline_s: float = DEADLINE_S) -> None:
         try:
             until(lambda: self.gpus() == (capacity, allocatable), f"{capacity}/{allocatable} GPUs", deadline_s)
         except BaseException:
