@@ -91,7 +91,7 @@ def test_kept_it_stays_until_somebody_takes_it_down(kubectl: str, tmp_path: Path
             assert lab.running
             assert "kgpu lab hw inject --root" in (tmp_path / "out").read_text()
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=300) == 0
         finally:
             process.kill()
             process.wait()
@@ -112,7 +112,7 @@ def test_interrupted_it_takes_everything_away(number: signal.Signals, kubectl: s
                 assert time.monotonic() < until
                 time.sleep(0.05)
             process.send_signal(number)
-            assert process.wait(timeout=60) == 130
+            assert process.wait(timeout=300) == 130
         finally:
             process.kill()
             process.wait()
