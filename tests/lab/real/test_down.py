@@ -13,7 +13,7 @@ import pytest
 from lab.real.conftest import Cluster
 
 from kgpu.base.errors import LabError
-from kgpu.lab import processes
+from kgpu.lab import lock, processes
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import mountpoints
 from kgpu.lab.real.cluster import RealLab
@@ -30,26 +30,18 @@ POD = {
 }
 
 
-def _footprint() -> dict[str, object]:
-    """What a lab could leave behind on this machine. Other labs may run meanwhile; they don't change while we look."""
-    namespaces = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        for kind in ("pid", "mnt", "net"):
-            try:
-                namespaces.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
-            except OSError:
-                continue
-    links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
-    netns = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+def _footprint(lab: RealLab) -> dict[str, object]:
+    """What the lab could leave behind on this machine, its links aside. Other labs may come and go meanwhile."""
+    roots = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
+    with lock.machine():  # or another lab could be about to sit on a folder that it has just made
+        used = mountpoints.in_use()
+        folders = {target for target in NODE_DIRS if os.path.isdir(target) and target not in used}
     return {
         "mounts": Path("/proc/self/mounts").read_text(),
-        "links": {link["ifname"] for link in links},
-        "netns": netns,
-        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/kgpu-lab-*")),
-        "cgroups v2": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("kgpu-lab-*")),
-        "folders": {target: os.path.isdir(target) for target in NODE_DIRS},
+        "netns": sorted(Path("/run/netns").glob("*")) if Path("/run/netns").is_dir() else [],
+        "cgroups": sorted(str(root / lab.spec.cgroup) for root in roots if (root / lab.spec.cgroup).is_dir()),
+        "folders": folders,
         "kernel": {name: Path(name).read_text() for name in KERNEL_TUNABLES if Path(name).exists()},
-        "namespaces": namespaces,
         "loop devices": sorted(path.name for path in Path("/sys/block").glob("loop*/backing_file")),
         "iptables": subprocess.run(["iptables-save"], capture_output=True, text=True, check=False).stdout.count("KUBE"),
     }
@@ -66,23 +58,37 @@ def second_lab(real_machine: None, tmp_path: Path) -> Iterator[RealLab]:
 
 
 def test_down_leaves_nothing_even_with_pods_running(second_lab: RealLab) -> None:
-    before = _footprint()
+    before = _footprint(second_lab)
     second_lab.up()
-    during = _footprint()
-    assert during["links"] != before["links"]
-    assert during["cgroups"] != before["cgroups"] or during["cgroups v2"] != before["cgroups v2"]
+    during = _footprint(second_lab)
+    link, namespaces = _links()[second_lab.network.host_link], _namespaces(second_lab.keeper)
+    assert during["cgroups"]
     assert during["mounts"] == before["mounts"]
     assert during["kernel"] == before["kernel"]
     second_lab.kubectl("apply", "-f", "-", stdin=json.dumps(POD))
     second_lab.kubectl("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
     assert second_lab.down()
-    after = _footprint()
-    new = after.pop("namespaces") - before.pop("namespaces")  # type: ignore[operator]
-    assert after == before
-    # Nobody lives in a namespace that was not there before; a namespace of a pod of another lab may have gone.
-    assert not _processes_of(second_lab), new
+    assert _footprint(second_lab) == before
+    assert link not in _links().values()
+    assert not [pid for pid in filter(str.isdigit, os.listdir("/proc")) if _namespaces(pid) & namespaces]
+    assert not _processes_of(second_lab)
     assert not second_lab.paths.root.exists()
     assert not second_lab.down()
+
+
+def _links() -> dict[str, int]:
+    """This machine's links: by their names, which are used again, the numbers, which are not."""
+    found = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
+    return {link["ifname"]: link["ifindex"] for link in found}
+
+
+def _namespaces(pid: str | int) -> set[str]:
+    """Those of the process that are not this one's."""
+    try:
+        found = {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("pid", "mnt", "net")}
+    except OSError:
+        return set()
+    return {name for kind, name in found.items() if name != os.readlink(f"/proc/self/ns/{kind}")}
 
 
 def _processes_of(lab: RealLab) -> list[str]:
