@@ -19,7 +19,7 @@ from kgpu.lab.processes import parse_start_time
 from kgpu.lab.real import mountpoints, state
 from kgpu.lab.real.model import NODE_DIRS, Network
 
-MARK: Final = "KGPU_TESTS_RUN"
+MARK: Final = "TESTS_OF_KGPU"
 """In the environment of all that a run starts: PID-START of its first process, after those of the runs around it."""
 TEST: Final = "PYTEST_CURRENT_TEST"
 OWN_FOLDERS: Final = ("/run/kgpu", "/run/kgpu-lab", "/nonexistent")

@@ -65,7 +65,7 @@ class Embedded:
         return {entry["manager"] for entry in (await self.node())["metadata"].get("managedFields") or ()}
 
     async def until(self, condition):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await condition():  # noqa: ASYNC110 - the condition is what others write
                 await asyncio.sleep(0.02)
 

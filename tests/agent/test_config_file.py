@@ -23,7 +23,7 @@ async def following(path):
 
 
 async def following_value(source, after):
-    return await asyncio.wait_for(source.next(after), 10)
+    return await asyncio.wait_for(source.next(after), 60)
 
 
 async def test_a_written_file_is_news(tmp_path):
@@ -76,7 +76,7 @@ async def test_a_touched_file_is_no_news(tmp_path):
     assert not waiting.done()
     path.write_text("other")
     source.reload()
-    assert (await asyncio.wait_for(waiting, 10)).text == "other"
+    assert (await asyncio.wait_for(waiting, 60)).text == "other"
 
 
 async def test_a_file_that_goes_away_and_comes_back(tmp_path):

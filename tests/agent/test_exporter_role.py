@@ -18,7 +18,7 @@ from kgpu.formats.names import ENV_LAB_POD_ADDRESS, ENV_RUN_DIR
 from kgpu.hw.fake import operate
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
 
-LIMIT = 20.0
+LIMIT = 60.0
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 
 

@@ -14,7 +14,7 @@ from kgpu.validator import plan
 from kgpu.validator.files import Folder
 from kgpu.validator.model import Check, CheckResult, DeviceResult, Report, Status, Trouble, of_devices
 
-SECONDS = 20.0
+SECONDS = 60.0
 INVENTORY = sample_inventory(2)
 A, B = (gpu.uuid for gpu in INVENTORY.accelerators)
 VERSION = INVENTORY.driver_version

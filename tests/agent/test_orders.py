@@ -38,7 +38,7 @@ async def test_a_label_that_is_gone_is_noticed_only_once_it_has_been_there(tmp_p
         await eventually(lambda: "mine" in orders.labels)
         there = lost.done()
         put(api, other="1")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await lost
         assert (early, there) == (False, False)
 

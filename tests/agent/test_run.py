@@ -39,14 +39,14 @@ async def get(agent: Agent, path: str) -> tuple[int, str]:
     assert agent.address is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.address.port)
     writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
-    reply = (await asyncio.wait_for(reader.read(), 10)).decode()
+    reply = (await asyncio.wait_for(reader.read(), 60)).decode()
     writer.close()
     head, _, body = reply.partition("\r\n\r\n")
     return int(head.split()[1]), body
 
 
 async def eventually(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (found := await condition()):  # noqa: ASYNC110 - the condition is another object's state
             await asyncio.sleep(0.01)
         return found
@@ -114,7 +114,7 @@ async def test_a_role_that_does_not_end_is_named_and_the_rest_is_closed(tmp_path
             with contextlib.suppress(asyncio.CancelledError):
                 await release.wait()
 
-    hosted = Hosted(tmp_path, stubborn, good, shutdown_seconds=0.2)
+    hosted = Hosted(tmp_path, stubborn, good, shutdown_seconds=2.0)
     async with hosted as agent:
 
         async def started():

@@ -13,7 +13,7 @@ from kgpu.base.clock import SystemClock, VirtualClock, settle
 async def test_sleeping_no_time_ends_and_time_never_goes_back(make):
     clock = make()
     before = clock.monotonic()
-    await asyncio.wait_for(clock.sleep(0), 5)
+    await asyncio.wait_for(clock.sleep(0), 60)
     assert clock.monotonic() >= before
 
 

@@ -46,13 +46,13 @@ async def exchange(server, data: bytes) -> bytes:
     try:
         writer.write(data)
         await writer.drain()
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), 60)
     finally:
         writer.close()
 
 
 async def eventually(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition is another object's state
             await asyncio.sleep(0.001)
 
@@ -150,7 +150,7 @@ async def test_close_drops_open_connections():
     reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
     await eventually(lambda: len(server._open) == 1)
     await server.close()
-    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert await asyncio.wait_for(reader.read(), 60) == b""
     writer.close()
 
 

@@ -230,7 +230,7 @@ def test_a_daemon_follows_devices_and_configuration_and_takes_its_file_along(
         process.send_signal(signal.SIGHUP)
     finally:
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     assert "Traceback" not in log
     assert not path.exists()

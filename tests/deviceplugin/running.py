@@ -58,7 +58,7 @@ class Node:
             await asyncio.gather(self.task, return_exceptions=True)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 assert self.task is None or not self.task.done(), self.task
                 await asyncio.sleep(0.005)

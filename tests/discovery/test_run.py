@@ -94,7 +94,7 @@ class Role:
         return self.publisher.labels or {}
 
     async def until(self, condition: Callable[[], bool], *, moving: bool = True) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0)
                 if moving:
@@ -274,7 +274,7 @@ async def test_slow_files_of_the_node_stop_nobody_else() -> None:
     )  # fmt: skip
     task = asyncio.create_task(run(ctx))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await asyncio.to_thread(asked.wait, 10)
             freed.set()
             while not publisher.labels:  # noqa: ASYNC110 - the fake gives no event

@@ -18,7 +18,7 @@ from kgpu.exporter.users import FakeUsers
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.hw.port import Reading
 
-LIMIT = 10.0
+LIMIT = 60.0
 
 
 def reader_of(count: int = 2, **values: float) -> MemoryReader:

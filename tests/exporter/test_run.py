@@ -23,7 +23,7 @@ SLOW = {"interval": "30000"}
 
 
 async def eventually(condition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - another object's state
             await asyncio.sleep(0.01)
 

@@ -76,7 +76,7 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 async def until(ask, good) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not good(await ask()):  # noqa: ASYNC110 - what a server answers
             await asyncio.sleep(0.02)
 

@@ -103,7 +103,7 @@ async def test_followers_hear_of_changes_and_of_the_end(file: VerdictFile, now: 
     heard = file.follow()
 
     async def withdrawn() -> list[str] | None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             found = await anext(heard)
         return None if found is None else [one.uuid for one in found.gpus if one.withdraws]
 

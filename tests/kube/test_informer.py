@@ -20,7 +20,7 @@ def config_map(name: str, value: str = "", namespace: str = "n") -> Object:
 
 async def until(condition: Callable[[], bool], clock: VirtualClock | None = None) -> None:
     """Wait for the condition, moving the virtual clock on meanwhile."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
             if clock is not None:
@@ -66,7 +66,7 @@ async def test_changed_wakes_with_a_new_revision() -> None:
         waiter = asyncio.create_task(informer.changed(revision))
         await asyncio.sleep(0)
         api.put(CONFIG_MAPS, config_map("a"))
-        assert await asyncio.wait_for(waiter, 10) > revision
+        assert await asyncio.wait_for(waiter, 60) > revision
         assert await informer.changed(revision) == informer.revision, "a late asker does not wait"
 
 

@@ -42,7 +42,7 @@ async def source(
 
 
 async def soon(found: NodeConfigSource, after: ConfigText | None) -> ConfigText:
-    return await asyncio.wait_for(found.next(after), 10)
+    return await asyncio.wait_for(found.next(after), 60)
 
 
 async def test_label_change_and_text_change_are_both_news() -> None:

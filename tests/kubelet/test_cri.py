@@ -48,7 +48,7 @@ async def runtime(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator
         yield fake, fake
         return
     await fake.serve(folder / "cri.sock")
-    yield fake, CriClient(folder / "cri.sock", timeout=5)
+    yield fake, CriClient(folder / "cri.sock", timeout=60)
     await fake.close()
 
 

@@ -26,7 +26,7 @@ def server(path: Path, **answers: Any) -> RpcServer:
 
 async def ask(path: Path) -> Any:
     async with RpcClient(path) as client:
-        return await client.call(GET_OPTIONS, dp.Empty(), timeout=5)
+        return await client.call(GET_OPTIONS, dp.Empty(), timeout=60)
 
 
 async def test_an_answer(folder: Path) -> None:
@@ -44,12 +44,12 @@ async def test_methods_without_an_answer_are_unimplemented(folder: Path) -> None
     async with RpcClient(folder / "s") as client:
         for method, request in ((ALLOCATE, dp.AllocateRequest()), (REGISTER, dp.RegisterRequest())):
             with pytest.raises(RpcError) as refused:
-                await client.call(method, request, timeout=5)
+                await client.call(method, request, timeout=60)
             assert refused.value.status == "UNIMPLEMENTED"
         with pytest.raises(RpcError):
             await anext(client.stream(LIST_AND_WATCH, dp.Empty()))
         # The line is still good.
-        assert (await client.call(GET_OPTIONS, dp.Empty(), timeout=5)).pre_start_required
+        assert (await client.call(GET_OPTIONS, dp.Empty(), timeout=60)).pre_start_required
     await one.close()
 
 
@@ -64,10 +64,10 @@ async def test_a_user_error_is_told_and_anything_else_is_not(folder: Path) -> No
     async with RpcClient(folder / "s") as client:
         request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
         with pytest.raises(RpcError) as refused:
-            await client.call(ALLOCATE, request, timeout=5)
+            await client.call(ALLOCATE, request, timeout=60)
         assert refused.value.message == "what failed; expected what was expected; to do: what to do"
         with pytest.raises(RpcError) as broken:
-            await client.call(ALLOCATE, dp.AllocateRequest(), timeout=5)
+            await client.call(ALLOCATE, dp.AllocateRequest(), timeout=60)
         assert "secret" not in str(broken.value)
     await one.close()
 
@@ -108,7 +108,7 @@ async def test_closing_hangs_up_on_clients(folder: Path) -> None:
 
     opened = asyncio.Event()
     task = asyncio.create_task(follow())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await opened.wait()
         await one.close()
         await ended.wait()

@@ -20,7 +20,7 @@ def bind(path: Path) -> SocketIdentity:
 
 
 async def following(changes: AsyncIterator[SocketIdentity | None]) -> SocketIdentity | None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await anext(changes)
 
 

@@ -42,7 +42,7 @@ def kill_server(lab: EmbeddedLab) -> None:
     server = lab.state.server
     assert server is not None
     assert processes.signal_process(server, signal.SIGKILL)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while lab.running:
         assert time.monotonic() < until
         time.sleep(0.05)

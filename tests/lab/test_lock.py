@@ -47,7 +47,7 @@ def test_who_waited_for_a_lab_that_went_has_the_new_lock(tmp_path: Path) -> None
         threads = [threading.Thread(target=enter, args=(str(number),)) for number in range(4)]
         for thread in threads:
             thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         lock.release_folder(folder)
     for thread in threads:
         thread.join(20)

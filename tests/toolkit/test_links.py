@@ -77,7 +77,7 @@ async def test_a_folder_that_can_not_be_written_is_told_once_and_the_role_goes_o
     ctx = context(files, tmp_path, report=told.append, control=False)
     task = asyncio.create_task(run(ctx, lambda ready, reason: states.append((ready, reason))))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for number in range(2):
                 while len(states) <= number:  # noqa: ASYNC110 - nothing tells of it
                     await asyncio.sleep(0.01)

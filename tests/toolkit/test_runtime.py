@@ -172,7 +172,7 @@ async def test_it_wakes_when_its_config_is_written(tmp_path: Path) -> None:
     ctx = RuntimeContext(engines=engines, settings=ToolkitSettings(), report=lambda _: None)
     task = asyncio.create_task(run(ctx, lambda ready, _: states.append(ready)))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not states:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
             engines.config = b"version = 3\n# new\n"

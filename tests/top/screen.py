@@ -154,7 +154,7 @@ class Program:
             self.screen.feed(text[: len(text) - len(self._rest)])
             seconds = 0.02
 
-    def until(self, seen: Callable[[str], bool] | str, *, deadline: float = 20.0) -> str:
+    def until(self, seen: Callable[[str], bool] | str, *, deadline: float = 60.0) -> str:
         """The screen once it shows that; fails after the deadline."""
         wanted = (lambda text: seen in text) if isinstance(seen, str) else seen
         end = time.monotonic() + deadline
@@ -165,7 +165,7 @@ class Program:
             assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.screen.text}"
         raise AssertionError(f"this was not seen: {seen}\n{self.screen.text}")
 
-    def wait(self, deadline: float = 10.0) -> int:
+    def wait(self, deadline: float = 60.0) -> int:
         end = time.monotonic() + deadline
         while self.process.poll() is None and time.monotonic() < end:
             self.read()

@@ -31,6 +31,9 @@ from kgpu.top.source import FakeSource
 from tests.top.exporting import Server, api_page, exporter_pod, fleet, gpu_node, kubeconfig, node_text
 
 GOOD = node_text("n", 2)
+SOON = 2.0
+"""Seconds after which whoever never answers is given up; whoever does has PATIENCE, however busy the machine is."""
+PATIENCE = 60.0
 
 
 def refused(code: int, message: str = "no") -> tuple[int, str]:
@@ -61,7 +64,7 @@ async def test_an_exporter_by_address() -> None:
 )
 async def test_what_is_no_exporter_is_told(page, words) -> None:
     with pytest.raises(UserError) as told:
-        await direct(page, deadline=0.5)
+        await direct(page, deadline=SOON if words == "no answer within" else PATIENCE)
     assert words in told.value.what
     assert told.value.todo
 
@@ -73,7 +76,9 @@ async def test_nobody_listens() -> None:
         await Exporters().look(Target(node="n", routes=(Route(url=f"http://127.0.0.1:{port}"),)))
 
 
-async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks: int = 1) -> tuple[list[Node], list[str]]:
+async def both_ways(
+    tmp_path: Path, proxied, own, *, inside: bool, looks: int = 1, deadline: float = PATIENCE
+) -> tuple[list[Node], list[str]]:
     """An exporter that can be asked in both ways; what was read, and what was asked."""
     async with Server(own).running() as exporter:
         api_answer = api_page([], [], proxied)
@@ -84,7 +89,7 @@ async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks: int = 
             pod = exporter_pod("n", ip="127.0.0.1")
             pod["spec"]["containers"][0]["ports"][0]["containerPort"] = exporter.port
             (target,) = targets([(0, slim_pod(pod))], None, via=Via.AUTO, inside=inside)
-            reader = Exporters(api, deadline=1.0)
+            reader = Exporters(api, deadline=deadline)
             try:
                 found = [await reader.look(target) for _ in range(looks)]
             finally:
@@ -107,7 +112,9 @@ async def test_where_the_api_server_refuses_the_pod_itself_is_asked_and_that_way
 
 
 async def test_where_a_pod_can_not_be_reached_the_api_server_is_asked(tmp_path) -> None:
-    nodes, asked = await both_ways(tmp_path, lambda _: (200, GOOD), lambda _: (0, ""), inside=True, looks=2)
+    nodes, asked = await both_ways(
+        tmp_path, lambda _: (200, GOOD), lambda _: (0, ""), inside=True, looks=2, deadline=SOON
+    )
     assert [len(node.gpus) for node in nodes] == [2, 2]
     assert [one.split()[0] for one in asked].count("direct") == 1
 
@@ -121,8 +128,8 @@ async def test_the_first_ways_trouble_is_told_with_the_right_that_is_missing(tmp
 class Lab:
     """A cluster of exporters behind an API server's proxy."""
 
-    def __init__(self, tmp_path: Path, pods, nodes, texts) -> None:
-        self.pods, self.nodes, self.texts = pods, nodes, texts
+    def __init__(self, tmp_path: Path, pods, nodes, texts, *, deadline: float = PATIENCE) -> None:
+        self.pods, self.nodes, self.texts, self.deadline = pods, nodes, texts, deadline
         self.path = tmp_path / "config"
         self.server = Server(api_page(pods, nodes, lambda pod: self.texts[pod]))
 
@@ -130,7 +137,7 @@ class Lab:
         async with self.server.running() as server:
             self.path.write_text(kubeconfig(f"http://127.0.0.1:{server.port}"))
             api = connect(str(self.path))
-            source = Cluster(api, Exporters(api, deadline=0.5), via=Via.PROXY, inside=False)
+            source = Cluster(api, Exporters(api, deadline=self.deadline), via=Via.PROXY, inside=False)
             watch = Watch(source, **options)
             try:
                 for _ in range(rounds):
@@ -151,13 +158,13 @@ async def test_a_broken_node_is_told_and_the_others_are_read(tmp_path) -> None:
         "phase": "Pending",
         "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}],
     }
-    lab = Lab(tmp_path, pods, [*nodes, gpu_node("bare"), gpu_node("cpu", 0)], pages)
+    lab = Lab(tmp_path, pods, [*nodes, gpu_node("bare"), gpu_node("cpu", 0)], pages, deadline=SOON)
     found = (await lab.watched()).nodes
     told = {name: node.trouble.what if node.trouble else len(node.gpus) for name, node in found.items()}
     assert told == {
         "node-0": 2,
         "node-1": "the exporter does not answer the API server",
-        "node-2": "no answer within 0.5 s",
+        "node-2": "no answer within 2 s",
         "node-3": "the exporter's pod does not run: ImagePullBackOff",
         "bare": "no metrics exporter runs there",
     }
@@ -300,7 +307,7 @@ async def test_a_node_that_hangs_holds_nobody_up_and_a_key_reads_anew() -> None:
 
     watch = Watch(Slow({"slow": node, "quick": node}))
     running = asyncio.create_task(watch.run(0.01))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while looks["quick"] < 3:
             watch.changed.clear()
             await watch.changed.wait()

@@ -24,7 +24,7 @@ from kgpu.validator.model import Check, Status
 from kgpu.validator.publish import MemoryNode
 from kgpu.validator.run import ValidatorContext, run, validate_once
 
-SECONDS = 15.0
+SECONDS = 60.0
 FASTER = 50.0
 BROKEN = Outcome(code=719, code_name="CUDA_ERROR_LAUNCH_FAILED", step="cuCtxSynchronize", deadline=5.0)
 

@@ -153,7 +153,7 @@ class FakeKubelet:
         """Every resource that a plugin has ever registered here."""
         return tuple(self._resources)
 
-    async def wait_for(self, condition: Any, *, seconds: float = 10.0) -> None:
+    async def wait_for(self, condition: Any, *, seconds: float = 60.0) -> None:
         """Return when ``condition()`` is true; TimeoutError after ``seconds``. Looked at on every change."""
         async with asyncio.timeout(seconds):
             while not condition():

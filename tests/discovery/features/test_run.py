@@ -49,7 +49,7 @@ class Node:
             await asyncio.wait([task])
 
     async def until(self, condition):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - the condition is the loop's work
                 await asyncio.sleep(0.001)
 

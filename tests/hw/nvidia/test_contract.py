@@ -34,7 +34,7 @@ class SimulatedNode:
     def __init__(self, root) -> None:
         self.root = root
         self.reader = NvidiaReader(
-            driver_root=root, deadline=1.0, attach_deadline=1.0, init_deadline=PATIENCE, poll=0.1, retry=0.1
+            driver_root=root, deadline=2.0, attach_deadline=4.0, init_deadline=PATIENCE, poll=0.1, retry=0.1
         )
 
     async def lose(self, gpu: int) -> None:
@@ -155,7 +155,7 @@ async def test_gpu_that_hangs_from_the_start_is_known_from_procfs(node: Simulate
 
 async def test_driver_that_hangs_as_a_whole_is_found_and_heals(sim_root) -> None:
     root = sim_root("hgx-h100", gpus=4)
-    reader = NvidiaReader(driver_root=root, deadline=0.3, attach_deadline=0.6, retry=0.1)
+    reader = NvidiaReader(driver_root=root, deadline=1.0, attach_deadline=2.0, retry=0.1)
     try:
         before = await reader.inventory()
         operate.inject(root, "hang")
@@ -282,7 +282,7 @@ async def test_processes_that_a_hung_gpu_holds_do_not_pile_up(sim_root, monkeypa
     root = sim_root("hgx-h100", gpus=2)
     children = Unkillable(monkeypatch)
     monkeypatch.setattr(client, "MAX_WAIT_S", 0.1)
-    reader = NvidiaReader(driver_root=root, deadline=0.3, attach_deadline=0.3, retry=0.05)
+    reader = NvidiaReader(driver_root=root, deadline=1.0, attach_deadline=1.0, retry=0.05)
     try:
         await reader.inventory()
         operate.inject(root, "hang", gpu=1)

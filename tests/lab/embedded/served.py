@@ -81,11 +81,11 @@ class Server:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 def start(folder: Path, *arguments: str, descriptors: int = 0) -> Server:

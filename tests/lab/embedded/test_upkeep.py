@@ -28,7 +28,7 @@ def _connections(server: Server, number: int, *, tls: bool = False) -> Iterator[
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(number):
-            one: socket.socket = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            one: socket.socket = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
             if tls:
                 one = stack.enter_context(server.context.wrap_socket(one, server_hostname=host))
             made.append(one)
@@ -141,7 +141,7 @@ async def test_a_folder_is_watched_by_what_it_is(tmp_path: Path) -> None:
     assert not done
     (tmp_path / "new").touch()
     (tmp_path / "new").rename(path)
-    await asyncio.wait_for(watching, 10)
+    await asyncio.wait_for(watching, 60)
 
 
 def test_what_others_make_libraries_say_is_bounded_and_ours_is_not() -> None:

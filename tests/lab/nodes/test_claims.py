@@ -137,7 +137,7 @@ async def test_claims_are_prepared_and_given_back(lab: Bench, version: str) -> N
         assert await lab.log("q") == "one\n"
         assert (made.prepared, made.unprepared) == (["shared"], [])
         async with RpcClient(lab.node_folder / "pod-resources" / "kubelet.sock") as client:
-            listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=5)
+            listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=60)
         (row,) = listed.pod_resources[0].containers[0].dynamic_resources
         assert (row.claim_name, row.claim_resources[0].driver_name) == ("shared", DRIVER)
         assert row.claim_resources[0].cdi_devices[0].name == "example.com/gpu=one"

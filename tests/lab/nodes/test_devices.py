@@ -140,7 +140,7 @@ async def test_pod_resources(lab: Bench) -> None:
         await lab.phase_is("p", "Running")
         await lab.phase_is("free", "Running")
         async with RpcClient(lab.node_folder / "pod-resources" / "kubelet.sock") as client:
-            listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=5)
+            listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=60)
             rows = {one.name: one for one in listed.pod_resources}
             assert set(rows) == {"p", "free"}
             (main,) = rows["p"].containers
@@ -149,16 +149,16 @@ async def test_pod_resources(lab: Bench) -> None:
             assert {(row.resource_name, row.topology.nodes[0].ID) for row in main.devices} <= {(GPU, 0), (GPU, 1)}
             assert not rows["free"].containers[0].devices
             request = pb.GetPodResourcesRequest(pod_name="p", pod_namespace="default")
-            assert (await client.call(GET_POD_RESOURCES, request, timeout=5)).pod_resources == rows["p"]
+            assert (await client.call(GET_POD_RESOURCES, request, timeout=60)).pod_resources == rows["p"]
             with pytest.raises(RpcError, match="pod gone in namespace default not found"):
                 await client.call(
-                    GET_POD_RESOURCES, pb.GetPodResourcesRequest(pod_name="gone", pod_namespace="default"), timeout=5
+                    GET_POD_RESOURCES, pb.GetPodResourcesRequest(pod_name="gone", pod_namespace="default"), timeout=60
                 )
-            every = await client.call(GET_ALLOCATABLE, pb.AllocatableResourcesRequest(), timeout=5)
+            every = await client.call(GET_ALLOCATABLE, pb.AllocatableResourcesRequest(), timeout=60)
             assert sorted(row.device_ids[0] for row in every.devices) == ["d0", "d1", "d2", "d3"]
             await lab.api.delete(PODS, "p", namespace="default")
             await lab.is_gone("p")
-            listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=5)
+            listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=60)
             assert [one.name for one in listed.pod_resources] == ["free"]
 
 

@@ -151,7 +151,7 @@ def test_who_adds_while_the_lab_goes_down_does_not_bring_it_back(up: Path, monke
     monkeypatch.setattr(manage, "place", place_and_tell)
     with ThreadPoolExecutor(1) as pool, lock.held(up, "up"):
         adding = pool.submit(manage.add_to_running, up, "cpu")
-        assert seen.wait(10)
+        assert seen.wait(60)
         for name in (STATE_FILE, "kubeconfig"):
             (up / name).unlink()
         lock.release_folder(up)

@@ -110,7 +110,7 @@ async def test_the_story_and_its_end():
         assert await backend.list(SERVICE_ACCOUNTS)
         await backend.api.delete(NAMESPACES, NAMESPACE)
         watch = backend.api.watch(NAMESPACES, "0", selector=Selector.named(NAMESPACE))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for event in watch:
                 if event.change is Change.DELETED:
                     break

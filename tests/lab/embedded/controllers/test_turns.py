@@ -50,7 +50,7 @@ async def test_a_paced_watch_says_the_same_and_ends_with_its_reader():
         await api.create(CONFIG_MAPS, {"metadata": {"name": f"m{index}", "namespace": "default"}})
     seen: list[str] = []
     watch = api.watch(CONFIG_MAPS, "0")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for event in watch:
             if event.change is Change.ADDED:
                 seen.append(event.object["metadata"]["name"])

@@ -29,7 +29,7 @@ def names(core: Core, **options: object) -> list[str]:
 
 async def take(watch: Watch, count: int) -> list[tuple[str, str]]:
     found = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for _ in range(count):
             item = await anext(watch)
             found.append((item.type, item.stored.obj["metadata"].get("name", "")))
@@ -164,7 +164,7 @@ async def test_bookmarks_come_when_nothing_happens(core: Core, monkeypatch: pyte
     monkeypatch.setattr("kgpu.lab.embedded.watching.BOOKMARK_SECONDS", 0.01)
     watch = core.watch(kind(core, "configmaps"), version=str(core.store.revision), bookmarks=True)
     core.create(kind(core, "secrets"), "default", {"metadata": {"name": "s"}}, CALL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         item = await anext(watch)
     assert item.type == "BOOKMARK"
     assert item.stored.obj["metadata"]["resourceVersion"] == str(core.store.revision)

@@ -105,7 +105,7 @@ def of_pod(server: Server, uid: str, listening: socket.socket) -> contextlib.Abs
 @pytest.fixture(scope="module", autouse=True)
 def account(server: Server) -> None:
     """Without it no pod can be made."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while server.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default").code != 200:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -264,7 +264,7 @@ def stranger() -> Iterator[tuple[socket.socket, list[bytes]]]:
                 while True:
                     made, _ = listening.accept()
                     with made, contextlib.suppress(OSError):
-                        made.settimeout(20)
+                        made.settimeout(60)
                         heard.append(made.recv(1000))
 
         thread = threading.Thread(target=listen, daemon=True)

@@ -55,7 +55,7 @@ class Place:
         ]
 
     async def until(self, ask: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not await ask():  # type: ignore[misc]  # noqa: ASYNC110 - it is another task that changes it
                 await asyncio.sleep(0.01)
 
