@@ -179,7 +179,7 @@ def test_a_run_that_leaves_something_fails_and_one_that_failed_stays_so(
 
 def test_a_failure_on_a_dirty_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_state, "dirt", lambda *_: ["cgroup kgpu-lab-x"])
-    watch = MachineWatch()
+    watch = MachineWatch(patience_s=0.0)
     try:
         report: Any = SimpleNamespace(failed=True, sections=[])
         watch.pytest_runtest_logreport(report)
