@@ -43,7 +43,7 @@ NET = ipaddress.IPv4Network
 
 @pytest.mark.parametrize("name", ["lab", "a", "second-lab", "x" * 32])
 def test_good_names(name: str) -> None:
-    assert LabSpec(name=name).cgroup == f"kgpu-lab-{name}"
+    assert LabSpec(name=name).cgroup(Network(3)) == f"kgpu-lab-{name}-3"
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "-a", "a-", "a/b", "..", "a b", "x" * 33, "a\n"])
@@ -184,7 +184,7 @@ def test_configs_are_what_their_readers_expect() -> None:
     assert runtime["enable_cdi"] is True
     assert "/var/run/cdi" in runtime["cdi_spec_dirs"]
     kubelet = yaml.safe_load(texts["/lab/config/kubelet.yaml"])
-    assert kubelet["cgroupRoot"] == "/kgpu-lab-lab"
+    assert kubelet["cgroupRoot"] == "/kgpu-lab-lab-0"
     admin = yaml.safe_load(texts["/lab/kubeconfig"])
     assert admin["clusters"][0]["cluster"]["server"] == "https://10.231.0.2:6443"
     users = {row["name"] for row in configs.pki_requests(Network(0))}

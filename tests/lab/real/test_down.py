@@ -39,7 +39,7 @@ def _footprint(lab: RealLab) -> dict[str, object]:
     return {
         "mounts": Path("/proc/self/mounts").read_text(),
         "netns": sorted(Path("/run/netns").glob("*")) if Path("/run/netns").is_dir() else [],
-        "cgroups": sorted(str(root / lab.spec.cgroup) for root in roots if (root / lab.spec.cgroup).is_dir()),
+        "cgroups": sorted(str(found) for root in roots for found in root.glob(f"kgpu-lab-{lab.spec.name}*")),
         "folders": folders,
         "kernel": {name: Path(name).read_text() for name in KERNEL_TUNABLES if Path(name).exists()},
         "loop devices": sorted(path.name for path in Path("/sys/block").glob("loop*/backing_file")),

@@ -112,7 +112,7 @@ class RealLab:
             network_index=network.index,
             bin_dir=str(bin_dir),
             mountpoints=tuple(mountpoints.claim(NODE_DIRS)),
-            cgroups=tuple(str(tree / self.spec.cgroup) for tree in cgroups.trees()),
+            cgroups=tuple(str(tree / self.spec.cgroup(network)) for tree in cgroups.trees()),
         )
         state.save(self.paths.state, found)
         with self.progress.step(f"simulate the GPUs of {self.spec.profile}"):
@@ -122,7 +122,7 @@ class RealLab:
             plan = make_plan(self.spec, self.paths, network, bin_dir=bin_dir, environ=namespaces.child_env())
             write_atomic(self.paths.plan, msgspec.json.format(msgspec.json.encode(plan)))
         mountpoints.make(found.mountpoints)
-        cgroups.create(self.spec.cgroup)
+        cgroups.create(self.spec.cgroup(network))
         with self.progress.step(f"start the node at {network.node_ip}"):
             pid = namespaces.start_keeper(self.paths)
             found = msgspec.structs.replace(found, keeper=processes.record(pid))

@@ -81,7 +81,7 @@ def kubeconfig(paths: Paths, network: Network, user: str, lab: str) -> str:
     )
 
 
-def kubelet_config(spec: LabSpec, paths: Paths) -> str:
+def kubelet_config(spec: LabSpec, paths: Paths, network: Network) -> str:
     """KubeletConfiguration of the node."""
     return _yaml_json(
         {
@@ -89,7 +89,7 @@ def kubelet_config(spec: LabSpec, paths: Paths) -> str:
             "kind": "KubeletConfiguration",
             "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{spec.cgroup}",
+            "cgroupRoot": f"/{spec.cgroup(network)}",
             "failCgroupV1": False,  # 1.35 refuses such machines otherwise
             "failSwapOn": False,
             "oomScoreAdj": 0,  # lowering it needs a capability that the machine may not grant
@@ -228,7 +228,7 @@ def files(spec: LabSpec, paths: Paths, network: Network, *, bin_dir: str, snapsh
     texts = {str(paths.kubeconfig_of(user)): kubeconfig(paths, network, user, spec.name) for user in USERS}
     texts |= {
         str(paths.kubeconfig): kubeconfig(paths, network, "admin", spec.name),
-        str(paths.config / "kubelet.yaml"): kubelet_config(spec, paths),
+        str(paths.config / "kubelet.yaml"): kubelet_config(spec, paths, network),
         str(paths.config / "kube-proxy.yaml"): kube_proxy_config(paths),
         **({str(paths.config / "audit.yaml"): audit_policy()} if spec.audit else {}),
         str(paths.config / "resolv.conf"): "# the lab has no name server of its own\n",

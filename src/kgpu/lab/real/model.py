@@ -57,10 +57,9 @@ class LabSpec:
         if self.gpus is not None and not 1 <= self.gpus <= 64:
             raise LabError(f"--gpus {self.gpus} is out of range", "1 to 64 simulated GPUs", "choose another --gpus")
 
-    @property
-    def cgroup(self) -> str:
-        """The cgroup under which every pod of this lab lives."""
-        return f"kgpu-lab-{self.name}"
+    def cgroup(self, network: Network) -> str:
+        """The cgroup under which every pod of this lab lives; two labs of one name may be in two folders."""
+        return f"kgpu-lab-{self.name}-{network.index}"
 
 
 @dataclass(frozen=True, slots=True)
