@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -73,13 +75,37 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     files = [python_files.Source(f"{python_files.SITE}/kgpu/{one.name}", str(one)) for one in sorted(package.iterdir())]
     monkeypatch.setattr(python_files, "own_package", lambda: files)
     own_image.ensure_base(QuietProgress(), own_image.cache_folder())
-    first = shutil.copytree(own_image.cache_folder(), tmp_path / "first")
+    first = tmp_path / "first"
+    first.mkdir()
+    for layer in own_image.cache_folder().glob("base-*.tar.gz"):  # others may be at work on the rest of the cache
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(layer, first)
     known = own_image.ensure_image(QuietProgress(), cache=first)
     again = own_image.ensure_image(QuietProgress(), cache=tmp_path / "cache")
     assert again.name == known.name
     assert again.read_bytes() == known.read_bytes()
     (package / "data.yaml").write_text("a: c\n")
     assert own_image.ensure_image(QuietProgress(), cache=first).name != known.name
+
+
+def test_what_somebody_may_be_about_to_read_stays_in_the_cache(tmp_path: Path) -> None:
+    now = time.time()
+    for number in range(8):
+        path = tmp_path / f"kgpu-{number}.tar"
+        path.touch()
+        os.utime(path, (now, now - number * 1000.0))
+    (tmp_path / "base-1.tar.gz").touch()
+    own_image._forget_old(tmp_path, "kgpu-*.tar")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["base-1.tar.gz", *(f"kgpu-{number}.tar" for number in range(4))]
+    for path in tmp_path.iterdir():
+        os.utime(path)
+    for number in range(4, 8):
+        (tmp_path / f"kgpu-{number}.tar").touch()
+    own_image._forget_old(tmp_path, "kgpu-*.tar")
+    assert len(list(tmp_path.glob("kgpu-*"))) == 8
+    assert own_image._kept(tmp_path / "kgpu-0.tar")
+    assert not own_image._kept(tmp_path / "kgpu-9.tar")
 
 
 def test_what_it_is_called_and_runs(image: Opened) -> None:

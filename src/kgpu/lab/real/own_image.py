@@ -7,6 +7,7 @@ stays small.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -33,6 +35,7 @@ NAMES: Final = (f"{IMAGE_REPOSITORY}:dev", f"{IMAGE_REPOSITORY}:{kgpu.__version_
 USER: Final = 65532
 _FORMAT: Final = "1"  # of what is made here: a new number makes everything anew
 _KEPT: Final = 4  # archives and layers that stay in the cache
+_IN_USE_S: Final = 3600.0  # since it was asked for; labs of other checkouts share the cache
 _ENV: Final = (
     f"PATH=/{HOME}/bin:/{PREFIX}/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin",
     "PYTHONDONTWRITEBYTECODE=1",
@@ -58,11 +61,10 @@ def ensure_image(progress: Progress | None = None, *, cache: Path | None = None,
     lower = ensure_base(progress, cache)
     links = sorted(programs)
     archive = cache / f"kgpu-{_key([lower.diff_id, *NAMES, *links], own)}.tar"
-    if not archive.is_file():
+    if not _kept(archive):
         with progress.step("make kgpu's layer and the image"):
             write_atomic(archive, images.oci_archive(_image(lower, own, links), architecture=images.architecture()))
         _forget_old(cache, "kgpu-*.tar")
-    os.utime(archive)
     return archive
 
 
@@ -94,8 +96,7 @@ def ensure_base(progress: Progress, cache: Path) -> Layer:
     shell = _shell()
     strip = shutil.which("strip") or ""
     kept = cache / f"base-{_key([bool(strip), *sorted(shell)], sources)}.tar.gz"
-    if kept.is_file():
-        os.utime(kept)
+    if _kept(kept):
         blob = kept.read_bytes()
         return Layer(f"sha256:{hashlib.sha256(gzip.decompress(blob)).hexdigest()}", blob)
     with progress.step("compile Python's library and kgpu's dependencies, once"):
@@ -201,9 +202,24 @@ def _key(words: Iterable[object], sources: Iterable[Source]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _kept(path: Path) -> bool:
+    """Whether it is in the cache, and stays there for as long as it may be in use."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _forget_old(cache: Path, pattern: str) -> None:
-    for path in sorted(cache.glob(pattern), key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:
-        path.unlink(missing_ok=True)
+    """Forget all but the last few, and those that somebody else may be about to read."""
+    used: dict[Path, float] = {}
+    for path in cache.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):  # another process forgets it, too
+            used[path] = path.stat().st_mtime
+    for path in sorted(used, key=lambda one: used[one], reverse=True)[_KEPT:]:
+        if time.time() - used[path] > _IN_USE_S:
+            path.unlink(missing_ok=True)
 
 
 __all__ = ["NAMES", "SITE", "cache_folder", "ensure_base", "ensure_image"]
