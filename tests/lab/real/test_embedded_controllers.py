@@ -70,7 +70,7 @@ async def test_both_tell_the_same(cluster: Cluster, namespace: None, tell: Tell)
     async with embedded() as backend:
         look_here = await tell(backend)
         for _ in range(60):
-            real, ours = (json.loads(json.dumps(await look())) for look in (look_there, look_here))
+            real, ours = [json.loads(json.dumps(await look())) for look in (look_there, look_here)]
             if all(ours[subject] == facts for subject, facts in real.items()):
                 return
             await asyncio.sleep(0.5)  # the last Events may be still to come, on either
