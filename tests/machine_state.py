@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ TEST: Final = "PYTEST_CURRENT_TEST"
 OWN_FOLDERS: Final = ("/run/kgpu", "/run/kgpu-lab", "/nonexistent")
 SHARED_FOLDERS: Final = (*NODE_DIRS, "/run/nvidia", "/run/cdi")
 """That others may have, too; what a lab leaves of them is empty."""
+FEW_INSTANCES: Final = 10
+FEW_BYTES: Final = 1 << 30
 # Python's own helpers, which end with the process that they help.
 HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _LAB: Final = re.compile(r"-m kgpu\.lab\.|-m kgpu agent|-m kgpu lab up")
@@ -138,6 +141,41 @@ def left(before: Stock, after: Stock, run: str) -> tuple[list[str], list[str]]:
     mine = [str(one) for one in after.processes if run in one.runs]
     new = [str(one) for one in sorted(after.things - after.claimed - before.things)]
     return (mine, new) if before.others(run) or after.others(run) else (mine + new, [])
+
+
+def shortages(places: Places | None = None) -> list[str]:
+    """What all processes of this machine share and have used up: tests then fail by their neighbours."""
+    places = places or Places()
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((places.proc / "sys" / "fs" / "inotify" / "max_user_instances").read_text())
+        used = sum(_inotify_instances(places.proc))
+        if limit - used < FEW_INSTANCES:
+            found.append(f"inotify instances: {used} of {limit} are in use (fs.inotify.max_user_instances)")
+    with contextlib.suppress(OSError):
+        row = re.search(r"^MemAvailable:\s+(\d+) kB", (places.proc / "meminfo").read_text(), re.MULTILINE)
+        if row and int(row[1]) < FEW_BYTES >> 10:
+            found.append(f"memory: {int(row[1]) >> 10} MiB are left")
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(places.scratch).free
+        if free < FEW_BYTES:
+            found.append(f"disk: {free >> 20} MiB are left in {places.scratch}")
+    return found
+
+
+def _inotify_instances(proc: Path) -> Iterator[int]:
+    """How many each process of this user has."""
+    for pid in filter(str.isdigit, os.listdir(proc)):
+        with contextlib.suppress(OSError):
+            if (proc / pid).stat().st_uid == os.geteuid():
+                fds = [f"{proc}/{pid}/fd/{fd}" for fd in os.listdir(proc / pid / "fd")]
+                yield sum(_leads_to(fd) == "anon_inode:inotify" for fd in fds)
+
+
+def _leads_to(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(path)
+    return ""
 
 
 def _processes(proc: Path) -> Iterator[Process]:

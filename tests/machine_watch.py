@@ -27,7 +27,7 @@ class MachineWatch:
         self._patience_s = patience_s
         self._run = machine_state.own_mark()
         self._before = machine_state.take()
-        self._dirt = machine_state.dirt(self._before, self._run)
+        self._dirt = machine_state.dirt(self._before, self._run) + machine_state.shortages()
         self._left: list[str] = []
         self._perhaps: list[str] = []
         self._marked = contextlib.ExitStack()
@@ -41,8 +41,10 @@ class MachineWatch:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and self._dirt:
-            report.sections.append((NOT_CLEAN, "\n".join(self._dirt)))
+        if report.failed:
+            wrong = [*self._dirt, *machine_state.shortages()]
+            if wrong:
+                report.sections.append((NOT_CLEAN, "\n".join(wrong)))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -14,7 +14,7 @@ import pytest
 from kgpu.lab.real import state
 from kgpu.lab.real.state import LabState
 from tests import machine_state
-from tests.machine_state import MARK, TEST, Places, Thing, dirt, left, take
+from tests.machine_state import MARK, TEST, Places, Thing, dirt, left, shortages, take
 from tests.machine_watch import MachineWatch
 
 ME, NEIGHBOUR, GONE = "100-7", "200-7", "300-7"
@@ -179,6 +179,7 @@ def test_a_run_that_leaves_something_fails_and_one_that_failed_stays_so(
 
 def test_a_failure_on_a_dirty_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_state, "dirt", lambda *_: ["cgroup kgpu-lab-x"])
+    monkeypatch.setattr(machine_state, "shortages", list)
     watch = MachineWatch(patience_s=0.0)
     try:
         report: Any = SimpleNamespace(failed=True, sections=[])
@@ -187,6 +188,22 @@ def test_a_failure_on_a_dirty_machine_says_so(monkeypatch: pytest.MonkeyPatch) -
         assert "the machine was not clean: cgroup kgpu-lab-x" in watch.pytest_report_header()
     finally:
         watch.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.INTERRUPTED))  # type: ignore[arg-type]
+
+
+def test_what_is_used_up_is_named(machine: Machine, tmp_path: Path) -> None:
+    proc = machine.places.proc
+    (proc / "sys" / "fs" / "inotify").mkdir(parents=True)
+    (proc / "sys" / "fs" / "inotify" / "max_user_instances").write_text("12\n")
+    (proc / "meminfo").write_text("MemTotal:  9000000 kB\nMemAvailable:  8000000 kB\n")
+    assert shortages(machine.places) == []
+    (proc / "100" / "fd").mkdir()
+    for fd, target in enumerate(("anon_inode:inotify", "/dev/null", "anon_inode:inotify", "anon_inode:inotify")):
+        (proc / "100" / "fd" / str(fd)).symlink_to(target)
+    (proc / "meminfo").write_text("MemTotal:  9000000 kB\nMemAvailable:  80000 kB\n")
+    assert shortages(machine.places) == [
+        "inotify instances: 3 of 12 are in use (fs.inotify.max_user_instances)",
+        "memory: 78 MiB are left",
+    ]
 
 
 def test_things_have_an_order_and_a_name() -> None:

@@ -31,9 +31,8 @@ from kgpu.top.source import FakeSource
 from tests.top.exporting import Server, api_page, exporter_pod, fleet, gpu_node, kubeconfig, node_text
 
 GOOD = node_text("n", 2)
-SOON = 2.0
-"""Seconds after which whoever never answers is given up; whoever does has PATIENCE, however busy the machine is."""
-PATIENCE = 60.0
+# Seconds after which whoever never answers is given up; whoever does has time, however busy the machine is.
+SOON, PATIENCE = 2.0, 60.0
 
 
 def refused(code: int, message: str = "no") -> tuple[int, str]:
@@ -76,9 +75,7 @@ async def test_nobody_listens() -> None:
         await Exporters().look(Target(node="n", routes=(Route(url=f"http://127.0.0.1:{port}"),)))
 
 
-async def both_ways(
-    tmp_path: Path, proxied, own, *, inside: bool, looks: int = 1, deadline: float = PATIENCE
-) -> tuple[list[Node], list[str]]:
+async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks=1, deadline=PATIENCE):
     """An exporter that can be asked in both ways; what was read, and what was asked."""
     async with Server(own).running() as exporter:
         api_answer = api_page([], [], proxied)
