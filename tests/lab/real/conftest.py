@@ -29,6 +29,7 @@ T = TypeVar("T")
 # Only ends what would never end: a machine that does much else is slow, not wrong.
 DEADLINE_S = 300.0
 GPU = "nvidia.com/gpu"
+PODS = "/api/v1/namespaces/default/pods"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,11 +74,13 @@ class Cluster:
         self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
     def pods(self) -> dict[str, Any]:
-        found = json.loads(self.lab.kubectl("get", "pods", "-l", "test=yes", "-o", "json"))["items"]
+        found = self.lab.server("GET", f"{PODS}?labelSelector=test%3Dyes")[1]["items"]
         return {item["metadata"]["name"]: item for item in found}
 
     def phase(self, name: str) -> str:
-        return self.lab.kubectl("get", "pod", name, "-o", "jsonpath={.status.phase}")
+        status, pod = self.lab.server("GET", f"{PODS}/{name}")
+        assert status == 200, pod
+        return pod["status"].get("phase", "")
 
     def wait_phase(self, name: str, phase: str, deadline_s: float = DEADLINE_S) -> None:
         try:

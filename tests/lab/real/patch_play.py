@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lab.real.server import Server
-
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.patch import JSON, MERGE, STRATEGIC, apply_patch
 from kgpu.lab.embedded.patch.apply import server_side_apply
 from kgpu.lab.embedded.patch.managed import after_write, reset_fields, unchanged
 from kgpu.lab.embedded.schema import Node
 from kgpu.lab.embedded.status import ApiError
+from kgpu.lab.real.server import Server
 
 APPLY = "application/apply-patch+yaml"
 Object = dict[str, Any]

@@ -10,7 +10,8 @@ import pytest
 from lab.real.conftest import Cluster, until
 from lab.real.patch_play import History
 from lab.real.patch_subjects import GROUP, SUBJECTS, WIDGET_CRD
-from lab.real.server import Server
+
+from kgpu.lab.real.server import Server
 
 NAMESPACE = "patches"
 SEQUENCES = 80  # of each kind

@@ -19,9 +19,9 @@ from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.kinds import Kind, Kinds
 from kgpu.lab.embedded.protobuf.messages import read
 from kgpu.lab.embedded.protobuf.wire import length, tag
+from kgpu.lab.real.server import Server
 
 from .conftest import Cluster, until
-from .server import Server
 
 # Lists have no message of their own in the table: field 2 of each is its items.
 ITEMS = 2

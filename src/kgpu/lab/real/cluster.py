@@ -6,13 +6,15 @@ finishes what is missing; ``down`` removes what the state file names, and works 
 
 from __future__ import annotations
 
-import json
+import functools
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -30,10 +32,12 @@ from kgpu.lab.real import bootstrap, cgroups, hosttools, mountpoints, namespaces
 from kgpu.lab.real.build import ensure_binaries
 from kgpu.lab.real.model import NODE_DIRS, NODE_NAME, LabSpec, Network, Paths, plan_network
 from kgpu.lab.real.plan import AGENT, make_plan
+from kgpu.lab.real.server import Server
 from kgpu.lab.real.state import LabState
 from kgpu.lab.scenarios.run import LocalBackend
 
 _POLL_S: Final = 0.1
+_NODE_PATH: Final = f"/api/v1/nodes/{NODE_NAME}"
 _KEEPER_S: Final = 40.0
 _API_S: Final = 120.0
 _NODE_S: Final = 180.0
@@ -149,20 +153,33 @@ class RealLab:
         state.save(self.paths.state, msgspec.structs.replace(found, complete=True))
 
     def _api_ready(self) -> bool:
-        return self.kubectl_run("get", "--raw", "/readyz").returncode == 0
+        return self.ask("/readyz") is not None
 
     def _node_ready(self) -> bool:
-        done = self.kubectl_run("get", "node", NODE_NAME, "-o", "json")
-        if done.returncode != 0:
+        node = self.ask(_NODE_PATH)
+        if node is None:
             return False
-        conditions = json.loads(done.stdout)["status"].get("conditions", [])
+        conditions = node["status"].get("conditions", [])
         ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
         # Without its service account, which a controller makes, no pod is admitted.
-        return ready and self.kubectl_run("get", "serviceaccount", "default").returncode == 0
+        return ready and self.ask("/api/v1/namespaces/default/serviceaccounts/default") is not None
 
     def _gpus_allocatable(self) -> bool:
-        allocatable = self.node()["status"].get("allocatable", {})
+        allocatable = (self.ask(_NODE_PATH) or {"status": {}})["status"].get("allocatable", {})
         return any("/" in name and count not in {"0", ""} for name, count in allocatable.items())
+
+    def ask(self, path: str) -> Any:
+        """What the API server says to a GET; None when it refuses, or is not there (yet)."""
+        try:
+            status, body = self.server("GET", path)
+        except (OSError, HTTPException):
+            return None
+        return body if status == HTTPStatus.OK else None
+
+    @functools.cached_property
+    def server(self) -> Server:
+        """The API server, for what is asked often."""
+        return Server(self.kubeconfig)
 
     # --- looking and disturbing -----------------------------------------------------------------------------------
 
@@ -251,8 +268,16 @@ class RealLab:
         return port.kubectl(self, *arguments, stdin=stdin, timeout=timeout)
 
     def node(self) -> Any:
-        """The Node object, decoded."""
-        return json.loads(self.kubectl("get", "node", NODE_NAME, "-o", "json"))
+        """The Node object, decoded. Raises LabError."""
+        self.require_running()
+        found = self.ask(_NODE_PATH)
+        if found is None:
+            raise LabError(
+                f"the API server has no answer about the node {NODE_NAME}",
+                "the Node object",
+                f"look into {self.paths.logs}/kube-apiserver.log and kubelet.log",
+            )
+        return found
 
     def backend(self, name: str = REAL) -> LocalBackend:
         """The lab as a place to play scenarios on."""
@@ -316,6 +341,9 @@ class RealLab:
         return True
 
     def _remove(self, found: LabState) -> None:
+        if "server" in self.__dict__:
+            self.server.close()
+            del self.server  # another cluster has other keys
         if found.keeper:
             keeper = found.keeper
             # The first process of a PID namespace takes every other one with it, and they the mounts and links.
