@@ -38,6 +38,7 @@ AUTHENTICATED: Final = "system:authenticated"
 LIFE_S: Final = 3600  # of a token whose request does not say
 _KNOWN: Final = 4096  # verified tokens that are remembered
 _SA_GROUP: Final = "system:serviceaccounts"
+_EXTRA: Final = "authentication.kubernetes.io/"
 _BOUND: Final = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 
 
@@ -225,7 +226,11 @@ class Auth:
             if bound and not told and not self._still(plural, "" if kind == "Node" else namespace, bound):
                 return None
         groups = (_SA_GROUP, f"{_SA_GROUP}:{namespace}", AUTHENTICATED)
-        return User(f"system:serviceaccount:{namespace}:{account['name']}", groups, account["uid"])
+        extra = {_EXTRA + "credential-id": (f"JTI={claims['jti']}",)}
+        for bound in ("pod", "node"):
+            if bound in private:
+                extra |= {f"{_EXTRA}{bound}-{part}": (private[bound][part],) for part in ("name", "uid")}
+        return User(f"system:serviceaccount:{namespace}:{account['name']}", groups, account["uid"], extra)
 
     def _still(self, plural: str, namespace: str, wanted: Object) -> bool:
         found = self._reads.get("", plural, namespace, wanted["name"])

@@ -25,6 +25,7 @@ from kgpu.lab.embedded.controllers.node_plan import GRACE
 from kgpu.lab.embedded.controllers.nodelifecycle import NodeLifecycleController
 from kgpu.lab.embedded.controllers.nodettl import NodeTtlController
 from kgpu.lab.embedded.controllers.podgc import PodGarbageCollector
+from kgpu.lab.embedded.controllers.policystatus import PolicyStatusController
 from kgpu.lab.embedded.controllers.quota import QuotaController
 from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController, ReplicationControllerController
 from kgpu.lab.embedded.controllers.served import ServedKinds
@@ -68,6 +69,7 @@ def controllers(cluster: Cluster, *, root_ca: str = "", node_grace: float = GRAC
         NodeTtlController(cluster),
         TaintEvictionController(cluster),
         PodGarbageCollector(cluster),
+        PolicyStatusController(cluster),
         GarbageCollector(cluster, kinds),
     ]
 

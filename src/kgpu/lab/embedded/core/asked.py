@@ -57,7 +57,7 @@ def _rules(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
 
 def _self(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
     del ground, kind, spec
-    return {"userInfo": _user_info(call.user)}
+    return {"userInfo": call.user.info()}
 
 
 def _token(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
@@ -66,16 +66,7 @@ def _token(ground: Ground, kind: Kind, spec: Object, call: Call) -> Object:
     if user is None:
         return {"user": {}, "error": "invalid bearer token"}
     audiences = spec.get("audiences")
-    return {"authenticated": True, "user": _user_info(user), **({"audiences": audiences} if audiences else {})}
-
-
-def _user_info(user: User) -> Object:
-    found: Object = {"username": user.name}
-    if user.uid:
-        found["uid"] = user.uid
-    if user.groups:
-        found["groups"] = list(user.groups)
-    return found
+    return {"authenticated": True, "user": user.info(), **({"audiences": audiences} if audiences else {})}
 
 
 _ANSWERS: Final[dict[str, Callable[[Ground, Kind, Any, Call], Object]]] = {

@@ -6,7 +6,7 @@ Objects (``Stored.obj``, ``WatchItem.stored.obj``, what ``Reads`` gives) are sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -46,11 +46,23 @@ def in_order(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """Who asks. ``extra`` is what an authenticator tells besides, such as the pod and the node of a token."""
 
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+    def info(self) -> Object:
+        """The UserInfo of reviews and policies."""
+        found: Object = {"username": self.name} if self.name else {}
+        if self.uid:
+            found["uid"] = self.uid
+        if self.groups:
+            found["groups"] = list(self.groups)
+        if self.extra:
+            found["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +70,8 @@ class Call:
     """One request's circumstances. ``warnings`` is filled for the answer's Warning headers.
 
     ``validation`` is the query's fieldValidation: Ignore, Warn or Strict. ``repeated`` is the body when it has a field
-    twice. ``prepared`` says that the object has been through ``Core.prepared``.
+    twice. ``prepared`` says that the object has been through ``Core.prepared``. ``options`` are CreateOptions and the
+    like as far as they were given.
     """
 
     user: User
@@ -68,6 +81,7 @@ class Call:
     force: bool = False
     prepared: bool = False
     repeated: Repeated | None = None
+    options: Object = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -175,7 +189,8 @@ class WatchItem:
 @dataclass(slots=True, kw_only=True)
 class Review:
     """What admission looks at. ``operation`` is CREATE, UPDATE, DELETE or CONNECT; ``obj`` may be changed in place or
-    replaced by mutating admission; ``old`` must not. ``obj`` is {} for DELETE.
+    replaced by mutating admission; ``old`` must not. ``obj`` is {} for DELETE, ``name`` "" where it is
+    generated.
     """
 
     operation: str

@@ -15,6 +15,7 @@ from typing import Any, Final
 from cel_expr_python import cel
 
 from kgpu.base.quantity import NANO
+from kgpu.lab.embedded.crd import cel_authorizer, cel_scope
 from kgpu.lab.embedded.crd import cel_strings as strings
 from kgpu.lab.embedded.crd import cel_values as values
 from kgpu.lab.embedded.crd.patterns import go_pattern
@@ -22,7 +23,8 @@ from kgpu.lab.embedded.crd.patterns import go_pattern
 _T: Final = cel.Type
 _MESSAGES: Final = {
     "Quantity": values.QUANTITY, "Semver": values.SEMVER, "URL": values.URL, "IP": values.IP, "CIDR": values.CIDR,
-    "Format": values.FORMAT,
+    "Format": values.FORMAT, "Authorizer": values.AUTHORIZER, "PathCheck": values.PATH_CHECK,
+    "GroupCheck": values.GROUP_CHECK, "ResourceCheck": values.RESOURCE_CHECK, "Decision": values.DECISION,
 }  # fmt: skip
 _SIMPLE: Final = {
     "bool": _T.BOOL, "int": _T.INT, "uint": _T.UINT, "double": _T.DOUBLE, "string": _T.STRING, "bytes": _T.BYTES,
@@ -131,6 +133,7 @@ def _as_text(value: Any) -> str:
 
 def rows() -> Iterator[Row]:
     """Every function. An implementation of None means the evaluator's own."""
+    yield from cel_authorizer.rows()
     yield from (
         ("quantity(string)->Quantity", values.quantity),
         ("isQuantity(string)->bool", _valid(values.quantity)),
@@ -233,6 +236,8 @@ def _global_unicast(value: Any) -> bool:
     )
 
 
+VARIABLE: Final = "kgpu_variable"
+"""The function that gives a variable of the scope; expressions as they are written can't call it."""
 # Declared here with more overloads than the evaluator's own declarations have; its implementations stay.
 REDECLARED: Final = ("string", "_<_", "_<=_", "_>_", "_>=_")
 _SIGNATURE: Final = re.compile(r"(?:([A-Z]\w*|string|list\(\w+\))\.)?([^()]+)\((.*)\)->(.+)")
@@ -278,7 +283,7 @@ def checked() -> list[Any]:
 def evaluated() -> list[Any]:
     """Declarations with implementations, for expressions that have been checked."""
     functions: dict[str, dict[tuple[bool, tuple[str, ...]], Any]] = {}
-    for signature, implementation in rows():
+    for signature, implementation in (*rows(), (f"{VARIABLE}(string)->dyn", cel_scope.variable)):
         name, member, parameters, _ = _parsed(signature)
         if implementation is None:
             continue

@@ -1,19 +1,21 @@
-"""Expressions as trees: what a compiled expression says of itself, as far as checking it further wants to know.
+"""Expressions as trees: what a compiled expression says of itself, as far as checking and changing it want to know.
 
 The trees are read from the serialized form (``cel.expr.CheckedExpr``, ``ParsedExpr``), of which only the fields that
-are used are declared here.
+are used are declared here; the others are kept as they are.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
-_SCALARS: Final = {"int64": _FIELD.TYPE_INT64, "int32": _FIELD.TYPE_INT32, "string": _FIELD.TYPE_STRING}
+_SCALARS: Final = {
+    "int64": _FIELD.TYPE_INT64, "int32": _FIELD.TYPE_INT32, "string": _FIELD.TYPE_STRING, "bool": _FIELD.TYPE_BOOL,
+}  # fmt: skip
 _PACKAGE: Final = "kgpu.cel"
 # Message -> its fields: number, type, name; a trailing * for repeated ones.
 _MESSAGES: Final[dict[str, tuple[tuple[int, str, str], ...]]] = {
@@ -25,18 +27,19 @@ _MESSAGES: Final[dict[str, tuple[tuple[int, str, str], ...]]] = {
     "Source": ((4, "Position*", "positions"),),
     "Position": ((1, "int64", "id"), (2, "int32", "offset")),
     "Expr": (
-        (2, "int64", "id"), (3, "Constant", "constant"), (5, "Select", "select"), (6, "Call", "call"),
-        (7, "Items", "items"), (8, "Struct", "struct"), (9, "Fold", "fold"),
+        (2, "int64", "id"), (3, "Constant", "constant"), (4, "Name", "name"), (5, "Select", "select"),
+        (6, "Call", "call"), (7, "Items", "items"), (8, "Struct", "struct"), (9, "Fold", "fold"),
     ),
-    "Constant": ((6, "string", "text"),),
-    "Select": ((1, "Expr", "operand"),),
+    "Constant": ((2, "bool", "truth"), (6, "string", "text")),
+    "Name": ((1, "string", "name"),),
+    "Select": ((1, "Expr", "operand"), (2, "string", "field"), (3, "bool", "tested")),
     "Call": ((1, "Expr", "target"), (2, "string", "function"), (3, "Expr*", "args")),
     "Items": ((1, "Expr*", "elements"),),
     "Struct": ((2, "Entry*", "entries"),),
     "Entry": ((3, "Expr", "key"), (4, "Expr", "value")),
     "Fold": (
-        (2, "Expr", "range"), (4, "Expr", "start"), (5, "Expr", "condition"), (6, "Expr", "step"),
-        (7, "Expr", "result"),
+        (1, "string", "item"), (2, "Expr", "range"), (3, "string", "result_name"), (4, "Expr", "start"),
+        (5, "Expr", "condition"), (6, "Expr", "step"), (7, "Expr", "result"), (8, "string", "second_item"),
     ),
 }  # fmt: skip
 _PRIMITIVES: Final = ("", "bool", "int", "uint", "double", "string", "bytes")
@@ -50,7 +53,8 @@ def _class(name: str) -> Any:
 
 @functools.cache
 def _pool() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="kgpu_cel.proto", package=_PACKAGE, syntax="proto3")
+    # Version 2, which tells a false that was said from nothing, as a tree that is written again has to.
+    file = descriptor_pb2.FileDescriptorProto(name="kgpu_cel.proto", package=_PACKAGE, syntax="proto2")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for number, kind, field_name in fields:
@@ -73,6 +77,8 @@ class Tree:
         wrapped = any_pb2.Any.FromString(serialized)
         checked = wrapped.type_url.endswith("CheckedExpr")
         found = _class("Checked" if checked else "Parsed").FromString(wrapped.value)
+        self._whole = found
+        self._type_url = wrapped.type_url
         self.root: Any = found.expr
         self._types = {one.id: one.type for one in found.types} if checked else {}
         self._offsets = {one.id: one.offset for one in found.source.positions}
@@ -90,13 +96,49 @@ class Tree:
         known = _WELL_KNOWN[kind.well_known] if kind.well_known < len(_WELL_KNOWN) else ""
         return simple or known or str(kind.message)
 
+    def rename(self, names: Mapping[tuple[str, str], str]) -> None:
+        """Make every selection of ``(variable, field)`` the name that it has in ``names``, in place.
+
+        ``has(variable.field)`` becomes true, ``variable.?field`` an optional value. Variables of comprehensions that
+        are called like one of those are left alone.
+        """
+        _rename(self.root, names, frozenset())
+
+    def bind(self, name: str, source: Tree) -> bool:
+        """As ``cel.bind(name, source, ...)`` around the whole, if ``name`` occurs in it; says whether it does."""
+        if not any(node.name.name == name for node in self.nodes() if node.HasField("name")):
+            return False
+        free = max(node.id for node in self.nodes()) + 1
+        whole = type(self.root)(id=free)
+        fold = whole.fold
+        fold.item, fold.result_name = "#unused", name
+        for number, part in enumerate((fold.range, fold.condition, fold.step), start=free + 1):
+            part.id = number
+        fold.range.items.SetInParent()
+        fold.condition.constant.truth = False
+        fold.step.name.name = name
+        fold.start.CopyFrom(source.root)
+        for node in _all(fold.start):
+            node.id += free + 3
+        fold.result.CopyFrom(self.root)
+        self.root.CopyFrom(whole)
+        return True
+
+    def serialized(self) -> bytes:
+        """What it was read from, with the changes."""
+        return any_pb2.Any(type_url=self._type_url, value=self._whole.SerializeToString()).SerializeToString()
+
     def nodes(self) -> Iterator[Any]:
         """All of them, each before those below it."""
-        stack = [self.root]
-        while stack:
-            node = stack.pop()
-            yield node
-            stack += reversed(list(_below(node)))
+        return _all(self.root)
+
+
+def _all(root: Any) -> Iterator[Any]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += reversed(list(_below(node)))
 
 
 def _below(node: Any) -> Iterator[Any]:
@@ -114,3 +156,41 @@ def _below(node: Any) -> Iterator[Any]:
     elif node.HasField("fold"):
         fold = node.fold
         yield from (fold.range, fold.start, fold.condition, fold.step, fold.result)
+
+
+def _rename(node: Any, names: Mapping[tuple[str, str], str], hidden: frozenset[str]) -> None:
+    found = _selected(node, names, hidden)
+    if found:
+        tested = node.HasField("select") and node.select.tested
+        optional = node.HasField("call")
+        for part in ("select", "call"):
+            node.ClearField(part)
+        if tested:
+            node.constant.truth = True
+        elif optional:
+            node.call.function = "optional.of"
+            node.call.args.add(id=node.id).name.name = found
+        else:
+            node.name.name = found
+    elif node.HasField("fold"):
+        fold = node.fold
+        inner = hidden | {fold.item, fold.second_item, fold.result_name}
+        for part in (fold.range, fold.start):
+            _rename(part, names, hidden)
+        for part in (fold.condition, fold.step, fold.result):
+            _rename(part, names, inner)
+    else:
+        for part in _below(node):
+            _rename(part, names, hidden)
+
+
+def _selected(node: Any, names: Mapping[tuple[str, str], str], hidden: frozenset[str]) -> str:
+    """The new name of a selection, "" for other nodes."""
+    if node.HasField("select"):
+        operand, field = node.select.operand, node.select.field
+    elif node.HasField("call") and node.call.function == "_?._" and len(node.call.args) == 2:
+        operand, field = node.call.args[0], node.call.args[1].constant.text
+    else:
+        return ""
+    name = operand.name.name
+    return "" if name in hidden else names.get((name, field), "")

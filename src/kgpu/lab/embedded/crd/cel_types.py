@@ -207,8 +207,12 @@ class Typed:
         self.names: dict[str, str] = {}
         name = self._type_name(declaration, "")
         self.pool = fresh_pool()
-        self.pool.AddSerializedFile(self._file.SerializeToString())
+        self.add_to(self.pool)
         self.type = name()
+
+    def add_to(self, pool: Any) -> None:
+        """Add the descriptors to another pool (of ``fresh_pool``), so that it knows the type, too."""
+        pool.AddSerializedFile(self._file.SerializeToString())
 
     def _type_name(self, declaration: Declaration, path: str) -> Callable[[], Any]:
         """Messages are added at once; the type itself can be made only once they are in the pool."""

@@ -1,4 +1,4 @@
-"""The kinds of value that Kubernetes adds to CEL: quantities, semantic versions, URLs, IP addresses, CIDRs, formats.
+"""The kinds of value that Kubernetes adds to CEL: quantities, versions, URLs, addresses, formats, authorization.
 
 In expressions they are protobuf messages with one field (the evaluator knows no other foreign values); the text is
 canonical, so that equal values are equal messages.
@@ -24,8 +24,17 @@ URL: Final = "kubernetes.URL"
 IP: Final = "net.IP"
 CIDR: Final = "net.CIDR"
 FORMAT: Final = "kubernetes.NamedFormat"
+AUTHORIZER: Final = "kubernetes.authorization.Authorizer"
+PATH_CHECK: Final = "kubernetes.authorization.PathCheck"
+GROUP_CHECK: Final = "kubernetes.authorization.GroupCheck"
+RESOURCE_CHECK: Final = "kubernetes.authorization.ResourceCheck"
+DECISION: Final = "kubernetes.authorization.Decision"
 _STRING_FIELD: Final = 9
-_FILES: Final = {"kubernetes": (QUANTITY, SEMVER, URL, FORMAT), "net": (IP, CIDR)}
+_FILES: Final = {
+    "kubernetes": (QUANTITY, SEMVER, URL, FORMAT),
+    "net": (IP, CIDR),
+    "kubernetes.authorization": (AUTHORIZER, PATH_CHECK, GROUP_CHECK, RESOURCE_CHECK, DECISION),
+}
 
 
 def fresh_pool() -> descriptor_pool.DescriptorPool:
@@ -72,6 +81,20 @@ def duration(seconds: float) -> Any:
     found = duration_pb2.Duration()
     found.FromNanoseconds(round(seconds * NANO))
     return found
+
+
+def inward(value: Any) -> Any:
+    """A value that came out of an expression as it can go into another."""
+    match value:
+        case dt.datetime():
+            return timestamp(value if value.tzinfo else value.replace(tzinfo=dt.UTC))
+        case dt.timedelta():
+            return duration(value.total_seconds())
+        case list():
+            return [inward(one) for one in value]
+        case dict():
+            return {key: inward(one) for key, one in value.items()}
+    return value
 
 
 def quantity(text: str) -> Any:

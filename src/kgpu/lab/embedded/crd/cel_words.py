@@ -17,6 +17,7 @@ _STATUS: Final = re.compile(r"^[A-Z_]+: (.*?)(?: \[[A-Z_]+\])?$", re.DOTALL)
 _BLOCK: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*?)(?=\nERROR: |\Z)", re.DOTALL)
 _SHOWN: Final = re.compile(r"\n \| .*\n \| [.]*\^\Z", re.DOTALL)
 _OVERLOAD: Final = re.compile(r"found no matching overload for '([^']+)' applied to '\((.*)\)'", re.DOTALL)
+_UNDECLARED: Final = re.compile(r"undeclared reference to '([^'.]+)\.[^']*'(.*)", re.DOTALL)
 _FOLLOWS: Final = "expression of type '*error*' cannot be the operand of a select operation"
 _SELECTION: Final = re.compile(r"expression of type ('.*') cannot be the operand of a select operation")
 _COMPILING: Final = (
@@ -68,6 +69,9 @@ def _reworded(
 ) -> _Complaint:  # fmt: skip
     words = complaint.words
     overload = _OVERLOAD.fullmatch(words)
+    unknown = _UNDECLARED.fullmatch(words)
+    if unknown is not None:
+        complaint = _first_name(complaint, source, f"undeclared reference to '{unknown[1]}'{unknown[2]}", tree())
     if overload is not None and overload[1] in {"_&&_", "_||_"}:
         complaint = _junction(complaint, source, _split(overload[2]), tree)
     elif overload is not None and _is_method(complaint, source, overload[1]):
@@ -114,6 +118,17 @@ def _junction(complaint: _Complaint, source: str, types: list[str], tree: Callab
                 words = f"expected type 'bool' but found '{types[wrong]}'"
                 return _Complaint(*_place(source, whole.offset(node.call.args[wrong])), words)
     return complaint
+
+
+def _first_name(complaint: _Complaint, source: str, words: str, tree: Tree) -> _Complaint:
+    """Of ``a.b.c``, where nothing is called a, a is complained of, where it stands."""
+    for node in tree.nodes():
+        if node.HasField("select") and _place(source, tree.offset(node)) == (complaint.line, complaint.column):
+            first = node
+            while first.HasField("select"):
+                first = first.select.operand
+            return _Complaint(*_place(source, tree.offset(first)), words)
+    return replace(complaint, words=words)
 
 
 def _place(source: str, offset: int) -> tuple[int, int]:

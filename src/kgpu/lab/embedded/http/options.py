@@ -120,6 +120,7 @@ def of_write(request: Request, user: User, options: str, *, media: str = "") -> 
         manager=manager or request.agent,
         validation=validation or "Warn",
         force=query.flag("force"),
+        options={name: query.text(name) for name in ("fieldManager", "fieldValidation") if query.text(name)},
     )
 
 

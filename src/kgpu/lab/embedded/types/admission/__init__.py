@@ -2,12 +2,13 @@
 
 ``chain()`` gives fresh plugins; mutating ones have ``mutating = True``. All is looked up in ``Reads``; what keeps sums
 has ``attach(core)``. Off, as by default: PodNodeSelector, ExtendedResourceToleration, AlwaysPullImages. Not there:
-PodSecurity and webhooks.
+PodSecurity, webhooks and mutating policies.
 """
 
 from __future__ import annotations
 
 from kgpu.lab.embedded.core.model import Admission
+from kgpu.lab.embedded.policy.plugin import ValidatingPolicies
 from kgpu.lab.embedded.types.admission.cluster import (
     DefaultStorageClass,
     NamespaceLifecycle,
@@ -36,5 +37,6 @@ def chain() -> tuple[Admission, ...]:
         ServiceAddresses(),
         NodeRestriction(),
         LimitBounds(),
+        ValidatingPolicies(),
         ResourceQuota(),
     )

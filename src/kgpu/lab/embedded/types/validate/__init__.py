@@ -18,6 +18,7 @@ from kgpu.lab.embedded.types.validate import (
     networking,
     others,
     pod_update,
+    policies,
     rbac,
     services,
     texts,
@@ -39,6 +40,7 @@ CHECKS: Final[dict[tuple[str, str], Check]] = {
     **networking.CHECKS,
     **rbac.CHECKS,
     **others.CHECKS,
+    **policies.CHECKS,
 }
 
 

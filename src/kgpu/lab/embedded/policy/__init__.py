@@ -1,0 +1,1 @@
+"""ValidatingAdmissionPolicies: matched, evaluated and type checked as the real server does it."""

@@ -1,0 +1,96 @@
+"""Which requests a policy or a binding is about: rules with their names and scope, selectors, equivalent versions.
+
+Pure. Sources: pkg/admission/plugin/policy/matching and pkg/admission/plugin/webhook/predicates of the API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kgpu.lab.embedded import selectors
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.policy.request import NAMESPACES, Request
+from kgpu.lab.embedded.status import Object
+
+_WRITES: Final = frozenset({"CREATE", "UPDATE"})
+Equivalents = Callable[[Kind], Sequence[Kind]]
+"""The other kinds (versions, groups) in which the same objects are served."""
+
+
+class Matcher:
+    """Of one ``MatchResources``, with its defaults; None matches everything."""
+
+    def __init__(self, resources: Mapping[str, Any] | None) -> None:
+        found = resources or {}
+        self._rules: Sequence[Object] = found.get("resourceRules") or ()
+        self._excluded: Sequence[Object] = found.get("excludeResourceRules") or ()
+        self._equivalent = found.get("matchPolicy") == "Equivalent"
+        self._spaces = selectors.of_label_selector(found.get("namespaceSelector")) or ()
+        self._objects = selectors.of_label_selector(found.get("objectSelector")) or ()
+
+    def concerns(self, request: Request, equivalents: Equivalents) -> bool:
+        """Could it match, going by the operation and the resource alone, of which the answer may be remembered."""
+        if not self._rules:
+            return True
+        kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
+        return any(_is_about(rule, request, kind) for kind in kinds for rule in self._rules)
+
+    def match(self, request: Request, equivalents: Equivalents, space: Object | None) -> Kind | None:
+        """The kind as which the request is to be seen, None when it doesn't match. ``space`` is its namespace."""
+        if self._spaces and not self._in_space(request, space):
+            return None
+        if self._objects and not any(
+            selectors.matches(self._objects, _labels(one)) for one in (request.obj, request.old) if one is not None
+        ):
+            return None
+        if self._excluded and self._by_rules(self._excluded, request, equivalents) is not None:
+            return None
+        return self._by_rules(self._rules, request, equivalents) if self._rules else request.kind
+
+    def _in_space(self, request: Request, space: Object | None) -> bool:
+        whole = request.kind.key == NAMESPACES
+        if not request.namespace and not whole:
+            return True
+        fresh = whole and not request.subresource and request.operation in _WRITES
+        return selectors.matches(self._spaces, _labels((request.obj if fresh else space) or {}))
+
+    def _by_rules(self, rules: Iterable[Object], request: Request, equivalents: Equivalents) -> Kind | None:
+        kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
+        for kind in kinds:
+            for rule in rules:
+                names = rule.get("resourceNames")
+                if _is_about(rule, request, kind) and _in_scope(rule, request) and (not names or request.name in names):
+                    return kind
+        return None
+
+
+def _labels(obj: Object) -> Mapping[str, str]:
+    found: Mapping[str, str] = (obj.get("metadata") or {}).get("labels") or {}
+    return found
+
+
+def _is_about(rule: Object, request: Request, kind: Kind) -> bool:
+    return (
+        _has(rule.get("operations"), request.operation)
+        and _has(rule.get("apiGroups"), kind.group)
+        and _has(rule.get("apiVersions"), kind.version)
+        and any(_is_resource(one, kind.plural, request.subresource) for one in rule.get("resources") or ())
+    )
+
+
+def _has(values: Iterable[str] | None, wanted: str) -> bool:
+    return any(one in ("*", wanted) for one in values or ())
+
+
+def _is_resource(text: str, plural: str, subresource: str) -> bool:
+    resource, _, below = text.partition("/")
+    return resource in ("*", plural) and below in ("*", subresource)
+
+
+def _in_scope(rule: Object, request: Request) -> bool:
+    scope = rule.get("scope") or "*"
+    if scope == "*":
+        return True
+    cluster = request.kind.key == NAMESPACES or not request.namespace
+    return cluster if scope == "Cluster" else scope == "Namespaced" and not cluster

@@ -1,0 +1,215 @@
+"""The admission plugin: every write is put to the ValidatingAdmissionPolicies whose bindings are about it.
+
+Policies are compiled when they are first asked, once for each version of them; which of them a kind of request concerns
+is remembered until a policy, a binding or a CRD changes. Without bindings a write costs one look at an empty table.
+Sources: pkg/admission/plugin/policy of the API server; pkg/kubeapiserver/admission/exclusion for what is never asked.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from kgpu.lab.embedded.core.convert import converted, storage_key
+from kgpu.lab.embedded.core.model import Reads, Review
+from kgpu.lab.embedded.kinds import Kind
+from kgpu.lab.embedded.policy import params, rights
+from kgpu.lab.embedded.policy.matching import Matcher
+from kgpu.lab.embedded.policy.params import ParamError
+from kgpu.lab.embedded.policy.request import NAMESPACES, Request
+from kgpu.lab.embedded.status import ApiError, Object, forbidden
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.core.verbs import Core
+    from kgpu.lab.embedded.policy.compiled import Denial, Policy
+
+GROUP: Final = "admissionregistration.k8s.io"
+POLICIES: Final = (GROUP, "validatingadmissionpolicies")
+BINDINGS: Final = (GROUP, "validatingadmissionpolicybindings")
+_CODES: Final = {"Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413}
+_NEVER: Final = frozenset({
+    POLICIES, BINDINGS, (GROUP, "mutatingadmissionpolicies"), (GROUP, "mutatingadmissionpolicybindings"),
+    ("authentication.k8s.io", "selfsubjectreviews"), ("authentication.k8s.io", "tokenreviews"),
+    *(("authorization.k8s.io", f"{name}reviews") for name in (
+        "localsubjectaccess", "selfsubjectaccess", "selfsubjectrules", "subjectaccess",
+    )),
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Bound:
+    """A policy with its bindings, compiled when it is needed."""
+
+    policy: Object
+    matcher: Matcher
+    bindings: list[tuple[Object, Matcher]] = field(default_factory=list)
+    compiled: Policy | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.policy["metadata"]["name"])
+
+    def evaluator(self) -> Policy:
+        if self.compiled is None:
+            from kgpu.lab.embedded.policy.compiled import Policy
+
+            self.compiled = Policy(self.policy)
+        return self.compiled
+
+
+class ValidatingPolicies:
+    """Attached to a core it follows its policies and bindings."""
+
+    def __init__(self) -> None:
+        self._core: Core | None = None
+        self._bound: dict[str, _Bound] = {}
+        self._concerned: dict[tuple[Any, ...], tuple[_Bound, ...]] = {}
+        self._stale = False
+
+    def attach(self, core: Core) -> None:
+        """Follow what is written to ``core``."""
+        self._core = core
+        core.on_commit(self._committed)
+        core.kinds.on_change(self._concerned.clear)
+        self._stale = True
+
+    def _committed(self, key: tuple[str, str], *_: Any) -> None:
+        if key in (POLICIES, BINDINGS):
+            self._stale = True
+
+    def admit(self, review: Review, reads: Reads) -> None:
+        """Raises ApiError when a policy refuses it; adds what they warn of to the call."""
+        if review.kind.key in (POLICIES, BINDINGS) and self._core is not None:
+            rights.check(review, reads, self._core)
+        if self._stale:
+            self._read(reads)
+        if not self._bound or self._core is None or review.kind.key in _NEVER:
+            return
+        request = Request.of(review)
+        concerned = self._concerning(request)
+        if concerned:
+            _Asking(self._core, review, request, reads, self._equivalents).ask(concerned)
+
+    def _read(self, reads: Reads) -> None:
+        before, found = self._bound, {}
+        policies = {one["metadata"]["name"]: one for one in reads.list(*POLICIES)}
+        for binding in sorted(reads.list(*BINDINGS), key=lambda one: str(one["metadata"]["name"])):
+            name = binding["spec"]["policyName"]
+            policy = policies.get(name)
+            if policy is None:
+                continue
+            if name not in found:
+                known = before.get(name)
+                same = known is not None and known.policy["spec"] == policy["spec"]
+                matcher = Matcher(policy["spec"].get("matchConstraints"))
+                found[name] = _Bound(policy, matcher, compiled=known.compiled if known and same else None)
+            found[name].bindings.append((binding, Matcher(binding["spec"].get("matchResources"))))
+        self._bound = dict(sorted(found.items()))
+        self._concerned.clear()
+        self._stale = False
+
+    def _concerning(self, request: Request) -> tuple[_Bound, ...]:
+        key = (request.operation, request.kind.group, request.kind.version, request.kind.plural, request.subresource)
+        found = self._concerned.get(key)
+        if found is None:
+            bound = self._bound.values()
+            found = tuple(one for one in bound if one.matcher.concerns(request, self._equivalents))
+            self._concerned[key] = found
+        return found
+
+    def _equivalents(self, kind: Kind) -> Sequence[Kind]:
+        assert self._core is not None
+        return [one for one in self._core.kinds if storage_key(one) == storage_key(kind) and one != kind]
+
+
+class _Asking:
+    """One request put to the policies that may concern it."""
+
+    def __init__(self, core: Core, review: Review, request: Request, reads: Reads, equivalents: Any) -> None:
+        self._core = core
+        self._review = review
+        self._request = request
+        self._reads = reads
+        self._equivalents = equivalents
+
+    def ask(self, concerned: Sequence[_Bound]) -> None:
+        """Raises ApiError for the first that refuses, after all were asked."""
+        denied: list[tuple[str, str, str]] = []
+        for bound in concerned:
+            denied += self._of_policy(bound)
+        if not denied:
+            return
+        who, message, reason = denied[0]
+        raise self._refusal(f"ValidatingAdmissionPolicy {who} denied request: {message}", reason or "Invalid")
+
+    def _refusal(self, message: str, reason: str) -> ApiError:
+        metadata = self._review.obj.get("metadata") or {}
+        name = self._request.name or metadata.get("name") or metadata.get("generateName") or "Unknown"
+        error = forbidden(self._request.kind.group, self._request.kind.plural, name, message)
+        error.code, error.reason = _CODES.get(reason, 422), reason
+        error.details = {**(error.details or {}), "causes": [{"message": message}]}
+        return error
+
+    def _of_policy(self, bound: _Bound) -> Iterator[tuple[str, str, str]]:
+        """(who, message, reason) of every denial."""
+        kind = bound.matcher.match(self._request, self._equivalents, self._space)
+        if kind is None:
+            return
+        spec = bound.policy["spec"]
+        fails = spec.get("failurePolicy") != "Ignore"
+        try:
+            wanted = params.kind_of(self._core.kinds, spec.get("paramKind"))
+        except ParamError as error:
+            if fails:
+                yield f"'{bound.name}'", f"failed to configure policy: {error}", ""
+            return
+        for binding, matcher in bound.bindings:
+            if matcher.match(self._request, self._equivalents, self._space) is None:
+                continue
+            who = f"'{bound.name}' with binding '{binding['metadata']['name']}'"
+            reference = binding["spec"].get("paramRef")
+            try:
+                found = params.collect(wanted, reference, self._request.namespace, self._reads, self._as_kind)
+            except ParamError as error:
+                if fails:
+                    yield who, f"failed to configure binding: {error}", ""
+                continue
+            for one in found:
+                for denial in self._evaluated(bound, kind, one):
+                    yield from self._acted(who, denial, binding["spec"].get("validationActions") or ())
+
+    def _acted(self, who: str, denial: Denial, actions: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+        if denial.always or "Deny" in actions:
+            yield who, denial.message, denial.reason
+        elif "Warn" in actions:
+            text = f"Validation failed for ValidatingAdmissionPolicy {who}: {denial.message}"
+            self._review.call.warnings.append(text)
+
+    def _evaluated(self, bound: _Bound, kind: Kind, param: Any) -> list[Denial]:
+        from kgpu.lab.embedded.policy.compiled import Case
+
+        request = self._request
+        case = Case(
+            request=request, kind=kind, obj=self._seen(kind, request.obj), old=self._seen(kind, request.old),
+            params=param, space=None if request.kind.key == NAMESPACES else self._space,
+            authority=self._core.authority,
+        )  # fmt: skip
+        return bound.evaluator().evaluate(case)
+
+    @functools.cached_property
+    def _space(self) -> Object | None:
+        return self._reads.get("", "namespaces", "", self._request.namespace) if self._request.namespace else None
+
+    def _seen(self, kind: Kind, obj: Object | None) -> Object | None:
+        """An object of the request in the version that the policy wants."""
+        if obj is None or kind == self._request.kind or self._request.subresource == "scale":
+            return obj
+        return self._as_kind(kind, obj)
+
+    def _as_kind(self, kind: Kind, obj: Object) -> Object:
+        if obj.get("apiVersion") == kind.api_version:
+            return obj
+        custom = self._core.custom
+        return custom.convert(kind, obj) if kind.custom and custom is not None else converted(obj, kind)

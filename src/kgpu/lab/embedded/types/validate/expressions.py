@@ -1,0 +1,166 @@
+"""The expressions of a ValidatingAdmissionPolicy: what must be there, and what the compiler says of what is.
+
+Source: pkg/apis/admissionregistration/validation of Kubernetes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kgpu.lab.embedded.status import Object, bad_value, required
+from kgpu.lab.embedded.types.validate import texts
+from kgpu.lab.embedded.types.validate.base import Errors, duplicate, not_supported, syntax, too_many
+
+if TYPE_CHECKING:
+    from kgpu.lab.embedded.crd.cel import Environment
+
+_REASONS: Final = ("Forbidden", "Invalid", "RequestEntityTooLarge")
+_NAME: Final = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
+_RESERVED: Final = frozenset({
+    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let",
+    "loop", "package", "namespace", "return", "var", "void", "while",
+})  # fmt: skip
+_LONGEST: Final = 5 * 1024
+_MOST_ANNOTATIONS: Final = 20
+_MOST_CONDITIONS: Final = 64
+_NEITHER: Final = "validations or auditAnnotations must contain at least one item"
+
+
+class _Compiler:
+    """Environments as they are wanted, each made once."""
+
+    def __init__(self, spec: Object) -> None:
+        from kgpu.lab.embedded.policy.environment import Names
+
+        self._params = spec.get("paramKind") is not None
+        self._names = Names
+        self._composed = bool(spec.get("variables"))
+        self.variables: list[Any] = []
+
+    @functools.cached_property
+    def stateless(self) -> Environment:
+        """Of conditions: without variables."""
+        return self._names(params=self._params).environment()
+
+    @functools.cached_property
+    def full(self) -> Environment:
+        """To be asked for once all variables are known."""
+        if not self._composed:
+            return self.stateless
+        return self._names(params=self._params).environment(self.variables)
+
+    @functools.cached_property
+    def of_messages(self) -> Environment:
+        """Messages may not ask for authorization."""
+        names = self._names(params=self._params, authorizer=False)
+        return names.environment(self.variables if self._composed else None)
+
+    def add(self, name: str, text: str) -> str:
+        """What is wrong with a variable's expression; with a name others may name it from now on."""
+        from kgpu.lab.embedded.crd.cel import CelError
+        from kgpu.lab.embedded.policy.environment import Named, compiled
+
+        found = compiled(self._names(params=self._params).environment(self.variables), text)
+        if name:
+            self.variables.append(Named(name, text, found))
+        return str(found) if isinstance(found, CelError) else ""
+
+
+def expressions(errors: Errors, spec: Object, name: str, *, conditions: bool) -> None:
+    """Of a policy's spec. ``name`` is the policy's; ``conditions``: match conditions are looked at, too."""
+    compiler = _Compiler(spec)
+    if conditions:
+        _conditions(errors, compiler, spec.get("matchConditions") or [])
+    for index, row in enumerate(spec.get("variables") or ()):
+        _variable(errors, compiler, f"spec.variables[{index}]", row)
+    validations, annotations = spec.get("validations") or [], spec.get("auditAnnotations") or []
+    if not validations and not annotations:
+        errors.append(required("spec.validations", _NEITHER))
+        errors.append(required("spec.auditAnnotations", _NEITHER))
+        return
+    for index, row in enumerate(validations):
+        _validation(errors, compiler, f"spec.validations[{index}]", row)
+    if len(annotations) > _MOST_ANNOTATIONS:
+        words = f"must not have more than {_MOST_ANNOTATIONS} auditAnnotations"
+        errors.append(bad_value("spec.auditAnnotations", annotations, words))
+    for index, row in enumerate(annotations):
+        _annotation(errors, compiler, f"spec.auditAnnotations[{index}]", row, name)
+        if any(one.get("key") == row.get("key") for one in annotations[:index]):
+            errors.append(duplicate(f"spec.auditAnnotations[{index}].key", row.get("key", "")))
+
+
+def _check(errors: Errors, environment: Environment, path: str, text: str, results: Sequence[str]) -> None:
+    from kgpu.lab.embedded.crd.cel import CelError
+    from kgpu.lab.embedded.policy.environment import compiled
+
+    found = compiled(environment, text, results)
+    if isinstance(found, CelError):
+        errors.append(bad_value(path, text, found.message))
+
+
+def _conditions(errors: Errors, compiler: _Compiler, rows: Sequence[Object]) -> None:
+    path = "spec.matchConditions"
+    if len(rows) > _MOST_CONDITIONS:
+        errors.append(too_many(path, len(rows), _MOST_CONDITIONS))
+    for index, row in enumerate(rows):
+        where, name, text = f"{path}[{index}]", row.get("name") or "", (row.get("expression") or "").strip()
+        if not text:
+            errors.append(required(f"{where}.expression"))
+        else:
+            _check(errors, compiler.stateless, f"{where}.expression", text, ("bool",))
+        if not name:
+            errors.append(required(f"{where}.name"))
+            continue
+        syntax(errors, f"{where}.name", name, texts.qualified)
+        if any(one.get("name") == name for one in rows[:index]):
+            errors.append(duplicate(f"{where}.name", name))
+
+
+def _variable(errors: Errors, compiler: _Compiler, path: str, row: Object) -> None:
+    name, text = row.get("name") or "", row.get("expression") or ""
+    if not name.strip():
+        errors.append(required(f"{path}.name", "name is not specified"))
+    elif not _NAME.fullmatch(name) or name in _RESERVED:
+        errors.append(bad_value(f"{path}.name", name, "must be a valid CEL identifier"))
+        name = ""
+    if not text.strip():
+        errors.append(required(f"{path}.expression", "expression is not specified"))
+    elif wrong := compiler.add(name.strip(), text):
+        errors.append(bad_value(f"{path}.expression", text, wrong))
+
+
+def _validation(errors: Errors, compiler: _Compiler, path: str, row: Object) -> None:
+    text, message, told = (row.get(one) or "" for one in ("expression", "message", "messageExpression"))
+    if not text.strip():
+        errors.append(required(f"{path}.expression", "expression is not specified"))
+    else:
+        _check(errors, compiler.full, f"{path}.expression", text, ("bool",))
+    if told and not told.strip():
+        errors.append(bad_value(f"{path}.messageExpression", told, "must be non-empty if specified"))
+    elif told:
+        _check(errors, compiler.of_messages, f"{path}.messageExpression", told, ("string",))
+    if message and not message.strip():
+        errors.append(bad_value(f"{path}.message", message, "must be non-empty if specified"))
+    elif "\n" in message.strip() or "\r" in message.strip():
+        errors.append(bad_value(f"{path}.message", message, "must not contain line breaks"))
+    reason = row.get("reason")
+    if reason is not None and reason not in _REASONS:
+        errors.append(not_supported(f"{path}.reason", reason, _REASONS))
+
+
+def _annotation(errors: Errors, compiler: _Compiler, path: str, row: Object, name: str) -> None:
+    key, text = row.get("key") or "", row.get("valueExpression") or ""
+    if name:
+        syntax(errors, f"{path}.key", f"{name}/{key}", texts.qualified)
+    else:
+        errors.append(bad_value(f"{path}.key", key, "requires metadata.name be non-empty"))
+    where = f"{path}.valueExpression"
+    if not text.strip():
+        errors.append(required(where, "valueExpression is not specified"))
+    elif len(text.strip().encode()) > _LONGEST:
+        errors.append(required(where, f"must not exceed {_LONGEST} bytes in length"))
+    else:
+        _check(errors, compiler.full, where, text.strip(), ("string", "null_type"))
