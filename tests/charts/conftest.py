@@ -75,6 +75,11 @@ Chart = Callable[..., Made]
 @pytest.fixture
 def chart(helm: str, tmp_path: Path) -> Chart:
     """``chart("driver.enabled=false", values={...}, words=[...])``: the chart's objects with these values."""
+    return chart_in(helm, tmp_path)
+
+
+def chart_in(helm: str, tmp_path: Path) -> Chart:
+    """As the fixture, with a folder for what Helm writes."""
 
     def make(*sets: str, values: Object | None = None, words: tuple[str, ...] = ()) -> Made:
         command = [helm, "template", "kgpu", str(CHART), "--namespace", NAMESPACE, *words]

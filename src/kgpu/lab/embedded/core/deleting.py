@@ -36,15 +36,17 @@ class Deleting:
         self._ground = ground
         self._reading = reading
 
-    def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call) -> tuple[Object, bool]:
-        """(the object or a Status, whether it is gone)."""
+    def delete(
+        self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call, *, named: bool = True
+    ) -> tuple[Object, bool]:
+        """(the object or a Status, whether it is gone). ``named``: the request names it, and not a collection."""
         ground = self._ground
         old = ground.need(kind, namespace, name)
         _check(kind, old, options)
         dry_run = options.dry_run or call.dry_run
         review = Review(
-            operation="DELETE", kind=kind, namespace=namespace if kind.namespaced else "", name=name, obj={},
-            old=ground.at(old, kind).obj, subresource="", call=call,
+            operation="DELETE", kind=kind, namespace=namespace if kind.namespaced else "", name=name if named else "",
+            obj={}, old=ground.at(old, kind).obj, subresource="", call=call,
         )  # fmt: skip
         ground.admit(review)
         ground.admitted(review)
@@ -99,7 +101,7 @@ class Deleting:
         )
         for stored in page.items:
             try:
-                self.delete(kind, stored.namespace, stored.name, options, call)
+                self.delete(kind, stored.namespace, stored.name, options, call, named=False)
             except ApiError as error:
                 if error.code != 404:
                     raise

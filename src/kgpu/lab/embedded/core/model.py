@@ -95,6 +95,13 @@ class DeleteOptions:
     propagation: str = ""
     dry_run: bool = False
 
+    def shown(self) -> Object:
+        """As the API has them."""
+        preconditions = {"uid": self.uid, "resourceVersion": self.version}
+        found: Object = {"preconditions": {name: one for name, one in preconditions.items() if one}}
+        found |= {"propagationPolicy": self.propagation, "gracePeriodSeconds": self.grace}
+        return {name: one for name, one in found.items() if one or one == 0}
+
 
 class Stored:
     """An object as of one revision. It is never changed; a write makes a new one."""
@@ -189,8 +196,8 @@ class WatchItem:
 @dataclass(slots=True, kw_only=True)
 class Review:
     """What admission looks at. ``operation`` is CREATE, UPDATE, DELETE or CONNECT; ``obj`` may be changed in place or
-    replaced by mutating admission; ``old`` must not. ``obj`` is {} for DELETE, ``name`` "" where it is
-    generated.
+    replaced by mutating admission; ``old`` must not. ``obj`` is {} for DELETE, ``name`` "" where it is not
+    known yet, and for each object of a collection that is deleted.
     """
 
     operation: str

@@ -20,6 +20,7 @@ from kgpu.lab.embedded.core.model import (
     Page,
     Patching,
     Reads,
+    Review,
     Stored,
     TypeRules,
 )
@@ -160,6 +161,15 @@ class Core:
     def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions, call: Call) -> tuple[Object, bool]:
         """(the object, or a Status for kinds that answer so; whether it is gone already)."""
         return self._deleting.delete(kind, namespace, name, options, call)
+
+    def connect(self, kind: Kind, namespace: str, name: str, obj: Object, call: Call, *, subresource: str) -> None:
+        """Raises ApiError for who may not connect to it; ``obj`` are the options, as PodExecOptions."""
+        review = Review(
+            operation="CONNECT", kind=kind, namespace=namespace, name=name, obj=obj, old=None, subresource=subresource,
+            call=call,
+        )  # fmt: skip
+        self._ground.admit(review)
+        self._ground.admitted(review)
 
     def delete_collection(
         self, kind: Kind, namespace: str, options: DeleteOptions, call: Call, *, labels: str = "", fields: str = ""

@@ -116,6 +116,7 @@ class Writing:
         name = str(metadata.get("name") or "")
         if errors:
             raise invalid(kind.group, kind.kind, name, errors)
+        review.name = name
         ground.admitted(review)
         if metadata.get("resourceVersion", "") not in ("", "0"):
             raise plain(500, "resourceVersion should not be set on objects to be created")

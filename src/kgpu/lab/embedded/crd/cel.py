@@ -24,6 +24,7 @@ _EXTENSIONS: Final = ("optional", "two-var-comprehensions", "lists", "sets", "bi
 _HAS_OLD: Final = "kgpu_has_"
 _OLD: Final = "kgpu_value_"
 _LAZY: Final = "kgpu_lazy_"
+_CONTAINERS: Final = ("MAP", "LIST")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,33 @@ class Program:
         """
         try:
             if isinstance(bindings, Values):
-                found = self._expression.eval(bindings.activation)
+                activation = bindings.activation
             else:
-                found = self._expression.eval(data=self._unpacked(bindings) if self._optionals else bindings)
-            if found.type() == Type.ERROR:
-                return CelError(cel_words.running(str(found.plain_value())))
-            return found.plain_value()
+                activation = _evaluator().Activation(data=self._unpacked(bindings) if self._optionals else bindings)
+            found = self._expression.eval(activation)
+            if found.type() != Type.ERROR:
+                return found.plain_value()
+            words = str(found.plain_value())
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             return CelError(cel_words.running(str(error)))
+        if cel_words.of_operand(words):
+            words = self._of_operand(activation) or words
+        return CelError(cel_words.running(words))
+
+    def _of_operand(self, activation: Any) -> str:
+        """What was taken from a value that has no such thing, "" when it can't be told."""
+        tree = Tree(self._expression.serialize())
+        for operand, taken, key in tree.operands():
+            value = _evaluator().deserialize(tree.part(operand)).eval(activation)
+            kind = value.type()
+            if kind.name().startswith(_CONTAINERS) or kind == Type.ERROR or kind.is_message():
+                continue
+            if taken == "for":
+                return cel_words.not_iterable(value.plain_value())
+            if key is None:
+                return f"no such key: {taken}"
+            return f"no such key: {_evaluator().deserialize(tree.part(key)).eval(activation).plain_value()}"
+        return ""
 
     def _unpacked(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
         found = {name: value for name, value in bindings.items() if name not in self._optionals}
@@ -121,8 +141,8 @@ class Environment:
             for above, dot, field in (name.partition("."),)
             if dot and "." not in field
         }
-        parts = (re.escape(name).replace("\\.", r"\s*\.\s*") for name in variables if "." in name)
-        self._tested = re.compile(rf"\bhas\s*\(\s*({'|'.join(parts)})\s*\)") if self._renamed else None
+        parts = [re.escape(name).replace("\\.", r"\s*\.\s*") for name in variables if "." in name]
+        self._tested = re.compile(rf"\bhas\s*\(\s*({'|'.join(parts)})\s*\)") if parts else None
         self._optionals = optionals
         self._names = names or {}
         typed = {name: kind for name, kind in variables.items() if name not in optionals}

@@ -121,10 +121,19 @@ def _clause(verb: str, value: Any, precision: int) -> str:
         case "x" | "X" if isinstance(value, str | bytes | bytearray):
             text = (value.encode() if isinstance(value, str) else bytes(value)).hex()
             return text.upper() if verb == "X" else text
-        case "d" | "f" | "e" | "b" | "o" | "x" | "X":
+        case "d":
+            raise ValueError(
+                f"error during formatting: decimal clause can only be used on integers, was given {_kind(value)}"
+            )
+        case "f" | "e" | "b" | "o" | "x" | "X":
             raise ValueError("error during formatting: could not convert argument to a number")
         case _:
             raise ValueError(f'could not parse formatting clause: unrecognized formatting clause "{verb}"')
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "bool", str: "string", float: "double", list: "list", dict: "map", type(None): "null_type"}
+    return kinds.get(type(value), type(value).__name__)
 
 
 def shown(value: Any) -> str:

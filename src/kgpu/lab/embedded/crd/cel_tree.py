@@ -124,6 +124,20 @@ class Tree:
         self.root.CopyFrom(whole)
         return True
 
+    def part(self, node: Any) -> bytes:
+        """One of the nodes as an expression of its own."""
+        whole = type(self._whole)()
+        whole.CopyFrom(self._whole)
+        whole.expr.CopyFrom(node)
+        return any_pb2.Any(type_url=self._type_url, value=whole.SerializeToString()).SerializeToString()
+
+    def operands(self) -> Iterator[tuple[Any, str, Any]]:
+        """What something is taken from: (the node, what is taken, the node that says what), outside of loops.
+
+        What is taken is a field's name, ``[]`` or ``for``, for all that a loop goes over.
+        """
+        yield from _operands(self.root)
+
     def serialized(self) -> bytes:
         """What it was read from, with the changes."""
         return any_pb2.Any(type_url=self._type_url, value=self._whole.SerializeToString()).SerializeToString()
@@ -131,6 +145,20 @@ class Tree:
     def nodes(self) -> Iterator[Any]:
         """All of them, each before those below it."""
         return _all(self.root)
+
+
+def _operands(node: Any) -> Iterator[tuple[Any, str, Any]]:
+    """The innermost first."""
+    if node.HasField("fold"):
+        yield from _operands(node.fold.range)
+        yield node.fold.range, "for", None
+        return
+    for below in _below(node):
+        yield from _operands(below)
+    if node.HasField("select"):
+        yield node.select.operand, node.select.field, None
+    elif node.HasField("call") and node.call.function == "_[_]" and len(node.call.args) == 2:
+        yield node.call.args[0], "[]", node.call.args[1]
 
 
 def _all(root: Any) -> Iterator[Any]:

@@ -21,6 +21,13 @@ _UNDECLARED: Final = re.compile(r"undeclared reference to '([^'.]+)\.[^']*'(.*)"
 _FOLLOWS: Final = "expression of type '*error*' cannot be the operand of a select operation"
 _SELECTION: Final = re.compile(r"expression of type ('.*') cannot be the operand of a select operation")
 _COMPILING: Final = (
+    (
+        re.compile(
+            r"undefined field '[^']*' not found in struct "
+            r"'((?:kubernetes\.authorization|net)\.\w+|kubernetes\.(?:Quantity|Semver|URL|NamedFormat))'"
+        ),
+        r"unexpected failed resolution of '\1'",
+    ),
     (re.compile(r"(undefined field '[^']*') not found in struct '[^']*'"), r"\1"),
     (_SELECTION, r"type \1 does not support field selection"),
     (re.compile(r"\bnull_type\b"), "null"),
@@ -30,7 +37,23 @@ _RUNNING: Final = (
     (re.compile(r'^Key not found in map : "?(.*?)"?$', re.DOTALL), r"no such key: \1"),
     (re.compile(r"^Index error: index=(-?\d+) size=\d+$"), r"index out of bounds: \1"),
     (re.compile(r"^divide by zero$"), "division by zero"),
+    (
+        re.compile(r"^No matching overloads found : (string|int|uint|double|bool|bytes)\((map|list|bool|null_type)\)$"),
+        r"no such overload: \1(\2)",
+    ),
     (re.compile(r"^No matching overloads found : .*$", re.DOTALL), "no such overload"),
+    (re.compile(r"^cannot convert string to (\w+)$"), r"type conversion error from 'string' to '\1'"),
+    (re.compile(r"^Type conversion error"), "type conversion error"),
+    (
+        re.compile(r"^String to (Timestamp|Duration) conversion failed$"),
+        r"type conversion error from 'string' to 'google.protobuf.\1'",
+    ),
+    (re.compile(r"^double out of int64 range$"), "integer overflow"),
+    (re.compile(r"^int64 out of uint64 range$"), "unsigned integer overflow"),
+    (
+        re.compile(r"^invalid regular expression: missing (\]): (.*)$", re.DOTALL),
+        r"error parsing regexp: missing closing \1: `\2`",
+    ),
     (re.compile(r"^Applying SELECT to non-message type$"), "no such overload"),
     (re.compile(r'^No value with name "(.*)" found in Activation$'), r"no such attribute(s): \1"),
     (re.compile(r"^Iteration budget exceeded$"), "operation cancelled: actual cost limit exceeded"),
@@ -142,6 +165,20 @@ def running(text: str) -> str:
     for pattern, words in _RUNNING:
         text = pattern.sub(words, text)
     return text
+
+
+_OF_OPERAND: Final = ("Applying SELECT to non-message type", "Invalid container type: ", "<iter_range>")
+_GO_TYPES: Final = {str: "String", bool: "Bool", int: "Int", float: "Double", bytes: "Bytes", type(None): "Null"}
+
+
+def of_operand(text: str) -> bool:
+    """Does the evaluator complain that a value has nothing like what was taken from it, without saying what it was."""
+    return any(one in text for one in _OF_OPERAND)
+
+
+def not_iterable(value: Any) -> str:
+    """A loop over something that has no items."""
+    return f"got 'types.{_GO_TYPES.get(type(value), 'Unknown')}', expected iterable type"
 
 
 def _without_status(text: str) -> str:

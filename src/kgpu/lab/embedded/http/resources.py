@@ -135,7 +135,10 @@ def _fits(kind: Kind, request: Request) -> bool:
 async def answer(served: Served, asked: Asked) -> Answer:
     """What the request comes to. Raises ApiError."""
     request = asked.request
-    if proxy.fits(asked.kind, request):
+    proxied = proxy.fits(asked.kind, request)
+    if proxied or request.subresource in _STREAMS:
+        _connect(served, asked)
+    if proxied:
         return await proxy.answer(request, asked.client, partial(_of_core, served), asked.read, served.programs)
     if request.subresource in _STREAMS:
         raise _no_streams(request, served.core.get(asked.kind, asked.namespace, request.name).obj)
@@ -148,6 +151,22 @@ async def answer(served: Served, asked: Asked) -> Answer:
     if request.verb in _WRITES:
         await served.core.kept()
     return found
+
+
+def _connect(served: Served, asked: Asked) -> None:
+    """Admission's word on a connection."""
+    request, row = asked.request, asked.row
+    group = f"{row['group']}/" if row.get("group") else ""
+    obj: Object = {"kind": row.get("kind", ""), "apiVersion": f"{group}{row.get('version') or asked.kind.version}"}
+    if request.subresource == "proxy":
+        obj["path"] = "/" + "/".join(request.rest)
+    query = request.query
+    given: Object = {name: query.flag(name) for name in ("stdin", "stdout", "stderr", "tty")}
+    given |= {"container": query.text("container"), "command": query.all("command")}
+    obj |= {name: value for name, value in given.items() if value}
+    call = Call(user=asked.user, manager=request.agent)
+    with _warned(asked, call):
+        served.core.connect(asked.kind, asked.namespace, request.name, obj, call, subresource=request.subresource)
 
 
 def _no_streams(request: Request, obj: Object) -> ApiError:
@@ -324,9 +343,9 @@ async def _delete(served: Served, asked: Asked) -> Answer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request)
     given = await options.of_delete(request, await asked.read())
-    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent)
-    obj, _ = served.core.delete(kind, asked.namespace, request.name, given, call)
-    asked.warnings.extend(call.warnings)
+    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent, options=given.shown())
+    with _warned(asked, call):
+        obj, _ = served.core.delete(kind, asked.namespace, request.name, given, call)
     return await answers.of_stored(Stored(obj, 0), served.columns(kind), request, wanted)
 
 
@@ -335,14 +354,15 @@ async def _delete_collection(served: Served, asked: Asked) -> Answer:
     wanted = negotiate.choose(request)
     listed = options.of_list(request, watch=False)
     given = await options.of_delete(request, await asked.read())
-    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent)
+    call = Call(user=asked.user, dry_run=given.dry_run, manager=request.agent, options=given.shown())
     gone = []
-    for one in served.core.delete_collection(
-        kind, asked.namespace, given, call, labels=listed.labels, fields=listed.fields
-    ):  # fmt: skip
-        gone.append(one)
-        if len(gone) % _TOGETHER == 0:
-            await asyncio.sleep(0)
+    with _warned(asked, call):
+        for one in served.core.delete_collection(
+            kind, asked.namespace, given, call, labels=listed.labels, fields=listed.fields
+        ):  # fmt: skip
+            gone.append(one)
+            if len(gone) % _TOGETHER == 0:
+                await asyncio.sleep(0)
     version = str(served.core.store.revision)
     return await answers.of_page(Page(gone, version), served.columns(kind), request, wanted)
 

@@ -80,13 +80,15 @@ def _seen(kind: Any, words: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What may be named: ``params`` and ``authorizer`` or not, and which types objects and params have (None: any).
+    """What may be named (``params``, ``authorizer`` and its ``requestResource`` or not), and which types objects and
+    params have (None: any).
 
     ``pool`` makes descriptors with those types among them; ``words`` are what the types are called in complaints.
     """
 
     params: bool = False
     authorizer: bool = True
+    request_resource: bool = True
     object_type: Any = None
     params_type: Any = None
     pool: Callable[[], Any] = cel_values.fresh_pool
@@ -104,7 +106,8 @@ class Names:
             found["params"] = self.params_type or Type.DYN
         if self.authorizer:
             found["authorizer"] = Type(cel_values.AUTHORIZER)
-            found["authorizer.requestResource"] = Type(cel_values.RESOURCE_CHECK)
+            if self.request_resource:
+                found["authorizer.requestResource"] = Type(cel_values.RESOURCE_CHECK)
         lazy = {}
         if variables is not None:
             found["variables"] = Type(_VARIABLES)

@@ -95,7 +95,9 @@ def _environment(
         words = {name: shown for one in types for name, shown in one.names.items()}
         second = types[1].type if params is not None else None
         names = Names(
-            params=params is not None, object_type=types[0].type, params_type=second, pool=pool, words=words
+            # The real server's check doesn't know of it, and warns of those who use it.
+            request_resource=False, params=params is not None, object_type=types[0].type, params_type=second,
+            pool=pool, words=words,
         )  # fmt: skip
         return names.environment(composed(names, variables))
 
@@ -125,6 +127,8 @@ def _resolved(schema: Any, above: frozenset[str]) -> Any:
             return {"type": "object"}
         return _resolved(schema_data().get(name, {}), above | {name})
     found = dict(schema)
+    if found.get("format") == "int-or-string":
+        return {"x-kubernetes-int-or-string": True}
     if "properties" in found:
         found["properties"] = {key: _resolved(one, above) for key, one in found["properties"].items()}
     for part in ("items", "additionalProperties"):

@@ -107,6 +107,8 @@ class NodeRestriction:
         user = review.call.user
         if "system:nodes" not in user.groups or not user.name.startswith("system:node:"):
             return
+        if review.operation == "CONNECT":
+            return
         node = user.name.removeprefix("system:node:")
         if review.kind.key == ("", "nodes"):
             name = review.name or (review.obj.get("metadata") or {}).get("name", "")

@@ -85,7 +85,8 @@ def expressions(errors: Errors, spec: Object, name: str, *, conditions: bool) ->
         _validation(errors, compiler, f"spec.validations[{index}]", row)
     if len(annotations) > _MOST_ANNOTATIONS:
         words = f"must not have more than {_MOST_ANNOTATIONS} auditAnnotations"
-        errors.append(bad_value("spec.auditAnnotations", annotations, words))
+        rows = [{"Key": one.get("key", ""), "ValueExpression": one.get("valueExpression", "")} for one in annotations]
+        errors.append(bad_value("spec.auditAnnotations", rows, words))
     for index, row in enumerate(annotations):
         _annotation(errors, compiler, f"spec.auditAnnotations[{index}]", row, name)
         if any(one.get("key") == row.get("key") for one in annotations[:index]):
