@@ -203,6 +203,28 @@ CASES: dict[str, Case] = {
         ],
         bindings=[{"everywhere": True, **reference(name="p")[0]}],
     ),
+    "types of the request": told(
+        "string(type(request.dryRun) == bool) + string(type(request.userInfo.groups) == list) + "
+        "string(type(object) == map) + string(type(namespaceObject.metadata.labels) == map) + string(oldObject == null)"
+    ),
+    "optional things": told(
+        "request.userInfo.?extra['a'].orValue(['none'])[0] + object.?data['a'].orValue('none') + "
+        "namespaceObject.metadata.?annotations['a'].orValue('none') + string(has(request.userInfo.groups))"
+    ),
+    "two policies' words": Case(
+        policy("object.metadata.name != 'x'", {"expression": "object.metadata.name == 'z'", "message": "second"}),
+        [post(), post(config_map("y")), post(config_map("z"))],
+    ),
+    "three bindings": Case(
+        policy(LIMIT, **MAP_PARAMS),
+        [BIG, SMALL],
+        bindings=[
+            *reference(name="p"),
+            {"validationActions": ["Warn"], **reference(name="q")[0]},
+            {"validationActions": ["Audit"], **reference(name="none")[0]},
+        ],
+        before=[params("p", "10"), params("q", "1")],
+    ),
     # Authorization.
     "may": allowed("authorizer.group('').resource('pods').namespace('{space}').check('get')"),
     "may not": allowed("authorizer.group('').resource('pods').namespace('{space}').check('delete')"),

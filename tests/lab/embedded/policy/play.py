@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lab.embedded.policy import checks, more_rows, rows, writes
-from lab.embedded.policy.cases import CRD, GROUP, Ask, Case, Raw
+from lab.embedded.policy.cases import CRD, GROUP, MAP_PARAMS, Ask, Case, Raw, policy, reference
 
 Call = Callable[[Ask], tuple[int, Raw, list[str]]]
 CASES: dict[str, Case] = {**rows.CASES, **more_rows.CASES}
@@ -22,7 +22,9 @@ BINDINGS = f"/apis/{GROUP}/v1/validatingadmissionpolicybindings"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BOUNDS = "/apis/policies.test.kgpu.dev/v1/bounds"
 MARKER = "vap-marker"
+KEEPER = "keeps-watching-parameters"
 WAIT_S = 120.0
+_CONNECTING = ("/exec", "/attach", "/portforward", "/proxy")
 _MADE_UP = (
     (re.compile(r"made-[a-z0-9]{5}"), "made-12345"),
     (re.compile(r"\b(selfType|[A-Z][A-Za-z]+)\d{3,}(?:\.[\w.@]+)?"), "TYPE"),
@@ -44,13 +46,13 @@ def everything(call: Call) -> Raw:
         found |= {
             f"check/{name}": _checked(call, space_of(f"check {name}"), spec) for name, spec in checks.CASES.items()
         }
-        found |= {f"write/{name}": _written(call, body) for name, body in writes.CASES.items()}
+        found |= {f"write/{name}": _written(call, name, body) for name, body in writes.CASES.items()}
     return found
 
 
 def _filled(ask: Ask, space: str) -> Ask:
     path = ask.path.replace("{space}", space)
-    if "/exec" not in path:
+    if not any(one in path for one in _CONNECTING):
         path += ("&" if "?" in path else "?") + "dryRun=All"
     return Ask(ask.method, path, _in_space(ask.body, space), ask.user, ask.media)
 
@@ -101,11 +103,24 @@ def _checked(call: Call, name: str, spec: Raw) -> Raw:
         time.sleep(0.1)
 
 
-def _written(call: Call, body: Raw) -> Raw:
+def _written(call: Call, name: str, body: Raw) -> Raw:
     path = BINDINGS if body["kind"].endswith("Binding") else POLICIES
-    return answer(
-        *call(Ask("POST", f"{path}?dryRun=All&fieldValidation=Ignore", {"apiVersion": f"{GROUP}/v1", **body}))
-    )
+    user = "bob" if name.startswith(writes.BOB) else ""
+    body = {"apiVersion": f"{GROUP}/v1", **body}
+    return answer(*call(Ask("POST", f"{path}?dryRun=All&fieldValidation=Ignore", body, user)))
+
+
+def _let_bob(call: Call) -> None:
+    """Write policies and bindings, and read secrets."""
+    base, name = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": "vap-bob"}}
+    reference = {"kind": "ClusterRole", "name": "vap-bob", "apiGroup": "rbac.authorization.k8s.io"}
+    bob = {"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"}
+    rules = [
+        {"apiGroups": [GROUP], "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
+    ]
+    _need(call, f"{base}/clusterroles", {**name, "rules": rules})
+    _need(call, f"{base}/clusterrolebindings", {**name, "roleRef": reference, "subjects": [bob]})
 
 
 def _need(call: Call, path: str, body: Raw) -> None:
@@ -119,6 +134,8 @@ def _made(call: Call) -> Iterator[None]:
     _until(lambda: not list(_mine(call, "/api/v1/namespaces")), "the namespaces of an earlier run to go")
     try:
         _need(call, CRDS, CRD)
+        _let_bob(call)
+        _keep_watching(call)
         _until(lambda: call(Ask("GET", BOUNDS))[0] == 200, "the custom kind")
         for name in CASES:
             _need(call, "/api/v1/namespaces", {"metadata": {"name": space_of(name)}})
@@ -133,6 +150,20 @@ def _made(call: Call) -> Iterator[None]:
         yield
     finally:
         _cleared(call)
+
+
+def _keep_watching(call: Call) -> None:
+    """A policy that stays for good and is about nothing.
+
+    The real server watches the parameters of a built-in kind while a policy wants them, and when the last one goes it
+    stops, and never begins again: a later run would find the parameters of the first.
+    """
+    nothing = {"matchLabels": {"kubernetes.io/metadata.name": "nowhere"}}
+    spec = _in_space(policy("true", **MAP_PARAMS), "")
+    spec["matchConstraints"]["namespaceSelector"] = nothing
+    _need(call, POLICIES, {"metadata": {"name": KEEPER}, "spec": spec})
+    binding = {"policyName": KEEPER, "validationActions": ["Audit"], **reference(name="none")[0]}
+    _need(call, BINDINGS, {"metadata": {"name": KEEPER}, "spec": binding})
 
 
 def _until_made(call: Call, path: str, body: Raw) -> None:
@@ -173,7 +204,10 @@ def _until(true: Callable[[], bool], what: str) -> None:
 
 
 def _cleared(call: Call) -> None:
-    for path in (BINDINGS, POLICIES, "/api/v1/namespaces"):
+    rights = "/apis/rbac.authorization.k8s.io/v1"
+    for path in (
+        BINDINGS, POLICIES, "/api/v1/namespaces", f"{rights}/clusterroles", f"{rights}/clusterrolebindings",
+    ):  # fmt: skip
         for name in _mine(call, path):
             call(Ask("DELETE", f"{path}/{name}"))
     call(Ask("DELETE", f"{CRDS}/{CRD['metadata']['name']}"))

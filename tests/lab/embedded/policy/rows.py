@@ -196,6 +196,88 @@ CASES: dict[str, Case] = {
         [Ask("POST", f"{PODS}/p/exec?command=a&command=b&stdout=true")],
         before=[(PODS, pod())],
     ),
+    "connections": Case(
+        policy(
+            {
+                "expression": NO,
+                "messageExpression": "object.kind + ' ' + request.kind.kind + ' ' + request.subResource + "
+                "' ' + object.?path.orValue('no path')",
+            },
+            matchConstraints=constraints(
+                rule("*/*", groups="*", versions="*", operations=("CONNECT",), scope="Namespaced")
+            ),
+        ),
+        [
+            Ask("GET", f"{PODS}/p/proxy/a/b"),
+            Ask("POST", f"{PODS}/p/attach?stdin=true"),
+            Ask("POST", f"{PODS}/p/portforward?ports=80"),
+            Ask("GET", f"{SPACES}/{{space}}/services/s/proxy"),
+        ],
+        before=[
+            (PODS, pod()),
+            (
+                f"{SPACES}/{{space}}/services",
+                {
+                    "metadata": {"name": "s"},
+                    "spec": {"ports": [{"port": 80}]},
+                },
+            ),
+        ],
+    ),
+    "a binding to a node": Case(
+        policy(
+            {
+                "expression": NO,
+                "messageExpression": "object.kind + ' ' + request.kind.kind + ' ' + request.subResource + "
+                "' ' + object.target.name + ' ' + request.name",
+            },
+            matchConstraints=constraints(rule("pods/binding")),
+        ),
+        [
+            Ask(
+                "POST",
+                f"{PODS}/p/binding",
+                {
+                    "apiVersion": "v1",
+                    "kind": "Binding",
+                    "metadata": {"name": "p"},
+                    "target": {"kind": "Node", "name": "n"},
+                },
+            )
+        ],
+        before=[(PODS, pod())],
+    ),
+    "questions are never asked about": Case(
+        policy(
+            NO,
+            matchConstraints=constraints(rule("*", groups="*", versions="*", operations=("*",))),
+            matchConditions=[{"name": "a", "expression": "!request.resource.group.startsWith('policies.')"}],
+        ),
+        [
+            Ask(
+                "POST",
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                {
+                    "apiVersion": "authorization.k8s.io/v1",
+                    "kind": "SelfSubjectAccessReview",
+                    "spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}},
+                },
+            ),
+            Ask(
+                "POST",
+                "/apis/authorization.k8s.io/v1/namespaces/{space}/localsubjectaccessreviews",
+                {
+                    "apiVersion": "authorization.k8s.io/v1",
+                    "kind": "LocalSubjectAccessReview",
+                    "spec": {
+                        "user": "a",
+                        "resourceAttributes": {"namespace": "{space}", "verb": "get", "resource": "pods"},
+                    },
+                },
+            ),
+            post(),
+        ],
+    ),
     "a collection": Case(
         policy(
             {

@@ -37,6 +37,9 @@ def referring(**found: Any) -> Raw:
     return binding(paramRef=found)
 
 
+# Cases that somebody writes who may write policies and bindings, and read secrets of one namespace.
+BOB = "bob: "
+NOT_BOBS: Raw = {"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}
 CASES: dict[str, Raw] = {
     "right": vap(policy("object.metadata.name == 'a'")),
     "nothing": vap({}),
@@ -117,6 +120,28 @@ CASES: dict[str, Raw] = {
     "reference by bad name": referring(name="a/b", parameterNotFoundAction="Allow"),
     "reference by bad selector": referring(
         selector={"matchExpressions": [{"key": "a", "operator": "In"}]}, parameterNotFoundAction="Allow"
+    ),
+    "bob: no parameters": vap(policy("true")),
+    "bob: parameters": vap(policy("true", **NOT_BOBS)),
+    "bob: parameters of nobody's kind": vap(policy("true", paramKind={"apiVersion": "v1", "kind": "None"})),
+    "bob: parameters of another group": vap(
+        policy("true", paramKind={"apiVersion": "none.test.kgpu.dev/v1", "kind": "None"})
+    ),
+    "bob: bad parameters": vap(policy("true", paramKind={"apiVersion": "v1", "kind": "No Kind"})),
+    "bob: secrets": vap(policy("true", paramKind={"apiVersion": "v1", "kind": "Secret"})),
+    "bob: no reference": binding(),
+    "bob: reference to nothing known": referring(name="a", parameterNotFoundAction="Deny"),
+    "bob: reference to config maps": binding(
+        policyName="vap-by-name", paramRef={"name": "p", "parameterNotFoundAction": "Deny"}
+    ),
+    "bob: reference by selector": binding(
+        policyName="vap-by-name", paramRef={"selector": {}, "namespace": "default", "parameterNotFoundAction": "Deny"}
+    ),
+    "bob: reference of a policy without parameters": binding(
+        policyName="vap-create", paramRef={"name": "p", "parameterNotFoundAction": "Deny"}
+    ),
+    "bob: reference of a policy of nobody's kind": binding(
+        policyName="vap-a-kind-that-isn-t-served", paramRef={"name": "p", "parameterNotFoundAction": "Deny"}
     ),
     "reference with a bad action": referring(name="a", parameterNotFoundAction="Shrug"),
 }  # fmt: skip

@@ -158,7 +158,7 @@ def _connect(served: Served, asked: Asked) -> None:
     request, row = asked.request, asked.row
     group = f"{row['group']}/" if row.get("group") else ""
     obj: Object = {"kind": row.get("kind", ""), "apiVersion": f"{group}{row.get('version') or asked.kind.version}"}
-    if request.subresource == "proxy":
+    if request.subresource == "proxy" and request.rest:
         obj["path"] = "/" + "/".join(request.rest)
     query = request.query
     given: Object = {name: query.flag(name) for name in ("stdin", "stdout", "stderr", "tty")}

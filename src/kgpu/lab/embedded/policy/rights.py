@@ -60,7 +60,7 @@ def _of_binding(review: Review, reads: Reads, core: Core) -> FieldError | None:
     if policy is None:
         why = f"unable to get policy {spec['policyName']} to determine minimum required permissions and {everything}"
     elif wanted and core.kinds.of(wanted["apiVersion"], wanted["kind"]) is None:
-        shown = f"&ParamKind{{APIVersion:{wanted['apiVersion']},Kind:{wanted['kind']},}}"
+        shown = f"&{{{wanted['apiVersion']} {wanted['kind']}}}"
         why = f"unable to resolve paramKind {shown} to determine minimum required permissions and {everything}"
     else:
         why = f'user {_shown(user)} does not have "{verb}" permission on the object referenced by paramRef'
