@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kgpu.kube.port import PODS, Object, name_of
-from kgpu.lab.embedded.controllers.kinds import (
-    DEPLOYMENTS,
-    JOBS,
-    NAMESPACES,
-    REPLICA_SETS,
-    REPLICATION_CONTROLLERS,
-    SERVICE_ACCOUNTS,
-)
+from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, JOBS, NAMESPACES, REPLICA_SETS, SERVICE_ACCOUNTS
 from kgpu.lab.embedded.controllers.meta import annotations_of, condition
 
 from .conftest import World, ended, template, until, workload
@@ -130,36 +123,6 @@ async def test_a_pod_without_owner_is_adopted_and_one_that_no_longer_matches_is_
     assert len(world.all(PODS)) == 1
     await world.api.patch(PODS, "mine", {"metadata": {"labels": {"app": "debug"}}}, namespace="default")
     await until(lambda: not world.get(PODS, "mine")["metadata"].get("ownerReferences") and len(world.all(PODS)) == 2)
-
-
-async def test_a_replication_controller_is_a_replica_set_with_plain_labels(world: World):
-    spec = {"replicas": 2, "selector": {"app": "web"}, "template": template()}
-    controller: Object = {"apiVersion": "v1", "kind": "ReplicationController", "spec": spec}
-    controller["metadata"] = {"name": "old", "namespace": "default"}
-    made = await world.api.create(REPLICATION_CONTROLLERS, controller)
-    status = {"replicas": 2, "fullyLabeledReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}
-
-    def told() -> Object:
-        found = world.get(REPLICATION_CONTROLLERS, "old")
-        return (found or {}).get("status") or {}
-
-    await until(lambda: told().items() >= status.items(), "its status")
-    assert told().keys() == {*status, "observedGeneration"}
-    for pod in world.all(PODS):
-        assert pod["metadata"]["ownerReferences"] == [
-            {
-                "apiVersion": "v1", "kind": "ReplicationController", "name": "old", "uid": made["metadata"]["uid"],
-                "controller": True, "blockOwnerDeletion": True,
-            }
-        ]  # fmt: skip
-    await world.api.patch(REPLICATION_CONTROLLERS, "old", {"spec": {"replicas": 0}}, namespace="default")
-    await until(lambda: world.all(PODS) == [], "its pods to go")
-    # What is nobody's and has its labels becomes its own.
-    await world.api.patch(REPLICATION_CONTROLLERS, "old", {"spec": {"replicas": 1}}, namespace="default")
-    await until(lambda: len(world.all(PODS)) == 1, "a pod")
-    (pod,) = world.all(PODS)
-    await world.api.patch(PODS, name_of(pod), {"metadata": {"ownerReferences": None}}, namespace="default")
-    await until(lambda: all(one["metadata"].get("ownerReferences") for one in world.all(PODS)), "its adoption")
 
 
 async def test_an_indexed_job_runs_each_index_once(world: World):

@@ -18,8 +18,8 @@ from kgpu.lab.embedded.controllers.meta import (
     labels_of,
     owner_reference,
     owners_of,
-    selector_of,
     selects,
+    spec_of,
     uid_of,
 )
 
@@ -35,7 +35,7 @@ class Claims:
 
 def claim(owner: Object, candidates: Iterable[Object]) -> Claims:
     """Sort ``candidates`` (the owner's by reference, and those without a controller in its namespace)."""
-    selector, uid = selector_of(owner), uid_of(owner)
+    selector, uid = spec_of(owner).get("selector"), uid_of(owner)
     owned, adopt, release = [], [], []
     for obj in candidates:
         holder = controller_of(obj)
@@ -117,7 +117,7 @@ def owner_keys(cache: Cache, kind: str) -> Callable[[Object | None, Object | Non
             found += [
                 key_of(owner)
                 for owner in cache.select("namespace", namespace_of(new))
-                if selects(selector_of(owner), labels)
+                if selects(spec_of(owner).get("selector"), labels)
             ]
         return list(dict.fromkeys(found))
 

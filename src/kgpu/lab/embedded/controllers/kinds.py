@@ -15,7 +15,6 @@ from kgpu.kube.kinds import (
 )
 from kgpu.kube.port import Resource
 
-REPLICATION_CONTROLLERS: Final = Resource("", "v1", "replicationcontrollers", "ReplicationController")
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 JOBS: Final = Resource("batch", "v1", "jobs", "Job")
@@ -39,7 +38,6 @@ __all__ = [
     "ENDPOINT_SLICES",
     "JOBS",
     "NAMESPACES",
-    "REPLICATION_CONTROLLERS",
     "REPLICA_SETS",
     "RESOURCE_QUOTAS",
     "SERVICES",

@@ -103,13 +103,6 @@ def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
     )
 
 
-def selector_of(workload: Object) -> Object | None:
-    """Its selector as a LabelSelector; that of a ReplicationController is plain labels."""
-    found: Object | None = spec_of(workload).get("selector")
-    plain = bool(found) and all(isinstance(one, str) for one in (found or {}).values())
-    return {"matchLabels": found} if plain else found
-
-
 def is_empty_selector(selector: Object | None) -> bool:
     return not selector or not (selector.get("matchLabels") or selector.get("matchExpressions"))
 

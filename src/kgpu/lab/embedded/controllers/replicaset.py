@@ -1,7 +1,4 @@
-"""ReplicaSets and ReplicationControllers, which are ReplicaSets with plain selectors.
-
-As many active pods as asked for, the right ones deleted first, and the status that follows.
-"""
+"""ReplicaSets: as many active pods as asked for, the right ones deleted first, and the status that follows."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from kgpu.lab.embedded.controllers import claim
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import Cluster
 from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself, refusal_text
-from kgpu.lab.embedded.controllers.kinds import REPLICA_SETS, REPLICATION_CONTROLLERS
+from kgpu.lab.embedded.controllers.kinds import REPLICA_SETS
 from kgpu.lab.embedded.controllers.meta import (
     condition,
     controller_of,
@@ -23,7 +20,6 @@ from kgpu.lab.embedded.controllers.meta import (
     generation_of,
     labels_of,
     owner_reference,
-    selector_of,
     selects,
     spec_of,
     stamp,
@@ -81,18 +77,17 @@ def plan_status(rs: Object, pods: Sequence[Object], terminating: int, problem: s
 
 class ReplicaSetController(Controller):
     name = "replicaset-controller"
-    resource: Resource = REPLICA_SETS
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self._sets: Cache = cluster.cache(self.resource)
+        self._sets: Cache = cluster.cache(REPLICA_SETS)
         self._pods: Cache = cluster.cache(PODS)
         claim.index_orphans(self._pods)
 
     def sources(self) -> Mapping[Resource, KeysOf]:
         return {
-            self.resource: itself,
-            PODS: claim.owner_keys(self._sets, self.resource.kind),
+            REPLICA_SETS: itself,
+            PODS: claim.owner_keys(self._sets, "ReplicaSet"),
         }
 
     async def sync(self, key: tuple[str, str]) -> float | None:
@@ -102,13 +97,13 @@ class ReplicaSetController(Controller):
         spec = spec_of(rs)
         candidates = claim.candidates(self._pods, rs)
         active = [pod for pod in candidates if not is_terminal(pod) and not self._pods.is_doomed(pod)]
-        pods = await claim.settle_claims(self.cluster, self.resource, rs, self._pods, active)
+        pods = await claim.settle_claims(self.cluster, REPLICA_SETS, rs, self._pods, active)
         problem = None
         if not deleting(rs):
             problem = await self._manage(rs, pods)
         if len(pods) > _MANY:
             await turn()
-        selector = selector_of(rs)
+        selector = spec.get("selector")
         ending = sum(
             1
             for pod in self._pods.select("controller", uid_of(rs))
@@ -116,21 +111,17 @@ class ReplicaSetController(Controller):
         )
         now = self.cluster.now()
         text = refusal_text(problem) if problem is not None else ""
-        await self.cluster.set_status(self.resource, rs, self._status(plan_status(rs, pods, ending, text, now)))
+        await self.cluster.set_status(REPLICA_SETS, rs, plan_status(rs, pods, ending, text, now))
         if problem is not None:
             raise problem
         return next_available(pods, int(spec.get("minReadySeconds") or 0), now)
-
-    def _status(self, planned: Object) -> Object:
-        """What of it the kind has."""
-        return planned
 
     async def _manage(self, rs: Object, pods: Sequence[Object]) -> KubeError | None:
         """Create or delete pods towards ``spec.replicas``."""
         missing = int(spec_of(rs).get("replicas") or 0) - len(pods)
         if missing > 0:
             template = spec_of(rs).get("template") or {}
-            pod = pod_from_template(template, rs, owner_reference(self.resource, rs))
+            pod = pod_from_template(template, rs, owner_reference(REPLICA_SETS, rs))
             _, error = await create_pods(self, rs, [pod] * min(missing, BURST))
             return error
         if missing < 0:
@@ -149,11 +140,3 @@ class ReplicaSetController(Controller):
             if namespace_of(one) == namespace
             for pod in self._pods.select("controller", uid_of(one))
         ]
-
-
-class ReplicationControllerController(ReplicaSetController):
-    name = "replication-controller"
-    resource = REPLICATION_CONTROLLERS
-
-    def _status(self, planned: Object) -> Object:
-        return {name: value for name, value in planned.items() if name != "terminatingReplicas"}
