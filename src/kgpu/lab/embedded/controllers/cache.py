@@ -58,6 +58,7 @@ class Cache:
         self._handlers: list[Handler] = []
         self._doomed: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
+        self._project = project
         self._informer = Informer(api, Scope(resource), project=project, on_change=self._heard)
         self.index("namespace", lambda obj: (namespace_of(obj),))
         self.index("controller", lambda obj: (uid,) if (uid := (controller_of(obj) or {}).get("uid")) else ())
@@ -109,7 +110,7 @@ class Cache:
         """The API's answer to a write of ours."""
         uid = uid_of(obj)
         if uid not in self._gone:
-            self._take(obj)
+            self._take(self._project(obj) if self._project else obj)
 
     def deleted(self, obj: Object) -> None:
         """The API took our request to delete it."""

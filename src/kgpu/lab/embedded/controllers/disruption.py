@@ -11,7 +11,14 @@ from kgpu.kube.port import PODS, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import Cluster
 from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself
 from kgpu.lab.embedded.controllers.deployment_plan import resolve
-from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, DISRUPTION_BUDGETS, JOBS, REPLICA_SETS, STATEFUL_SETS
+from kgpu.lab.embedded.controllers.kinds import (
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    JOBS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
+    STATEFUL_SETS,
+)
 from kgpu.lab.embedded.controllers.meta import (
     condition,
     controller_of,
@@ -27,6 +34,7 @@ from kgpu.lab.embedded.controllers.meta import (
     uid_of,
 )
 from kgpu.lab.embedded.controllers.pods import is_ready, is_terminal
+from kgpu.lab.embedded.controllers.replicaset import replication_controllers
 
 _DELETION: Final = 120.0  # seconds in which an evicted pod should have been deleted
 _GATHER: Final = 0.05  # seconds
@@ -96,9 +104,10 @@ class DisruptionController(Controller):
         super().__init__(cluster)
         self._budgets = cluster.cache(DISRUPTION_BUDGETS)
         self._pods = cluster.cache(PODS)
+        replication_controllers(cluster)
 
     def sources(self) -> Mapping[Resource, KeysOf]:
-        owners = (REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS, JOBS)
+        owners = (REPLICATION_CONTROLLERS, REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS, JOBS)
         return {DISRUPTION_BUDGETS: itself, PODS: self._pod_keys, **dict.fromkeys(owners, _nothing)}
 
     def _pod_keys(self, old: Object | None, new: Object | None) -> Iterable[Key]:
@@ -122,7 +131,8 @@ class DisruptionController(Controller):
             above = controller_of(rs) if rs is not None else None
             if above is not None and above.get("kind") == "Deployment":
                 holder, kind = above, "Deployment"
-        resource = {one.kind: one for one in (REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS)}.get(kind)
+        counted = (REPLICATION_CONTROLLERS, REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS)
+        resource = {one.kind: one for one in counted}.get(kind)
         owner = self.cluster.cache(resource).get((namespace_of(pod), str(holder.get("name")))) if resource else None
         if owner is None or uid_of(owner) != holder.get("uid"):
             raise UncountableError(f'found no controllers for pod "{name_of(pod)}"')

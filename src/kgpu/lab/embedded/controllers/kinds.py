@@ -16,6 +16,7 @@ from kgpu.kube.kinds import (
 from kgpu.kube.port import Resource
 
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
+REPLICATION_CONTROLLERS: Final = Resource("", "v1", "replicationcontrollers", "ReplicationController")
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 JOBS: Final = Resource("batch", "v1", "jobs", "Job")
 CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", "CronJob")
@@ -38,6 +39,7 @@ __all__ = [
     "ENDPOINT_SLICES",
     "JOBS",
     "NAMESPACES",
+    "REPLICATION_CONTROLLERS",
     "REPLICA_SETS",
     "RESOURCE_QUOTAS",
     "SERVICES",

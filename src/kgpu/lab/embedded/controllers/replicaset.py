@@ -1,10 +1,13 @@
-"""ReplicaSets: as many active pods as asked for, the right ones deleted first, and the status that follows."""
+"""ReplicaSets: as many active pods as asked for, the right ones deleted first, and the status that follows.
+
+ReplicationControllers are the same with a selector of labels alone, and without a count of pods that are ending.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, Object, Resource, namespace_of
@@ -12,7 +15,7 @@ from kgpu.lab.embedded.controllers import claim
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import Cluster
 from kgpu.lab.embedded.controllers.controller import Controller, KeysOf, itself, refusal_text
-from kgpu.lab.embedded.controllers.kinds import REPLICA_SETS
+from kgpu.lab.embedded.controllers.kinds import REPLICA_SETS, REPLICATION_CONTROLLERS
 from kgpu.lab.embedded.controllers.meta import (
     condition,
     controller_of,
@@ -75,19 +78,34 @@ def plan_status(rs: Object, pods: Sequence[Object], terminating: int, problem: s
     return {**status, "conditions": conditions} if conditions else status
 
 
+def with_label_selector(controller: Object) -> Object:
+    """A ReplicationController with its selector as a ReplicaSet has it."""
+    spec = spec_of(controller)
+    return {**controller, "spec": {**spec, "selector": {"matchLabels": spec.get("selector") or {}}}}
+
+
+def replication_controllers(cluster: Cluster) -> Cache:
+    """The cluster's ReplicationControllers, with selectors like those of ReplicaSets."""
+    return cluster.cache(REPLICATION_CONTROLLERS, project=with_label_selector)
+
+
 class ReplicaSetController(Controller):
     name = "replicaset-controller"
+    kind: ClassVar[Resource] = REPLICA_SETS
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self._sets: Cache = cluster.cache(REPLICA_SETS)
+        self._sets: Cache = self._followed()
         self._pods: Cache = cluster.cache(PODS)
         claim.index_orphans(self._pods)
 
+    def _followed(self) -> Cache:
+        return self.cluster.cache(self.kind)
+
     def sources(self) -> Mapping[Resource, KeysOf]:
         return {
-            REPLICA_SETS: itself,
-            PODS: claim.owner_keys(self._sets, "ReplicaSet"),
+            self.kind: itself,
+            PODS: claim.owner_keys(self._sets, self.kind.kind),
         }
 
     async def sync(self, key: tuple[str, str]) -> float | None:
@@ -97,7 +115,7 @@ class ReplicaSetController(Controller):
         spec = spec_of(rs)
         candidates = claim.candidates(self._pods, rs)
         active = [pod for pod in candidates if not is_terminal(pod) and not self._pods.is_doomed(pod)]
-        pods = await claim.settle_claims(self.cluster, REPLICA_SETS, rs, self._pods, active)
+        pods = await claim.settle_claims(self.cluster, self.kind, rs, self._pods, active)
         problem = None
         if not deleting(rs):
             problem = await self._manage(rs, pods)
@@ -111,17 +129,20 @@ class ReplicaSetController(Controller):
         )
         now = self.cluster.now()
         text = refusal_text(problem) if problem is not None else ""
-        await self.cluster.set_status(REPLICA_SETS, rs, plan_status(rs, pods, ending, text, now))
+        await self.cluster.set_status(self.kind, rs, self._status(rs, pods, ending, text, now))
         if problem is not None:
             raise problem
         return next_available(pods, int(spec.get("minReadySeconds") or 0), now)
+
+    def _status(self, rs: Object, pods: Sequence[Object], ending: int, problem: str, now: dt.datetime) -> Object:
+        return plan_status(rs, pods, ending, problem, now)
 
     async def _manage(self, rs: Object, pods: Sequence[Object]) -> KubeError | None:
         """Create or delete pods towards ``spec.replicas``."""
         missing = int(spec_of(rs).get("replicas") or 0) - len(pods)
         if missing > 0:
             template = spec_of(rs).get("template") or {}
-            pod = pod_from_template(template, rs, owner_reference(REPLICA_SETS, rs))
+            pod = pod_from_template(template, rs, owner_reference(self.kind, rs))
             _, error = await create_pods(self, rs, [pod] * min(missing, BURST))
             return error
         if missing < 0:
@@ -140,3 +161,15 @@ class ReplicaSetController(Controller):
             if namespace_of(one) == namespace
             for pod in self._pods.select("controller", uid_of(one))
         ]
+
+
+class ReplicationController(ReplicaSetController):
+    name = "replication-controller"
+    kind = REPLICATION_CONTROLLERS
+
+    def _followed(self) -> Cache:
+        return replication_controllers(self.cluster)
+
+    def _status(self, rs: Object, pods: Sequence[Object], ending: int, problem: str, now: dt.datetime) -> Object:
+        status = plan_status(rs, pods, ending, problem, now)
+        return {key: value for key, value in status.items() if key != "terminatingReplicas"}

@@ -27,7 +27,7 @@ from kgpu.lab.embedded.controllers.nodettl import NodeTtlController
 from kgpu.lab.embedded.controllers.podgc import PodGarbageCollector
 from kgpu.lab.embedded.controllers.policystatus import PolicyStatusController
 from kgpu.lab.embedded.controllers.quota import QuotaController
-from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController
+from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController, ReplicationController
 from kgpu.lab.embedded.controllers.served import ServedKinds
 from kgpu.lab.embedded.controllers.serviceaccount import RootCaPublisher, ServiceAccountController
 from kgpu.lab.embedded.controllers.statefulset import StatefulSetController
@@ -53,6 +53,7 @@ def controllers(cluster: Cluster, *, root_ca: str = "", node_grace: float = GRAC
         ServiceAccountController(cluster),
         RootCaPublisher(cluster, root_ca),
         ReplicaSetController(cluster),
+        ReplicationController(cluster),
         DeploymentController(cluster),
         StatefulSetController(cluster),
         DaemonSetController(cluster),
