@@ -14,15 +14,16 @@ kgpu lab build --embedded
 kgpu lab build --install-tools -o json
 """
 TITLES: Final = {"native": "simulated driver", "programs": "programs of the real cluster", "kubectl": "kubectl",
-                 "helm": "Helm"}  # fmt: skip
+                 "helm": "Helm", "end_to_end": "Kubernetes' end-to-end tests"}  # fmt: skip
 
 
 @click.command("build", cls=ExampleCommand, examples=EXAMPLES)
 @click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
 @click.option("--embedded", is_flag=True, help="Only what the embedded lab needs: the simulated driver and kubectl.")
 @click.option("--helm", is_flag=True, help="Also Helm, which the tests of the chart use.")
+@click.option("--end-to-end", is_flag=True, help="Also Kubernetes' end-to-end tests, which `make conformance` runs.")
 @output_option()
-def build(*, install_tools: bool, embedded: bool, helm: bool, output: str) -> None:
+def build(*, install_tools: bool, embedded: bool, helm: bool, end_to_end: bool, output: str) -> None:
     """Build the simulated driver and the programs of the real cluster, once; later calls find them in the cache."""
     from kgpu.hw.fake.build import native_dir
     from kgpu.lab import progress
@@ -39,6 +40,8 @@ def build(*, install_tools: bool, embedded: bool, helm: bool, output: str) -> No
         made = {"native": str(native), "programs": str(real_build.ensure_binaries(reporter))}
     if helm:
         made["helm"] = real_build.ensure_helm(reporter)
+    if end_to_end:
+        made["end_to_end"] = str(real_build.ensure_end_to_end(reporter))
     if output == "json":
         print_json(made)
     else:

@@ -23,7 +23,7 @@ from typing import Final
 from kgpu.base.errors import LabError
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import components
-from kgpu.lab.real.components import COMPONENTS, HELM, MODULES_DIR, Component
+from kgpu.lab.real.components import COMPONENTS, END_TO_END, HELM, MODULES_DIR, Component
 from kgpu.lab.real.hosttools import BUILD_TOOLS, ensure_host_tools, require_host_tools
 
 KUBECTL: Final = "kubectl"
@@ -62,7 +62,7 @@ def find_toolchain(path: str | None = None) -> Toolchain:
 
     Raises LabError when there is no Go or it is too old for the pinned modules.
     """
-    folders = _module_folders((*COMPONENTS, HELM))
+    folders = _module_folders((*COMPONENTS, HELM, *END_TO_END))
     wanted = max(components.minimum_go((folder / "go.mod").read_text()) for folder in folders)
     candidates = [shutil.which("go", path=str(Path(sys.executable).parent)), shutil.which("go", path=path)]
     seen: list[str] = []
@@ -138,9 +138,11 @@ def _go_env() -> dict[str, str]:
 
 
 def build_command(go: Path, component: Component, out: Path, *, jobs: int) -> list[str]:
-    """``go build`` for one component."""
+    """``go build`` for one component, or ``go test -c`` for its tests."""
+    verb = ("test", "-c") if component.name.endswith(".test") else ("build",)
     return [
-        str(go), "build", "-p", str(jobs), "-trimpath", "-buildvcs=false", "-mod=readonly",
+        str(go), *verb,
+        "-p", str(jobs), "-trimpath", "-buildvcs=false", "-mod=readonly",
         "-tags", component.tags, "-ldflags", ldflags(component, components.version_of(component)),
         "-o", str(out), component.package,
     ]  # fmt: skip
@@ -148,8 +150,13 @@ def build_command(go: Path, component: Component, out: Path, *, jobs: int) -> li
 
 def find_kubectl() -> str:
     """The newest kubectl that was built here, which has the labs' version, else the one on PATH; "" for none."""
-    built = [path for path in cache_root().glob(f"*/bin/{KUBECTL}") if os.access(path, os.X_OK)]
-    return str(max(built, key=lambda path: path.stat().st_mtime)) if built else shutil.which(KUBECTL) or ""
+    return str(find_built(KUBECTL) or shutil.which(KUBECTL) or "")
+
+
+def find_built(name: str) -> Path | None:
+    """One of the programs where it was built before, the newest; None for none."""
+    built = [path for path in cache_root().glob(f"*/bin/{name}") if os.access(path, os.X_OK)]
+    return max(built, key=lambda path: path.stat().st_mtime) if built else None
 
 
 def ensure_kubectl(progress: Progress | None = None) -> str:
@@ -166,6 +173,14 @@ def ensure_helm(progress: Progress | None = None) -> str:
     progress = progress or PlainProgress()
     ensure_go(progress)
     return str(ensure_binaries(progress, programs=(HELM,), only=frozenset({HELM.name})) / HELM.name)
+
+
+def ensure_end_to_end(progress: Progress | None = None) -> Path:
+    """The folder of Kubernetes' end-to-end tests and of what their pods run; built now if needed. Raises LabError."""
+    progress = progress or PlainProgress()
+    ensure_go(progress)
+    names = frozenset(program.name for program in END_TO_END)
+    return ensure_binaries(progress, programs=END_TO_END, only=names)
 
 
 def ensure_binaries(

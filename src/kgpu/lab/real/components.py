@@ -19,7 +19,8 @@ class Component:
     """One program: ``module`` is a folder of ``gomod``, ``package`` what ``go build`` is given.
 
     ``ldflags`` may use ``{version}`` (with the ``v``) and ``{minor}`` of ``versioned_by``'s pinned version. ``weight``
-    is a rough share of the cold build's time, only used to tell how far the build is.
+    is a rough share of the cold build's time, only used to tell how far the build is. A name that ends
+    with ``.test`` is that of the package's tests, as ``go test -c`` calls them.
     """
 
     name: str
@@ -125,6 +126,24 @@ HELM: Final = Component(
     ldflags=_HELM_LDFLAGS,
     weight=75,
 )
+
+# Kubernetes' own end-to-end tests, and the program of the image that most of their pods run. Also built when asked for.
+E2E: Final = Component(
+    name="e2e.test",
+    module="e2e",
+    package=f"{_K8S}/test/e2e",
+    versioned_by=_K8S,
+    ldflags=_K8S_LDFLAGS,
+    weight=180,
+)
+AGNHOST: Final = Component(
+    name="agnhost",
+    module="e2e",
+    package=f"{_K8S}/test/images/agnhost",
+    versioned_by=_K8S,
+    weight=15,
+)
+END_TO_END: Final = (E2E, AGNHOST)
 
 CNI_PLUGINS: Final = tuple(component.name for component in COMPONENTS if component.module == "cni")
 
