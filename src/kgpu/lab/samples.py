@@ -1,13 +1,14 @@
 """Container images that the lab knows, by name: what they run and which files they have. Data, with one lookup.
 
 Simulated nodes run them as local processes, the real lab builds images of the same rows; any other image is a stand-in
-that stays running. A file's content is a script of ``sample_files`` or an artifact of the simulated driver's build.
+that stays running. A file's content is a script of ``sample_files``, an artifact of the simulated driver's build, a
+program that was built from its published source, or one of this machine's, which is left out where there is none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,14 +28,18 @@ _VECTORADD: Final = {
     "/cuda-samples/vectoradd": "artifact:vectoradd",
     "/tmp/vectorAdd": "artifact:vectoradd",  # noqa: S108 - where older samples have it
 }
+AGNHOST: Final = "/agnhost"  # what Kubernetes' own end-to-end tests run in most of their pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One row: images whose whole name matches ``pattern``.
 
-    ``files`` maps paths in the image to ``script:NAME`` or ``artifact:NAME``; ``serves`` are TCP ports that it listens
-    on; ``pause`` images run nothing and wait.
+    ``files`` maps paths in the image to ``script:NAME``, ``artifact:NAME``, ``program:NAME`` or ``host:NAME``;
+    ``serves`` are TCP ports that it listens on; ``pause`` images run nothing and wait. ``alone``: what the entrypoint
+    does, by its first word, without a network of its own; asked for something else, a stand-in takes its place on a
+    simulated node, where all pods have the machine's network and two that listen on one port would meet. Empty:
+    everything.
     """
 
     name: str
@@ -46,6 +51,13 @@ class Sample:
     files: Mapping[str, str] = field(default_factory=dict)
     serves: tuple[int, ...] = ()
     pause: bool = False
+    alone: frozenset[str] = frozenset()
+
+    def is_process(self, args: Sequence[str]) -> bool:
+        """Whether a simulated node runs the command; False for one that a stand-in takes the place of."""
+        if self.pause:
+            return False
+        return not self.alone or tuple(args[:1]) != self.entrypoint or bool(self.alone.intersection(args[1:2]))
 
 
 SAMPLES: Final = (
@@ -92,8 +104,28 @@ SAMPLES: Final = (
         },
         serves=(8000,),
     ),
-    Sample(name="shell", pattern=r"(.*/)?(busybox|ubuntu|debian|alpine|bash)(:.*|@.*)?", command=("sh",)),
+    # Its shell knows what others do not, such as $RANDOM.
+    Sample(
+        name="busybox", pattern=r"(.*/)?(busybox|alpine)(:.*|@.*)?", command=("sh",), files={"/bin/sh": "host:busybox"}
+    ),
+    Sample(name="shell", pattern=r"(.*/)?(ubuntu|debian|bash)(:.*|@.*)?", command=("sh",)),
     Sample(name="pause", pattern=r"(.*/)?pause(:.*|@.*)?", pause=True),
+    Sample(
+        name="agnhost",
+        pattern=r"(.*/)?agnhost(:.*|@.*)?",
+        entrypoint=(AGNHOST,),
+        command=("pause",),
+        files={AGNHOST: "program:agnhost", f"{AGNHOST}-2": "program:agnhost"},
+        alone=frozenset(
+            {
+                "entrypoint-tester",
+                "inclusterclient",
+                "logs-generator",
+                "mounttest",
+                "test-service-account-issuer-discovery",
+            }
+        ),
+    ),
 )
 
 

@@ -38,7 +38,7 @@ def run(*args: str, env: dict[str, str] | None = None, seen: tuple[Mount, ...] =
 )
 def test_its_image_is_known_by_its_name_whatever_the_tag(image: str, known: bool) -> None:
     assert own.is_own(image) is known
-    assert starter.is_process(image) is known
+    assert starter.is_process({"image": image}) is known
 
 
 def test_what_listens_everywhere_listens_on_the_pods_address() -> None:

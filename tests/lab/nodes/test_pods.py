@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import socket
 
 import pytest
@@ -48,6 +49,16 @@ async def test_both_ways_to_see_files(folder, mode: str) -> None:
         await lab.api.create(CONFIG_MAPS, config_map("c", f="content"))
         await lab.phase_is("p", "Succeeded")
         assert (await lab.log("p")).splitlines()[0] == "1 p content"
+
+
+@pytest.mark.parametrize("mode", ["plain", "namespaces"])
+@pytest.mark.skipif(shutil.which("busybox") is None, reason="no busybox on this machine")
+async def test_the_shell_of_busybox_is_busybox(folder, mode: str) -> None:
+    async with bench(folder, mode=mode) as lab:
+        # Others leave $RANDOM empty.
+        await lab.create(pod("p", 'test -n "$RANDOM" && echo busybox', image="docker.io/library/busybox:1.36"))
+        await lab.phase_is("p", "Succeeded")
+        assert await lab.log("p") == "busybox\n"
 
 
 async def test_init_containers_run_one_after_the_other(lab: Bench) -> None:

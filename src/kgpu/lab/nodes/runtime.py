@@ -26,10 +26,13 @@ from kgpu.formats.cdi import Mount
 from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
 from kgpu.lab.nodes import contained, shim
 from kgpu.lab.nodes.oci import OciConfig
+from kgpu.lab.real.build import find_built
 from kgpu.lab.samples import SCRIPTS, Sample
 
 NAMESPACES: Final = "namespaces"
 PLAIN: Final = "plain"
+PROGRAM: Final = "program:"
+HOST: Final = "host:"
 START_S: Final = 20.0
 _SHIM: Final = str(Path(shim.__file__))
 _LIBRARY_PARTS: Final = ("/usr/lib", "/lib", "/usr/local/nvidia/lib")
@@ -222,7 +225,16 @@ class Runtime:
 
     def _config(self, wanted: Start) -> dict[str, Any]:
         config, folder = wanted.config, wanted.folder
-        files = [{"source": _content(source), "target": target} for target, source in wanted.sample.files.items()]
+        contents = wanted.sample.files.items()
+        files = [
+            {"source": _content(source), "target": target} for target, source in contents if not source.startswith(HOST)
+        ]
+        # Mounted, not copied: who is not root may not write into the machine's folders, not even on a layer over them.
+        own = [
+            {"source": program, "target": target, "read_only": True}
+            for target, source in contents
+            if source.startswith(HOST) and (program := shutil.which(source.removeprefix(HOST)))
+        ]
         mounts = [
             {"source": m.host_path, "target": m.container_path, "read_only": "ro" in m.options}
             for m in (*config.mounts, *wanted.volumes)
@@ -241,7 +253,7 @@ class Runtime:
             "log": str(wanted.log),
             "hide": self._hide,
             "termination_log": wanted.termination_log,
-            "mounts": [*mounts, *_python_mounts()],
+            "mounts": [*own, *mounts, *_python_mounts()],
             "devices": [{"source": node.host_path or node.path, "target": node.path} for node in config.devices],
             "files": files,
             "plain_root": str(folder / "root"),
@@ -290,10 +302,18 @@ def _link(source: str, place: Path) -> None:
     place.symlink_to(source)
 
 
+def built(sample: Sample) -> bool:
+    """Whether the programs of its image that are built when asked for are there."""
+    wanted = [source.removeprefix(PROGRAM) for source in sample.files.values() if source.startswith(PROGRAM)]
+    return all(find_built(name) is not None for name in wanted)
+
+
 def _content(source: str) -> str:
     kind, _, name = source.partition(":")
     if kind == "script":
         return str(SCRIPTS / name)
+    if source.startswith(PROGRAM):
+        return str(find_built(name) or name)
     from kgpu.hw.fake.build import native_dir
 
     return str(native_dir() / name)
