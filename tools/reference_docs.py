@@ -35,6 +35,7 @@ from kgpu.hw.fake.operate import FAULTS
 from kgpu.hw.fake.settings import SETTINGS
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 from kgpu.lab import samples
+from kgpu.lab.conformance.skips import SIGS, SKIPS
 from kgpu.lab.scenarios import model as scenarios
 from kgpu.toolkit.modes.table import MODULES, mode_named
 
@@ -94,6 +95,15 @@ def _scenarios() -> str:
         story = scenarios.load(name)
         rows.append((f"`{name}`", f"**{story.title}.** {' '.join(story.story.split())}"))
     return _table(("scenario", "what it shows"), rows)
+
+
+def _conformance_skips() -> str:
+    rows = [(f"`{skip.pattern}`", ", ".join(skip.labs), skip.reason) for skip in SKIPS]
+    return _table(("tests with this in their name", "not run on", "because"), rows)
+
+
+def _conformance_sigs() -> str:
+    return ", ".join(f"`{sig}`" for sig in SIGS)
 
 
 def _samples() -> str:
@@ -315,6 +325,8 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "faults": _faults,
     "scenarios": _scenarios,
     "samples": _samples,
+    "conformance-skips": _conformance_skips,
+    "conformance-sigs": _conformance_sigs,
     "clusterpolicy": lambda: _crd(ClusterPolicySpec),
     "nvidiadriver": lambda: _crd(NVIDIADriverSpec),
     "crd-blocks": _blocks,

@@ -35,6 +35,7 @@ ENTRIES: Final = (
     Entry("node", "kgpu.cli.lab_node", "node_group", "Simulated nodes: add, list, remove."),
     Entry("hw", "kgpu.cli.lab_hw", "hw_group", "Simulated GPUs: make a driver root, change it, break it."),
     Entry("conform", "kgpu.cli.lab_run", "conform", "Play scenarios on both kinds of lab and compare."),
+    Entry("conformance", "kgpu.cli.lab_conformance", "conformance", "Run Kubernetes' own conformance tests on both."),
     Entry("image", "kgpu.cli.lab_image", "image_group", "kgpu's own container image: make it, load it into a lab."),
     Entry("build", "kgpu.cli.lab_build", "build", "Build ahead of time what the labs are made of."),
 )

@@ -1,0 +1,61 @@
+"""``kgpu lab conformance``: Kubernetes' own conformance tests on labs that are made for it, and a table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kgpu.cli._common import ExampleCommand, output_option, print_json
+from kgpu.lab import port
+from kgpu.lab.conformance import skips
+
+EXAMPLES: Final = """
+kgpu lab conformance --lab embedded --fast
+kgpu lab conformance --sig apps --focus "Job should" --keep ./out
+kgpu lab conformance -o json
+"""
+
+
+@click.command("conformance", cls=ExampleCommand, examples=EXAMPLES)
+@click.option("--lab", "labs", type=click.Choice(port.KINDS), multiple=True, help="Which kinds of lab. Default: both.")
+@click.option("--sig", "sigs", type=click.Choice(skips.SIGS), multiple=True, help="Whose tests. Default: all of these.")
+@click.option("--focus", default="", metavar="REGEX", help="Only tests with this in their name.")
+@click.option("--fast", is_flag=True, help="Only what `make test` runs: the API's tests that take seconds.")
+@click.option("--limit", "limit_s", type=click.IntRange(60), default=7200, show_default=True, metavar="SECONDS",
+              help="When a process of e2e.test gives up.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(1, skips.PROCESSES), default=skips.PROCESSES, show_default=True,
+              help="How many processes run tests beside each other.")  # fmt: skip
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Keep what e2e.test printed and reported.")  # fmt: skip
+@output_option()
+def conformance(
+    *, labs: tuple[str, ...], sigs: tuple[str, ...], focus: str, fast: bool, limit_s: int, processes: int,
+    keep: Path | None, output: str,
+) -> None:  # fmt: skip
+    """Run Kubernetes' conformance tests on labs that are made for it; exit 1 when one fails.
+
+    The tests are e2e.test of the version that the real lab runs, built from its source when first needed.
+    """
+    from kgpu.lab import progress
+    from kgpu.lab.conformance import render
+    from kgpu.lab.conformance.model import State
+    from kgpu.lab.conformance.run import Order, run
+
+    order = Order(
+        sigs=sigs or (skips.FAST_SIGS if fast else skips.SIGS),
+        focus=focus,
+        slow=skips.SLOW if fast else "",
+        limit_s=limit_s,
+        processes=processes,
+        keep=keep,
+    )
+    reporter = progress.for_terminal()
+    runs = [run(kind, order, reporter) for kind in labs or port.KINDS]
+    if output == "json":
+        print_json({"runs": [render.to_builtins(one.lab, one.results, wall_s=one.wall_s) for one in runs]})
+    else:
+        click.echo("\n\n".join(render.text(one.lab, one.results, wall_s=one.wall_s) for one in runs))
+    sys.exit(any(one.state is State.FAILED for each in runs for one in each.results))

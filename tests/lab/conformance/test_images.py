@@ -1,0 +1,48 @@
+"""The images of the tests' pods: under the names that are asked for, and no others."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgpu.lab.conformance import images
+from kgpu.lab.real.images import oci_archive
+
+NAMES = (
+    "registry.k8s.io/e2e-test-images/agnhost:2.55",
+    "registry.k8s.io/e2e-test-images/agnhost:2.59",
+    "gcr.io/k8s-authenticated-test/agnhost:2.6",
+    "registry.k8s.io/e2e-test-images/nginx:1.15-4",
+    "registry.k8s.io/pause:3.10.1",
+    "registry.k8s.io/etcd:3.6.6-0",
+)
+
+
+@pytest.fixture
+def made() -> dict[str, images.Image]:
+    found = images.make(NAMES, pause=b"p", agnhost=b"a", busybox=b"b", applets=("sh", "httpd"))
+    return {images.repository(one.names[0]): one for one in found}
+
+
+def test_an_image_has_every_name_that_is_asked_for(made: dict[str, images.Image]) -> None:
+    assert made["agnhost"].names == NAMES[:2]
+    assert set(made) == {"agnhost", "nginx", "pause"}
+
+
+def test_agnhost_is_what_its_pods_call(made: dict[str, images.Image]) -> None:
+    files = {file.path: file for file in made["agnhost"].files}
+    assert (made["agnhost"].entrypoint, files["agnhost"].data, files["agnhost-2"].link) == (
+        ("/agnhost",),
+        b"a",
+        "agnhost",
+    )
+    assert b"group-defined-in-image:x:50000" in (files["etc/group"].data or b"")
+
+
+def test_no_file_is_there_twice_and_folders_come_first(made: dict[str, images.Image]) -> None:
+    for image in made.values():
+        paths = [file.path.strip("/") for file in image.files]
+        assert len(set(paths)) == len(paths)
+        for file in image.files:
+            parent = file.path.strip("/").rpartition("/")[0]
+            assert not parent or paths.index(parent) < paths.index(file.path.strip("/"))
+    assert oci_archive(*made.values(), architecture="amd64")
