@@ -115,7 +115,7 @@ SAMPLES: Final = (
         pattern=r"(.*/)?agnhost(:.*|@.*)?",
         entrypoint=(AGNHOST,),
         command=("pause",),
-        files={AGNHOST: "program:agnhost", f"{AGNHOST}-2": "program:agnhost"},
+        files={AGNHOST: "program:agnhost", f"{AGNHOST}-2": "program:agnhost", "/bin/sh": "host:busybox"},
         alone=frozenset(
             {
                 "entrypoint-tester",

@@ -209,7 +209,7 @@ async def test_links_in_volumes_lead_nowhere(lab: Bench) -> None:
 
     row = {"name": "e", "mountPath": "/e", "subPath": "out"}
     with pytest.raises(module.VolumeError, match='failed to prepare subPath for volumeMount "e" of container "main"'):
-        module.mounts({"name": "main", "volumeMounts": [row]}, {"e": volumes / "e"})
+        module.mounts({"name": "main", "volumeMounts": [row]}, {"e": volumes / "e"}, {})
     await still_works(lab)
 
 

@@ -218,6 +218,31 @@ async def test_deleting_runs_pre_stop_then_term(lab: Bench) -> None:
     await until(lambda: not list((lab.node_folder / "c").glob("*")))
 
 
+def with_post_start(lab: Bench, script: str) -> dict:
+    """A container's fields; in its hook and its own script $W is the bench's folder."""
+    hook = {"postStart": {"exec": {"command": ["sh", "-c", script]}}}
+    return {"env": [{"name": "W", "value": str(lab.folder)}], "lifecycle": hook}
+
+
+async def test_post_start_ends_before_the_pod_is_running(lab: Bench) -> None:
+    await lab.create(pod("p", "sleep 100", **with_post_start(lab, "sleep 0.3; touch $W/hook")))
+    await lab.phase_is("p", "Running")
+    assert (lab.folder / "hook").exists()
+
+
+async def test_a_failed_post_start_ends_the_container(lab: Bench) -> None:
+    await lab.create(pod("p", "trap 'exit 3' TERM; sleep 100 & wait", **with_post_start(lab, "exit 1")))
+    await lab.phase_is("p", "Failed")
+    assert await lab.event("FailedPostStartHook") == "PostStartHook failed"
+
+
+async def test_a_hanging_post_start_does_not_keep_a_deleted_pod(lab: Bench) -> None:
+    await lab.create(pod("p", "sleep 1000", **with_post_start(lab, "touch $W/hook; sleep 1000")))
+    await until((lab.folder / "hook").exists)
+    await lab.api.delete(PODS, "p", namespace="default")
+    await lab.is_gone("p")
+
+
 async def test_what_ignores_term_is_killed_after_its_grace_time(lab: Bench) -> None:
     await lab.create(pod("p", "trap '' TERM; echo up; while :; do sleep 0.05; done"))
     await lab.phase_is("p", "Running")
@@ -279,6 +304,33 @@ async def test_a_missing_command(lab: Bench) -> None:
     about = status["containerStatuses"][0]["state"]["terminated"]
     assert (about["exitCode"], about["reason"]) == (128, "StartError")
     assert 'exec: "/no/such/program": stat /no/such/program: no such file or directory' in about["message"]
+
+
+def sub_path(expression: str) -> dict:
+    mount = {"name": "v", "mountPath": "/sub", "subPathExpr": expression}
+    return {"volumeMounts": [mount], "spec_volumes": [{"name": "v", "emptyDir": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "missing value for A"),
+        ("/etc", "error SubPath `/etc` must not be an absolute path"),
+        ("a/..", "unable to provision SubPath `a/..`: must not contain '..'"),
+    ],
+)
+async def test_a_sub_path_of_variables_stays_in_the_volume(lab: Bench, value: str, message: str) -> None:
+    await lab.create(pod("p", "true", env=[{"name": "A", "value": value}], **sub_path("$(A)")))
+    await until(lambda: lab.state("p")[1].get("reason") == "CreateContainerConfigError")
+    assert lab.state("p")[1]["message"] == message
+
+
+async def test_a_sub_path_of_variables_is_mounted(lab: Bench) -> None:
+    script = "touch /sub/there || touch sub/there"
+    await lab.create(pod("p", script, env=[{"name": "A", "value": "x"}], **sub_path("$(A)/y")))
+    await lab.phase_is("p", "Succeeded")
+    volumes = lab.node_folder / "pods" / lab.pod("p")["metadata"]["uid"] / "volumes"
+    assert (volumes / "v/x/y/there").exists()
 
 
 async def test_an_unknown_image_stays_running_as_a_stand_in(lab: Bench) -> None:

@@ -39,6 +39,11 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(one, text)
 
 
+def names_in(text: str) -> list[str]:
+    """The variables that ``expand`` looks up."""
+    return [match[1] for match in _REFERENCE.finditer(text) if match[0] != "$$"]
+
+
 def needed(container: Object) -> set[Ref]:
     """The ConfigMaps and Secrets that the environment refers to."""
     found: set[Ref] = set()

@@ -132,7 +132,7 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
     config = node.machine.applied(config)
     config = replace(config, env={**config.env, ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip)})
     try:
-        mounts = volumes.mounts(spec, places)
+        mounts = volumes.mounts(spec, places, config.env)
     except (volumes.VolumeError, OSError) as error:
         raise StartTroubleError(CONFIG_ERROR, error.what if isinstance(error, LabError) else str(error)) from error
     args = environment.command(spec, sample.entrypoint, sample.command, config.env)

@@ -14,7 +14,7 @@ from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import Mount
 from kgpu.kube.port import Object
-from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref, decode, field, resource_field
+from kgpu.lab.nodes.environment import CONFIG_MAP, SECRET, Ref, decode, expand, field, names_in, resource_field
 
 TOKEN: Final = "serviceAccountToken"  # noqa: S105 - a kind of source
 # Source of a volume or projection -> (kind of object, key of its name).
@@ -136,18 +136,41 @@ def _files(
         yield source[TOKEN].get("path") or "token", token.encode()
 
 
-def mounts(container: Object, places: Mapping[str, Path]) -> tuple[Mount, ...]:
-    """The container's volume mounts as bind mounts. Raises VolumeError for a subPath outside, OSError."""
+def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]) -> tuple[Mount, ...]:
+    """The container's volume mounts as bind mounts; ``env`` is its environment, for ``subPathExpr``.
+
+    Raises VolumeError for a subPath outside, OSError.
+    """
     found = []
     for row in container.get("volumeMounts") or ():
         place = places.get(row["name"])
         if place is None:
             continue
-        if sub := str(row.get("subPath") or ""):
+        if sub := _sub(row, env):
             place = _sub_path(container, row, place, sub)
         options: Any = ("ro",) if row.get("readOnly") else ()
         found.append(Mount(host_path=str(place), container_path=row["mountPath"], options=options))
     return tuple(found)
+
+
+def _sub(row: Object, env: Mapping[str, str]) -> str:
+    """The path in the volume that is mounted, "" for all of it. Raises VolumeError."""
+    expression = str(row.get("subPathExpr") or "")
+    if not expression:
+        return str(row.get("subPath") or "")
+    if missing := sorted({name for name in names_in(expression) if not env.get(name)}):
+        raise VolumeError(
+            f"missing value for {', '.join(missing)}", "variables of the container", "set them in its env"
+        )
+    sub = expand(expression, env)
+    if sub.startswith("/"):
+        raise VolumeError(
+            f"error SubPath `{sub}` must not be an absolute path", "a relative path", "correct the variable"
+        )
+    if ".." in sub.split("/"):
+        text = f"unable to provision SubPath `{sub}`: must not contain '..'"
+        raise VolumeError(text, "a path in the volume", "correct the variable")
+    return sub
 
 
 def _sub_path(container: Object, row: Object, place: Path, sub: str) -> Path:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import Object
-from kgpu.lab.nodes import images, leftovers, listeners, plan, podstatus, probes, starter
+from kgpu.lab.nodes import hooks, images, leftovers, listeners, plan, podstatus, probes, starter
 from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
 from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.podstate import (
@@ -216,7 +216,12 @@ class PodWorker:
             return False
         node.event(state.pod, "Normal", "Created", "Container created", container=one.name, init=init)
         node.event(state.pod, "Normal", "Started", "Container started", container=one.name, init=init)
+        passed = await hooks.run_until(lambda: self._gone or state.deleting, one.spec, hooks.POST_START, running)
         self._began(one, running)
+        if not passed:
+            text = "PostStartHook failed"
+            node.event(state.pod, "Warning", hooks.FAILED_POST_START, text, container=one.name, init=init)
+            self._kill(one, hooks.FAILED_POST_START)
         return True
 
     def _cdi(self, one: Container) -> tuple[str, ...]:
@@ -363,13 +368,7 @@ class PodWorker:
     async def _end(self, one: Container, running: Running, grace: float) -> None:
         ended = asyncio.ensure_future(running.wait())
         try:
-            hook = ((one.spec.get("lifecycle") or {}).get("preStop")) or {}
-            if hook and not isinstance(running, StandIn):
-                with contextlib.suppress(TimeoutError, OSError):
-                    if "exec" in hook:
-                        await running.execute(hook["exec"].get("command") or [], max(grace, 1.0))
-                    elif "sleep" in hook:
-                        await asyncio.sleep(min(float(hook["sleep"].get("seconds") or 0), grace))
+            await hooks.run(one.spec, hooks.PRE_STOP, running, max(grace, 1.0))
             running.kill(signal.SIGTERM)
             # The kubelet leaves at least two seconds when it has been told of none.
             await asyncio.wait([ended], timeout=max(grace, 0.0))
