@@ -9,36 +9,40 @@ import pytest
 from kgpu.kube.port import Object
 from kgpu.lab import samples
 from kgpu.lab.nodes import runtime, starter
+from kgpu.lab.nodes.runtime import NAMESPACES, PLAIN, Runtime
 
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.59"
 PAUSE = "registry.k8s.io/pause:3.10.1"
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1"
+OWN_NETWORKS = Runtime(NAMESPACES, networks=True)
 
 
 @pytest.mark.parametrize(
-    ("container", "process"),
+    ("container", "process", "without"),
     [
-        ({"image": BUSYBOX}, True),
-        ({"image": PAUSE}, False),
-        ({"image": AGNHOST}, False),
-        ({"image": AGNHOST, "args": ["pause"]}, False),
-        ({"image": AGNHOST, "args": ["netexec", "--http-port=8080"]}, False),
-        ({"image": AGNHOST, "args": ["mounttest", "--fs_type=/test"]}, True),
-        ({"image": AGNHOST, "command": ["/agnhost", "entrypoint-tester"]}, True),
-        ({"image": AGNHOST, "command": ["/agnhost", "serve-hostname"]}, False),
-        ({"image": AGNHOST, "command": ["sh", "-c", "sleep 1"]}, True),
-        ({"image": "example.com/other:1", "command": ["sh"]}, False),
+        ({"image": BUSYBOX}, True, True),
+        ({"image": PAUSE}, False, False),
+        ({"image": AGNHOST}, False, False),
+        ({"image": AGNHOST, "args": ["pause"]}, False, False),
+        ({"image": AGNHOST, "args": ["netexec", "--http-port=8080"]}, True, False),
+        ({"image": AGNHOST, "command": ["/agnhost", "serve-hostname"]}, True, False),
+        ({"image": AGNHOST, "args": ["mounttest", "--fs_type=/test"]}, True, True),
+        ({"image": AGNHOST, "command": ["/agnhost", "entrypoint-tester"]}, True, True),
+        ({"image": AGNHOST, "command": ["sh", "-c", "sleep 1"]}, True, True),
+        ({"image": "example.com/other:1", "command": ["sh"]}, False, False),
     ],
 )
-def test_what_would_need_a_network_of_its_own_is_stood_in_for(
-    container: Object, process: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_needs_a_network_of_its_own_is_stood_in_for_where_there_is_none(
+    container: Object, process: bool, without: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "find_built", lambda name: Path("/built", name))
-    assert starter.is_process(container) is process
+    assert starter.is_process(OWN_NETWORKS, container) is process
+    assert starter.is_process(Runtime(NAMESPACES), container) is without
+    assert starter.is_process(Runtime(PLAIN, networks=True), container) is without
 
 
 def test_a_program_that_was_not_built_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "find_built", lambda _: None)
-    assert not starter.is_process({"image": AGNHOST, "args": ["mounttest"]})
+    assert not starter.is_process(OWN_NETWORKS, {"image": AGNHOST, "args": ["mounttest"]})
     assert not runtime.built(samples.by_name("agnhost"))
     assert runtime.built(samples.by_name("vectoradd"))

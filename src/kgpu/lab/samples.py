@@ -36,10 +36,9 @@ class Sample:
     """One row: images whose whole name matches ``pattern``.
 
     ``files`` maps paths in the image to ``script:NAME``, ``artifact:NAME``, ``program:NAME`` or ``host:NAME``;
-    ``serves`` are TCP ports that it listens on; ``pause`` images run nothing and wait. ``alone``: what the entrypoint
-    does, by its first word, without a network of its own; asked for something else, a stand-in takes its place on a
-    simulated node, where all pods have the machine's network and two that listen on one port would meet. Empty:
-    everything.
+    ``serves`` are TCP ports that it listens on; ``pause`` images run nothing and wait. ``listens``: what the entrypoint
+    does, by its first word, that needs a network of its own on a simulated node, where all pods have the machine's and
+    two that listen on one port would meet.
     """
 
     name: str
@@ -51,13 +50,15 @@ class Sample:
     files: Mapping[str, str] = field(default_factory=dict)
     serves: tuple[int, ...] = ()
     pause: bool = False
-    alone: frozenset[str] = frozenset()
+    listens: frozenset[str] = frozenset()
 
-    def is_process(self, args: Sequence[str]) -> bool:
-        """Whether a simulated node runs the command; False for one that a stand-in takes the place of."""
-        if self.pause:
-            return False
-        return not self.alone or tuple(args[:1]) != self.entrypoint or bool(self.alone.intersection(args[1:2]))
+    def runs(self, args: Sequence[str]) -> bool:
+        """False for a command that only waits."""
+        return not self.pause and tuple(args) != (AGNHOST, "pause")
+
+    def needs_network(self, args: Sequence[str]) -> bool:
+        """Whether the command listens on ports that others may have, too."""
+        return tuple(args[:1]) == self.entrypoint and bool(self.listens.intersection(args[1:2]))
 
 
 SAMPLES: Final = (
@@ -116,13 +117,26 @@ SAMPLES: Final = (
         entrypoint=(AGNHOST,),
         command=("pause",),
         files={AGNHOST: "program:agnhost", f"{AGNHOST}-2": "program:agnhost", "/bin/sh": "host:busybox"},
-        alone=frozenset(
+        listens=frozenset(
             {
-                "entrypoint-tester",
-                "inclusterclient",
-                "logs-generator",
-                "mounttest",
-                "test-service-account-issuer-discovery",
+                "audit-proxy",
+                "crd-conversion-webhook",
+                "fake-gitserver",
+                "fake-registry-server",
+                "grpc-health-checking",
+                "guestbook",
+                "liveness",
+                "mtlsserver",
+                "netexec",
+                "nettest",
+                "no-snat-test",
+                "no-snat-test-proxy",
+                "port-forward-tester",
+                "porter",
+                "resource-consumer-controller",
+                "serve-hostname",
+                "test-webserver",
+                "webhook",
             }
         ),
     ),

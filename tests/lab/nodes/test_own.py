@@ -14,6 +14,7 @@ from kgpu.formats.cdi import DeviceNode, Mount
 from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, HOST_ROOT, IMAGE_REPOSITORY, KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.lab.nodes import machine, own, starter
 from kgpu.lab.nodes.oci import OciConfig
+from kgpu.lab.nodes.runtime import PLAIN, Runtime
 
 ADDRESS = "127.244.1.7"
 
@@ -38,7 +39,7 @@ def run(*args: str, env: dict[str, str] | None = None, seen: tuple[Mount, ...] =
 )
 def test_its_image_is_known_by_its_name_whatever_the_tag(image: str, known: bool) -> None:
     assert own.is_own(image) is known
-    assert starter.is_process({"image": image}) is known
+    assert starter.is_process(Runtime(PLAIN), {"image": image}) is known
 
 
 def test_what_listens_everywhere_listens_on_the_pods_address() -> None:

@@ -86,12 +86,16 @@ class NodeHost:
 
     async def _serve(self) -> None:
         mode = self._mode or await asyncio.to_thread(runtime.detect_mode, self._own / "probe")
-        log.info("containers run with %s", mode)
+        networks = mode == runtime.NAMESPACES and await asyncio.to_thread(
+            runtime.detect_networks, self._own / "network-probe"
+        )
+        log.info("containers run with %s%s", mode, " and networks" if networks else "")
         await self._logs.start(_former_port(self._own))
         write_atomic(self._own / "port", f"{self._logs.port}\n")
         write_atomic(self._own / "ready", "")
         self._ground = Shared(
-            api=self._api, recorder=self._recorder, runtime=runtime.Runtime(mode, hide=[self.folder.parent]),
+            api=self._api, recorder=self._recorder,
+            runtime=runtime.Runtime(mode, hide=[self.folder.parent], networks=networks),
             addresses=Addresses(), endpoint=Endpoint(address=self._address, port=self._logs.port),
             kubeconfig=self._kubeconfig, boot=boot_id() or UNKNOWN_BOOT, labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),

@@ -24,7 +24,7 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.formats.cdi import Mount
 from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
-from kgpu.lab.nodes import contained, shim
+from kgpu.lab.nodes import contained, relay, shim
 from kgpu.lab.nodes.oci import OciConfig
 from kgpu.lab.real.build import find_built
 from kgpu.lab.samples import SCRIPTS, Sample
@@ -35,6 +35,7 @@ PROGRAM: Final = "program:"
 HOST: Final = "host:"
 START_S: Final = 20.0
 _SHIM: Final = str(Path(shim.__file__))
+_RELAY: Final = str(Path(relay.__file__))
 _LIBRARY_PARTS: Final = ("/usr/lib", "/lib", "/usr/local/nvidia/lib")
 _PROGRAM_PARTS: Final = ("/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/nvidia/bin")
 
@@ -93,6 +94,16 @@ class Start:
     pod: str = ""
     container: str = ""
     attempt: int = 0
+    network: Network | None = None
+    """A network of its own; None for the machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Addresses of a container with a network of its own: the pod's in it, and this machine's that leads to it."""
+
+    inside: str
+    outside: str
 
 
 def say(log: Path, line: str) -> None:
@@ -169,9 +180,15 @@ class Process:
 class Runtime:
     """Starts and finds containers. ``mode`` is how they see the file system; ``hide`` are folders not for them."""
 
-    def __init__(self, mode: str, *, hide: Sequence[Path] = ()) -> None:
+    def __init__(self, mode: str, *, hide: Sequence[Path] = (), networks: bool = False) -> None:
+        """``networks``: whether a container can have one of its own."""
         self.mode = mode
+        self.networks = networks and mode == NAMESPACES
         self._hide = [str(path) for path in hide]
+
+    def runs(self, sample: Sample, args: Sequence[str]) -> bool:
+        """Whether the command is a local process here; False for one that a stand-in takes the place of."""
+        return sample.runs(args) and built(sample) and (self.networks or not sample.needs_network(args))
 
     async def start(self, wanted: Start) -> Running:
         """Start the command; returns when it runs. Raises StartError."""
@@ -258,6 +275,8 @@ class Runtime:
             "files": files,
             "plain_root": str(folder / "root"),
         }
+        if wanted.network is not None:
+            found["network"] = {"inside": wanted.network.inside, "outside": wanted.network.outside, "relay": _RELAY}
         if wanted.outside:
             return {**found, "mode": PLAIN, "cwd": str(folder), "mounts": [], "devices": [], "files": []}
         return found if self.mode == NAMESPACES else _plain(found)
@@ -331,11 +350,20 @@ def _python_mounts() -> list[dict[str, Any]]:
 
 def detect_mode(folder: Path) -> str:
     """Whether this user may make namespaces here, found by trying it once in ``folder``."""
+    return NAMESPACES if _tried(folder, {}) else PLAIN
+
+
+def detect_networks(folder: Path) -> bool:
+    """Whether a container may have a network of its own, found in the same way."""
+    return _tried(folder, {"network": {"inside": "10.244.0.1", "outside": "127.0.0.1", "relay": _RELAY}})
+
+
+def _tried(folder: Path, more: Mapping[str, Any]) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "mode": NAMESPACES, "folder": str(folder), "args": ["/bin/true"], "env": {"PATH": "/usr/bin:/bin"},
         "cwd": "/", "hostname": "probe", "log": str(folder / "log"), "hide": [], "termination_log": "",
-        "mounts": [], "devices": [], "files": [], "plain_root": "",
+        "mounts": [], "devices": [], "files": [], "plain_root": "", **more,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     command = [sys.executable, "-I", "-S", _SHIM, "run", str(folder / "config.json")]
@@ -346,7 +374,7 @@ def detect_mode(folder: Path) -> str:
         found = None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return NAMESPACES if found is not None and found.code == 0 else PLAIN
+    return found is not None and found.code == 0
 
 
 def environment_of(sample: Sample, pod_env: Mapping[str, str]) -> dict[str, str]:

@@ -11,22 +11,26 @@ from __future__ import annotations
 import ctypes
 import datetime as dt
 import errno
+import fcntl
 import json
 import os
 import select
 import shutil
 import signal
+import socket
+import struct
 import sys
 import time
 from typing import Any
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x20000, 0x4000000, 0x10000000
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x4000000, 0x10000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE, MS_REMOUNT = 1, 2, 4, 4096, 16384, 1 << 18, 32
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINE_LIMIT = 16384  # bytes of a CRI log line; a longer one is marked partial
 LOG_LIMIT = 10 << 20  # bytes of a log, after which it is begun anew and the full one kept beside it
 DRAIN_S = 0.5  # what is left in the pipes after the command has ended
 START_ERROR = 128
+SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, IFF_UP = 0x8913, 0x8914, 0x8916, 0x891C, 1
 # Folders of the machine that a container has of its own.
 FRESH = ("dev", "tmp", "run", "proc", "sys", "mnt", "media")
 LINKS = 400  # parts and links of a path
@@ -71,16 +75,27 @@ def bind(source: str, target: str, *, root: str = "", read_only: bool = False) -
             return
 
 
-def unshare(*, user: bool) -> None:
+def unshare(*, user: bool, network: bool = False) -> None:
     """Namespaces of its own; as root of a user namespace when this is no real root."""
     uid, gid = os.geteuid(), os.getegid()
-    flags = CLONE_NEWNS | CLONE_NEWUTS | (CLONE_NEWUSER if user else 0)
+    flags = CLONE_NEWNS | CLONE_NEWUTS | (CLONE_NEWUSER if user else 0) | (CLONE_NEWNET if network else 0)
     _check(_libc.unshare(flags), "unshare")
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
+
+
+def make_network(address: str) -> None:
+    """In a fresh network: the loopback device, which has the pod's address too."""
+    with socket.socket() as any_socket:
+        flags = fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))[16:18]
+        up = struct.unpack("H", flags)[0] | IFF_UP
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", up))
+        for call, value in ((SIOCSIFADDR, address), (SIOCSIFNETMASK, "255.255.255.255")):
+            row = struct.pack("16sHH4s8x", b"lo:0", socket.AF_INET, 0, socket.inet_aton(value))
+            fcntl.ioctl(any_socket, call, row)
 
 
 def build_root(config: dict[str, Any], *, user: bool) -> str:
@@ -191,7 +206,10 @@ def _take_over(base: str, root: str, name: str) -> None:
 def enter_namespaces(config: dict[str, Any]) -> None:
     """Be in the container: root, devices, libraries, volumes and files as its configuration says."""
     user = os.geteuid() != 0
-    unshare(user=user)
+    network = config.get("network")
+    unshare(user=user, network=bool(network))
+    if network:
+        make_network(network["inside"])
     root = build_root(config, user=user)
     for path in config["hide"]:
         for seen in (root + path, root + HOST + path):
@@ -368,6 +386,9 @@ def run(config_path: str) -> int:
         write_json(os.path.join(config["folder"], "exit.json"), {"code": START_ERROR, "problem": problem})
         return 0
     write_json(state, {"pid": pid, "shim": os.getpid(), "started": time.time(), **traces(pid)})
+    if config.get("network"):
+        relay = [sys.executable, "-I", "-S", config["network"]["relay"], config_path, str(pid)]
+        os.posix_spawn(relay[0], relay, os.environ)
     status = pump(config, pid, {out_r: "stdout", err_r: "stderr"})
     code = os.waitstatus_to_exitcode(status)
     write_json(
@@ -428,7 +449,7 @@ def execute(config_path: str, pid: str, command: list[str]) -> int:
         root = ""
         if config["mode"] == "namespaces":
             here = os.open(f"/proc/{pid}/root", os.O_RDONLY)
-            spaces = (("user", CLONE_NEWUSER), ("mnt", CLONE_NEWNS), ("uts", CLONE_NEWUTS))
+            spaces = (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS), ("uts", CLONE_NEWUTS))
             fds = [
                 (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), flag)
                 for name, flag in spaces

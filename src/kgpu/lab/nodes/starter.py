@@ -23,7 +23,7 @@ from kgpu.lab.nodes import environment, own, volumes
 from kgpu.lab.nodes.context import TOKEN_S, NodeContext
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
 from kgpu.lab.nodes.podstate import Container, PodState
-from kgpu.lab.nodes.runtime import Running, StandIn, Start, StartError, built
+from kgpu.lab.nodes.runtime import Network, Running, Runtime, StandIn, Start, StartError
 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 CREATE_ERROR: Final = "CreateContainerError"
@@ -98,7 +98,6 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
     """Start one run. Raises StartTroubleError; KubeError when the API server can't be asked."""
     pod, spec = state.pod, container.spec
     sample = None if node.light else find_sample(container.image)
-    runs = sample is not None and is_process(spec)
     namespace = pod["metadata"]["namespace"]
     facts = facts_of(node, state)
     try:
@@ -116,10 +115,11 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         raise StartTroubleError(CONFIG_ERROR, error.what) from error
     container_id = new_id()
     log = log_path(node, pod, container.name, container.restarts)
-    if sample is None or not runs:
+    args = environment.command(spec, sample.entrypoint, sample.command, env) if sample else []
+    if sample is None or not node.runtime.runs(sample, args):
         if sample is None or not node.light:
             log.parent.mkdir(parents=True, exist_ok=True)
-        return StandIn(container_id, node.now(), None if node.light else log, _stands_in(container.image, sample))
+        return StandIn(container_id, node.now(), None if node.light else log, _stands_in(container.image, sample, args))
     answers = tuple(node.devices.answers(state.uid, container.name).values())
     config = allocate(OciConfig(env=env), answers)
     wanted = [*cdi_names(answers, CDI_ANNOTATION_PREFIX), *claims]
@@ -161,6 +161,9 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         container=container.name,
         attempt=container.restarts,
     )
+    if sample.needs_network(args):
+        network = Network(inside=state.pod_ip, outside=node.loopback(state.pod_ip))
+        wanted_start = replace(wanted_start, network=network)
     try:
         return await node.runtime.start(wanted_start)
     except StartError as error:
@@ -201,19 +204,19 @@ async def keep_tokens(node: NodeContext, state: PodState) -> None:
         await asyncio.sleep(TOKEN_S * 0.8)
 
 
-def is_process(container: Object) -> bool:
+def is_process(runtime: Runtime, container: Object) -> bool:
     """Whether the container is a local process on a full node."""
     found = find_sample(str(container.get("image") or ""))
-    if found is None or not built(found):
+    if found is None:
         return False
-    return found.is_process(environment.command(container, found.entrypoint, found.command, {}))
+    return runtime.runs(found, environment.command(container, found.entrypoint, found.command, {}))
 
 
-def _stands_in(image: str, sample: samples.Sample | None) -> str:
+def _stands_in(image: str, sample: samples.Sample | None, args: Sequence[str]) -> str:
     """What its log says of a container that only pretends; "" for an image that really runs nothing."""
-    if sample is not None and sample.pause:
+    if sample is not None and not sample.runs(args):
         return ""
-    why = "it would need a network of its own" if sample else "the lab does not know this image"
+    why = "it would need programs or a network that are not there" if sample else "the lab does not know this image"
     return f"{image}: {why}; a stand-in runs in its place"
 
 

@@ -458,7 +458,7 @@ class PodWorker:
             found = node.runtime.adopt(starter.folder_of(node, one.id), one.id)
             if isinstance(found, Exit):
                 self._ended(one, found)
-            elif found is None and not node.light and starter.is_process(one.spec):
+            elif found is None and not node.light and starter.is_process(node.runtime, one.spec):
                 # Its files are gone with what knew how it ended.
                 self._ended(one, Exit(code=137, finished=node.now(), signal=9))
             else:
