@@ -24,8 +24,8 @@ kgpu lab conformance -o json
 @click.option("--sig", "sigs", type=click.Choice(skips.SIGS), multiple=True, help="Whose tests. Default: all of these.")
 @click.option("--focus", default="", metavar="REGEX", help="Only tests with this in their name.")
 @click.option("--fast", is_flag=True, help="Only what `make test` runs: the API's tests that take seconds.")
-@click.option("--limit", "limit_s", type=click.IntRange(60), default=7200, show_default=True, metavar="SECONDS",
-              help="When a process of e2e.test gives up.")  # fmt: skip
+@click.option("--limit", "limit_s", type=click.IntRange(60), default=skips.LIMIT_S, show_default=True,
+              metavar="SECONDS", help="When a process of e2e.test gives up.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, skips.PROCESSES), default=skips.PROCESSES, show_default=True,
               help="How many processes run tests beside each other.")  # fmt: skip
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",

@@ -65,12 +65,13 @@ def test_a_skip_about_no_conformance_test_is_refused(pattern: str) -> None:
         plan.check_skips(TESTS, [SKIP, Skip(pattern=pattern, reason="none", labs=(REAL,))])
 
 
-@given(st.lists(st.sampled_from(TESTS), max_size=12), st.integers(1, 3))
-def test_every_test_is_in_one_process_and_serial_ones_are_apart(tests: list[Test], parts: int) -> None:
-    found = plan.split(tests, parts)
-    assert sorted(test.name for part in found for test in part) == sorted(test.name for test in tests)
-    assert all(len({test.serial for test in part}) == 1 for part in found)
-    assert sum(part[0].serial for part in found) <= 1
+@given(st.lists(st.sampled_from(TESTS), max_size=12), st.integers(1, 5))
+def test_every_test_is_in_one_process_and_serial_ones_are_apart(tests: list[Test], size: int) -> None:
+    beside, alone = plan.split(tests, size)
+    assert sorted(test.name for part in (*beside, *alone) for test in part) == sorted(test.name for test in tests)
+    assert not any(test.serial for part in beside for test in part)
+    assert all(test.serial for part in alone for test in part)
+    assert all(1 <= len(part) <= size for part in (*beside, *alone))
 
 
 @given(st.lists(st.sampled_from(TESTS), min_size=1, unique=True))

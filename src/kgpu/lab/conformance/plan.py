@@ -85,12 +85,17 @@ def check_skips(tests: Sequence[Test], skips: Iterable[Skip]) -> None:
                 )
 
 
-def split(tests: Sequence[Test], parts: int) -> list[tuple[Test, ...]]:
-    """What runs beside each other in ``parts`` processes; then, alone, what disturbs others. No empty part."""
-    together = [test for test in tests if not test.serial]
-    alone = tuple(test for test in tests if test.serial)
-    beside = [tuple(together[number::parts]) for number in range(parts)]
-    return [part for part in (*beside, alone) if part]
+def split(tests: Sequence[Test], size: int) -> tuple[list[tuple[Test, ...]], list[tuple[Test, ...]]]:
+    """Parts of at most ``size`` tests, a process each: those that may run beside each other, and those that may not."""
+    beside = [test for test in tests if not test.serial]
+    alone = [test for test in tests if test.serial]
+    return _parts(beside, size), _parts(alone, size)
+
+
+def _parts(tests: Sequence[Test], size: int) -> list[tuple[Test, ...]]:
+    """As few as possible, about equally long; tests of one kind, which are neighbours, come into different ones."""
+    count = -(-len(tests) // size)
+    return [tuple(tests[number::count]) for number in range(count)]
 
 
 def focus_of(tests: Iterable[Test]) -> str:

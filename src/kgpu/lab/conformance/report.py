@@ -16,6 +16,7 @@ from kgpu.lab.conformance.model import Result, State, Test
 _STATES: Final = {"passed": State.PASSED, "skipped": State.SKIPPED}
 _TEST: Final = "It"
 _MESSAGE_LIMIT: Final = 2000
+NOT_RUN: Final = "it was not run"
 
 
 def read(raw: bytes, tests: Iterable[Test], lab: str) -> list[Result]:
@@ -61,7 +62,7 @@ def _result(spec: dict[str, Any] | None, test: Test, lab: str, ended: str) -> Re
     message = _message(spec) if spec is not None else ""
     if spec is None or (state is State.SKIPPED and not message):
         # Ginkgo has the same word for a test that was never reached.
-        return Result(lab=lab, test=test, state=State.FAILED, message=ended or "it was not run")
+        return Result(lab=lab, test=test, state=State.FAILED, message=ended or NOT_RUN)
     if state is State.FAILED and not message:
         message = f"it ended as {spec.get('State')}"
     return Result(lab=lab, test=test, state=state, seconds=int(spec.get("RunTime") or 0) / 1e9, message=message)

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from typing import Final
 from kgpu.base.errors import LabError
 from kgpu.lab.conformance import images, plan, report
 from kgpu.lab.conformance.model import Result, State, Test
-from kgpu.lab.conformance.skips import PROCESSES, SKIPS
+from kgpu.lab.conformance.skips import LIMIT_S, PROCESSES, SKIPS
+from kgpu.lab.embedded import ready
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import manage
@@ -34,7 +36,9 @@ from kgpu.lab.real.model import LabSpec
 
 NAME: Final = "conformance"
 EMBEDDED_NODES: Final = 3
+PART: Final = 12  # tests of one process: a test that hangs holds up the rest of its part
 _GRACE_S: Final = 60.0  # for e2e.test to write its report after its own time limit
+_NODES_S: Final = 60.0
 _LOG: Final = "output.log"
 
 
@@ -54,7 +58,7 @@ class Order:
     sigs: tuple[str, ...]
     focus: str = ""
     slow: str = ""
-    limit_s: int = 3600
+    limit_s: int = LIMIT_S
     processes: int = PROCESSES
     keep: Path | None = None
 
@@ -85,18 +89,8 @@ def run(kind: str, order: Order, progress: Progress) -> Run:
     results: list[Result] = []
     if choice.run:
         with _folder(order.keep, kind) as folder, _lab(kind, folder, programs, progress) as lab:
-            for batch in _batches(choice.run, order.processes):
-                with progress.step(f"{sum(map(len, batch))} tests in {len(batch)} processes"):
-                    results += _run_batch(program, batch, lab, folder, order)
+            results += _Runner(program, lab, folder, order).run(choice.run)
     return Run(lab=kind, results=(*results, *left_out), wall_s=time.monotonic() - began)
-
-
-def _batches(chosen: Sequence[Test], processes: int) -> list[list[tuple[Test, ...]]]:
-    """What runs at the same time, one after the other."""
-    parts = plan.split(chosen, processes)
-    alone = [part for part in parts if part[0].serial]
-    beside = [part for part in parts if not part[0].serial]
-    return [batch for batch in (beside, alone) if batch]
 
 
 @contextmanager
@@ -119,6 +113,8 @@ def _lab(kind: str, folder: Path, programs: Path, progress: Progress) -> Iterato
         lab.up()
         if isinstance(lab, RealLab):
             _load_images(lab, folder, programs)
+        else:
+            _add_nodes(lab)
         yield lab
     finally:
         lab.down()
@@ -126,10 +122,14 @@ def _lab(kind: str, folder: Path, programs: Path, progress: Progress) -> Iterato
 
 def _embedded(folder: Path, progress: Progress) -> EmbeddedLab:
     build.ensure_kubectl(progress)
-    where = folder / "lab"
-    made = EmbeddedLab(NAME, where, progress, first=FirstNode(profile=CPU_PROFILE, agent=False))
-    manage.add(where, CPU_PROFILE, EMBEDDED_NODES - 1, agent=False)
-    return made
+    return EmbeddedLab(NAME, folder / "lab", progress, first=FirstNode(profile=CPU_PROFILE, agent=False))
+
+
+def _add_nodes(lab: EmbeddedLab) -> None:
+    folder = lab.about.folder
+    with lab.progress.step(f"add nodes, {EMBEDDED_NODES} in all"):
+        names = manage.add_to_running(folder, CPU_PROFILE, EMBEDDED_NODES - 1, agent=False)
+        ready.wait_for_nodes(lab.kubeconfig, dict.fromkeys(names, False), _NODES_S, manage.nodes_dir(folder))
 
 
 def _real(folder: Path, progress: Progress) -> RealLab:
@@ -146,52 +146,74 @@ def _load_images(lab: RealLab, folder: Path, programs: Path) -> None:
         shutil.rmtree(place)
 
 
-def _run_batch(program: Path, batch: Sequence[tuple[Test, ...]], lab: Lab, folder: Path, order: Order) -> list[Result]:
-    about = lab.about
-    nodes = EMBEDDED_NODES if about.kind == EMBEDDED else 1
-    started = []
-    for part in batch:
-        place = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+class _Runner:
+    """Runs parts of the tests, each in a process of its own; ``end`` kills those that still run."""
+
+    def __init__(self, program: Path, lab: Lab, folder: Path, order: Order) -> None:
+        self._program, self._about, self._folder, self._order = program, lab.about, folder, order
+        self._progress = lab.progress
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def run(self, chosen: Sequence[Test]) -> list[Result]:
+        """All of them: side by side what can be, then the others. Raises LabError."""
+        beside, alone = plan.split(chosen, PART)
+        try:
+            with ThreadPoolExecutor(self._order.processes) as pool:
+                found = list(pool.map(self._part, beside))
+            found += [self._part(part) for part in alone]
+        finally:
+            self.end()
+        return [one for results in found for one in results]
+
+    def _part(self, part: Sequence[Test]) -> list[Result]:
+        """A part, and again what of it was not reached because a test before took all the time."""
+        results: list[Result] = []
+        while part:
+            began = time.monotonic()
+            found = self._once(part)
+            reached = [one for one in found if one.message != report.NOT_RUN]
+            rest = [one.test for one in found if one.message == report.NOT_RUN] if reached else []
+            results += reached or found
+            failed = [one.test.title for one in reached or found if one.state is State.FAILED]
+            said = "; ".join([f"{len(failed)} failed", *failed])
+            self._progress.note(f"  {len(reached or found)} tests in {time.monotonic() - began:.0f} s, {said}")
+            part = rest
+        return results
+
+    def _once(self, part: Sequence[Test]) -> list[Result]:
+        place = Path(tempfile.mkdtemp(prefix="run-", dir=self._folder))
         command = plan.command(
-            program, part, kubeconfig=about.kubeconfig, kubectl=about.kubectl, folder=place, nodes=nodes,
-            limit_s=order.limit_s,
+            self._program, part, kubeconfig=self._about.kubeconfig, kubectl=self._about.kubectl, folder=place,
+            nodes=EMBEDDED_NODES if self._about.kind == EMBEDDED else 1, limit_s=self._order.limit_s,
         )  # fmt: skip
-        started.append((part, place, _start(command, place)))
-    results: list[Result] = []
-    until = time.monotonic() + order.limit_s + _GRACE_S
-    try:
-        for part, place, process in started:
-            results += _finish(part, place, process, about.kind, until)
-    finally:
-        for _, _, process in started:
+        with (place / _LOG).open("wb") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=place,
+                start_new_session=True, env={**os.environ, "NO_PROXY": "*", "no_proxy": "*"},
+            )  # fmt: skip
+        self._running.add(process)
+        try:
+            process.wait(self._order.limit_s + _GRACE_S)
+        except subprocess.TimeoutExpired:
             _kill(process)
-    return results
+        finally:
+            self._running.discard(process)
+        return self._read(place, process.returncode, part)
 
+    def _read(self, place: Path, code: int, part: Sequence[Test]) -> list[Result]:
+        try:
+            raw = (place / plan.REPORT).read_bytes()
+        except OSError as error:
+            tail = (place / _LOG).read_text(errors="replace").strip()[-1000:]
+            raise LabError(
+                f"e2e.test ended with {code} and wrote no report:\n{tail}", "a report", "see the message"
+            ) from error
+        return report.read(raw, part, self._about.kind)
 
-def _start(command: Sequence[str], place: Path) -> subprocess.Popen[bytes]:
-    with (place / _LOG).open("wb") as out:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=place, start_new_session=True,
-            env={**os.environ, "NO_PROXY": "*", "no_proxy": "*"},
-        )  # fmt: skip
-
-
-def _finish(
-    part: Sequence[Test], place: Path, process: subprocess.Popen[bytes], kind: str, until: float
-) -> list[Result]:
-    """Wait for one process and read what it wrote. Raises LabError when it wrote nothing."""
-    try:
-        process.wait(max(1.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        _kill(process)
-    try:
-        raw = (place / plan.REPORT).read_bytes()
-    except OSError as error:
-        tail = (place / _LOG).read_text(errors="replace").strip()[-1000:]
-        raise LabError(
-            f"e2e.test ended with {process.returncode} and wrote no report:\n{tail}", "a report", "see the message"
-        ) from error
-    return report.read(raw, part, kind)
+    def end(self) -> None:
+        """Kill what still runs."""
+        for process in tuple(self._running):
+            _kill(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -14,6 +14,7 @@ from kgpu.lab.port import EMBEDDED, REAL
 SIGS: Final = ("api-machinery", "apps", "architecture", "auth", "cli", "instrumentation", "node", "scheduling")
 
 PROCESSES: Final = 2  # of e2e.test beside each other
+LIMIT_S: Final = 1200  # for one of them: the slowest tests wait for minutes, by themselves
 
 _EMBEDDED: Final = (EMBEDDED,)
 
