@@ -74,7 +74,7 @@ def build_command() -> list[str]:
     """The command that builds the programs of the labs, where they can be built."""
     if platform.system() != "Linux" or os.geteuid() != 0 or os.environ.get("KGPU_SKIP_REAL") == "1":
         return []
-    return [sys.executable, "-m", "kgpu", "lab", "build", "--helm"]
+    return [sys.executable, "-m", "kgpu", "lab", "build", "--helm", "--end-to-end"]
 
 
 def prepared(say: Callable[[str], None]) -> bool:

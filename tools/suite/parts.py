@@ -55,6 +55,13 @@ PARTS: Final = (
     Part(name="stories", paths=("tests/lab/real/test_conform.py",), real=True, built=True, seconds=600),
     Part(name="real cluster", paths=("tests/lab/real",), real=True, built=True, seconds=400),
     Part(
+        name="Kubernetes' own tests",
+        paths=("tests/lab/real/test_conformance.py",),
+        real=True,
+        built=True,
+        seconds=120,
+    ),
+    Part(
         name="operator's breakages",
         paths=("tests/operator/real/test_breakages.py",),
         real=True,
