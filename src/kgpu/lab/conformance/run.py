@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from kgpu.base.errors import LabError
 from kgpu.lab.conformance import images, plan, report
@@ -27,7 +27,7 @@ from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.spec import CPU_PROFILE
-from kgpu.lab.port import EMBEDDED, Lab
+from kgpu.lab.port import EMBEDDED, About, Lab
 from kgpu.lab.progress import Progress
 from kgpu.lab.real import bootstrap, build
 from kgpu.lab.real.cluster import RealLab
@@ -89,7 +89,7 @@ def run(kind: str, order: Order, progress: Progress) -> Run:
     results: list[Result] = []
     if choice.run:
         with _folder(order.keep, kind) as folder, _lab(kind, folder, programs, progress) as lab:
-            results += _Runner(program, lab, folder, order).run(choice.run)
+            results += Runner(program, lab, folder, order).run(choice.run)
     return Run(lab=kind, results=(*results, *left_out), wall_s=time.monotonic() - began)
 
 
@@ -146,10 +146,20 @@ def _load_images(lab: RealLab, folder: Path, programs: Path) -> None:
         shutil.rmtree(place)
 
 
-class _Runner:
+class Up(Protocol):
+    """As much of a lab that is up as the tests need."""
+
+    @property
+    def progress(self) -> Progress: ...
+
+    @property
+    def about(self) -> About: ...
+
+
+class Runner:
     """Runs parts of the tests, each in a process of its own; ``end`` kills those that still run."""
 
-    def __init__(self, program: Path, lab: Lab, folder: Path, order: Order) -> None:
+    def __init__(self, program: Path, lab: Up, folder: Path, order: Order) -> None:
         self._program, self._about, self._folder, self._order = program, lab.about, folder, order
         self._progress = lab.progress
         self._running: set[subprocess.Popen[bytes]] = set()
