@@ -157,28 +157,31 @@ class Up(Protocol):
 
 
 class Runner:
-    """Runs parts of the tests, each in a process of its own; ``end`` kills those that still run."""
+    """Runs parts of the tests, each in a process of its own; ``end`` kills those that still run, and starts no more."""
 
     def __init__(self, program: Path, lab: Up, folder: Path, order: Order) -> None:
         self._program, self._about, self._folder, self._order = program, lab.about, folder, order
         self._progress = lab.progress
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._over = False
 
     def run(self, chosen: Sequence[Test]) -> list[Result]:
         """All of them: side by side what can be, then the others. Raises LabError."""
         beside, alone = plan.split(chosen, PART)
+        pool = ThreadPoolExecutor(self._order.processes)
         try:
-            with ThreadPoolExecutor(self._order.processes) as pool:
-                found = list(pool.map(self._part, beside))
+            found = list(pool.map(self._part, beside))
             found += [self._part(part) for part in alone]
         finally:
+            # Also when interrupted: the threads end with their processes.
+            pool.shutdown(wait=False, cancel_futures=True)
             self.end()
         return [one for results in found for one in results]
 
     def _part(self, part: Sequence[Test]) -> list[Result]:
         """A part, and again what of it was not reached because a test before took all the time."""
         results: list[Result] = []
-        while part:
+        while part and not self._over:
             began = time.monotonic()
             found = self._once(part)
             reached = [one for one in found if one.message != report.NOT_RUN]
@@ -221,7 +224,8 @@ class Runner:
         return report.read(raw, part, self._about.kind)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill what still runs, and start no more."""
+        self._over = True
         for process in tuple(self._running):
             _kill(process)
 
