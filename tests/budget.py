@@ -6,6 +6,8 @@ A sample is the same in every run, so that what passed once passes again; what o
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import hypothesis
@@ -32,6 +34,13 @@ def tries(usual: int = _USUAL, **settings: Any) -> hypothesis.settings:
 def count(sample: T, deep: T) -> T:
     """A test's own number of cases, here and in ``make test-deep``."""
     return deep if DEEP else sample
+
+
+def sample(items: Iterable[T], seed: object) -> list[T]:
+    """A fifth of the items, drawn by the seed, and at least ten; in ``make test-deep`` all of them."""
+    found = list(items)
+    size = len(found) if DEEP else min(len(found), max(_LEAST, len(found) // _SHARE))
+    return random.Random(str(seed)).sample(found, size)
 
 
 def profile() -> None:
