@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 # The environment is current when it was made from exactly these files.
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt tools/setup-venv.sh | sha256sum | cut -c1-16)
 
-.PHONY: help setup demo test test-fast test-deep conformance lint format docs chart-repo bench clean
+.PHONY: help setup demo test test-fast test-deep coverage conformance lint format docs chart-repo bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -32,6 +32,9 @@ test-deep: $(STAMP) ## every test, with large random counts; takes hours
 
 conformance: $(STAMP) ## Kubernetes' own conformance tests on both labs (root), and a table of what passed
 	@$(PY) -m kgpu lab conformance $(ARGS)
+
+coverage: $(STAMP) ## every test, and which lines and branches they reach: build/coverage/html
+	@tools/coverage.sh $(PY)
 
 lint: $(STAMP) ## style, types, layers, spelling
 	@$(PY) -m ruff check .

@@ -120,7 +120,8 @@ class Suite:
     def _begin(self, part: Part) -> None:
         self._waiting.remove(part)
         name = file_name(part.name)
-        command = [sys.executable, "-m", "pytest", *part.paths]
+        measured = ["-m", "coverage", "run"] if os.environ.get("KGPU_COVERAGE") == "1" else []
+        command = [sys.executable, *measured, "-m", "pytest", *part.paths]
         command += [f"--ignore={path}" for path in part.ignored(self._parts)]
         command += [f"--junitxml={self._folder / name}.xml", "-o", f"cache_dir={self._folder / 'cache' / name}"]
         self._say(f"{part.name}: begins")
