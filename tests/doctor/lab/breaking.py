@@ -26,7 +26,7 @@ from kgpu.lab import operator
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.nodes import manage
 
-WAIT_S = 30.0
+WAIT_S = 300.0
 POLL_S = 0.2
 Undo: TypeAlias = Callable[[], None]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 JSON = "application/json"
-START_S = 30.0
+START_S = 300.0
 
 
 @dataclass

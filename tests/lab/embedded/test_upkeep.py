@@ -69,6 +69,7 @@ def test_who_does_not_shake_hands_is_closed(tmp_path: Path) -> None:
 
 
 def test_rubbish_does_not_fill_the_log(tmp_path: Path) -> None:
+    begun = time.monotonic()
     with running(tmp_path / "lab") as server:
         before = len(server.log)
         for tls in (False, True):
@@ -80,21 +81,22 @@ def test_rubbish_does_not_fill_the_log(tmp_path: Path) -> None:
                         while one.recv(4096):
                             pass
         assert server.ask("GET", MAPS).code == 200
-        assert server.log[before:].count("\n") <= 25
+        minutes = 1 + (time.monotonic() - begun) // 60  # in each of which some may be told
+        assert server.log[before:].count("\n") <= 25 * minutes
         assert "Traceback" not in server.log[before:]
 
 
 def test_a_server_whose_folder_is_gone_ends(tmp_path: Path) -> None:
     with running(tmp_path / "lab") as server:
         shutil.rmtree(tmp_path / "lab")
-        assert server.process.wait(30) == 0
+        assert server.process.wait(300) == 0
 
 
 def test_a_server_whose_folder_is_another_ends(tmp_path: Path) -> None:
     with running(tmp_path / "lab") as server:
         (tmp_path / "lab").rename(tmp_path / "moved")
         with running(tmp_path / "lab") as second:
-            assert server.process.wait(30) == 0
+            assert server.process.wait(300) == 0
             assert second.ask("GET", "/readyz").code == 200
     assert "is gone" in (tmp_path / "moved" / "logs" / "server.log").read_text()
 
@@ -105,7 +107,7 @@ def test_a_log_that_is_too_big_is_moved_aside_while_the_server_writes_on(tmp_pat
         with server.log_file.open("ab") as log:
             log.write(b"x" * (upkeep.LOG_BYTES + 1))
         aside = server.log_file.with_name("server.log.1")
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while not aside.exists() and time.monotonic() < until:
             time.sleep(0.05)
         assert aside.stat().st_ino == old

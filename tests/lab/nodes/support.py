@@ -21,7 +21,7 @@ from kgpu.lab.nodes.spec import NodeSpec
 
 NODE = "n-1"
 GPU = "example.com/gpu"
-WAIT_S = 30.0
+WAIT_S = 300.0
 SCALE = 0.02  # of Kubernetes' long waits: 10 s are 0.2 s
 
 

@@ -23,7 +23,7 @@ from kgpu.lab.real import bootstrap, cgroups
 
 SOCKET: Final = "/run/kgpu-engine/containerd.sock"
 BUNDLES: Final = "/run/kgpu-engine/state/io.containerd.runtime.v2.task/default"
-START_S: Final = 30.0
+START_S: Final = 300.0
 RUN_S: Final = 60.0
 # The machine's spec folders stay out of sight: the engine has its own /run, and its own /etc/cdi where there is one.
 _SETUP: Final = """set -e

@@ -41,7 +41,7 @@ from kgpu.lab.scenarios.run import LocalBackend
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")
 _POLL_S: Final = 0.05
-_API_S: Final = 60.0
+_API_S: Final = 180.0
 _NODE_S: Final = 120.0
 _LOCK_S: Final = 180.0
 _END_S: Final = 10.0  # for a process to end by itself, then it is killed

@@ -38,7 +38,7 @@ from kgpu.lab.processes import ProcessRecord, alive, record, signal_process
 
 NODES: Final = "nodes"
 HOST: Final = "host"
-START_S: Final = 30.0
+START_S: Final = 180.0
 END_S: Final = 30.0
 LOCK_S: Final = 120.0
 _POLL_S: Final = 0.05

@@ -38,7 +38,7 @@ from kgpu.lab.scenarios.run import LocalBackend
 
 _POLL_S: Final = 0.1
 _NODE_PATH: Final = f"/api/v1/nodes/{NODE_NAME}"
-_KEEPER_S: Final = 40.0
+_KEEPER_S: Final = 120.0
 _API_S: Final = 120.0
 _NODE_S: Final = 180.0
 _END_S: Final = 30.0

@@ -63,7 +63,7 @@ def stamp(seconds: float = 0) -> str:
     return (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def until(condition: Callable[[], T], what: str = "it", deadline: float = 30.0) -> T:
+async def until(condition: Callable[[], T], what: str = "it", deadline: float = 300.0) -> T:
     """The first true value of ``condition``; the deadline only ends a wait that would never end."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline

@@ -48,7 +48,7 @@ async def named(backend: Backend, resource: Resource, name: str) -> Object | Non
 
 
 async def until(backend: Backend, resource: Resource, name: str, done: Callable[[Object], Any]) -> None:
-    for _ in range(1200):
+    for _ in range(6000):
         found = await named(backend, resource, name)
         if found is not None and done(found):
             return

@@ -45,7 +45,7 @@ async def ended(backend: Backend, name: str) -> None:
 
 
 async def gone(backend: Backend, resource: Resource, name: str) -> None:
-    for _ in range(1200):
+    for _ in range(6000):
         if await story.named(backend, resource, name) is None:
             return
         await asyncio.sleep(0.05)

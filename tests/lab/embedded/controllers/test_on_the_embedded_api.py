@@ -110,7 +110,7 @@ async def test_the_story_and_its_end():
         assert await backend.list(SERVICE_ACCOUNTS)
         await backend.api.delete(NAMESPACES, NAMESPACE)
         watch = backend.api.watch(NAMESPACES, "0", selector=Selector.named(NAMESPACE))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             async for event in watch:
                 if event.change is Change.DELETED:
                     break
@@ -121,7 +121,7 @@ async def test_the_second_story():
     async with embedded() as backend:
         look = await story_batch.tell(backend)
         found = await look()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while MISSED not in [event[:4] for event in found["events"]]:
                 await asyncio.sleep(0.05)
                 found = await look()
