@@ -120,6 +120,13 @@ def plain(text: str) -> Step:
     return text.split(), None
 
 
+def later(default: str) -> str:
+    """A patch of the CRD: a field with a default for every version."""
+    path = "/spec/versions/{}/schema/openAPIV3Schema/properties/spec/properties/later"
+    value = {**TEXT, "default": default}
+    return json.dumps([{"op": "add", "path": path.format(number), "value": value} for number in (0, 1)])
+
+
 CONFLICTING = crd(plural="others", kind="GpuPolicy", shortNames=["gp", "ot"])
 BAD = {**POLICY, "spec": {**POLICY["spec"], "versions": [{**VERSION, "schema": {"openAPIV3Schema": thing(
     {"spec": thing({"a": TEXT}, {"rule": "self.b == 1"}, {"rule": "size(self.a)"})}
@@ -182,6 +189,14 @@ STORY: list[Step] = [
     plain("label gp fine a=b"),
     plain("annotate gp fine a=b"),
     plain("get gp -l a=b"),
+    # A default that comes later is in what was stored before; one that has gone stays in what was written with it.
+    (["patch", "crd", f"gpupolicies.{GROUP}", "--type=json", "-p", later("A")], None),
+    plain("wait --for=jsonpath={.spec.later}=A gp/small --timeout=30s"),
+    merge("small", metadata={"labels": {"a": "b"}}),
+    (["patch", "crd", f"gpupolicies.{GROUP}", "--type=json", "-p", later("B")], None),
+    plain("wait --for=jsonpath={.spec.later}=B gp/fine --timeout=30s"),
+    (["get", "gp", "small", "-o", "jsonpath={.spec}{.metadata.generation}"], None),
+    (["get", "gp", "fine", "-o", "jsonpath={.spec.later}{.metadata.generation}"], None),
     plain("delete gp small"),
     plain(f"delete crd gpupolicies.{GROUP} --timeout=30s"),
     plain(f"get gpupolicies.{GROUP}"),
