@@ -41,6 +41,14 @@ def test_a_decoder_stops_to_note_them() -> None:
     assert len(Repeated(many).untyped()) == MOST
 
 
+def test_a_type_decodes_what_comes_again_over_what_was_there() -> None:
+    first = Members([("a", 1), ("b", Members([("x", 1)])), ("c", [Members([("k", 1)]), 2])])
+    again = Members([("a", 2), ("b", Members([("y", 2)])), ("c", [Members([("l", 3)])])])
+    found = Repeated(Members([("spec", first), ("spec", again)])).merged({"spec": "the last"})
+    assert found == {"spec": {"a": 2, "b": {"x": 1, "y": 2}, "c": [{"k": 1, "l": 3}]}}
+    assert Repeated(lines=("line 1",)).merged({"a": 1}) == {"a": 1}
+
+
 def test_yaml_tells_of_lines() -> None:
     lines = yaml_lines([(3, "a"), (4, 7), (5, True), (6, None)])
     found = Repeated(lines=lines).typed(POD, ['unknown field "x"'])

@@ -7,8 +7,9 @@ from typing import Any
 
 from lab.embedded.http import body_cases
 
+from kgpu.lab.real.server import Server
+
 from .conftest import Cluster, until
-from .server import Server
 
 
 def test_the_words_for_bodies_are_the_real_server_s(cluster: Cluster) -> None:

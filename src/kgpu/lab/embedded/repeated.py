@@ -34,6 +34,12 @@ class Repeated:
             return [_of_lines(self.lines), *unknown]
         return _limited(strict.complaints(self.members, node))
 
+    def merged(self, value: Any) -> Any:
+        """``value``, in which the last of a field counts, as a type has it: objects and lists are decoded over those
+        that were there before.
+        """
+        return value if self.members is None else _merged(self.members)
+
     def untyped(self) -> list[str]:
         """The complaints of a decoder that takes any field."""
         if self.lines:
@@ -69,6 +75,23 @@ def warnings(complaints: Iterable[str]) -> list[str]:
         inner = one.removeprefix(_CONVERTING)
         found += [line.strip() for line in inner.removeprefix(_YAML).split("\n")] if inner.startswith(_YAML) else [one]
     return found
+
+
+def _merged(value: Any) -> Any:
+    if isinstance(value, Members):
+        found: dict[str, Any] = {}
+        for key, one in value:
+            found[key] = _onto(found.get(key), _merged(one))
+        return found
+    return [_merged(one) for one in value] if isinstance(value, list) else value
+
+
+def _onto(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: _onto(old.get(key), one) for key, one in new.items()}}
+    if isinstance(old, list) and isinstance(new, list):
+        return [_onto(old[at] if at < len(old) else None, one) for at, one in enumerate(new)]
+    return new
 
 
 def _limited(complaints: list[str]) -> list[str]:

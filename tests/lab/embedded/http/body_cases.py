@@ -129,6 +129,12 @@ CASES = [
          config_map("x", '"data": {"a": "b", "a": "c"}'), 201, "", ('duplicate field "data.a"',)),
     Case("ignored", "POST", f"{MAPS}?fieldValidation=Ignore&dryRun=All", JSON,
          config_map("x", '"data": {"a": "b", "a": "c"}, "bogus": 1'), 201),
+    Case("an object again adds to the one before", "POST", f"{MAPS}?dryRun=All", JSON,
+         config_map("x", '"metadata": {"labels": {"a": "b"}}'), 201, "", ('duplicate field "metadata"',)),
+    Case("but not in a custom one", "POST", f"{OWN}?dryRun=All", JSON,
+         own("x", '"metadata": {"labels": {"a": "b"}}'), 422,
+         f'Body.{GROUP} "" is invalid: metadata.name: Required value: name or generateName is required',
+         ('duplicate field "metadata"',)),
     Case("a wrong type comes first", "POST", f"{MAPS}?fieldValidation=Strict", JSON,
          config_map("x", '"data": {"a": "b", "a": 1}, "bogus": 1'), 400,
          'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field '

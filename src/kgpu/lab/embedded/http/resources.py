@@ -266,6 +266,7 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
     obj, repeated = await body.object_of(data, request.header("content-type"), want)
     obj = body.of_kind(obj, want)
     if repeated is not None:
+        obj = obj if kind.custom else body.of_kind(repeated.merged(obj), want)
         call = _repeated(asked, call, repeated, want[1])
     if len(data) > body.SLOW and kind.stored and kind.group not in _OWN_RULES and not (asked.row or kind.custom):
         new = request.verb == "create"
