@@ -164,6 +164,8 @@ CASES = [
          config_map("applied", '"data": {"a": "b", "a": "c"}'), 400,
          'error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 1: key "a" '
          "already set in map"),
+    Case("applied YAML that looks like JSON", "PATCH", f"{MAPS}/applied?fieldManager=m&dryRun=All", APPLY,
+         config_map("applied", '"data": {"a": "b",},'), 201),
     Case("something to patch", "POST", MAPS, JSON, config_map("there", '"data": {"z": "1"}'), 201),
     Case("a merge", "PATCH", f"{MAPS}/there?fieldManager=m&fieldValidation=Strict", MERGE, BAD_PATCH, 422,
          ' "" is invalid: patch: Invalid value: "OBJECT": strict decoding error: '

@@ -72,13 +72,18 @@ def decode_now(data: bytes, media: str) -> tuple[Any, Repeated | None]:
     """As ``decode``, here and now."""
     if media not in YAML_TYPES:
         return from_json(data)
-    if data.lstrip()[:1] in (b"{", b"["):
-        value, repeated = from_json(data)
-        repeated = _of_yaml(data)[1] if repeated else None
-    else:
-        value, repeated = _of_yaml(data)
+    value, repeated = _of_json_in_yaml(data) if data.lstrip()[:1] in (b"{", b"[") else _of_yaml(data)
     # YAML is made JSON before it is decoded: complaints come in that order.
     return in_order(value), repeated
+
+
+def _of_json_in_yaml(data: bytes) -> tuple[Any, Repeated | None]:
+    """JSON is read faster as what it is; what is almost JSON may still be YAML, as with a comma before a bracket."""
+    try:
+        value, repeated = from_json(data)
+    except NotJson:
+        return _of_yaml(data)
+    return value, _of_yaml(data)[1] if repeated else None
 
 
 def _of_yaml(data: bytes) -> tuple[Any, Repeated | None]:
