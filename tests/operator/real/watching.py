@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.real.server import Server
-
 from kgpu.formats import names, yaml
+from kgpu.lab.real.server import Server
 from tests.monitoring import programs
 from tests.monitoring.discovery import KINDS, targets
 from tests.monitoring.world import Pages, Prometheus, closing, discovering, shortened, until
