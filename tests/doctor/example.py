@@ -7,6 +7,7 @@ maps key by key, lists whole, ``~`` takes a key away. ``unlike`` is broken too, 
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def load(path: Path) -> Example:
     )
 
 
+@functools.cache
 def base(name: str) -> list[dict[str, Any]]:
     return yaml.load((FOLDER / "_bases" / f"{name}.yaml").read_text(), source=name)
 
@@ -74,5 +76,11 @@ def over(below: Any, above: Any) -> Any:
     }
 
 
+@functools.cache
+def _read() -> tuple[Example, ...]:
+    return tuple(load(path) for path in sorted(FOLDER.glob("*.yaml")))
+
+
 def all_examples() -> list[Example]:
-    return [load(path) for path in sorted(FOLDER.glob("*.yaml"))]
+    """Every example; the same objects in every call, which tests copy before they change them."""
+    return list(_read())
