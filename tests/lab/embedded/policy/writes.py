@@ -67,7 +67,7 @@ CASES: dict[str, Raw] = {
     "neither validations nor annotations": vap({"matchConstraints": MAPS}),
     "no expression": vap(policy({"message": "a"}, "  ")),
     "syntax": vap(policy("object.", "1 +", "(")),
-    "undeclared": vap(policy("objekt.metadata.name == 'a'", "params.a == 1", "variables.a == 1", "self == 1")),
+    "undeclared": vap(policy("nobody.metadata.name == 'a'", "params.a == 1", "variables.a == 1", "self == 1")),
     "types": vap(policy("1 == 'a'", "object.metadata.name", "'a'", "1", "request", "null", "[1]", "{'a': 1}", "type(1)")),
     "types that last": vap(policy("duration('1s')", "timestamp('2026-01-01T00:00:00Z')", "b'a'", "1u", "1.5", "optional.of(1)")),
     "fields of the request": vap(policy("request.nothing == 1", "request.kind.nothing == ''", "request.name == 1",
@@ -85,7 +85,7 @@ CASES: dict[str, Raw] = {
     "conditions": vap(policy("true", matchConditions=[
         {"name": "a", "expression": "1"}, {"name": "a", "expression": "true"}, {"name": "", "expression": "true"},
         {"name": "a b", "expression": " "}, {"name": "c", "expression": "variables.a"},
-        {"name": "d", "expression": " objekt.a "},
+        {"name": "d", "expression": " nobody.a "},
     ], variables=varied(a="true"))),
     "too many conditions": vap(policy("true", matchConditions=[
         {"name": f"a{number}", "expression": "true"} for number in range(65)
@@ -105,7 +105,7 @@ CASES: dict[str, Raw] = {
     "annotations": vap(policy("true", auditAnnotations=[
         {"key": "a", "valueExpression": "1"}, {"key": "a", "valueExpression": "null"}, {"key": "", "valueExpression": "'b'"},
         {"key": "b c", "valueExpression": " "}, {"key": "d", "valueExpression": "object.a"},
-        {"key": "e", "valueExpression": f"'{'x' * 5200}'"}, {"key": "f", "valueExpression": "objekt"},
+        {"key": "e", "valueExpression": f"'{'x' * 5200}'"}, {"key": "f", "valueExpression": "nobody"},
     ])),
     "too many annotations": vap(policy(auditAnnotations=[
         {"key": f"a{number}", "valueExpression": "'b'"} for number in range(21)

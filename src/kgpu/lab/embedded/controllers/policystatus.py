@@ -48,7 +48,7 @@ class PolicyStatusController(Controller):
 
 
 @functools.cache
-def _built_in() -> list[typecheck.Served]:
+def _built_in() -> list[typecheck.KindSchema]:
     return typecheck.built_in()
 
 

@@ -7,6 +7,7 @@ Messages are worded as cel-go words them. Known differences: ``cel_library``; co
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ _EXTENSIONS: Final = ("optional", "two-var-comprehensions", "lists", "sets", "bi
 _HAS_OLD: Final = "kgpu_has_"
 _OLD: Final = "kgpu_value_"
 _LAZY: Final = "kgpu_lazy_"
+_FAILURES: Final = (RuntimeError, TypeError, ValueError, OverflowError)
 _CONTAINERS: Final = ("MAP", "LIST")
 
 
@@ -50,7 +52,7 @@ def _evaluator() -> Any:
     return cel.NewEnv(POOL, config=_config(), functions=[*cel_library.evaluated()])
 
 
-class Values:
+class Bindings:
     """Variables of one moment, for any number of programs: what they name is made into CEL's values once."""
 
     __slots__ = ("activation",)
@@ -73,14 +75,14 @@ class Program:
         self._expression = expression
         self._optionals = optionals
 
-    def evaluate(self, bindings: Mapping[str, Any] | Values) -> Any:
+    def evaluate(self, bindings: Mapping[str, Any] | Bindings) -> Any:
         """The value as plain Python data, or a CelError. Never raises for what the expression does.
 
         Values are JSON data, datetimes, timedeltas, bytes and those of ``cel_values``. An optional variable is absent
         when it isn't among the bindings.
         """
         try:
-            if isinstance(bindings, Values):
+            if isinstance(bindings, Bindings):
                 activation = bindings.activation
             else:
                 activation = _evaluator().Activation(data=self._unpacked(bindings) if self._optionals else bindings)
@@ -88,10 +90,11 @@ class Program:
             if found.type() != Type.ERROR:
                 return found.plain_value()
             words = str(found.plain_value())
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        except _FAILURES as error:
             return CelError(cel_words.running(str(error)))
         if cel_words.of_operand(words):
-            words = self._of_operand(activation) or words
+            with contextlib.suppress(*_FAILURES):
+                words = self._of_operand(activation) or words
         return CelError(cel_words.running(words))
 
     def _of_operand(self, activation: Any) -> str:
@@ -174,8 +177,12 @@ class Environment:
         if not self._renamed:
             return _evaluator().compile(text, disable_check=True)
         tree = self._renamed_tree(text)
+        wanted = tree.names()
         for name, source in reversed(list(self._lazy.items())):
-            tree.bind(_lazy_name(name), self._renamed_tree(source))
+            if _lazy_name(name) in wanted:
+                found = self._renamed_tree(source)
+                tree.bind(_lazy_name(name), found)
+                wanted |= found.names()
         return _evaluator().deserialize(tree.serialized())
 
     def _renamed_tree(self, text: str) -> Tree:

@@ -16,7 +16,7 @@ Decide: TypeAlias = Callable[[Any, dict[str, str]], tuple[bool, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class EvaluationScope:
     """``variable`` gives a variable's value by its name, or raises ValueError with what went wrong."""
 
     variable: Callable[[str], Any]
@@ -25,11 +25,11 @@ class Scope:
     decide: Decide | None = None
 
 
-_SCOPE: Final[ContextVar[Scope | None]] = ContextVar("kgpu_cel_scope", default=None)
+_SCOPE: Final[ContextVar[EvaluationScope | None]] = ContextVar("kgpu_cel_scope", default=None)
 
 
 @contextlib.contextmanager
-def within(scope: Scope) -> Iterator[None]:
+def within(scope: EvaluationScope) -> Iterator[None]:
     """What is evaluated meanwhile asks ``scope``."""
     token = _SCOPE.set(scope)
     try:

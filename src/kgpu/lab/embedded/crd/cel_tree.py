@@ -104,10 +104,12 @@ class Tree:
         """
         _rename(self.root, names, frozenset())
 
-    def bind(self, name: str, source: Tree) -> bool:
-        """As ``cel.bind(name, source, ...)`` around the whole, if ``name`` occurs in it; says whether it does."""
-        if not any(node.name.name == name for node in self.nodes() if node.HasField("name")):
-            return False
+    def names(self) -> set[str]:
+        """The names that occur in it."""
+        return {node.name.name for node in self.nodes() if node.HasField("name")}
+
+    def bind(self, name: str, source: Tree) -> None:
+        """As ``cel.bind(name, source, ...)`` around the whole."""
         free = max(node.id for node in self.nodes()) + 1
         whole = type(self.root)(id=free)
         fold = whole.fold
@@ -122,7 +124,6 @@ class Tree:
             node.id += free + 3
         fold.result.CopyFrom(self.root)
         self.root.CopyFrom(whole)
-        return True
 
     def part(self, node: Any) -> bytes:
         """One of the nodes as an expression of its own."""

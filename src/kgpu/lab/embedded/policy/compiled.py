@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from kgpu.lab.embedded.core.model import Authority, User
 from kgpu.lab.embedded.crd import cel_authorizer, cel_scope, cel_values
-from kgpu.lab.embedded.crd.cel import CelError, Program, Values
+from kgpu.lab.embedded.crd.cel import Bindings, CelError, Program
 from kgpu.lab.embedded.kinds import Kind
-from kgpu.lab.embedded.policy.environment import Named, Names, compiled, composed
-from kgpu.lab.embedded.policy.request import Request, namespace_object
+from kgpu.lab.embedded.policy.environment import Names, PolicyVariable, compiled, composed
+from kgpu.lab.embedded.policy.request import AdmissionRequest, namespace_object
 from kgpu.lab.embedded.status import Object
 
 BOOL: Final = ("bool",)
@@ -37,7 +37,7 @@ class Denial:
 class Case:
     """What a policy is evaluated on. The request is seen as one for ``kind``, of which ``obj`` and ``old`` are."""
 
-    request: Request
+    request: AdmissionRequest
     kind: Kind
     obj: Object | None
     old: Object | None
@@ -46,7 +46,7 @@ class Case:
     authority: Authority
 
 
-class Policy:
+class CompiledPolicy:
     """A ValidatingAdmissionPolicy with the programs of its expressions."""
 
     def __init__(self, policy: Object) -> None:
@@ -118,7 +118,13 @@ class _Run:
     """Expressions evaluated on one case. Variables are worked out when they are asked for, once."""
 
     def __init__(
-        self, variables: Mapping[str, Named], case: Case, kind: Kind, *, authorizer: bool = True, namespace: bool = True
+        self,
+        variables: Mapping[str, PolicyVariable],
+        case: Case,
+        kind: Kind,
+        *,
+        authorizer: bool = True,
+        namespace: bool = True,
     ) -> None:
         self._variables = variables
         self._known: dict[str, Any] = {}
@@ -132,8 +138,8 @@ class _Run:
             bindings["authorizer.requestResource"] = cel_authorizer.resource_check(
                 request.kind.group, request.kind.plural, request.subresource, request.namespace, request.name
             )
-        self._values = Values(bindings)
-        self._scope = cel_scope.Scope(
+        self._values = Bindings(bindings)
+        self._scope = cel_scope.EvaluationScope(
             variable=self._variable, user=request.user, account=_account, decide=case.authority.allowed
         )
 
@@ -153,7 +159,7 @@ class _Run:
             raise ValueError(found.message)  # noqa: TRY004 - what expressions are told goes by this name
         return found
 
-    def _worked_out(self, variable: Named) -> Any:
+    def _worked_out(self, variable: PolicyVariable) -> Any:
         if isinstance(variable.program, CelError):
             return CelError(f'composited variable "{variable.name}" fails to compile: {variable.program}')
         value = variable.program.evaluate(self._values)

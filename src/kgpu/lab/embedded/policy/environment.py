@@ -52,7 +52,7 @@ _REPEATED: Final = ("optional_type", "uint", "type(", "kubernetes.", "net.")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class PolicyVariable:
     """A variable of a policy: its expression, and the program or what is wrong with it."""
 
     name: str
@@ -94,7 +94,7 @@ class Names:
     pool: Callable[[], Any] = cel_values.fresh_pool
     words: Mapping[str, str] = field(default_factory=dict)
 
-    def environment(self, variables: Sequence[Named] | None = None) -> Environment:
+    def environment(self, variables: Sequence[PolicyVariable] | None = None) -> Environment:
         """With these variables; None where there are no variables at all."""
         pool, type_ = self._pool(variables or ()), self.object_type or Type.DYN
         found = {
@@ -115,7 +115,7 @@ class Names:
             lazy = {f"variables.{one.name}": one.source for one in variables}
         return Environment(found, pool=pool, names=self.words, lazy=lazy)
 
-    def _pool(self, variables: Sequence[Named]) -> Any:
+    def _pool(self, variables: Sequence[PolicyVariable]) -> Any:
         pool = self.pool()
         pool.AddSerializedFile(_described())
         file = _file("kgpu_variables.proto")
@@ -137,14 +137,24 @@ def compiled(environment: Environment, text: str, results: Sequence[str] = ()) -
     return found
 
 
-def composed(names: Names, rows: Sequence[Mapping[str, Any]]) -> list[Named]:
+def composed(names: Names, rows: Sequence[Mapping[str, Any]]) -> list[PolicyVariable]:
     """The variables of a policy, each compiled with those before it."""
-    found: list[Named] = []
+    found: list[PolicyVariable] = []
     for row in rows:
         text = str(row.get("expression") or "")
-        program = compiled(names.environment(found), text)
-        found.append(Named(str(row.get("name") or ""), text, program))
+        program = compiled(names.environment(mentioned(found, text)), text)
+        found.append(PolicyVariable(str(row.get("name") or ""), text, program))
     return found
+
+
+def mentioned(variables: Sequence[PolicyVariable], text: str) -> list[PolicyVariable]:
+    """Those that an expression may name, itself or through what stands for others: at least those that it does."""
+    found: list[PolicyVariable] = []
+    for one in reversed(variables):
+        if one.name in text:
+            found.append(one)
+            text += one.source
+    return found[::-1]
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kgpu.lab.embedded import selectors
 from kgpu.lab.embedded.kinds import Kind
-from kgpu.lab.embedded.policy.request import NAMESPACES, Request
+from kgpu.lab.embedded.policy.request import NAMESPACES, AdmissionRequest
 from kgpu.lab.embedded.status import Object
 
 _WRITES: Final = frozenset({"CREATE", "UPDATE"})
@@ -29,14 +29,14 @@ class Matcher:
         self._spaces = selectors.of_label_selector(found.get("namespaceSelector")) or ()
         self._objects = selectors.of_label_selector(found.get("objectSelector")) or ()
 
-    def concerns(self, request: Request, equivalents: Equivalents) -> bool:
+    def concerns(self, request: AdmissionRequest, equivalents: Equivalents) -> bool:
         """Could it match, going by the operation and the resource alone, of which the answer may be remembered."""
         if not self._rules:
             return True
         kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
         return any(_is_about(rule, request, kind) for kind in kinds for rule in self._rules)
 
-    def match(self, request: Request, equivalents: Equivalents, space: Object | None) -> Kind | None:
+    def match(self, request: AdmissionRequest, equivalents: Equivalents, space: Object | None) -> Kind | None:
         """The kind as which the request is to be seen, None when it doesn't match. ``space`` is its namespace."""
         if self._spaces and not self._in_space(request, space):
             return None
@@ -48,14 +48,14 @@ class Matcher:
             return None
         return self._by_rules(self._rules, request, equivalents) if self._rules else request.kind
 
-    def _in_space(self, request: Request, space: Object | None) -> bool:
+    def _in_space(self, request: AdmissionRequest, space: Object | None) -> bool:
         whole = request.kind.key == NAMESPACES
         if not request.namespace and not whole:
             return True
         fresh = whole and not request.subresource and request.operation in _WRITES
         return selectors.matches(self._spaces, _labels((request.obj if fresh else space) or {}))
 
-    def _by_rules(self, rules: Iterable[Object], request: Request, equivalents: Equivalents) -> Kind | None:
+    def _by_rules(self, rules: Iterable[Object], request: AdmissionRequest, equivalents: Equivalents) -> Kind | None:
         kinds = (request.kind, *(equivalents(request.kind) if self._equivalent else ()))
         for kind in kinds:
             for rule in rules:
@@ -70,7 +70,7 @@ def _labels(obj: Object) -> Mapping[str, str]:
     return found
 
 
-def _is_about(rule: Object, request: Request, kind: Kind) -> bool:
+def _is_about(rule: Object, request: AdmissionRequest, kind: Kind) -> bool:
     return (
         _has(rule.get("operations"), request.operation)
         and _has(rule.get("apiGroups"), kind.group)
@@ -88,7 +88,7 @@ def _is_resource(text: str, plural: str, subresource: str) -> bool:
     return resource in ("*", plural) and below in ("*", subresource)
 
 
-def _in_scope(rule: Object, request: Request) -> bool:
+def _in_scope(rule: Object, request: AdmissionRequest) -> bool:
     scope = rule.get("scope") or "*"
     if scope == "*":
         return True

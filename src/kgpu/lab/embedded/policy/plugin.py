@@ -18,12 +18,12 @@ from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.policy import params, rights
 from kgpu.lab.embedded.policy.matching import Matcher
 from kgpu.lab.embedded.policy.params import ParamError
-from kgpu.lab.embedded.policy.request import NAMESPACES, Request
+from kgpu.lab.embedded.policy.request import NAMESPACES, AdmissionRequest
 from kgpu.lab.embedded.status import ApiError, Object, forbidden
 
 if TYPE_CHECKING:
     from kgpu.lab.embedded.core.verbs import Core
-    from kgpu.lab.embedded.policy.compiled import Denial, Policy
+    from kgpu.lab.embedded.policy.compiled import CompiledPolicy, Denial
 
 GROUP: Final = "admissionregistration.k8s.io"
 POLICIES: Final = (GROUP, "validatingadmissionpolicies")
@@ -45,17 +45,17 @@ class _Bound:
     policy: Object
     matcher: Matcher
     bindings: list[tuple[Object, Matcher]] = field(default_factory=list)
-    compiled: Policy | None = None
+    compiled: CompiledPolicy | None = None
 
     @property
     def name(self) -> str:
         return str(self.policy["metadata"]["name"])
 
-    def evaluator(self) -> Policy:
+    def evaluator(self) -> CompiledPolicy:
         if self.compiled is None:
-            from kgpu.lab.embedded.policy.compiled import Policy
+            from kgpu.lab.embedded.policy.compiled import CompiledPolicy
 
-            self.compiled = Policy(self.policy)
+            self.compiled = CompiledPolicy(self.policy)
         return self.compiled
 
 
@@ -66,14 +66,20 @@ class ValidatingPolicies:
         self._core: Core | None = None
         self._bound: dict[str, _Bound] = {}
         self._concerned: dict[tuple[Any, ...], tuple[_Bound, ...]] = {}
+        self._twins: dict[Kind, Sequence[Kind]] = {}
         self._stale = False
 
     def attach(self, core: Core) -> None:
         """Follow what is written to ``core``."""
         self._core = core
         core.on_commit(self._committed)
-        core.kinds.on_change(self._concerned.clear)
+        core.kinds.on_change(self._forget)
         self._stale = True
+
+    def _forget(self) -> None:
+        """Kinds have come or gone."""
+        self._concerned.clear()
+        self._twins.clear()
 
     def _committed(self, key: tuple[str, str], *_: Any) -> None:
         if key in (POLICIES, BINDINGS):
@@ -87,7 +93,7 @@ class ValidatingPolicies:
             self._read(reads)
         if not self._bound or self._core is None or review.kind.key in _NEVER:
             return
-        request = Request.of(review)
+        request = AdmissionRequest.of(review)
         concerned = self._concerning(request)
         if concerned:
             _Asking(self._core, review, request, reads, self._equivalents).ask(concerned)
@@ -110,7 +116,7 @@ class ValidatingPolicies:
         self._concerned.clear()
         self._stale = False
 
-    def _concerning(self, request: Request) -> tuple[_Bound, ...]:
+    def _concerning(self, request: AdmissionRequest) -> tuple[_Bound, ...]:
         key = (request.operation, request.kind.group, request.kind.version, request.kind.plural, request.subresource)
         found = self._concerned.get(key)
         if found is None:
@@ -120,14 +126,18 @@ class ValidatingPolicies:
         return found
 
     def _equivalents(self, kind: Kind) -> Sequence[Kind]:
-        assert self._core is not None
-        return [one for one in self._core.kinds if storage_key(one) == storage_key(kind) and one != kind]
+        found = self._twins.get(kind)
+        if found is None:
+            assert self._core is not None
+            found = [one for one in self._core.kinds if storage_key(one) == storage_key(kind) and one != kind]
+            self._twins[kind] = found
+        return found
 
 
 class _Asking:
     """One request put to the policies that may concern it."""
 
-    def __init__(self, core: Core, review: Review, request: Request, reads: Reads, equivalents: Any) -> None:
+    def __init__(self, core: Core, review: Review, request: AdmissionRequest, reads: Reads, equivalents: Any) -> None:
         self._core = core
         self._review = review
         self._request = request

@@ -21,7 +21,7 @@ _OF_NAMESPACE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AdmissionRequest:
     """``namespace`` of a Namespace is its own name; ``obj`` is None for DELETE, ``old`` for CREATE and CONNECT."""
 
     operation: str
@@ -36,7 +36,7 @@ class Request:
     options: Object
 
     @classmethod
-    def of(cls, review: Review) -> Request:
+    def of(cls, review: Review) -> AdmissionRequest:
         whole = review.kind.key == NAMESPACES
         return cls(
             review.operation, review.kind, review.subresource, review.name if whole else review.namespace, review.name,

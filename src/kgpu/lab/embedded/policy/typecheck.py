@@ -35,7 +35,7 @@ class Gvk:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class KindSchema:
     """A kind with the resource's name, its singular, and its schema (references as in ``schema_data``)."""
 
     gvk: Gvk
@@ -44,7 +44,7 @@ class Served:
     schema: Object | None
 
 
-def warnings(policy: Object, served: Sequence[Served]) -> list[Object]:
+def warnings(policy: Object, served: Sequence[KindSchema]) -> list[Object]:
     """``status.typeChecking.expressionWarnings``."""
     spec = policy["spec"]
     schemas = {one.gvk: one.schema for one in served}
@@ -137,7 +137,7 @@ def _resolved(schema: Any, above: frozenset[str]) -> Any:
     return found
 
 
-def _checked_kinds(rules: Iterable[Object], served: Sequence[Served]) -> list[Gvk]:
+def _checked_kinds(rules: Iterable[Object], served: Sequence[KindSchema]) -> list[Gvk]:
     """The kinds that rules name without a wildcard; at most ten of each rule."""
     found: set[Gvk] = set()
     for rule in rules:
@@ -160,22 +160,22 @@ def _checked_kinds(rules: Iterable[Object], served: Sequence[Served]) -> list[Gv
     return sorted(found)
 
 
-def built_in() -> list[Served]:
+def built_in() -> list[KindSchema]:
     """The real API's own kinds."""
     from kgpu.lab.embedded.kinds import builtin
 
     return [
-        Served(Gvk(kind.group, kind.version, kind.kind), kind.plural, kind.singular, schema_data().get(kind.schema))
+        KindSchema(Gvk(kind.group, kind.version, kind.kind), kind.plural, kind.singular, schema_data().get(kind.schema))
         for kind in builtin()
     ]
 
 
-def of_crd(definition: Object) -> list[Served]:
+def of_crd(definition: Object) -> list[KindSchema]:
     """The versions that a CRD serves."""
     spec = definition["spec"]
     names = spec["names"]
     return [
-        Served(
+        KindSchema(
             Gvk(spec["group"], version["name"], names["kind"]), names["plural"], names.get("singular", ""),
             (version.get("schema") or {}).get("openAPIV3Schema"),
         )

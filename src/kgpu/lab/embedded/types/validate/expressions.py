@@ -61,11 +61,12 @@ class _Compiler:
     def add(self, name: str, text: str) -> str:
         """What is wrong with a variable's expression; with a name others may name it from now on."""
         from kgpu.lab.embedded.crd.cel import CelError
-        from kgpu.lab.embedded.policy.environment import Named, compiled
+        from kgpu.lab.embedded.policy.environment import PolicyVariable, compiled, mentioned
 
-        found = compiled(self._names(params=self._params).environment(self.variables), text)
+        known = mentioned(self.variables, text)
+        found = compiled(self._names(params=self._params).environment(known), text)
         if name:
-            self.variables.append(Named(name, text, found))
+            self.variables.append(PolicyVariable(name, text, found))
         return str(found) if isinstance(found, CelError) else ""
 
 
