@@ -41,6 +41,8 @@ def main() -> int:
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--only", choices=[run.name for run in RUNS])
     given = arguments.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     commit = git("rev-parse", "HEAD")
     given.folder.mkdir(parents=True, exist_ok=True)
     for run in RUNS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,9 @@ def main(words: list[str]) -> int:
     words = [word for word in words if word != FAST]
     if any(not word.startswith("-") for word in words):
         return subprocess.run([sys.executable, "-m", "pytest", "-q", *words], check=False).returncode
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Whatever whoever started us ignores: labs are taken down before the suite ends.
+        signal.signal(number, signal.default_int_handler)
     begun = time.monotonic()
 
     def say(text: str) -> None:
