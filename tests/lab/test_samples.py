@@ -22,8 +22,8 @@ OWN_NETWORKS = Runtime(NAMESPACES, networks=True)
     [
         ({"image": BUSYBOX}, True, True),
         ({"image": PAUSE}, False, False),
-        ({"image": AGNHOST}, False, False),
-        ({"image": AGNHOST, "args": ["pause"]}, False, False),
+        ({"image": AGNHOST}, True, True),
+        ({"image": AGNHOST, "args": ["pause"]}, True, True),
         ({"image": AGNHOST, "args": ["netexec", "--http-port=8080"]}, True, False),
         ({"image": AGNHOST, "command": ["/agnhost", "serve-hostname"]}, True, False),
         ({"image": AGNHOST, "args": ["mounttest", "--fs_type=/test"]}, True, True),

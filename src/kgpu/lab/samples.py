@@ -52,10 +52,6 @@ class Sample:
     pause: bool = False
     listens: frozenset[str] = frozenset()
 
-    def runs(self, args: Sequence[str]) -> bool:
-        """False for a command that only waits."""
-        return not self.pause and tuple(args) != (AGNHOST, "pause")
-
     def needs_network(self, args: Sequence[str]) -> bool:
         """Whether the command listens on ports that others may have, too."""
         return tuple(args[:1]) == self.entrypoint and bool(self.listens.intersection(args[1:2]))

@@ -48,7 +48,7 @@ SKIPS: Final = (
     ),
     Skip(
         labs=_BOTH,
-        pattern=r"(ConfigMap|Secrets) should be consumable via the environment",
+        pattern=r"(ConfigMap|Secrets) should be consumable (via the environment|as environment variable names)",
         reason="it looks for variables such as data-1, which the shell of this machine's busybox does not pass on",
     ),
     Skip(
@@ -89,4 +89,7 @@ SKIPS: Final = (
 
 # What `make test` runs: tests of the API alone, without those that wait for minutes by themselves.
 FAST_SIGS: Final = ("api-machinery", "auth", "instrumentation")
-SLOW: Final = r"\[Slow\]|\[Serial\]"
+SLOW: Final = (
+    r"\[Slow\]|\[Serial\]|CustomResourceDefinition Watch|life of a (configMap|secret|pod|replica set)|API chunking"
+    r"|observe add, update, and delete"
+)

@@ -188,7 +188,7 @@ class Runtime:
 
     def runs(self, sample: Sample, args: Sequence[str]) -> bool:
         """Whether the command is a local process here; False for one that a stand-in takes the place of."""
-        return sample.runs(args) and built(sample) and (self.networks or not sample.needs_network(args))
+        return not sample.pause and built(sample) and (self.networks or not sample.needs_network(args))
 
     async def start(self, wanted: Start) -> Running:
         """Start the command; returns when it runs. Raises StartError."""

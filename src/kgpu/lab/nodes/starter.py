@@ -119,7 +119,7 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
     if sample is None or not node.runtime.runs(sample, args):
         if sample is None or not node.light:
             log.parent.mkdir(parents=True, exist_ok=True)
-        return StandIn(container_id, node.now(), None if node.light else log, _stands_in(container.image, sample, args))
+        return StandIn(container_id, node.now(), None if node.light else log, _stands_in(container.image, sample))
     answers = tuple(node.devices.answers(state.uid, container.name).values())
     config = allocate(OciConfig(env=env), answers)
     wanted = [*cdi_names(answers, CDI_ANNOTATION_PREFIX), *claims]
@@ -212,9 +212,9 @@ def is_process(runtime: Runtime, container: Object) -> bool:
     return runtime.runs(found, environment.command(container, found.entrypoint, found.command, {}))
 
 
-def _stands_in(image: str, sample: samples.Sample | None, args: Sequence[str]) -> str:
+def _stands_in(image: str, sample: samples.Sample | None) -> str:
     """What its log says of a container that only pretends; "" for an image that really runs nothing."""
-    if sample is not None and not sample.runs(args):
+    if sample is not None and sample.pause:
         return ""
     why = "it would need programs or a network that are not there" if sample else "the lab does not know this image"
     return f"{image}: {why}; a stand-in runs in its place"
