@@ -112,7 +112,12 @@ SAMPLES: Final = (
         pattern=r"(.*/)?agnhost(:.*|@.*)?",
         entrypoint=(AGNHOST,),
         command=("pause",),
-        files={AGNHOST: "program:agnhost", f"{AGNHOST}-2": "program:agnhost", "/bin/sh": "host:busybox"},
+        files={
+            AGNHOST: "program:agnhost",
+            f"{AGNHOST}-2": "program:agnhost",
+            "/bin/sh": "host:busybox",
+            "/localhost.crt": "script:localhost.crt",
+        },
         listens=frozenset(
             {
                 "audit-proxy",

@@ -19,7 +19,9 @@ NAMES = (
 
 @pytest.fixture
 def made() -> dict[str, images.Image]:
-    found = images.make(NAMES, pause=b"p", agnhost=b"a", busybox=b"b", applets=("sh", "httpd"))
+    found = images.make(
+        NAMES, pause=b"p", agnhost=b"a", busybox=b"b", applets=("sh", "httpd"), pair=images.Pair(b"c", b"k")
+    )
     return {images.repository(one.names[0]): one for one in found}
 
 
@@ -35,6 +37,7 @@ def test_agnhost_is_what_its_pods_call(made: dict[str, images.Image]) -> None:
         b"a",
         "agnhost",
     )
+    assert (files["localhost.crt"].data, files["localhost.key"].data) == (b"c", b"k")
     assert b"group-defined-in-image:x:50000" in (files["etc/group"].data or b"")
 
 

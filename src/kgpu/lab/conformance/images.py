@@ -7,11 +7,13 @@ published image has Alpine's. The web servers' places are taken by busybox's, wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.lab.embedded import tls
 from kgpu.lab.real import images
 from kgpu.lab.real.images import File, Image
 
@@ -20,6 +22,14 @@ _PAGES: Final = "usr/share/nginx/html"
 _USERS: Final = "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n"
 _GROUP: Final = "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 NONROOT: Final = "1234"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate for localhost and its key, both PEM."""
+
+    certificate: bytes
+    key: bytes
 
 
 def repository(image: str) -> str:
@@ -32,15 +42,24 @@ def of(names: Iterable[str], repo: str) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if repository(name) == repo and "authenticated" not in name))
 
 
-def make(names: Sequence[str], *, pause: bytes, agnhost: bytes, busybox: bytes, applets: Sequence[str]) -> list[Image]:
-    """Every image that can be made here, of the ``names`` that the tests ask for."""
+def make(
+    names: Sequence[str], *, pause: bytes, agnhost: bytes, busybox: bytes, applets: Sequence[str], pair: Pair
+) -> list[Image]:
+    """Every image that can be made here, of the ``names`` that the tests ask for; ``pair`` is for agnhost's servers."""
     base = [file for file in images.base_files(busybox, applets) if file.path not in {"etc/passwd", "etc/group"}]
     users = [
         File(path="etc/passwd", data=_USERS.encode(), mode=0o644),
         File(path="etc/group", data=_GROUP.encode(), mode=0o644),
     ]
     shell = (*base, *users)
-    tester = (*shell, File(path="agnhost", data=agnhost), File(path="agnhost-2", link="agnhost"), File(path="uploads"))
+    tester = (
+        *shell,
+        File(path="agnhost", data=agnhost),
+        File(path="agnhost-2", link="agnhost"),
+        File(path="uploads"),
+        File(path="localhost.crt", data=pair.certificate, mode=0o644),
+        File(path="localhost.key", data=pair.key, mode=0o644),
+    )
     page = File(path=f"{_PAGES}/index.html", data=b"busybox's web server in the place of nginx\n", mode=0o644)
     server = (*shell, *_new_folders([page], shell), page)
     made = [
@@ -64,9 +83,10 @@ def _new_folders(files: Sequence[File], known: Iterable[File]) -> list[File]:
 def write(folder: Path, names: Sequence[str], agnhost: Path) -> list[Path]:
     """Make the images as OCI archives in ``folder``. Raises LabError."""
     busybox, applets = images.host_busybox()
-    made = make(
-        names, pause=images.compile_pause(folder), agnhost=agnhost.read_bytes(), busybox=busybox, applets=applets
-    )
+    pki = tls.ensure(folder / "tls")
+    pair = Pair(pki.certificate("server").read_bytes(), pki.key("server").read_bytes())
+    pause = images.compile_pause(folder)
+    made = make(names, pause=pause, agnhost=agnhost.read_bytes(), busybox=busybox, applets=applets, pair=pair)
     if not made:
         raise LabError(
             "e2e.test asks for no image that is known here", "names such as .../agnhost:2.59", "see images.py"

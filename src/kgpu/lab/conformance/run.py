@@ -34,7 +34,7 @@ from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.components import AGNHOST, E2E
 from kgpu.lab.real.model import LabSpec
 
-NAME: Final = "conformance"
+NAME: Final = f"conformance-{os.getpid()}"  # two runs beside each other meet in no cgroup
 EMBEDDED_NODES: Final = 3
 PART: Final = 12  # tests of one process: a test that hangs holds up the rest of its part
 _GRACE_S: Final = 60.0  # for e2e.test to write its report after its own time limit
