@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from kgpu.kube.port import KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import Cluster
 from kgpu.lab.embedded.controllers.kinds import CONTROLLER_REVISIONS
 from kgpu.lab.embedded.controllers.meta import (
-    copy_of,
     created_at,
     key_of,
     labels_of,
@@ -53,7 +54,8 @@ def new_revision(kind: Resource, owner: Object, number: int, collisions: int | N
             "annotations": dict(owner["metadata"].get("annotations") or {}),
             "ownerReferences": [owner_reference(kind, owner)],
         },
-        "data": copy_of(data),
+        # Clients compare it as text with what Go makes of the template, whose keys are in order.
+        "data": msgspec.json.decode(msgspec.json.encode(data, order="sorted")),
         "revision": number,
     }
 

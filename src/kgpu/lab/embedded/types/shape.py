@@ -66,7 +66,8 @@ def _moment(value: Any, *, micro: bool) -> str:
     if micro and len(fraction) != 6:
         words = f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}" as ".000000"'
         raise DecodeError(words)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{f'.{fraction}' if micro else ''}Z"
+    # The C library leaves out the zeros of a year before 1000.
+    return f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + (f".{fraction}" if micro else "") + "Z"
 
 
 _LEAVES: Final[dict[str, Callable[[Any], Any]]] = {
