@@ -195,3 +195,20 @@ async def test_a_namespace_gets_its_account_and_is_emptied_before_it_goes(world:
     found = {one["type"]: one["status"] for one in world.get(NAMESPACES, "team")["status"]["conditions"]}
     assert set(found.values()) == {"False"}
     assert len(found) == 5
+
+
+async def test_a_job_adopts_a_pod_of_its_own_that_lost_its_owner(world: World):
+    job = {"metadata": {"name": "j", "namespace": "default"}, "spec": {
+        "parallelism": 1, "completions": 1, "backoffLimit": 6, "selector": {"matchLabels": {"app": "web"}},
+        "template": template(),
+    }}  # fmt: skip
+    await world.api.create(JOBS, job)
+    [pod] = await until(lambda: [one for one in world.all(PODS) if one.get("status")], "its pod")
+    await world.api.patch(PODS, name_of(pod), {"metadata": {"ownerReferences": None}}, namespace="default")
+
+    def adopted() -> bool:
+        metadata = (world.get(PODS, name_of(pod)) or {"metadata": {}})["metadata"]
+        owners = [one["kind"] for one in metadata.get("ownerReferences") or ()]
+        return owners == ["Job"] and "batch.kubernetes.io/job-tracking" in (metadata.get("finalizers") or ())
+
+    await until(adopted, "the adoption")

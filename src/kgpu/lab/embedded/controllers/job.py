@@ -78,7 +78,8 @@ class JobController(Controller):
             holder = controller_of(new)
             job = self._jobs.get((namespace_of(new), str(holder.get("name")))) if holder else None
             if job is None or (holder and uid_of(job) != holder.get("uid")) or is_finished(job):
-                return [("pod", *key_of(new))]
+                # A Job may want to adopt it, before it is let go.
+                return [*(self._owners(old, new) if holder is None else ()), ("pod", *key_of(new))]
         return self._owners(old, new)
 
     async def sync(self, key: tuple[str, ...]) -> float | None:
