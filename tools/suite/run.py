@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +71,7 @@ class Suite:
         """``parts`` of ``everything`` are run, with pytest's ``options``."""
         self._waiting = sorted(parts, key=lambda part: -part.seconds)
         self._parts, self._folder, self._options, self._say = everything, folder, list(options), say
+        self._temp = Path(tempfile.mkdtemp(prefix="suite-"))
         self._active: list[Running] = []
         self.done: list[Running] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,6 +105,8 @@ class Suite:
         except BaseException:
             self._end()
             raise
+        finally:
+            shutil.rmtree(self._temp, ignore_errors=True)
         return status([one.process.returncode for one in self.done if one.part])
 
     def _startable(self, *, built: bool) -> list[Part]:
@@ -123,6 +128,8 @@ class Suite:
         measured = ["-m", "coverage", "run"] if os.environ.get("KGPU_COVERAGE") == "1" else []
         command = [sys.executable, *measured, "-m", "pytest", *part.paths]
         command += [f"--ignore={path}" for path in part.ignored(self._parts)]
+        # A folder of its own: pytest clears those that runs share, also of a run that is still taking its labs down.
+        command += [f"--basetemp={self._temp / str(len(self.done) + len(self._active))}"]
         command += [f"--junitxml={self._folder / name}.xml", "-o", f"cache_dir={self._folder / 'cache' / name}"]
         self._say(f"{part.name}: begins")
         self._start(part.name, [*command, *self._options], nice=0 if part.real else _NICE, part=part)
