@@ -16,8 +16,7 @@ budget.profile()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(MachineWatch())
+    config.pluginmanager.register(MachineWatch())
 
 
 @pytest.fixture(scope="session", autouse=True)

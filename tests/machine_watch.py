@@ -1,6 +1,6 @@
 """Pytest's hooks around ``machine_state``: a run says what was on the machine before it, and fails for what it leaves.
 
-In each run, of however many workers, its first process alone looks: before the first test and after the last.
+It looks before the first test and after the last.
 """
 
 from __future__ import annotations
