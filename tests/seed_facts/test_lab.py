@@ -25,7 +25,7 @@ from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 
 pytestmark = pytest.mark.timeout(300)
-WAIT_S = 120.0
+WAIT_S = 300.0
 PLACE = ("-n", names.GPU_OPERATOR_NAMESPACE)
 NODE = "t4-1"
 GPU = names.GPU_RESOURCE
@@ -133,7 +133,7 @@ def test_a82_t23_without_a_gpu_every_pod_runs_and_none_was_restarted(laptop: Emb
 
 def test_b104_t13_opr22_waiting_for_all_pods_ends(lab: EmbeddedLab) -> None:
     """T-13: with the replaced operator a validator's Completed pod is never Ready, and this times out."""
-    kubectl(lab, *PLACE, "wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s")
+    kubectl(lab, *PLACE, "wait", "--for=condition=Ready", "pods", "--all", "--timeout=300s")
 
 
 def test_e03_t35_the_query_by_pci_label_finds_the_node_with_the_gpu(lab: EmbeddedLab) -> None:
@@ -198,7 +198,7 @@ def test_d35_a_nodes_label_chooses_its_configuration(shared: EmbeddedLab) -> Non
 def test_a86_d96_pods_of_the_plugin_can_be_restarted_by_hand_all_the_same(shared: EmbeddedLab) -> None:
     """T-33: not needed. In this layout the DaemonSet is kgpu-agent; NVIDIA's names are in layout=operands."""
     kubectl(shared, "rollout", "restart", "daemonset", names.AGENT_DAEMON_SET, *PLACE)
-    kubectl(shared, "rollout", "status", "daemonset", names.AGENT_DAEMON_SET, *PLACE, "--timeout=90s")
+    kubectl(shared, "rollout", "status", "daemonset", names.AGENT_DAEMON_SET, *PLACE, "--timeout=300s")
     until(shared, lambda: counts(shared) == ("10", "10"), "ten GPUs after the restart")
 
 

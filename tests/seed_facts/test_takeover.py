@@ -27,7 +27,7 @@ from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 
 pytestmark = pytest.mark.timeout(900)
-WAIT_S = 120.0
+WAIT_S = 300.0
 OLD = Path(__file__).parent / "old_release.yaml"
 OLD_PLUGIN = "nvidia-device-plugin-daemonset"
 KEPT_LABEL = "nvidia.com/gpu.deploy.dcgm-exporter"
@@ -46,7 +46,7 @@ class Site:
         home = {name: str(self.old.parent) for name in ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")}
         env = {**os.environ, **home, "KUBECONFIG": str(self.lab.kubeconfig)}
         command = [self.helm_program, *words, "-n", NAMESPACE]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=env)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=env)
 
     def helm_does(self, *words: str) -> None:
         done = self.helm(*words)
@@ -94,7 +94,7 @@ def site(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site = Site(lab, helm, folder / "old")
         for definition in crds():
             site.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(definition))
-        site.kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com", "--timeout=30s")
+        site.kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com", "--timeout=300s")
         yield site
     finally:
         lab.down()
@@ -173,7 +173,7 @@ def test_back_again_leaves_the_policy_and_nothing_of_kgpus(site: Site, taken: st
 def test_c09_d06_e05_a_fresh_install_with_wait_ends(site: Site, taken: str) -> None:
     """As printed: namespace first, with its Pod Security label; then ``--wait --generate-name``."""
     site.helm_does("uninstall", "gpu-operator", "--wait", "--no-hooks")
-    site.lab.kubectl_run("delete", "clusterpolicy", "--all", "--timeout=60s")
+    site.lab.kubectl_run("delete", "clusterpolicy", "--all", "--timeout=300s")
     site.kubectl("label", "--overwrite", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=privileged")
     site.helm_does("install", "--wait", "--generate-name", str(CHART), *SETS, "--timeout", "150s")
     site.until(site.is_ready, "both GPUs and a ready policy")

@@ -1,4 +1,4 @@
-"""Children that start as a program expects to: no signal ignored, none blocked.
+"""Signals: children that start as a program expects to, and an interrupt that leaves no trace on the screen.
 
 What a process ignores or blocks its children inherit, through every exec: under ``nohup`` that is SIGHUP, in a shell's
 background job SIGINT. A container engine that ignores SIGHUP never reads a new config, and nobody sees why.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 ALL: Final = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
@@ -47,3 +48,23 @@ def _handed_down() -> bool:
     """Whether a child of this thread would ignore or block a signal."""
     ignored = {number for number in ALL if signal.getsignal(number) is signal.SIG_IGN}
     return bool(ignored - _RESTORED or signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+@contextmanager
+def untraced_interrupts() -> Iterator[None]:
+    """No traceback of a KeyboardInterrupt that Python drops.
+
+    Raised by a signal's handler while a weak reference's callback or a ``__del__`` runs, it goes no further, and Python
+    prints it as "Exception ignored in". Whoever raises it must look again later whether the signal came.
+    """
+    before = sys.unraisablehook
+
+    def told(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            before(lost)
+
+    sys.unraisablehook = told
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from kgpu.base.signals import untraced_interrupts
 from kgpu.cli._common import ExampleCommand
 from kgpu.cli._lab import line
 
@@ -185,7 +186,8 @@ def _taken_down(lab: EmbeddedLab, folder: Path | None) -> Iterator[Callable[[], 
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield check
+        with untraced_interrupts():
+            yield check
     finally:
         try:
             lab.down()

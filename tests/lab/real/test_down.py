@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -67,10 +68,13 @@ def test_down_leaves_nothing_even_with_pods_running(second_lab: RealLab) -> None
     assert during["kernel"] == before["kernel"]
     second_lab.kubectl("apply", "-f", "-", stdin=json.dumps(POD))
     second_lab.kubectl("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
+    inside = _inside(namespaces)
+    assert len(inside) > 3
     assert second_lab.down()
     assert _footprint(second_lab) == before
     assert link not in _links().values()
-    assert not [pid for pid in filter(str.isdigit, os.listdir("/proc")) if _namespaces(pid) & namespaces]
+    # A namespace's number is soon another lab's, and so is a pid; both with the start time are not.
+    assert not [each for each in inside if processes.alive(each)]
     assert not _processes_of(second_lab)
     assert not second_lab.paths.root.exists()
     assert not second_lab.down()
@@ -89,6 +93,16 @@ def _namespaces(pid: str | int) -> set[str]:
     except OSError:
         return set()
     return {name for kind, name in found.items() if name != os.readlink(f"/proc/self/ns/{kind}")}
+
+
+def _inside(namespaces: set[str]) -> list[processes.ProcessRecord]:
+    """The processes in one of these namespaces."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if _namespaces(pid) & namespaces:
+            with suppress(OSError):
+                found.append(processes.record(int(pid)))
+    return found
 
 
 def _processes_of(lab: RealLab) -> list[str]:

@@ -194,7 +194,7 @@ def play(
     begun = time.monotonic()
     results: list[StepResult] = []
     tell = listener or (lambda _: None)
-    with Interrupts(say or (lambda _: None)) as interrupts:
+    with signals.untraced_interrupts(), Interrupts(say or (lambda _: None)) as interrupts:
         try:
             _make_namespace(scenario, backend)
             with backend.inside(scenario.namespace) as inner:
