@@ -14,6 +14,7 @@ from kgpu.doctor.plan import diagnose
 from kgpu.doctor.render import as_json, as_sarif, as_text, as_yaml
 from kgpu.doctor.rules import all_rules, by_id
 from kgpu.doctor.snapshot import Snapshot
+from tests.budget import count
 
 EXAMPLES = all_examples()
 IDS = [one.name for one in EXAMPLES]
@@ -68,7 +69,7 @@ def test_every_rule_has_an_example() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
 def test_hostile_objects_break_no_rule(example: Example) -> None:
-    for seed in range(5):
+    for seed in range(count(1, 10)):
         dice = random.Random(f"{example.name}{seed}")
         objects = [spoiled(copy.deepcopy(one), dice) for one in example.broken]
         report = diagnose(Snapshot.of(objects, taken=example.taken), strict=True)

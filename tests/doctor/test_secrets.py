@@ -29,7 +29,7 @@ from kgpu.doctor.sources import host, live
 from kgpu.doctor.sources.files import lines, read
 from kgpu.host.engines.paths import HostPaths
 from kgpu.kube.fake import FakeApi
-from tests.budget import tries
+from tests.budget import count, sample, tries
 
 SEEDS = st.text("abcdefghkmnpqrstuvwxyzABCDEFGHKMNPQRSTUVWXYZ23456789", min_size=6, max_size=16)
 
@@ -73,7 +73,7 @@ def around(secret: str, text: str) -> str:
     return text[max(at - 200, 0) : at + 100] if at >= 0 else ""
 
 
-@pytest.mark.parametrize("step", range(18))
+@pytest.mark.parametrize("step", range(0, 18, count(5, 1)))
 def test_no_form_of_a_credential_comes_out_of_any_field(step: int) -> None:
     """Every form in every field, beside forms that are ``step`` further on: all that rules and archives are made from."""
     secret = CREDENTIALS[step % len(CREDENTIALS)]
@@ -101,7 +101,7 @@ def test_no_form_takes_the_name_of_the_next_one_away(first: str) -> None:
     """The end of one may look like the other's name's value, so that the name goes and the value stays."""
     secret = CREDENTIALS[0]
     before = first.format(s=secret)
-    for form in forms.TEXTS:
+    for form in sample(forms.TEXTS, first):
         after = form.format(s=secret)
         for found in (
             secrets.cleaned(f"{before} {after}"),
@@ -471,7 +471,8 @@ def test_lines_of_a_log_in_an_object_are_cleaned(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_hostile_texts_are_cleaned_in_linear_time(piece: str) -> None:
     text = piece * (100_000 // len(piece)) + "token"
-    assert secrets.cleaned(secrets.cleaned(text)) == secrets.cleaned(text)
+    cleaned = secrets.cleaned(text)
+    assert secrets.cleaned(cleaned) == cleaned
 
 
 @pytest.mark.parametrize("piece", ["a-", "a.b.", "--a"])

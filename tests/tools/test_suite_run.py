@@ -39,10 +39,10 @@ def _bare_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def part(folder: Path, name: str, text: str, *, built: bool = False) -> Part:
-    """A part of one file, run as those on real programs are: in one process."""
+    """A part of one file; ``built``: one that needs the programs."""
     file = folder / f"test_{name}.py"
     file.write_text(text)
-    return Part(name=name, paths=(str(file),), real=True, built=built)
+    return Part(name=name, paths=(str(file),), on="real programs" if built else "")
 
 
 def suite(folder: Path, *parts: Part) -> tuple[Suite, list[str]]:

@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
 
     parts = chosen(fast=fast, real=os.environ.get("KGPU_SKIP_REAL") != "1")
     required = os.environ.get("KGPU_REQUIRE_REAL") == "1"
-    build = build_command() if any(part.built for part in parts) else []
+    build = build_command() if any(part.on for part in parts) else []
     if build and not prepared(say) and required:
         return 1
     suite = Suite(parts, FOLDER, everything=PARTS, options=["-v", *words], say=say)
@@ -67,7 +67,7 @@ def main(words: list[str]) -> int:
 
 def chosen(*, fast: bool, real: bool) -> list[Part]:
     """The parts to run."""
-    return [part for part in PARTS if not (fast and part.built) and not (part.real and not real)]
+    return [part for part in PARTS if not (fast and part.on) and not (part.real and not real)]
 
 
 def junit(part: Part) -> Path:

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """``paths`` are folders and files, from the repository's root.
 
-    A part is one process. ``real``: its tests run on real programs and mostly wait, beside others of their kind.
-    Otherwise they need the processor: as many at a time as there are cores, at a low priority. ``built``: they need
-    the lab's programs or Helm, so they begin when those are built. ``seconds``: about how long the part takes; the
-    longest begins first.
+    A part is one process. ``on``: its tests mostly wait for that, which lives by the clock; a few such parts run beside
+    each other, when the lab's programs and Helm are built. The others need the processor: as many run as there are
+    cores, at a low priority. ``seconds``: about how long the part takes; the longest begins first.
     """
 
     name: str
     paths: tuple[str, ...]
-    real: bool = False
-    built: bool = False
     seconds: int = 0
+    on: Literal["", "an embedded cluster", "real programs"] = ""
+
+    @property
+    def real(self) -> bool:
+        return self.on == "real programs"
 
     def ignored(self, parts: Iterable[Part]) -> list[str]:
         """What lies below the part's paths and belongs to others."""
@@ -38,6 +40,14 @@ class Part:
         )
 
 
+def _labs(name: str, seconds: int, *paths: str) -> Part:
+    return Part(name=name, paths=paths, seconds=seconds, on="an embedded cluster")
+
+
+def _real(name: str, seconds: int, *paths: str) -> Part:
+    return Part(name=name, paths=paths, seconds=seconds, on="real programs")
+
+
 # Seconds are of a machine with two cores that does all of this at once.
 PARTS: Final = (
     # Without a cluster.
@@ -47,40 +57,22 @@ PARTS: Final = (
     Part(name="embedded API", paths=("tests/lab/embedded",), seconds=250),
     Part(name="everything else", paths=("tests",), seconds=240),
     # On the embedded cluster, with kubectl and Helm.
-    Part(
-        name="doctor's labs", paths=("tests/doctor/lab", "tests/doctor/test_operated_lab.py"), built=True, seconds=240
-    ),
-    Part(name="embedded cluster", paths=("tests/lab", "tests/charts", "tests/seed_facts"), built=True, seconds=240),
+    _labs("doctor's labs", 280, "tests/doctor/lab", "tests/doctor/test_operated_lab.py"),
+    _labs("embedded cluster", 700, "tests/lab", "tests/charts", "tests/seed_facts"),
     # On real programs: each part has a cluster or an engine of its own.
-    Part(name="stories", paths=("tests/lab/real/test_conform.py",), real=True, built=True, seconds=600),
-    Part(name="real cluster", paths=("tests/lab/real",), real=True, built=True, seconds=400),
-    Part(
-        name="Kubernetes' own tests",
-        paths=("tests/lab/real/test_conformance.py",),
-        real=True,
-        built=True,
-        seconds=120,
+    _real("stories", 1400, "tests/lab/real/test_conform.py"),
+    _real("real cluster", 1050, "tests/lab/real"),
+    _real("Kubernetes' own tests", 250, "tests/lab/real/test_conformance.py"),
+    _real("operator's breakages", 800, "tests/operator/real/test_breakages.py"),
+    _real(
+        "operator's toolkit",
+        650,
+        "tests/operator/real/test_takeover.py",
+        "tests/operator/real/test_toolkit.py",
+        "tests/operator/real/test_toolkit_ways.py",
     ),
-    Part(
-        name="operator's breakages",
-        paths=("tests/operator/real/test_breakages.py",),
-        real=True,
-        built=True,
-        seconds=350,
-    ),
-    Part(
-        name="operator's toolkit",
-        paths=(
-            "tests/operator/real/test_takeover.py",
-            "tests/operator/real/test_toolkit.py",
-            "tests/operator/real/test_toolkit_ways.py",
-        ),
-        real=True,
-        built=True,
-        seconds=300,
-    ),
-    Part(name="real operator", paths=("tests/operator/real",), real=True, built=True, seconds=500),
-    Part(name="real engine", paths=("tests/toolkit/real",), real=True, built=True, seconds=300),
+    _real("real operator", 1200, "tests/operator/real"),
+    _real("real engine", 400, "tests/toolkit/real"),
 )
 
 

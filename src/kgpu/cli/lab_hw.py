@@ -170,21 +170,25 @@ def set_command(root: Path, gpu: int | None, values: tuple[str, ...]) -> None:
 
 @hw_group.command("mig", examples="kgpu lab hw mig --root /tmp/node1 --gpu 0 --profiles 1g.10gb:7\n"
     "kgpu lab hw mig --root /tmp/node1 --gpu 1 --profiles 3g.40gb,2g.20gb,1g.10gb\n"
-    "kgpu lab hw mig --root /tmp/node1 --gpu 0 --off")  # fmt: skip
+    "kgpu lab hw mig --root /tmp/node1 --gpu all --off")  # fmt: skip
 @ROOT
-@GPU_REQUIRED
+@click.option("--gpu", metavar="I|all", required=True, help="GPU index, or all GPUs of the node.")
 @click.option("--profiles", metavar="PROFILE[:COUNT],...", help="Slices that replace those of the GPU, in this order.")
 @click.option("--off", is_flag=True, help="Remove the slices and turn MIG off.")
-def mig_command(root: Path, gpu: int, profiles: str | None, off: bool) -> None:
+def mig_command(root: Path, gpu: str, profiles: str | None, off: bool) -> None:
     """Cut a GPU into MIG slices, or make it whole again."""
-    from kgpu.hw.fake import mig
+    from kgpu.hw.fake import mig, operate
 
     if off == (profiles is not None):
         raise ConfigError("neither or both of --profiles and --off", "one of them", "see `kgpu lab hw mig --help`")
-    if off:
-        mig.disable(root, gpu)
-    else:
-        mig.partition(root, gpu, mig.expand((profiles or "").split(",")))
+    if gpu != "all" and not gpu.isdecimal():
+        raise ConfigError(f'--gpu "{gpu:.80}"', "a GPU's index, or all", "list them with `kgpu lab hw show`")
+    slices = mig.expand((profiles or "").split(",")) if not off else []
+    for index in range(len(operate.snapshot(root)["gpus"])) if gpu == "all" else [int(gpu)]:
+        if off:
+            mig.disable(root, index)
+        else:
+            mig.partition(root, index, slices)
 
 
 INJECT_EXAMPLES = """

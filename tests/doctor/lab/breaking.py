@@ -27,7 +27,7 @@ from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.nodes import manage
 
 WAIT_S = 300.0
-POLL_S = 0.2
+POLL_S = 0.4
 Undo: TypeAlias = Callable[[], None]
 
 

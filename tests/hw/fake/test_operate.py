@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -303,6 +304,30 @@ def test_a_refused_layout_costs_nothing(root):
     with pytest.raises(ConfigError, match="Insufficient Resources"):
         mig.partition(root, 1, ["4g.40gb", "4g.40gb"])
     assert gpu(root, 1)["mig"] == whole
+
+
+def test_all_gpus_are_cut_alike_and_made_whole(root):
+    def run(*words):
+        return CliRunner().invoke(hw_group, ["mig", "--root", str(root), *words])
+
+    assert run("--gpu", "all", "--profiles", "3g.40gb:2").exit_code == 0
+    assert [len(one["mig"]["devices"]) for one in operate.snapshot(root)["gpus"]] == [2] * 4
+    assert run("--gpu", "all", "--off").exit_code == 0
+    assert not any(one["mig"]["enabled"] for one in operate.snapshot(root)["gpus"])
+    for words in ("every", "-1", "1.0", ""):
+        assert isinstance(run(f"--gpu={words}", "--off").exception, ConfigError)
+
+
+def test_a_driver_that_hangs_while_it_tries_leaves_no_process(root, monkeypatch):
+    operate.inject(root, "hang", gpu=0)
+    monkeypatch.setattr(mig, "TIMEOUT_S", 2)
+    with pytest.raises(HwError, match="did not answer within 2 s"):
+        mig.disable(root, 0)
+    # The trial ends when its parent does; the kernel needs a moment for it.
+    until = time.monotonic() + 30
+    while still := subprocess.run(["pgrep", "-f", str(root)], capture_output=True, text=True, check=False).stdout:
+        assert time.monotonic() < until, still
+        time.sleep(0.05)
 
 
 def test_mig_needs_a_gpu_that_has_it(tmp_path):

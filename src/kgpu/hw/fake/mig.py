@@ -2,6 +2,7 @@
 
 ``partition`` starts a child process with the root's library; the child (``python -m kgpu.hw.fake.mig``) speaks NVML by
 ctypes: existing instances go, the mode is set, then one GPU instance and one compute instance for each profile name.
+It does so on a copy of the state first: what the driver refuses half-way would else have cost the slices there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,7 @@ TIMEOUT_S: Final = 30
 IN_USE: Final = 19
 INSUFFICIENT_RESOURCES: Final = 23
 MAX_INSTANCES: Final = 16
+_PR_SET_PDEATHSIG: Final = 1
 GRAMMAR: Final = "PROFILE[:COUNT] such as 1g.10gb:7, or 1c.3g.40gb for a compute instance smaller than its GPU instance"
 
 
@@ -82,20 +85,18 @@ def _rows(root: Path, gpu: int, name: str) -> tuple[int, int]:
 
 
 def _change(root: Path, gpu: int, job: dict[str, Any]) -> None:
-    """Do it on a copy of the state first: what the driver refuses half-way would else have cost the slices there."""
     with tempfile.TemporaryDirectory(prefix="kgpu-mig-") as folder:
         copy = Path(folder) / "state"
         with opened(root, writable=True) as state, state.locked():
             shutil.copyfile(state.path, copy)
         if (root / "dev").is_dir():
             (Path(folder) / "dev").symlink_to((root / "dev").resolve())
-        _child(root, gpu, job, state=copy)
-    _child(root, gpu, job, state=root / "state")
+        _child(root, gpu, job, copy)
 
 
-def _child(root: Path, gpu: int, job: dict[str, Any], *, state: Path) -> None:
-    command = [sys.executable, "-m", "kgpu.hw.fake.mig", str(gpu), json.dumps(job)]
-    paths = os.pathsep.join(filter(None, sys.path))
+def _child(root: Path, gpu: int, job: dict[str, Any], copy: Path) -> None:
+    command = [sys.executable, "-m", "kgpu.hw.fake.mig", str(gpu), json.dumps(job), str(copy)]
+    state, paths = root / "state", os.pathsep.join(filter(None, sys.path))
     try:
         result = subprocess.run(
             command,
@@ -211,8 +212,23 @@ def _work(gpu: int, job: dict[str, Any]) -> None:
 
 
 def _main() -> int:
+    gpu, job, copy = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+    # Each in a process of its own, because the library reads its environment once; a fork spares starting Python again.
+    trial = os.fork()
+    if not trial:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a trial of a driver that hangs ends with this one
+        os.environ[names.ENV_HW_STATE] = copy
+        code = _answered(gpu, job)
+        sys.stdout.flush()
+        os._exit(code)
+    refused = os.waitstatus_to_exitcode(os.waitpid(trial, 0)[1])
+    return refused or _answered(gpu, job)
+
+
+def _answered(gpu: int, job: dict[str, Any]) -> int:
+    """Do it; a refusal is told as JSON. The exit status."""
     try:
-        _work(int(sys.argv[1]), json.loads(sys.argv[2]))
+        _work(gpu, job)
     except _Refused as refused:
         expected, todo = {
             IN_USE: ("slices that nothing uses", "end the processes on the GPU (`kgpu lab hw show`), then try again"),

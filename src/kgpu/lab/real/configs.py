@@ -113,8 +113,10 @@ def kubelet_config(spec: LabSpec, paths: Paths, network: Network) -> str:
                 "imagefs.available": "0%",
                 "imagefs.inodesFree": "0%",
             },
-            # So that a person who watches the node sees a change at once; the default is 10 s.
+            # So that a person who watches the node sees a change at once; the default is 10 s. Where nothing changes it
+            # is told as seldom as by default, which is with every update if only that is set.
             "nodeStatusUpdateFrequency": "1s",
+            "nodeStatusReportFrequency": "5m",
             "shutdownGracePeriod": "0s",
         }
     )
