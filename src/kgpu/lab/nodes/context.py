@@ -56,13 +56,18 @@ class NodeContext:
             (kind, name): await self.api.get(_KINDS[kind], name, namespace=namespace) for kind, name in sorted(refs)
         }
 
-    async def token(self, namespace: str, account: str) -> str:
-        """A service account's token for a pod. Raises KubeError."""
+    async def token(self, pod: Object) -> str:
+        """A token of the pod's service account, bound to the pod as the kubelet's is: it ends with the pod, and tells
+        the API server and its admission policies on which node it is used. Raises KubeError.
+        """
+        about = pod["metadata"]
+        account = pod["spec"].get("serviceAccountName") or "default"
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": about["name"], "uid": about["uid"]}
         request: Object = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "metadata": {"name": account, "namespace": namespace},
-            "spec": {"expirationSeconds": TOKEN_S},
+            "metadata": {"name": account, "namespace": about["namespace"]},
+            "spec": {"expirationSeconds": TOKEN_S, "boundObjectRef": bound},
         }
         answer = await self.api.create(SERVICE_ACCOUNTS, request, subresource="token")
         return str((answer.get("status") or {}).get("token") or "")

@@ -178,7 +178,7 @@ async def make_volumes(node: NodeContext, state: PodState, facts: dict[str, str]
     token = ""
     if volumes.wants_token(pod):
         try:
-            token = await node.token(namespace, pod["spec"].get("serviceAccountName") or "default")
+            token = await node.token(pod)
         except KubeError:
             token = ""  # a program that uses it is told so by the API server
     folder = volumes_of(node, state)
