@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kgpu.lab import reset
+from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.port import Lab
 from kgpu.lab.scenarios import model
 from kgpu.lab.scenarios.run import Result, play
@@ -43,3 +45,13 @@ def wrong(result: Result) -> str:
         if not step.ok
     ]
     return "\n\n".join(texts)
+
+
+def check_on_embedded(lab: EmbeddedLab, played: Played, story: str) -> Result:
+    """The story's result: all as expected, and nothing of it left in the lab."""
+    before = (story, lab.about.kind) in played.results
+    result = played.on(lab, story)
+    assert not wrong(result), lab.log_tail("server", 20)
+    assert result.steps
+    assert before or reset.leftovers(lab) == []
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lab.played import Played, stories, wrong
+from lab.played import Played, check_on_embedded, stories, wrong
 
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.scenarios.conform import compare
@@ -18,5 +18,5 @@ def test_story(story: str, gpus: Any, played: Played) -> None:
 
 @pytest.mark.parametrize("story", stories())
 def test_both_labs_say_the_same(story: str, gpus: Any, embedded: EmbeddedLab, played: Played) -> None:
-    found = compare(played.on(embedded, story), played.on(gpus.lab, story))
+    found = compare(check_on_embedded(embedded, played, story), played.on(gpus.lab, story))
     assert not found, "\n".join(line for one in found for line in (f"{one.step}: $ {one.command}", *one.lines))
