@@ -48,6 +48,7 @@ class Running:
     process: subprocess.Popen[bytes]
     log: Path
     part: Part | None = None
+    temp: Path | None = None
     begun: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
@@ -76,6 +77,7 @@ class Suite:
         self._parts, self._folder, self._options, self._say = everything, folder, list(options), say
         self._temp = Path(tempfile.mkdtemp(prefix="suite-"))
         self._active: list[Running] = []
+        self._clearing: list[subprocess.Popen[bytes]] = []
         self.done: list[Running] = []
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
@@ -109,6 +111,8 @@ class Suite:
             self._end()
             raise
         finally:
+            for clearing in self._clearing:
+                clearing.wait()
             shutil.rmtree(self._temp, ignore_errors=True)
         return status([one.process.returncode for one in self.done if one.part])
 
@@ -132,12 +136,15 @@ class Suite:
         command = [sys.executable, *measured, "-m", "pytest", *part.paths]
         command += [f"--ignore={path}" for path in part.ignored(self._parts)]
         # A folder of its own: pytest clears those that runs share, also of a run that is still taking its labs down.
-        command += [f"--basetemp={self._temp / str(len(self.done) + len(self._active))}"]
+        temp = self._temp / str(len(self.done) + len(self._active))
+        command += [f"--basetemp={temp}"]
         command += [f"--junitxml={self._folder / name}.xml", "-o", f"cache_dir={self._folder / 'cache' / name}"]
         self._say(f"{part.name}: begins")
-        self._start(part.name, [*command, *self._options], nice=0 if part.on else _NICE, part=part)
+        self._start(part.name, [*command, *self._options], nice=0 if part.on else _NICE, part=part, temp=temp)
 
-    def _start(self, name: str, command: Sequence[str], *, nice: int, part: Part | None = None) -> Running:
+    def _start(
+        self, name: str, command: Sequence[str], *, nice: int, part: Part | None = None, temp: Path | None = None
+    ) -> Running:
         log = self._folder / f"{file_name(name)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -145,13 +152,15 @@ class Suite:
                 signals.with_defaults(["nice", "-n", str(nice), *command]), stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True, env={**_ENV, **os.environ},
             )  # fmt: skip
-        self._active.append(Running(name, process, log, part))
+        self._active.append(Running(name, process, log, part, temp))
         return self._active[-1]
 
     def _collect(self) -> None:
         for one in [one for one in self._active if one.ended()]:
             self._active.remove(one)
             self.done.append(one)
+            if one.temp:  # tens of thousands of files: meanwhile, not after the last part
+                self._clearing.append(subprocess.Popen(["nice", "-n", "19", "rm", "-rf", str(one.temp)]))
             good = one.process.returncode in {0, _NONE_COLLECTED}
             self._say(f"{one.name}: {'done' if good else 'FAILED'} in {report.clock(one.seconds)}")
             if not good:

@@ -89,7 +89,7 @@ def accepted_specs() -> list[Fields]:
     found: dict[str, Fields] = {}
 
     @given(spec=SPECS)
-    @tries(5 * 3500, phases=[Phase.generate], database=None, derandomize=True)
+    @tries(5 * 1500, phases=[Phase.generate], database=None, derandomize=True)
     def collect(spec: Fields) -> None:
         text = json.dumps(spec, sort_keys=True)
         if text not in found and accepted(spec):
@@ -102,7 +102,7 @@ def accepted_specs() -> list[Fields]:
 
 def test_the_engine_takes_every_spec_that_kgpu_takes(node: Node) -> None:
     specs = accepted_specs()
-    assert len(specs) > 100
+    assert len(specs) > 50
     assert all(
         any(key in json.dumps(spec) for spec in specs) for key in ("deviceNodes", "hooks", "closID", "annotations")
     )

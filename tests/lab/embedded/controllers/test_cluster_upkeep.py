@@ -38,13 +38,6 @@ def plain(name: str, **metadata: object) -> Object:
     return {"metadata": {"name": name, "namespace": "default", **metadata}}
 
 
-async def test_what_a_deployment_owns_goes_with_it(world: World):
-    await world.api.create(DEPLOYMENTS, workload(replicas=2))
-    await until(lambda: len(world.all(PODS)) == 2)
-    await world.api.delete(DEPLOYMENTS, "web", namespace="default")
-    await until(lambda: not world.all(PODS) and not world.all(REPLICA_SETS), "everything to go")
-
-
 async def test_foreground_deletion_waits_for_those_that_block(world: World):
     owner = await world.api.create(CONFIG_MAPS, plain("owner"))
     held = owned("held", owner, blocks=True)
@@ -56,14 +49,6 @@ async def test_foreground_deletion_waits_for_those_that_block(world: World):
     assert world.get(CONFIG_MAPS, "owner") is not None
     await world.api.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace="default")
     await until(lambda: not any(world.get(CONFIG_MAPS, name) for name in ("owner", "held", "free")))
-
-
-async def test_orphaning_leaves_the_dependents_without_owner(world: World):
-    owner = await world.api.create(CONFIG_MAPS, plain("owner"))
-    await world.api.create(CONFIG_MAPS, owned("child", owner))
-    await world.api.delete(CONFIG_MAPS, "owner", namespace="default", propagation="Orphan")
-    await until(lambda: world.get(CONFIG_MAPS, "owner") is None)
-    assert not world.get(CONFIG_MAPS, "child")["metadata"].get("ownerReferences")
 
 
 async def test_one_living_owner_keeps_an_object_and_the_dead_one_is_forgotten(world: World):
