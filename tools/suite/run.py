@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base import signals
-from tools.suite import report
+from tools.suite import place, report
 from tools.suite.parts import Part
 
 # Parts that wait and run at the same time: together they need little more than one core, and 4 GiB.
@@ -75,7 +74,7 @@ class Suite:
         """``parts`` of ``everything`` are run, with pytest's ``options``."""
         self._waiting = sorted(parts, key=lambda part: -part.seconds)
         self._parts, self._folder, self._options, self._say = everything, folder, list(options), say
-        self._temp = Path(tempfile.mkdtemp(prefix="suite-"))
+        self._temp = place.make()
         self._active: list[Running] = []
         self._clearing: list[subprocess.Popen[bytes]] = []
         self.done: list[Running] = []

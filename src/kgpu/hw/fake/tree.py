@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,14 +51,14 @@ def library_dir(root: Path) -> Path:
 def build(root: Path, view: Any, profile: Profile) -> None:
     """Make every file under ``root`` for a state that is already filled. Raises OSError as the system gives it."""
     for path, number, mode in device_nodes(view, profile):
-        _node(root / "dev" / path, number, mode)
-    _write(root / kernel_log.PATH, "")
+        _node(f"{root}/dev/{path}", number, mode)
+    _write(f"{root}/{kernel_log.PATH}", "")
     for relative, content in [*_procfs(view, profile), *_misc(profile)]:
-        _write(root / relative, content)
+        _write(f"{root}/{relative}", content)
     _pci_tree(root, profile)
     if any(ARCHITECTURES[gpu.model.architecture] >= TURING for gpu in profile.gpus):
         for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
-            _write(root / "lib/firmware/nvidia" / profile.driver.version / name, "simulated GSP firmware\n")
+            _write(f"{root}/lib/firmware/nvidia/{profile.driver.version}/{name}", "simulated GSP firmware\n")
 
 
 def device_nodes(view: Any, profile: Profile) -> Iterator[tuple[str, tuple[int, int], int]]:
@@ -124,18 +124,32 @@ def symlink(link: Path, target: str) -> None:
     temporary.replace(link)
 
 
-def _node(path: Path, number: tuple[int, int], mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.mknod(path, mode | stat.S_IFCHR, os.makedev(*number))
-    except PermissionError:  # not root, or a container without CAP_MKNOD: a plain file marks the device as there
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, mode))
+def _node(path: str, number: tuple[int, int], mode: int) -> None:
+    def make() -> None:
+        try:
+            os.mknod(path, mode | stat.S_IFCHR, os.makedev(*number))
+        except PermissionError:  # not root, or a container without CAP_MKNOD: a plain file marks the device as there
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, mode))
+
+    _in_its_folder(path, make)
     os.chmod(path, mode)
 
 
-def _write(path: Path, content: str | bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+def _write(path: str, content: str | bytes) -> None:
+    def make() -> None:
+        with open(path, "wb", buffering=0) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+
+    _in_its_folder(path, make)
+
+
+def _in_its_folder(path: str, make: Callable[[], None]) -> None:
+    """Make a file. Most folders are there already, and a root has two thousand files."""
+    try:
+        make()
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make()
 
 
 def _rewrite(path: Path, content: str) -> None:
@@ -232,8 +246,8 @@ def _pci_tree(root: Path, profile: Profile) -> None:
             f"PCI_SUBSYS_ID={subsystem & 0xFFFF:04X}:{subsystem >> 16:04X}\nPCI_SLOT_NAME={bus}",
         }
         for name, text in files.items():
-            _write(root / "sys" / folder / name, f"{text}\n")
-        _write(root / "sys" / folder / "config", _config_space(device, subsystem, pci_class))
+            _write(f"{root}/sys/{folder}/{name}", f"{text}\n")
+        _write(f"{root}/sys/{folder}/config", _config_space(device, subsystem, pci_class))
         symlink(root / "sys/bus/pci/devices" / bus, f"../../../{folder}")
         symlink(root / "sys/bus/pci/drivers" / driver / bus, f"../../../../{folder}")
         symlink(root / "sys" / folder / "driver", f"../../../../bus/pci/drivers/{driver}")
