@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -112,7 +111,7 @@ class Suite:
         finally:
             for clearing in self._clearing:
                 clearing.wait()
-            shutil.rmtree(self._temp, ignore_errors=True)
+            place.remove(self._temp)
         return status([one.process.returncode for one in self.done if one.part])
 
     def _startable(self, *, built: bool) -> list[Part]:

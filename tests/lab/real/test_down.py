@@ -38,7 +38,7 @@ def _footprint(lab: RealLab) -> dict[str, object]:
         used = mountpoints.in_use()
         folders = {target for target in NODE_DIRS if os.path.isdir(target) and target not in used}
     return {
-        "mounts": Path("/proc/self/mounts").read_text(),
+        "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if "kgpu-suite" not in line],
         "netns": sorted(Path("/run/netns").glob("*")) if Path("/run/netns").is_dir() else [],
         "cgroups": sorted(str(found) for root in roots for found in root.glob(f"kgpu-lab-{lab.spec.name}*")),
         "folders": folders,
