@@ -72,7 +72,14 @@ PARTS: Final = (
         "tests/operator/real/test_toolkit_ways.py",
     ),
     _real("real operator", 1200, "tests/operator/real"),
-    _real("real engine", 400, "tests/toolkit/real"),
+    _real(
+        "real engine",
+        400,
+        "tests/toolkit/real",
+        "tests/toolkit/engine/test_live.py",
+        "tests/toolkit/engine/test_real_containerd.py",
+        "tests/host/engines/test_oracle.py",
+    ),
 )
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tomllib
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from host.engines.real_engine import containerd_binary, dump
 from toolkit.engine.killing import KILLED, run_and_kill
 from toolkit.engine.support import HOSTS, Host, containerd_host
 
@@ -73,22 +70,6 @@ def test_killed_at_every_step(kind, work, tmp_path) -> None:
         shutil.rmtree(again.root)
     else:
         pytest.fail(f"more than {MOST_STEPS} steps")
-    assert step > 5
-
-
-def test_the_real_containerd_starts_after_every_kill(tmp_path) -> None:
-    binary = containerd_binary()
-
-    for step in range(1, MOST_STEPS):
-        root = tmp_path / f"s{step}"
-        model = containerd_host(root)
-        folder = root / "etc/containerd"
-        place = replace(model.place, config=f"{folder}/config.toml", drop_in=f"{folder}/conf.d/99-nvidia.toml")
-        host = Host(Path("/"), place, root / "state")
-        killed = run_and_kill(lambda host=host: host.configure(), step)
-        assert dump(binary, root / "etc/containerd/config.toml")["version"] == 3
-        if not killed:
-            break
     assert step > 5
 
 

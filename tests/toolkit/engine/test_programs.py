@@ -1,4 +1,4 @@
-"""Asking the engines' own programs, the real containerd where there is one."""
+"""Asking the engines' own programs; ``test_real_containerd`` asks a real one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-from host.engines.real_engine import containerd_binary
 
-from kgpu.host.engines import rules
-from kgpu.host.engines.model import Engine, Place, Wanted
+from kgpu.host.engines.model import Engine, Place
 from kgpu.host.engines.paths import HostPaths
-from kgpu.toolkit.engine.programs import EngineValidator, parse_version, run_program, with_version
+from kgpu.toolkit.engine.programs import EngineValidator, parse_version, run_program
 
 HOST = HostPaths.at("/")
-
-
-@pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(
-        engine=Engine.CONTAINERD, flavour="containerd", config=f"{tmp_path}/config.toml",
-        drop_in=f"{tmp_path}/conf.d/99-nvidia.toml", binary=containerd_binary(),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -36,38 +26,6 @@ def place(tmp_path) -> Place:
 )
 def test_versions(text, version) -> None:
     assert parse_version(text) == version
-
-
-async def test_the_real_containerd_tells_its_version(place) -> None:
-    assert (await with_version(place, HOST)).version >= (2, 0, 0)
-    assert (await with_version(replace(place, version=(1, 7, 0)), HOST)).version == (1, 7, 0)
-    assert (await with_version(replace(place, binary="/nowhere/containerd"), HOST)).version is None
-
-
-async def test_the_real_containerd_judges_candidates(place, tmp_path) -> None:
-    place = await with_version(place, HOST)
-    judge = EngineValidator(HOST, str(tmp_path / "scratch"))
-    main = b'version = 3\nimports = ["other.toml"]\n'
-    other = f"{tmp_path}/other.toml"
-    files = {place.config: main, place.drop_in: None, other: b"version = 3\noom_score = 5\n"}
-    plan = rules.configure(place, Wanted(), files)
-    after = {**files, **{change.path: change.after for change in plan.changes}}
-    assert await judge.problem(place, after) == ""
-    bad = {**after, place.drop_in: b'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = 1\n'}
-    assert "EnableCDI" in await judge.problem(place, bad)
-    worse = {**after, other: b"oom_score = 'x'\n"}
-    assert "OOMScore" in await judge.problem(place, worse)
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
-async def test_a_template_is_judged_as_it_will_be_rendered(place, tmp_path) -> None:
-    place = replace(await with_version(place, HOST), drop_in="", template=f"{tmp_path}/config-v3.toml.tmpl")
-    judge = EngineValidator(HOST, str(tmp_path / "scratch"))
-    files = {place.config: b"version = 3\n", place.template: None}
-    plan = rules.configure(place, Wanted(), files)
-    assert await judge.problem(place, {**files, **{change.path: change.after for change in plan.changes}}) == ""
-    twice = b"# BEGIN kgpu: written by kgpu and taken away with it\nversion = 3\n# END kgpu\n"
-    assert await judge.problem(place, {**files, place.template: twice})
 
 
 async def test_a_program_that_can_not_be_asked_says_nothing(tmp_path) -> None:
