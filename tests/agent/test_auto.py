@@ -9,6 +9,7 @@ import dataclasses
 import msgspec
 import pytest
 
+from kgpu.agent import auto
 from kgpu.agent.roles import Role
 from kgpu.base.errors import HostError
 from kgpu.formats import names
@@ -16,6 +17,11 @@ from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODE_FEATURES, NODES
 
 from .support_auto import BOTH, LABELS_LABEL, NODE, PLUGIN_LABEL, eventually, hosted, role_config, state
+
+
+def managers(cluster):
+    """The field managers of the Node."""
+    return {one["manager"] for one in cluster.node["metadata"].get("managedFields") or ()}
 
 
 async def test_a_label_starts_a_role_and_another_value_stops_it_and_no_other(cluster, started, roles, tmp_path):
@@ -242,16 +248,26 @@ async def test_the_device_plugins_configuration_is_followed_without_a_restart(cl
     assert starts == ["+"]
 
 
-async def test_labels_move_between_node_and_node_feature(cluster, tmp_path):
+async def test_labels_move_between_node_and_node_feature(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(auto, "HAND_OVER", 0.05)
     config = AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere")
     feature = (NODE_FEATURES, "gpu-operator", names.NODE_FEATURE_PREFIX + "node-1")
     cluster.tell(config)
     async with hosted(cluster, tmp_path):
         await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
         cluster.tell(msgspec.structs.replace(config, node_feature_api=True))
-        await eventually(lambda: feature in cluster.api._objects and names.LABEL_GPU_PRODUCT not in cluster.labels)
+        await eventually(lambda: feature in cluster.api._objects)
+        await asyncio.sleep(0.3)
+        published = {key: value for key, value in cluster.labels.items() if key.startswith(names.NVIDIA_DOMAIN)}
+        assert names.LABEL_GPU_PRODUCT in published, "nobody else has published it yet"
+        theirs = {"metadata": {"name": "node-1", "labels": published}}
+        await cluster.api.apply(NODES, theirs, manager="nfd-master")
+        await eventually(lambda: names.LABELS_FIELD_MANAGER not in managers(cluster))
+        assert published.items() <= cluster.labels.items()
         cluster.tell(config)
-        await eventually(lambda: feature not in cluster.api._objects and names.LABEL_GPU_PRODUCT in cluster.labels)
+        await eventually(
+            lambda: feature not in cluster.api._objects and names.LABELS_FIELD_MANAGER in managers(cluster)
+        )
 
 
 async def test_a_role_that_the_policy_switches_off_leaves_nothing_on_the_node(cluster, tmp_path):

@@ -140,19 +140,27 @@ async def test_leaving_leaves_the_report_alone_as_ours(cluster, host, tmp_path):
 
 
 async def test_a_node_feature_discovery_that_comes_gets_the_labels(cluster, host, tmp_path):
+    """One after the other: a key that it has not published stays kgpu's."""
     await cluster.tell(CONFIG)
     async with hosted(cluster, host, tmp_path):
         await cluster.roles_are(features="running", labels="stopped")
-        assert (await cluster.labels())[names.NFD_KERNEL_FULL] == "6.1.0"
-        change = {"metadata": {"labels": {names.NFD_KERNEL_FULL: "theirs"}}}
+        ours = {key: value for key, value in (await cluster.labels()).items() if key.startswith(names.NFD_PREFIX)}
+        assert ours[names.NFD_KERNEL_FULL] == "6.1.0"
+        kept = dict([ours.popitem()])
+        change = {"metadata": {"labels": dict.fromkeys(ours, "theirs")}}
         await cluster.user("nfd-master").patch(NODES, NODE, change, kind=Patch.MERGE)
-        await cluster.tell(msgspec.structs.replace(CONFIG, node_feature_api=True))
+        await cluster.tell(msgspec.structs.replace(CONFIG, other_discovery=True))
+        await asyncio.sleep(1.0)
+        assert kept.items() <= (await cluster.labels()).items()
+        assert names.FEATURES_FIELD_MANAGER in await cluster.managers()
+        change = {"metadata": {"labels": dict.fromkeys(kept, "theirs")}}
+        await cluster.user("nfd-master").patch(NODES, NODE, change, kind=Patch.MERGE)
 
         async def ours_are_gone():
             return names.FEATURES_FIELD_MANAGER not in await cluster.managers()
 
         await cluster.until(ours_are_gone)
         labels = await cluster.labels()
-        assert {key: value for key, value in labels.items() if key.startswith(names.NFD_PREFIX)} == {
-            names.NFD_KERNEL_FULL: "theirs"
-        }
+        assert {key: value for key, value in labels.items() if key.startswith(names.NFD_PREFIX)} == dict.fromkeys(
+            {*ours, *kept}, "theirs"
+        )

@@ -26,10 +26,14 @@ def granted() -> dict[str, set[Right]]:
 
 
 def needed() -> dict[str, set[Right]]:
-    """What the feeds of a look at a cluster that has every kind are, and the search for the operator."""
+    """What the feeds of a look at a cluster that has every kind are, the search for the operator, and the question
+    whether somebody else is one, too.
+    """
     every = feeds(GPU_OPERATOR_NAMESPACE)
     there = frozenset(kinds.plural_and_group(feed.scope.resource) for feed in every)
-    found: dict[str, set[Right]] = {"": {("apps", "deployments", "list")}}
+    found: dict[str, set[Right]] = {
+        "": {("apps", "deployments", "list"), ("authorization.k8s.io", "subjectaccessreviews", "create")}
+    }
     for feed in every:
         if reading._is_wanted(feed, there):
             resource = feed.scope.resource

@@ -214,10 +214,10 @@ def test_d04_what_somebody_has_deleted_is_wanted_again() -> None:
 
 
 def test_e04_opr23_beside_another_node_feature_discovery_the_built_in_one_stands_back() -> None:
-    """Two of them would write the same labels; the one that is there is used."""
+    """Two of them would write the same labels; the one that is there is used. Label by label: ``discovery.features``."""
     made = planned(HOST_DRIVER, healthy_node(), foreign_nfd=True)
     found = condition_of(made, "NodeFeaturesReady")
-    assert (found["status"], found["reason"]) == ("True", "Disabled")
+    assert (found["status"], found["reason"]) == ("True", "Ready")
     assert "another node feature discovery works in this cluster and is used" in found["message"]
     assert made.policy_status["cluster-policy"]["state"] == "ready"
 

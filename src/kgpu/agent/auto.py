@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from kgpu.agent.process import POLICY, Process, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import ReportWriter, agent_report, role_report
 from kgpu.agent.role_options import role_options
-from kgpu.agent.roles import ROLES, Host, Role, withdraw_sink
+from kgpu.agent.roles import ROLES, Host, Role, hand_over_sink
 from kgpu.agent.shared import SharedReader
 from kgpu.agent.slot import Hardware, Slot
 from kgpu.agent.switched import SwitchedConfig
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 
 LOOK: Final = 2.0  # seconds between looks at where the driver is
 RETRY: Final = 2.0  # seconds until a clean-up that failed is tried again
+HAND_OVER: Final = 30.0  # seconds between looks whether labels come from where they go now
 LAST_WORDS: Final = 1.0  # seconds for saying on the Node that the process has ended
 
 
@@ -79,6 +81,7 @@ class AutoAgent(Process):
         # Roles whose traces are being removed at this moment: one that started now would lose what it writes.
         self._held: set[str] = set()
         self._sink_left: LabelsSink | None = None
+        self._hand_over_at: dict[LabelsSink, float] = {}  # not before, by the monotonic clock
         self.orders: Orders | None = None
         self.wanted: dict[str, Wanted] = {}
         self.place: DriverPlace | None = None
@@ -277,8 +280,10 @@ class AutoAgent(Process):
                     self._withdrawn.add(name)
         stale = self._stale_sink()
         if stale is not None:
-            await withdraw_sink(stale, self.api(), self.options)
-            self._sink_left = stale
+            if await hand_over_sink(stale, self.api(), self.options):
+                self._sink_left = stale
+            else:
+                self._hand_over_at[stale] = time.monotonic() + HAND_OVER
         if orders.config.leaving and not self.left:
             async with self._ended(*self._slots):
                 if not orders.config.leaving:  # a policy was made anew while the roles ended
@@ -309,12 +314,15 @@ class AutoAgent(Process):
         ]
 
     def _stale_sink(self) -> LabelsSink | None:
-        """Where labels may still be from before they went where they go now; None when that has been tidied."""
+        """Where labels may still be from before they went where they go now; None when that has been tidied, or is to
+        be looked at later.
+        """
         slot = self._slots.get("labels")
         if slot is None or slot.running is None or slot.status is None or not slot.status.ready:
             return None
         stale = LabelsSink.NODE if slot.running.sink is LabelsSink.NODE_FEATURE else LabelsSink.NODE_FEATURE
-        return None if stale is self._sink_left else stale
+        wait = time.monotonic() < self._hand_over_at.get(stale, 0.0)
+        return None if stale is self._sink_left or wait else stale
 
     # What is said
 

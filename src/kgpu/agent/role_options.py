@@ -54,7 +54,7 @@ def role_options(
     common: dict[str, Any] = {
         "host_root": base.host_root,
         "driver_install_dir": Path(config.driver_install_dir),
-        "foreign_nfd": config.node_feature_api,
+        "foreign_nfd": config.other_discovery,
         "validations_dir": (base.validations_dir or Path(VALIDATIONS_DIR)) if _enabled(config, VALIDATOR) else None,
         "toolkit_expected": _enabled(config, TOOLKIT),
         "env": env,

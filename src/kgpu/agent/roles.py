@@ -251,6 +251,16 @@ async def withdraw_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -
         await withdraw_feature(api, node=options.node_name, namespace=options.namespace)
 
 
+async def hand_over_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> bool:
+    """As ``withdraw_sink``, once the labels come from the other place; False while some do not come from there yet."""
+    from kgpu.discovery.publish import hand_over_labels
+
+    if sink is LabelsSink.NODE:
+        return not await hand_over_labels(api, node=options.node_name)
+    await withdraw_sink(sink, api, options)
+    return True
+
+
 def _plugin_flags() -> tuple[str, tuple[Any, ...]]:
     from kgpu.deviceplugin.config import FLAGS
 

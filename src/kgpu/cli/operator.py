@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -45,6 +45,10 @@ RUN: Final = (
      "Names of pull secrets for kgpu's own image, separated by commas."),
     (("--layout",), ("KGPU_LAYOUT",), "layout", "agent", "LAYOUT", "agent or operands."),
     (("--discovery",), ("KGPU_DISCOVERY",), "discovery", "true", "BOOL", "Whether to find node features itself."),
+    (("--other-discovery",), ("KGPU_OTHER_DISCOVERY",), "other_discovery", "detect", "HOW",
+     "Whether another node feature discovery works here: detect (its account may patch Nodes), present, ignore."),
+    (("--other-operator",), ("KGPU_OTHER_OPERATOR",), "other_operator", "detect", "HOW",
+     "Hold still beside another GPU operator: detect (its account may write ClusterPolicies), ignore."),
     (("--health",), ("KGPU_HEALTH",), "health", "true", "BOOL", "Whether to watch the GPUs' health."),
     (("--health-config",), (ENV_HEALTH_CONFIG,), "health_config", "", "YAML", "Its configuration."),
     (("--host-facts",), ("KGPU_HOST_FACTS",), "host_facts", "true", "BOOL",
@@ -191,28 +195,39 @@ async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
 
 def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     """``Settings`` from click's parameters. Raises ConfigError."""
-    from kgpu.operator.model import Layout, Settings
+    from kgpu.operator.model import Layout, Other, Settings
 
-    layouts = [str(one) for one in Layout]
-    if given["layout"] not in layouts:
-        hint = did_you_mean(given["layout"], layouts)
-        raise ConfigError(
-            f'there is no layout "{given["layout"]}"' + (f"; {hint}" if hint else ""),
-            f"one of: {', '.join(layouts)}",
-            "correct --layout or KGPU_LAYOUT",
-        )
     return Settings(
         namespace=_needed(given, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
         image=_needed(given, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),
         image_pull_policy=given["image_pull_policy"],
         image_pull_secrets=tuple(one.strip() for one in given["image_pull_secrets"].split(",") if one.strip()),
-        layout=Layout(given["layout"]),
+        layout=Layout(_one_of(given, "layout", "--layout or KGPU_LAYOUT", [str(one) for one in Layout])),
         discovery=_bool(given, "discovery", "--discovery or KGPU_DISCOVERY"),
+        other_discovery=Other(
+            _one_of(given, "other_discovery", "--other-discovery or KGPU_OTHER_DISCOVERY", [str(one) for one in Other])
+        ),
+        other_operator=Other(
+            _one_of(given, "other_operator", "--other-operator or KGPU_OTHER_OPERATOR", [Other.DETECT, Other.IGNORE])
+        ),
         health=_bool(given, "health", "--health or KGPU_HEALTH"),
         health_config=given["health_config"],
         host_facts=_bool(given, "host_facts", "--host-facts or KGPU_HOST_FACTS"),
         monitoring=_monitoring(given),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
+    )
+
+
+def _one_of(given: Mapping[str, Any], name: str, where: str, words: Sequence[str]) -> str:
+    """One of the words. Raises ConfigError."""
+    value: str = given[name]
+    if value in words:
+        return value
+    hint = did_you_mean(value, list(words))
+    raise ConfigError(
+        f'there is no {name.replace("_", " ")} "{value}"' + (f"; {hint}" if hint else ""),
+        f"one of: {', '.join(words)}",
+        f"correct {where}",
     )
 
 

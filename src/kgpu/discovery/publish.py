@@ -203,6 +203,21 @@ async def withdraw_labels(api: KubeApi, *, node: str) -> None:
         await publisher.publish({})
 
 
+async def hand_over_labels(api: KubeApi, *, node: str) -> int:
+    """Take away those labels of kgpu's from the Node that somebody else has published, too; returns how many are left,
+    because nobody has yet. Raises KubeError.
+    """
+    publisher = NodeLabelsPublisher(api, node=node)
+    mine = await publisher.published()
+    if not mine:
+        return 0
+    others = _owned_by_others(await get_node(api, node), names.LABELS_FIELD_MANAGER)
+    left = {key: value for key, value in mine.items() if key not in others}
+    if left != mine:
+        await publisher.publish(left)
+    return len(left)
+
+
 async def withdraw_feature(api: KubeApi, *, node: str, namespace: str) -> None:
     """Delete the node's NodeFeature if it is kgpu's own. Raises KubeError."""
     name = names.NODE_FEATURE_PREFIX + node
@@ -232,6 +247,16 @@ def owner_references(pod: Object) -> list[Object]:
 
 def _string_map(value: Any) -> dict[str, str]:
     return {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
+
+
+def _owned_by_others(obj: Object, manager: str) -> set[str]:
+    """The label keys that other field managers have written."""
+    found: set[str] = set()
+    for entry in obj["metadata"].get("managedFields") or ():
+        if entry.get("manager") != manager and not entry.get("subresource"):
+            fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:labels", {})
+            found |= {key.removeprefix("f:") for key in fields if key.startswith("f:")}
+    return found
 
 
 def _owned_labels(obj: Object, manager: str) -> list[str] | None:

@@ -94,6 +94,8 @@ class FakeApi:
         """Kinds whose CRD is not there: their lists are answered with 404."""
         self.pages: dict[tuple[str, str], str] = {}
         """What pods serve, by (namespace, pod)."""
+        self.rights: set[tuple[str, str]] = set()
+        """What access reviews say is allowed: user, and what as ``patch nodes``."""
         self.calls: list[tuple[str, str, str]] = []
         """Every call as (verb, plural, name)."""
 
@@ -228,6 +230,8 @@ class FakeApi:
         await self._enter("create", resource, name_of(obj))
         if subresource:
             return await self._create_sub(resource, obj, subresource)
+        if resource.plural == "subjectaccessreviews":
+            return {**obj, "status": {"allowed": self._allows(obj["spec"])}}
         if _key(resource, namespace_of(obj), name_of(obj)) in self._objects:
             raise _refused("create", resource, 409, "AlreadyExists", f'"{name_of(obj)}" already exists')
         body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
@@ -235,6 +239,11 @@ class FakeApi:
         if prefix and not name_of(body):
             body["metadata"]["name"] = f"{prefix}{next(self._names):05d}"
         return self._write(resource, Stored(body), Change.ADDED)
+
+    def _allows(self, spec: Object) -> bool:
+        asked = spec["resourceAttributes"]
+        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+        return (spec["user"], f"{asked['verb']} {resource}") in self.rights
 
     async def _create_sub(self, resource: Resource, obj: Object, subresource: str) -> Object:
         stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))

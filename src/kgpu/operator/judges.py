@@ -25,6 +25,9 @@ SHOWN: Final = 5
 NOT_LOOKED_AT: Final = "not looked at: "
 """How the note on nodes begins that may have GPUs nobody knows of."""
 
+OTHER_DISCOVERY: Final = "another node feature discovery works in this cluster and is used"
+"""The note where kgpu's own adds no labels and keeps each that it has until the other one has published it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -101,7 +104,7 @@ def enabled(view: View, operand: Operand) -> bool:
     """Whether the policy wants an operand."""
     if operand.name == "driver":  # by whichever kind of object
         return view.policy.spec.driver.enabled is not False
-    return is_enabled(operand, view.policy, view.settings, view.observed)
+    return is_enabled(operand, view.policy, view.settings)
 
 
 def _verdict(view: View, operand: Operand, container: list[Node], out: int) -> Verdict:
@@ -176,8 +179,6 @@ def _some(nodes: list[str]) -> str:
 
 def _disabled(view: View, operand: Operand) -> str:
     if operand.name == "features":
-        if view.observed.foreign_nfd:
-            return "another node feature discovery works in this cluster and is used"
         return "switched off by the Helm value nfd.enabled; something else has to label nodes"
     if operand.name == "driver":
         return _host_drivers(view)
@@ -273,7 +274,7 @@ def _features(view: View, operand: Operand) -> Verdict:
             findings.append(Finding("" if cause.cluster else node.name, cause))
         elif node.name in missed:
             findings.append(missed[node.name])
-    notes = []
+    notes = [OTHER_DISCOVERY] if view.observed.foreign_nfd else []
     if unseen and not counted:  # nobody has looked anywhere: that there are no GPUs is not known
         findings += unseen
         counted = [finding.node for finding in unseen]

@@ -30,6 +30,21 @@ class Layout(enum.StrEnum):
     OPERANDS = "operands"
 
 
+class Program(enum.StrEnum):
+    """Another program that may work in this cluster and that kgpu makes room for."""
+
+    OPERATOR = "GPU operator"
+    DISCOVERY = "node feature discovery"
+
+
+class Other(enum.StrEnum):
+    """How it is known whether another program works here: by looking, or by the administrator's word."""
+
+    DETECT = "detect"
+    PRESENT = "present"
+    IGNORE = "ignore"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitoring:
     """What is made for Prometheus and Grafana: alert rules, dashboards in ConfigMaps, and how exporters are scraped.
@@ -56,6 +71,10 @@ class Settings:
     layout: Layout = Layout.AGENT
     discovery: bool = True
     """The built-in node features (Helm value ``nfd.enabled``); they stand back where another discovery works."""
+    other_discovery: Other = Other.DETECT
+    """Whether one does (``nfd.other``)."""
+    other_operator: Other = Other.DETECT
+    """Whether kgpu holds still beside another GPU operator (``operator.otherOperator``); never ``PRESENT``."""
     health: bool = True
     """Whether GPUs' health is watched (Helm value ``health.enabled``)."""
     health_config: str = ""
@@ -67,6 +86,12 @@ class Settings:
     """Images of operands by the environment variables of the replaced operator, e.g. ``DRIVER_IMAGE``."""
     owner: Object | None = None
     """The operator's own Deployment (apiVersion, kind, name, uid): owner of what is not a policy's."""
+
+    @property
+    def looks_for(self) -> frozenset[Program]:
+        """The programs that are looked for."""
+        told = {Program.OPERATOR: self.other_operator, Program.DISCOVERY: self.other_discovery}
+        return frozenset(program for program, other in told.items() if other is Other.DETECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,20 +11,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.fit.plain import items, mapping, number, text
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Selector, Served, name_of, namespace_of
-from kgpu.operator.model import Layout, Observed, Settings
+from kgpu.operator.model import Layout, Observed, Other, Settings
+from kgpu.operator.others import Others
 from kgpu.operator.overview import Operator
 from kgpu.operator.tables import OPERANDS
 from kgpu.operator.watching import Cluster, Feed, Watching, feeds
 
 _NEEDED: Final = frozenset({"nodes", "policies"})
-_FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "warnings", "nodefeatures")
-_BY_LABEL: Final = ("nfd ", "operator ")
+_FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "warnings")
 _OWN: Final = Selector(labels=((names.NAME_LABEL, names.KGPU),))
 _IMAGE_SUFFIX: Final = "_IMAGE"
 _ALL_WELL: Final[Object] = {"status": {"observedGeneration": 0}}
@@ -74,7 +75,10 @@ async def look(api: Cluster, namespace: str = "") -> Looked:
         agents = any(name_of(one) == names.AGENT_DAEMON_SET for one in lists["daemonsets"])
         layout = Layout.AGENT if agents or not lists["daemonsets"] else Layout.OPERANDS
         settings = dataclasses.replace(settings, layout=layout)
-    observed = _assumed(_Listed(api, settings, served, lists).observed({}), unread)
+    listed, others = _Listed(api, settings, served, lists), Others(api, clock=SystemClock())
+    believed = await others.believed(listed.suspects())
+    unread |= {f"others {number}": decision.one_line() for number, decision in enumerate(others.decisions())}
+    observed = _assumed(listed.observed({}, believed), unread)
     return Looked(
         observed=observed,
         settings=settings,
@@ -100,7 +104,7 @@ def _assumed(observed: Observed, unread: Mapping[str, str]) -> Observed:
 
 
 def _is_wanted(feed: Feed, there: frozenset[str]) -> bool:
-    if feed.name not in _FOR_STATUS and not feed.name.startswith(_BY_LABEL):
+    if feed.name not in _FOR_STATUS and feed.program is None:
         return False
     return not feed.optional or kinds.plural_and_group(feed.scope.resource) in there
 
@@ -162,6 +166,8 @@ def _settings(namespace: str, deployment: Object | None) -> Settings:
         image=env.get("OPERATOR_IMAGE", ""),
         layout=layout,
         discovery=_on(env, "KGPU_DISCOVERY"),
+        other_discovery=_other(env, "KGPU_OTHER_DISCOVERY"),
+        other_operator=_other(env, "KGPU_OTHER_OPERATOR"),
         health=_on(env, "KGPU_HEALTH"),
         host_facts=_on(env, "KGPU_HOST_FACTS"),
         images={name: value for name, value in env.items() if name.endswith(_IMAGE_SUFFIX)},
@@ -171,6 +177,11 @@ def _settings(namespace: str, deployment: Object | None) -> Settings:
 
 def _on(env: Mapping[str, str], name: str) -> bool:
     return env.get(name, "true").lower() not in ("false", "0", "f")
+
+
+def _other(env: Mapping[str, str], name: str) -> Other:
+    value = env.get(name, Other.DETECT)
+    return Other(value) if value in list(Other) else Other.DETECT
 
 
 def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ from kgpu.operator.lead import Lead, LeaseTimes, LostLeadError
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.metrics import Figures
 from kgpu.operator.model import Observed, Plan, Settings
+from kgpu.operator.others import Others
 from kgpu.operator.plan import plan as make_plan
 from kgpu.operator.tell import Statuses, Teller
 from kgpu.operator.watching import Cluster, Watching
@@ -213,6 +214,7 @@ class _Term:
         if operator.options.elect:
             api = Fenced(api, operator.guard)
         self.certain = Certain(api, watching, clock=clock)
+        self.others = Others(api, clock=clock)
         self.applier = Applier(api, watching, operator.settings, clock=clock, count=count)
         self.labeller = Labeller(api, watching, clock=clock, count=count)
         self.statuses = Statuses(api, watching, clock=clock, count=count)
@@ -246,7 +248,9 @@ class _Term:
                 backoff.reset()
                 operator.problem = ""
             ended = clock.monotonic()
-            idle = again_at is None and not news.is_set() and not self.labeller.pending
+            # To ask once more who else works here is not work under way.
+            done = again_at is None or again_at == self.others.again_at
+            idle = done and not news.is_set() and not self.labeller.pending
             (operator.settled.set if idle else operator.settled.clear)()
             if again_at is not None:
                 await self._news_or(max(0.0, again_at - clock.monotonic()))
@@ -254,8 +258,9 @@ class _Term:
     async def _pass(self) -> float | None:
         """One plan, carried out; returns when to come again without news."""
         operator, clock = self._operator, self._operator.clock
+        others = await self.others.believed(operator.watching.suspects())
         begin = time.perf_counter()
-        observed = operator.watching.observed(self.applier.errors)
+        observed = operator.watching.observed(self.applier.errors, others)
         spent = time.perf_counter() - begin
         try:
             await self.certain.check(observed)
@@ -277,12 +282,13 @@ class _Term:
         finally:
             self.labeller.want(() if holds else plan.nodes)
         await self.statuses.write(plan)
-        self.teller.take((*plan.decisions, *operator.watching.decisions()))
+        self.teller.take((*plan.decisions, *operator.watching.decisions(), *self.others.decisions()))
         operator.figures.passed(plan.metrics)
         now = clock.monotonic()
         times = [
             self.applier.again_at,
             self.statuses.again_at,
+            self.others.again_at,
             None if plan.again_after is None else now + plan.again_after,
             now + 1.0 if holds else None,
         ]

@@ -23,7 +23,6 @@ from kgpu.operator.nodes import read_node
 OWNED: Final = "owned"
 """Key of a digest of the fields that the operator has applied to an object; "" when it has applied none."""
 
-NFD_MASTER: Final = "master"
 _IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 _KEPT: Final = (*_IDENTITY, "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
 # Why a container waits while nothing is wrong: it has just not been started yet.
@@ -35,7 +34,6 @@ _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?
 _ENDPOINTS: Final = re.compile(r"(read|write|dial) (udp|tcp) \S+->\S+: ")
 _FORBIDDEN: Final = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
 _MESSAGE: Final = 500
-_OUR_MANAGERS: Final = "kgpu"
 
 
 def node(obj: Object) -> Object:
@@ -182,22 +180,16 @@ def warning(obj: Object) -> Object:
 
 
 def deployment(obj: Object) -> Object:
-    """A Deployment: whether any of it is meant to run."""
-    replicas = mapping(obj.get("spec")).get("replicas")
-    metadata = mapping(obj.get("metadata"))
+    """A Deployment: whether any of it is meant to run, and as whom."""
+    spec, metadata = mapping(obj.get("spec")), mapping(obj.get("metadata"))
+    replicas = spec.get("replicas")
+    pod = mapping(mapping(spec.get("template")).get("spec"))
     return {
         "metadata": _pick(obj, _IDENTITY),
         "labels": strings(metadata.get("labels")),
+        "made": text(metadata.get("creationTimestamp")),
+        "account": text(pod.get("serviceAccountName")) or "default",
         "runs": replicas != 0 and not metadata.get("deletionTimestamp"),
-    }
-
-
-def node_feature(obj: Object) -> Object:
-    """A NodeFeature: whether another node feature discovery has made it."""
-    managers = [text(entry.get("manager")) for entry in map(mapping, items(_managed_fields(obj)))]
-    return {
-        "metadata": _pick(obj, _IDENTITY),
-        "foreign": not any(manager.startswith(_OUR_MANAGERS) for manager in managers),
     }
 
 

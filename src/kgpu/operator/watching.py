@@ -25,7 +25,6 @@ from kgpu.kube.informer import Informer, Key, Scope
 from kgpu.kube.port import (
     CONFIG_MAPS,
     EVENTS,
-    NODE_FEATURES,
     NODES,
     PODS,
     KubeApi,
@@ -39,7 +38,8 @@ from kgpu.kube.port import (
     namespace_of,
 )
 from kgpu.operator import seen
-from kgpu.operator.model import Observed, Settings
+from kgpu.operator.model import Observed, Other, Program, Settings
+from kgpu.operator.others import LABELS, MISSING_RIGHT, Suspect, suspect
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,8 @@ GONE_AFTER: Final = 60.0
 GONE_TIMES: Final = 3
 FORGET_AFTER: Final = 600.0
 POLICIES: Final = "policies"
-MISSING_RIGHT: Final = "MissingRight"
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=10.0)
 _OURS: Final = Selector(has=(names.LABEL_OPERATOR_STATE,))
-# Labels under which node feature discovery's master and a GPU operator are deployed, by chart or by manifest.
-_NFD: Final = ((names.NAME_LABEL, "node-feature-discovery"), ("app", "nfd-master"), ("app", "nfd"))
-_FOREIGN_NFD: Final = "another node feature discovery in this cluster would not be noticed"
-_FOREIGN_OPERATOR: Final = "another GPU operator in this cluster would not be noticed"
-_OPERATORS: Final = (("app", "gpu-operator"), (names.COMPONENT_LABEL, "gpu-operator"))
 
 
 class Cluster(KubeApi, KubeDiscovery, Protocol):
@@ -69,7 +63,8 @@ class Cluster(KubeApi, KubeDiscovery, Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """One thing to follow. ``needed``: nothing is planned before it has been read; ``waivable``: unless the operator
-    has no right to read it, which is told with ``why``. ``optional``: its kind may be missing.
+    has no right to read it, which is told with ``why``. ``optional``: its kind may be missing. ``program``: which other
+    program its objects look like.
     """
 
     name: str
@@ -79,6 +74,7 @@ class Feed:
     optional: bool = False
     waivable: bool = False
     why: str = ""
+    program: Program | None = None
 
 
 def feeds(namespace: str) -> tuple[Feed, ...]:
@@ -92,7 +88,6 @@ def feeds(namespace: str) -> tuple[Feed, ...]:
 
     whole = (CONFIG_MAPS, kinds.DAEMON_SETS)
     own = Selector.named(namespace)
-    features = dataclasses.replace(NODE_FEATURES, metadata_only=True)
     return (
         Feed(name="nodes", scope=Scope(NODES), project=seen.node),
         Feed(name=POLICIES, scope=Scope(kinds.CLUSTER_POLICIES), project=seen.policy, optional=True),
@@ -108,22 +103,19 @@ def feeds(namespace: str) -> tuple[Feed, ...]:
         ),
         *(managed(resource) for resource in kinds.MANAGED if resource not in whole),
         Feed(name="namespaces", scope=Scope(kinds.NAMESPACES, selector=own), project=seen.managed),
-        Feed(
-            name="nodefeatures",
-            scope=Scope(features),
-            project=seen.node_feature,
-            optional=True,
-            waivable=True,
-            why=_FOREIGN_NFD,
-        ),
-        *(_deployments(f"nfd {number}", pair, _FOREIGN_NFD) for number, pair in enumerate(_NFD)),
-        *(_deployments(f"operator {number}", pair, _FOREIGN_OPERATOR) for number, pair in enumerate(_OPERATORS)),
+        *(_deployments(program, label) for program, labels in LABELS.items() for label in labels),
     )
 
 
-def _deployments(name: str, label: tuple[str, str], why: str) -> Feed:
-    scope = Scope(kinds.DEPLOYMENTS, selector=Selector(labels=(label,)))
-    return Feed(name=name, scope=scope, project=seen.deployment, waivable=True, why=why)
+def _deployments(program: Program, label: tuple[str, str]) -> Feed:
+    return Feed(
+        name=f"{program} {'='.join(label)}",
+        scope=Scope(kinds.DEPLOYMENTS, selector=Selector(labels=(label,))),
+        project=seen.deployment,
+        waivable=True,
+        why=f"another {program} in this cluster would not be noticed",
+        program=program,
+    )
 
 
 @dataclass(slots=True)
@@ -245,18 +237,32 @@ class Watching:
             if scope.resource == resource and scope.namespace in ("", namespace_of(obj)) and _fits(scope, obj):
                 await one.informer.learn(obj)
 
-    def observed(self, apply_errors: Mapping[str, str]) -> Observed:
-        """The cluster now."""
+    def suspects(self) -> tuple[Suspect, ...]:
+        """Deployments that look like another GPU operator or node feature discovery, but for what the settings say."""
+        own = str((self._settings.owner or {}).get("uid") or "")
+        looked_for = self._settings.looks_for
+        found = {
+            suspect(feed.program, obj, own)
+            for feed in feeds(self._settings.namespace)
+            if feed.program is not None and feed.program in looked_for
+            for obj in self.objects(feed.name).values()
+        }
+        return tuple(sorted(one for one in found if one is not None))
+
+    def observed(self, apply_errors: Mapping[str, str], others: frozenset[Suspect] = frozenset()) -> Observed:
+        """The cluster now; ``others`` are the suspects that are believed."""
         daemon_sets = {name: obj for (_, name), obj in self.objects("daemonsets").items()}
         warnings = list(self.objects("warnings").values())
         pods = list(self.objects("pods").values())
         for name, made in seen.newest(pods).items():
             self._made[name] = max(made, self._made.get(name, ""))
-        foreign = self._foreign_operator()
+        operators = [one for one in others if one.program is Program.OPERATOR]
+        foreign = min(((f"{one.namespace}/{one.name}", one.version) for one in operators), default=("", ""))
+        discoveries = any(one.program is Program.DISCOVERY for one in others)
         return Observed(
             kube_version=self._served.version if self._served else (0, 0),
             kinds=self._kinds,
-            foreign_nfd=self._foreign_nfd(),
+            foreign_nfd=discoveries or self._settings.other_discovery is Other.PRESENT,
             foreign_operator=foreign[0],
             foreign_version=foreign[1],
             policies=tuple(obj["value"] for obj in self.objects("policies").values()),
@@ -269,26 +275,6 @@ class Watching:
             failures=seen.failures(daemon_sets, warnings, self._made),
             apply_errors=dict(apply_errors),
         )
-
-    def _foreign_nfd(self) -> bool:
-        if any(obj["foreign"] for obj in self.objects("nodefeatures").values()):
-            return True
-        masters = (obj for number in range(len(_NFD)) for obj in self.objects(f"nfd {number}").values())
-        return any(obj["runs"] and _is_master(obj) for obj in masters)
-
-    def _foreign_operator(self) -> tuple[str, str]:
-        """Its Deployment as namespace/name, and its release; twice "" for none."""
-        own = str((self._settings.owner or {}).get("uid") or "")
-        found = {
-            (f"{namespace_of(obj)}/{name_of(obj)}", obj["labels"].get(names.VERSION_LABEL, ""))
-            for number in range(len(_OPERATORS))
-            for obj in self.objects(f"operator {number}").values()
-            if obj["runs"]
-            and obj["metadata"].get("uid") != own
-            and obj["labels"].get(names.PART_OF_LABEL) != names.KGPU
-            and obj["labels"].get(names.NAME_LABEL) != names.KGPU
-        }
-        return min(found, default=("", ""))
 
     def _follow(self, served: Served) -> None:
         """Follow what is served, and what was until it is certain that it is no more."""
@@ -355,10 +341,6 @@ def _fits(scope: Scope, obj: Object) -> bool:
         and all(labels.get(key) == value for key, value in scope.selector.labels)
         and all(key in labels for key in scope.selector.has)
     )
-
-
-def _is_master(obj: Object) -> bool:
-    return "master" in name_of(obj) or obj["labels"].get("role") == seen.NFD_MASTER
 
 
 def _is_waived(feed: Feed, error: KubeError) -> bool:

@@ -83,19 +83,50 @@ async def test_a_gpu_that_comes_is_labelled_within_seconds():
         assert node.publisher.history[-1][NVIDIA] == "true"
 
 
-@pytest.mark.parametrize(
-    ("seen", "foreign"),
-    [(Seen(mine={KERNEL: "6.1"}, discovery="nfd-master"), False), (Seen(mine={KERNEL: "6.1"}), True)],
-)
-async def test_it_stands_back_for_another_discovery_and_takes_its_own_labels_away(seen, foreign):
+BOTH = pytest.mark.parametrize("foreign", [True, False], ids=["by the operator", "by the Node"])
+OTHER = names.NFD_PREFIX + "cpu-cpuid.AVX"
+
+
+def beside(foreign: bool, mine: dict[str, str], *others: str) -> Node:
+    """A node that another discovery works on, as the operator says or as its labels tell."""
     node = Node(foreign=foreign)
-    node.publisher.seen = seen
+    node.publisher.seen = Seen(mine=mine, others=frozenset(others), discovery="" if foreign else "nfd-master")
+    return node
+
+
+@BOTH
+async def test_beside_another_discovery_no_label_is_added(foreign):
+    node = beside(foreign, {})
     async with node.running():
         await node.until(lambda: node.states)
-        assert node.publisher.history == [{}]
+        assert node.publisher.history == []
         assert node.states[-1][0]
         assert node.states[-1][1].startswith("stands back: ")
-    assert node.reads == 0
+
+
+@BOTH
+async def test_a_label_goes_when_the_other_discovery_has_published_it_and_not_before(foreign):
+    """A tenant can make what looks like node feature discovery: with the label, every GPU would be gone."""
+    node = beside(foreign, {KERNEL: "6.1"})
+    async with node.running():
+        await node.until(lambda: node.states)
+        await node.pass_time(INTERVAL)
+        await node.until(lambda: len(node.states) == 2)
+        assert node.publisher.history == []
+        assert node.publisher.seen.mine == {KERNEL: "6.1"}
+        assert node.states[-1][1].endswith("but for 1 that it has not published")
+        node.publisher.seen = Seen(mine={KERNEL: "6.1"}, others=frozenset({KERNEL}), discovery="nfd-master")
+        await node.pass_time(INTERVAL)
+        await node.until(lambda: node.publisher.history)
+        assert node.publisher.history == [{}]
+
+
+@BOTH
+async def test_what_stays_beside_another_discovery_is_kept_true(foreign):
+    node = beside(foreign, {KERNEL: "6.0", OTHER: "true"})
+    async with node.running():
+        await node.until(lambda: node.publisher.history)
+        assert node.publisher.history == [{KERNEL: "6.1"}]
 
 
 async def test_a_key_of_somebody_else_is_left_to_them():

@@ -81,9 +81,11 @@ def test_host_facts_come_from_the_validators_pod(wanted: bool, roles: str) -> No
 
 def test_another_discovery_is_left_to_its_work() -> None:
     told = config("{}", foreign_nfd=True, kinds=frozenset({"nodefeatures.nfd.k8s-sigs.io"}))
-    assert not told.roles["features"].enabled
+    assert told.roles["features"].enabled, "it keeps what the other one has not published"
+    assert told.other_discovery
     assert told.node_feature_api
-    assert not config("{}", foreign_nfd=True).node_feature_api
+    old = config("{}", foreign_nfd=True)
+    assert (old.other_discovery, old.node_feature_api) == (True, False)
     off = dataclasses.replace(SETTINGS, discovery=False)
     assert not agent_config(policy(), off, Observed()).roles["features"].enabled
 

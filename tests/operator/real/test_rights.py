@@ -86,10 +86,24 @@ def granted(site: Site, account: str) -> set[Right]:
     return of_rules(rules)
 
 
+def pretended() -> list[Object]:
+    """A tenant's namespace with Deployments of no pod that look like programs that kgpu makes room for."""
+    found: list[Object] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant"}}]
+    for name in ("gpu-operator", "nfd-master"):
+        labels = {"app": name}
+        pod = {"nodeSelector": {"nowhere": "true"}, "containers": [{"name": "c", "image": "none"}]}
+        spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
+        metadata = {"name": name, "namespace": "tenant", "labels": labels}
+        found.append({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
+    return found
+
+
 def test_every_right_is_used_and_none_is_missing(clean: Site) -> None:
     site = clean
     rights = {}
-    # Both layouts, a change, drift, and an end; the clean-up's requests are the operator's account's too.
+    # Both layouts, a change, drift, and an end; the clean-up's requests are the operator's account's too. All beside
+    # what a tenant has made to look like another operator and another discovery: nobody holds still because of it.
+    site.lab.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": pretended()}))
     site.install("layout=operands", "psa.enabled=true")
     site.ready()
     site.install("psa.enabled=true", verb="upgrade", words=("--wait",))

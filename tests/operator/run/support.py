@@ -36,6 +36,8 @@ POLICY: Object = {
     "metadata": {"name": "cluster-policy", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
     "spec": {"driver": {"enabled": False}},
 }
+MAY_LEAD = "update clusterpolicies/status"
+MAY_LABEL = "patch nodes"
 STATE = {names.LABEL_OPERATOR_STATE: "test"}
 
 
@@ -51,11 +53,20 @@ def cluster(nodes: int = 1, *, policy: bool = True) -> FakeApi:
     return api
 
 
+def deploy(api: FakeApi, namespace: str, name: str, *, right: str = "", replicas: int = 1, **labels: str) -> None:
+    """A Deployment with an account of its own, which has a right, as an administrator's has, or none, as a tenant's."""
+    found = {key.replace("__", "/").replace("_", "."): value for key, value in labels.items()}
+    metadata = {"name": name, "namespace": namespace, "labels": found, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    spec = {"replicas": replicas, "template": {"spec": {"serviceAccountName": name}}}
+    if right:
+        api.rights.add((f"system:serviceaccount:{namespace}:{name}", right))
+    api.put(kinds.DEPLOYMENTS, {"metadata": metadata, "spec": spec})
+
+
 def writes(api: FakeApi, since: int = 0) -> Counter[tuple[str, str]]:
-    """How often each object was written, by plural and name; leader election left out."""
-    return Counter(
-        (plural, name) for verb, plural, name in api.calls[since:] if verb in WRITES and plural != LEASES.plural
-    )
+    """How often each object was written, by plural and name; leader election and questions left out."""
+    none = (LEASES.plural, kinds.SUBJECT_ACCESS_REVIEWS.plural)
+    return Counter((plural, name) for verb, plural, name in api.calls[since:] if verb in WRITES and plural not in none)
 
 
 class Run:

@@ -11,7 +11,20 @@ from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, Listing, Served
-from tests.operator.run.support import POLICY, Meddled, cluster, labels_of, refusal, running, there, writes
+from tests.operator.run.support import (
+    MAY_LABEL,
+    MAY_LEAD,
+    POLICY,
+    Meddled,
+    Wish,
+    cluster,
+    deploy,
+    labels_of,
+    refusal,
+    running,
+    there,
+    writes,
+)
 
 NVIDIA = names.NVIDIA_DOMAIN
 
@@ -178,9 +191,7 @@ async def test_a_store_that_has_gone_back_takes_nothing_down() -> None:
 @pytest.mark.parametrize("code", [429, 500, 503])
 async def test_a_foreign_operator_is_seen_although_lists_fail_first(code: int) -> None:
     api = cluster(1)
-    labels = {"app": "gpu-operator"}
-    foreign = {"metadata": {"name": "gpu-operator", "namespace": "nvidia", "labels": labels}, "spec": {"replicas": 1}}
-    api.put(kinds.DEPLOYMENTS, foreign)
+    deploy(api, "nvidia", "gpu-operator", right=MAY_LEAD, app="gpu-operator")
     api.refuse["list", "deployments"] = code
     async with running(api, settle_first=False) as run:
         await run.clock.advance(60)
@@ -189,20 +200,22 @@ async def test_a_foreign_operator_is_seen_although_lists_fail_first(code: int) -
         del api.refuse["list", "deployments"]
         await run.settled()
         assert {plural for plural, _ in writes(api)} <= {"clusterpolicies", "events"}
-        assert "nvidia/gpu-operator" in run.operator.watching.observed({}).foreign_operator
+        assert run.operator.last.hold
 
 
 async def test_what_was_seen_of_another_discovery_stays_known_through_errors() -> None:
     api = cluster(1)
-    master = {"metadata": {"name": "nfd-master", "namespace": "nfd", "labels": {"app": "nfd"}}, "spec": {"replicas": 1}}
-    api.put(kinds.DEPLOYMENTS, master)
-    async with running(api) as run:
-        assert run.operator.watching.observed({}).foreign_nfd
+    deploy(api, "nfd", "nfd-master", right=MAY_LABEL, app="nfd")
+    wish = Wish()
+    async with running(api, planner=wish) as run:
+        assert wish.seen[-1].foreign_nfd
         for code in (403, 500):
             api.refuse["list", "deployments"] = api.refuse["watch", "deployments"] = code
             too_old(api)
             await run.clock.advance(60)
-            assert run.operator.watching.observed({}).foreign_nfd
+            run.operator.watching.news.set()
+            await run.settled()
+            assert wish.seen[-1].foreign_nfd
 
 
 async def test_a_missing_right_is_told_and_does_not_stop_the_operator() -> None:

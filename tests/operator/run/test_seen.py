@@ -8,9 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from kgpu.formats import names
-from kgpu.kube import kinds
-from kgpu.kube.port import CONFIG_MAPS, NODE_FEATURES, PODS, Object
+from kgpu.kube.port import CONFIG_MAPS, PODS, Object
 from kgpu.operator import seen
 from tests.budget import tries
 from tests.operator.run.support import Wish, cluster, config_map, running
@@ -151,7 +149,7 @@ JSON = st.recursive(
 )  # fmt: skip
 REDUCERS = (
     seen.node, seen.policy, seen.driver, seen.daemon_set, seen.config_map, seen.managed, seen.pod, seen.warning,
-    seen.deployment, seen.node_feature,
+    seen.deployment,
 )  # fmt: skip
 
 
@@ -166,36 +164,6 @@ def test_no_object_can_break_the_watch(value: Any) -> None:
             ]["name"]
             == "x"
         )  # type: ignore[dict-item]
-
-
-async def test_other_programs_are_noticed_while_they_run() -> None:
-    api, wish = cluster(), Wish()
-    async with running(api, planner=wish) as run:
-
-        async def now(feed: str, name: str, replicas: int, **labels: str) -> tuple[bool, str]:
-            key = {"name": name, "namespace": feed, "labels": {k.replace("__", "/"): v for k, v in labels.items()}}
-            api.put(kinds.DEPLOYMENTS, {"metadata": key, "spec": {"replicas": replicas}})
-            await run.settled()
-            return wish.seen[-1].foreign_nfd, wish.seen[-1].foreign_operator
-
-        assert await now("nfd", "nfd-worker", 1, **{names.NAME_LABEL: "node-feature-discovery"}) == (False, "")
-        assert await now("nfd", "nfd-master", 1, **{names.NAME_LABEL: "node-feature-discovery"}) == (True, "")
-        assert await now("nfd", "nfd-master", 0, **{names.NAME_LABEL: "node-feature-discovery"}) == (False, "")
-        assert await now("old", "gpu-operator", 1, app="gpu-operator") == (False, "old/gpu-operator")
-        assert await now("old", "gpu-operator", 0, app="gpu-operator") == (False, "")
-        mine = {"app": "gpu-operator", names.NAME_LABEL: names.KGPU}
-        assert await now(NAMESPACE, "kgpu", 1, **mine) == (False, "")
-
-
-async def test_node_features_of_others_mean_another_discovery() -> None:
-    api, wish = cluster(), Wish()
-    body = {"metadata": {"name": "nvidia-features-for-n0", "namespace": "x"}, "spec": {}}
-    await api.apply(NODE_FEATURES, body, manager=names.LABELS_FIELD_MANAGER)
-    async with running(api, planner=wish) as run:
-        assert not wish.seen[-1].foreign_nfd
-        api.put(NODE_FEATURES, {"metadata": {"name": "n0", "namespace": "nfd"}, "spec": {}})
-        await run.settled()
-        assert wish.seen[-1].foreign_nfd
 
 
 async def test_config_maps_are_known_by_their_keys_and_pods_by_their_trouble() -> None:

@@ -1,8 +1,8 @@
 """The loop that keeps a node's own feature labels true, over injected ports.
 
 Promises: read again every minute, as soon as PCI devices come or go, and as soon as a label of its own is gone from the
-Node; where another node feature discovery works it stands back and takes away its own labels alone; a failure costs
-nothing that is published and is tried again.
+Node; where another node feature discovery works it adds no label, and each of its own stays until the other one has
+published the same key; a failure costs nothing that is published and is tried again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 INTERVAL: Final = 60.0  # seconds between readings without a cause, as node feature discovery
 LOOK: Final = 5.0  # seconds between looks at which PCI devices there are
 SPREAD: Final = 0.2  # of the interval, by chance, so that a fleet does not ask the API server at one moment
+OTHER: Final = "node feature discovery"
 _RETRY: Final = BackoffPolicy(first=1.0, cap=60.0)
 # Somebody may take the labels away again and again: each time in a row they come back later, up to the usual round.
 _RESTORE: Final = BackoffPolicy(first=0.2, cap=INTERVAL, factor=2.0, healthy_after=INTERVAL / 2)
@@ -91,15 +92,17 @@ async def withdraw(publisher: FeaturesPublisher) -> None:
 async def _once(ctx: FeaturesContext) -> tuple[Mapping[str, str], str]:
     """Read and publish; returns kgpu's labels and what there is to say."""
     seen = await ctx.publisher.look()
-    foreign = seen.discovery or ("node feature discovery" if ctx.foreign else "")
-    if foreign:
-        await _write(ctx, seen, {})
-        return {}, f"stands back: {foreign} labels this node"
     # In a thread: files of a broken PCI function can take seconds, and this loop also serves others.
     wanted = plan(await beside(ctx.facts, ctx.roots))
     kept = {key: value for key, value in wanted.items() if key not in seen.others}
+    other = seen.discovery or (OTHER if ctx.foreign else "")
+    if other:
+        kept = {key: value for key, value in kept.items() if key in seen.mine}
     await _write(ctx, seen, kept)
-    return kept, f"{len(kept)} labels"
+    if not other:
+        return kept, f"{len(kept)} labels"
+    left = f", but for {len(kept)} that it has not published" if kept else ""
+    return kept, f"stands back: {other} labels this node{left}"
 
 
 async def _write(ctx: FeaturesContext, seen: Seen, labels: Mapping[str, str]) -> None:

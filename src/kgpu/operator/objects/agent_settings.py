@@ -32,7 +32,7 @@ def agent_config(policy: Policy, settings: Settings, observed: Observed) -> Agen
     return AgentConfig(
         roles={
             operand.role: RoleConfig(
-                enabled=is_enabled(operand, policy, settings, observed),
+                enabled=is_enabled(operand, policy, settings),
                 label=f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}" if operand.deploy else "",
                 env=role_env(operand.role, scene) if here else {},
                 args=role_args(operand.role, policy) if here else (),
@@ -42,6 +42,7 @@ def agent_config(policy: Policy, settings: Settings, observed: Observed) -> Agen
         },
         device_plugin_config=ConfigRef(name=config.name or "", default=config.default or ""),
         node_feature_api=uses_node_features(observed),
+        other_discovery=observed.foreign_nfd,
         leaving=policy.deleting,
         driver_install_dir=paths.driver_install_dir,
         host_root=paths.root_fs,

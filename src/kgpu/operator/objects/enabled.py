@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from kgpu.operator.model import Observed, Policy, Settings
+from kgpu.operator.model import Policy, Settings
 from kgpu.operator.tables import Operand
 
 
-def is_enabled(operand: Operand, policy: Policy, settings: Settings, observed: Observed) -> bool:
+def is_enabled(operand: Operand, policy: Policy, settings: Settings) -> bool:
     """True when the operand is asked for: ``enabled`` of its section, or the row's default where that is not given.
 
-    The validator has no switch. Health, host facts and node features are settings of the operator; the last stand back
-    where another discovery works. The policy's driver is off where NVIDIADriver objects say which drivers there are.
+    The validator has no switch. Health, host facts and node features are settings of the operator; the last go on where
+    another discovery works, because each node's own stands back label by label. The policy's driver is off where
+    NVIDIADriver objects say which drivers there are.
     """
     if operand.name == "features":
-        return settings.discovery and not observed.foreign_nfd
+        return settings.discovery
     if operand.name == "health":
         return settings.health
     if operand.name == "probe":

@@ -48,7 +48,7 @@ def _of_own_pods(scene: Scene) -> Iterator[Decision]:
         told = section(operand.role, scene.policy.spec)
         if not isinstance(told, Container):
             continue
-        if not is_enabled(operand, scene.policy, scene.settings, scene.observed):
+        if not is_enabled(operand, scene.policy, scene.settings):
             continue
         fields = [name for name, value in (("resources", told.resources), ("hostNetwork", told.host_network)) if value]
         if fields:

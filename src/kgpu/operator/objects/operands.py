@@ -143,9 +143,7 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
 def _roles(scene: Scene, operand: Operand) -> str:
     """Its own, and those of operands that have no pods of their own."""
     guests = (
-        one.role
-        for one in OPERANDS
-        if one.within == operand.name and is_enabled(one, scene.policy, scene.settings, scene.observed)
+        one.role for one in OPERANDS if one.within == operand.name and is_enabled(one, scene.policy, scene.settings)
     )
     return ",".join((operand.role, *guests))
 
@@ -158,7 +156,7 @@ def _selector(operand: Operand) -> dict[str, str]:
 
 def _surroundings(scene: Scene, role: str) -> dict[str, str]:
     """What a pod has to know of its neighbours."""
-    if role != "validator" or is_enabled(BY_ROLE["toolkit"], scene.policy, scene.settings, scene.observed):
+    if role != "validator" or is_enabled(BY_ROLE["toolkit"], scene.policy, scene.settings):
         return {}
     return {names.ENV_KGPU_TOOLKIT: "false"}
 

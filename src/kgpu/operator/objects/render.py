@@ -55,7 +55,7 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
     if settings.layout is Layout.AGENT:
         yield AGENT, agent.STATE, partial(agent.objects, scene)
     for operand in OPERANDS:
-        if not is_enabled(operand, policy, settings, observed):
+        if not is_enabled(operand, policy, settings):
             continue
         if operand.name == driver.OPERAND.name:
             yield operand.name, operand.state, partial(driver.of_policy, scene)
@@ -84,7 +84,7 @@ def _uses_driver_objects(scene: Scene) -> bool:
 
 
 def _drivers_wanted(scene: Scene) -> bool:
-    wanted = is_enabled(BY_NAME["driver"], scene.policy, scene.settings, scene.observed)
+    wanted = is_enabled(BY_NAME["driver"], scene.policy, scene.settings)
     return wanted or _uses_driver_objects(scene)
 
 
@@ -103,7 +103,7 @@ def namespace(scene: Scene) -> list[Object]:
 
 def _decisions(scene: Scene) -> Iterator[Decision]:
     for operand in OPERANDS:
-        if is_enabled(operand, scene.policy, scene.settings, scene.observed):
+        if is_enabled(operand, scene.policy, scene.settings):
             told = operands.ignored_image(scene, operand)
             if told is not None:
                 yield told
@@ -111,7 +111,7 @@ def _decisions(scene: Scene) -> Iterator[Decision]:
     if (absent := monitoring.missing(scene)) is not None:
         yield absent
     waiting: tuple[str, ...] = ()
-    if is_enabled(driver.OPERAND, scene.policy, scene.settings, scene.observed):
+    if is_enabled(driver.OPERAND, scene.policy, scene.settings):
         waiting = driver.policy_pools(scene).unlabelled
     for node in waiting:
         yield Decision(
