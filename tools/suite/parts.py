@@ -57,7 +57,7 @@ PARTS: Final = (
     Part(name="embedded API", paths=("tests/lab/embedded",), seconds=250),
     Part(name="everything else", paths=("tests",), seconds=240),
     # On the embedded cluster, with kubectl and Helm.
-    _labs("doctor's labs", 280, "tests/doctor/lab", "tests/doctor/test_operated_lab.py"),
+    _labs("doctor's labs", 600, "tests/doctor/lab", "tests/doctor/test_operated_lab.py"),
     _labs("embedded cluster", 700, "tests/lab", "tests/charts", "tests/seed_facts"),
     # On real programs: each part has a cluster or an engine of its own.
     _real("stories", 1400, "tests/lab/real/test_conform.py"),
