@@ -14,6 +14,7 @@ import pytest
 from kgpu.lab.real import state
 from kgpu.lab.real.state import LabState
 from tests import machine_state
+from tests.child import child
 from tests.machine_state import MARK, TEST, Places, Thing, dirt, left, shortages, take
 from tests.machine_watch import MachineWatch
 
@@ -144,14 +145,22 @@ def test_a_lab_of_somebody_who_runs_no_tests_is_a_neighbour(machine: Machine) ->
     assert [one.pid for one in machine.take().others(ME)] == [9]
 
 
+def shown(process: subprocess.Popen[bytes]) -> dict[int, machine_state.Process]:
+    """All processes, once this one is among them: the kernel shows a process's environment a moment after it has closed
+    what its parent waits for.
+    """
+    while process.pid not in (found := {one.pid: one for one in take().processes}):
+        assert process.poll() is None
+    return found
+
+
 def test_a_marked_process_is_found_on_this_machine_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, "1-1")
     mine = machine_state.own_mark() + "0"
-    with machine_state.marked(mine), subprocess.Popen(["sleep", "600"]) as process:
-        found = {one.pid: one for one in take().processes}
+    with machine_state.marked(mine), child(["sleep", "600"]) as process:
+        found = shown(process)
         assert found[process.pid].runs == ("1-1", mine)
         assert __name__.rpartition(".")[2] in found[process.pid].test
-        process.kill()
     assert os.environ[MARK] == "1-1"
     assert process.pid not in {one.pid for one in take().processes}
 
@@ -164,13 +173,13 @@ def test_a_run_that_leaves_something_fails_and_one_that_failed_stays_so(
     places = Places(cgroups=tmp_path, links=tmp_path, devices=tmp_path, scratch=tmp_path, folders=())
     monkeypatch.setattr(machine_state, "take", lambda: take(places))
     watch = MachineWatch(patience_s=0.0)
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with child(["sleep", "600"]) as process:
+        shown(process)
         results = []
         for code in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED):
             session: Any = SimpleNamespace(exitstatus=code)
             watch.pytest_sessionfinish(session)
             results.append(session.exitstatus)
-        process.kill()
     assert results == [pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED]
     session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     MachineWatch(patience_s=10.0).pytest_sessionfinish(session)

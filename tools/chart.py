@@ -68,6 +68,7 @@ ADDED: dict[str, Schema] = {
                       basicAuth=MAP),
         dashboards=struct(enabled=SWITCH, labels=LABELS, annotations=LABELS),
     ),
+    "networkPolicy": struct(enabled=SWITCH, metricsFrom=LIST),
     "platform": struct(openshift=SWITCH),
     "nfd": struct(enabled=SWITCH, other=choice("detect", "present", "ignore"), nodefeaturerules=SWITCH),
     "operator.replicas": COUNT,

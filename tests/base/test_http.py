@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.base import http, room
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.base.http import (
-    MAX_CONNECTIONS,
     MAX_HEAD,
     Address,
     Asked,
@@ -20,9 +20,11 @@ from kgpu.base.http import (
     StatusServer,
     answer,
     encode,
+    here_only,
     parse,
     parse_address,
 )
+from kgpu.base.room import Guest
 
 
 def broken() -> Response:
@@ -134,14 +136,53 @@ async def test_a_client_that_says_nothing_is_dropped():
     await server.close()
 
 
-async def test_connections_are_bounded_and_come_free_again(server):
-    idle = [await asyncio.open_connection("127.0.0.1", server.address.port) for _ in range(MAX_CONNECTIONS)]
-    await eventually(lambda: len(server._open) == MAX_CONNECTIONS)
-    assert (await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+async def silent(server, count: int, source: str):
+    """Connections that say nothing, from an address of this machine that stands for another one."""
+    return [
+        await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=(source, 0)) for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def abroad(monkeypatch):
+    """Only 127.0.0.1 is this machine: 127.x.y.z are other ones."""
+    monkeypatch.setattr(http, "guest", lambda peer, _here, _node: Guest(peer, peer == "127.0.0.1"))
+
+
+@pytest.mark.parametrize("sources", [1, 20], ids=["of one", "of many"])
+async def test_silent_connections_take_the_page_from_nobody(server, abroad, sources):
+    """32 of them took ``/healthz`` from the kubelet, which then restarted the pod."""
+    idle = []
+    for number in range(sources):
+        idle += await silent(server, 400 // sources, f"127.9.0.{number + 1}")
+    await eventually(lambda: len(server._open) == (room.MOST_OF_PEER if sources == 1 else room.MOST))
+    for source in ("127.0.0.1", "127.9.0.1", "127.8.0.1"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=(source, 0))
+        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in await asyncio.wait_for(reader.read(), 60)
+        writer.close()
     for _, writer in idle:
         writer.close()
     await eventually(lambda: not server._open)
-    assert b"200 OK" in await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n")
+
+
+async def test_where_everybody_waits_for_an_answer_the_next_one_is_told(server, abroad):
+    for one in range(room.MOST):
+        server._open[asyncio.create_task(asyncio.sleep(60))] = Guest(f"127.9.1.{one}", own=False, asked=True)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.7.0.1", 0))
+    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert (await asyncio.wait_for(reader.read(), 60)).startswith(b"HTTP/1.1 503 ")
+    assert b"200 OK" in await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n"), "the node has room of its own"
+    writer.close()
+
+
+@pytest.mark.parametrize(("peer", "status"), [("127.0.0.1", b"200"), ("10.0.0.1", b"403")])
+async def test_a_page_for_this_machine_alone(monkeypatch, peer, status):
+    server = StatusServer({"/statusz": here_only(lambda: Response(200, "all"))})
+    monkeypatch.setattr(http, "_host", lambda _name: peer)
+    server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
+    assert (await exchange(server, b"GET /statusz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 " + status)
+    await server.close()
 
 
 async def test_close_drops_open_connections():

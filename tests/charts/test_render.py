@@ -13,6 +13,8 @@ from charts.value_sets import FILES, SETS
 
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.definitions import crds
+from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT
+from kgpu.operator.tables import OPERANDS
 
 KUBERNETES = ("1.28", "1.35")
 OWN = {crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in crds()}
@@ -119,3 +121,19 @@ def test_hooks_run_when_they_should(chart: Chart) -> None:
     without = chart("operator.cleanupCRD=false")
     assert without.one("ServiceAccount", "kgpu-crds")["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
     assert not chart(*SETS["no hooks"]).has("ServiceAccount", "kgpu-crds")
+
+
+def test_no_pod_reaches_the_ports_of_the_probes(chart: Chart) -> None:
+    """And those of metrics only who is named; the node itself, whose kubelet probes, is no matter of a policy."""
+    spec = chart("layout=operands").one("NetworkPolicy", "kgpu")["spec"]
+    apps = set(spec["podSelector"]["matchExpressions"][0]["values"])
+    pods = {one.daemon_set for one in OPERANDS if one.role} | {AGENT_DAEMON_SET, "gpu-operator"}
+    assert apps == pods
+    (rule,) = spec["ingress"]
+    reached = {port for row in rule["ports"] for port in range(row["port"], row["endPort"] + 1)}
+    assert set(range(1, 65536)) - reached == {8081, AGENT_HEALTH_PORT}
+    assert "from" not in rule
+    peer = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+    narrow = chart(values={"networkPolicy": {"metricsFrom": [peer]}}).one("NetworkPolicy", "kgpu")["spec"]
+    assert narrow["ingress"][0]["from"] == [peer]
+    assert not chart("networkPolicy.enabled=false").has("NetworkPolicy")

@@ -45,6 +45,11 @@ SETS: Final[dict[str, tuple[str, ...]]] = {
     "RDMA": ("driver.rdma.enabled=true", "driver.rdma.useHostMofed=true", "gdrcopy.enabled=true"),
     "another Node Feature Discovery": ("nfd.enabled=false",),
     "Pod Security": ("psa.enabled=true",),
+    "no network policy": ("networkPolicy.enabled=false",),
+    "metrics for one namespace": (
+        "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring", "nfd.other=present",
+        "operator.otherOperator=ignore",
+    ),
     "NRI": ("cdi.nriPluginEnabled=true",),
     "other paths": ("hostPaths.rootFS=/host", "hostPaths.driverInstallDir=/opt/driver",
                     "hostPaths.kubeletRootDir=/var/snap/kubelet"),

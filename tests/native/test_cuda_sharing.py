@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kgpu.hw.fake.create import environment
 from kgpu.hw.fake.state import State
+from tests.child import child
 
 Root = Callable[..., Path]
 MIB = 1 << 20
@@ -136,7 +137,7 @@ def test_the_sample_ends_when_asked(sim_root: Root) -> None:
     root = sim_root(gpus=1)
     program = root / "usr/share/kgpu/vectoradd"
     env = {**os.environ, **environment(root)}
-    with subprocess.Popen([program, "--hold", "600"], env=env, stdout=subprocess.PIPE, text=True) as sample:
+    with child([program, "--hold", "600"], env=env, stdout=subprocess.PIPE, text=True) as sample:
         while line(sample) != "Copy output data from the CUDA device to the host memory":
             assert sample.poll() is None
         sample.send_signal(signal.SIGTERM)

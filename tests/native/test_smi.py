@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from kgpu.hw.fake.create import environment
 from kgpu.hw.fake.state import State
 from tests.budget import tries
+from tests.child import child
 
 Root = Callable[..., Path]
 NO_DRIVER = (
@@ -90,7 +91,7 @@ def test_the_table_keeps_its_shape(sim_root: Root, profile: str) -> None:
 def test_the_table_shows_processes(sim_root: Root) -> None:
     root = sim_root(gpus=2)
     script = "import ctypes,sys; c=ctypes.CDLL('libcuda.so.1'); x=ctypes.c_void_p(); c.cuInit(0); c.cuCtxCreate_v2(ctypes.byref(x),0,1); print(flush=True); sys.stdin.read()"
-    with subprocess.Popen(
+    with child(
         [sys.executable, "-c", script],
         env={**os.environ, **environment(root)},
         stdin=subprocess.PIPE,

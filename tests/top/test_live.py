@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from tests.child import child
 from tests.top.exporting import kubeconfig
 from tests.top.screen import ROOT, Program
 
@@ -22,12 +23,11 @@ Start = Callable[..., Program]
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The kubeconfig of a cluster of 12 nodes with 4 GPUs, a silent node, and one with odd names."""
     words = [sys.executable, "-m", "tests.top.exporting", "12", "4", "odd"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+    with child(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         path = tmp_path_factory.mktemp("cluster") / "config"
         path.write_text(kubeconfig(f"http://127.0.0.1:{int(server.stdout.readline())}"))
         yield path
-        server.kill()
 
 
 @pytest.fixture

@@ -51,11 +51,11 @@ def _real(name: str, seconds: int, *paths: str) -> Part:
 # Seconds are of a machine with two cores that does all of this at once.
 PARTS: Final = (
     # Without a cluster.
-    Part(name="doctor", paths=("tests/doctor",), seconds=280),
+    Part(name="doctor", paths=("tests/doctor",), seconds=100),
     Part(name="hardware", paths=("tests/hw", "tests/native", "tests/toolkit", "tests/host"), seconds=260),
-    Part(name="processes", paths=("tests/agent", "tests/cli", "tests/monitoring", "tests/operator"), seconds=250),
-    Part(name="embedded API", paths=("tests/lab/embedded",), seconds=250),
-    Part(name="everything else", paths=("tests",), seconds=240),
+    Part(name="processes", paths=("tests/agent", "tests/cli", "tests/monitoring", "tests/operator"), seconds=320),
+    Part(name="embedded API", paths=("tests/lab/embedded",), seconds=180),
+    Part(name="everything else", paths=("tests",), seconds=290),
     # On the embedded cluster, with kubectl and Helm.
     _labs("doctor's labs", 600, "tests/doctor/lab", "tests/doctor/test_operated_lab.py"),
     _labs("embedded cluster", 700, "tests/lab", "tests/charts", "tests/seed_facts"),

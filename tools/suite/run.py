@@ -117,7 +117,10 @@ class Suite:
     def _startable(self, *, built: bool) -> list[Part]:
         """Of those that wait, as many as there is room for: on the cores, and beside them."""
         running = [one.part for one in self._active if one.part]
-        room = {True: LANES, False: min(os.cpu_count() or 1, CORES_AT_MOST)}
+        cores = min(os.cpu_count() or 1, CORES_AT_MOST)
+        # Where nothing runs beside them, one more fills the gaps in which the others wait.
+        alone = not any(part.on for part in (*running, *self._waiting))
+        room = {True: LANES, False: cores + alone}
         for part in running:
             room[bool(part.on)] -= 1
         found = []

@@ -34,7 +34,7 @@ from kgpu.agent.switched import SwitchedConfig
 from kgpu.agent.wanted import DISABLED, Wanted, wanted_roles, why_stopped
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
-from kgpu.base.http import StatusServer
+from kgpu.base.http import StatusServer, here_only
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
 from kgpu.formats.agent_config import AgentConfig, ConfigRef
 from kgpu.formats.agent_report import AgentReport, RoleReport
@@ -363,7 +363,7 @@ class AutoAgent(Process):
         return {
             "/healthz": status.healthz,
             "/readyz": self._readyz,
-            "/statusz": lambda: status.statusz(self._document()),
+            "/statusz": here_only(lambda: status.statusz(self._document())),
         }
 
     def _readyz(self) -> Any:

@@ -1,9 +1,10 @@
 """Answers GET requests for a handful of fixed paths: enough for probes, scrapers and a person with curl.
 
 A whole web server costs 6 MB of a process's memory; this costs nothing beyond asyncio. Promises: a request's head is at
-most 8 KiB and must arrive within the deadline, the TLS handshake included; at most ``MAX_CONNECTIONS`` are open; every
-connection carries one request; nothing that a client sends reaches a log or a file. Who may come in, and by which
-certificate, is asked of a ``Door`` at every connection, so that it can change while connections are open.
+most 8 KiB and must arrive within the deadline, the TLS handshake included; how many are open is bounded, and when they
+are too many the silent ones go (``room``); every connection carries one request; nothing that a client sends reaches a
+log or a file. Who may come in, and by which certificate, is asked of a ``Door`` at every connection, so that it can
+change while connections are open.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kgpu.base.errors import ConfigError, HostError
+from kgpu.base.room import Guest, guest, is_loopback, make_room, node_addresses
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_HEAD: Final = 8192
-MAX_CONNECTIONS: Final = 32
+BACKLOG: Final = 128
+REFUSED_AT_ONCE: Final = 16  # connections that are being told that there is no room
 DEADLINE: Final = 5.0  # seconds for a request to arrive
 LINGER: Final = 1.0  # seconds for a client to take its answer and close
 
@@ -51,13 +54,15 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 class Request:
     """What was asked: the path without its query; headers by name in lower case, several of a name joined by commas.
 
-    ``certificate`` is the client's as ``SSLSocket.getpeercert`` has it, None where none was shown.
+    ``certificate`` is the client's as ``SSLSocket.getpeercert`` has it, None where none was shown. ``local``: it came
+    over the loopback interface.
     """
 
     method: str
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     certificate: Mapping[str, Any] | None = None
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,12 @@ class Asked:
     """A page that depends on the request, such as on the formats that the client takes."""
 
     page: Callable[[Request], Response]
+
+
+def here_only(page: Callable[[], Response]) -> Asked:
+    """A page that says more than is anybody's business: only who is on this machine, or in this pod, may see it."""
+    refused = Response(403, "this page is for this machine alone; for a pod: kubectl port-forward, or kubectl exec\n")
+    return Asked(lambda request: page() if request.local else refused)
 
 
 Page: TypeAlias = Callable[[], Response] | Asked
@@ -193,13 +204,15 @@ class StatusServer:
         self._patience = patience
         self._door = door or OpenDoor()
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], Guest] = {}
+        self._refusals: set[asyncio.Task[None]] = set()
+        self._node = node_addresses()
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the address with the port that was taken. Raises HostError."""
         try:
             self._server = await asyncio.start_server(
-                self._accept, address.host or None, address.port, limit=MAX_HEAD, backlog=MAX_CONNECTIONS
+                self._accept, address.host or None, address.port, limit=MAX_HEAD, backlog=BACKLOG
             )
         except OSError as error:
             raise HostError(
@@ -211,7 +224,7 @@ class StatusServer:
 
     async def start_on(self, listening: socket.socket) -> Address:
         """Listen on a socket that somebody else has opened; it is closed with the server."""
-        self._server = await asyncio.start_server(self._accept, sock=listening, limit=MAX_HEAD, backlog=MAX_CONNECTIONS)
+        self._server = await asyncio.start_server(self._accept, sock=listening, limit=MAX_HEAD, backlog=BACKLOG)
         name = listening.getsockname()
         return Address(str(name[0]), int(name[1])) if isinstance(name, tuple) else Address(str(name), 0)
 
@@ -219,26 +232,42 @@ class StatusServer:
         """Stop listening and drop what is open."""
         if self._server is not None:
             self._server.close()
-        for task in tuple(self._open):
+        tasks = (*self._open, *self._refusals)
+        for task in tasks:
             task.cancel()
-        if self._open:
-            await asyncio.wait(tuple(self._open))
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= 2 * MAX_CONNECTIONS:
+        peer, here = (_host(writer.get_extra_info(name)) for name in ("peername", "sockname"))
+        new = guest(peer, here, self._node)
+        stays, leaves = make_room(list(self._open.values()), new)
+        if leaves is not None:
+            gone = next(task for task, one in self._open.items() if one is leaves)
+            del self._open[gone]
+            gone.cancel()
+        elif not stays and len(self._refusals) >= REFUSED_AT_ONCE:
             writer.transport.abort()
             return
         context = self._door.tls()
         if context is not None:
             # Before the first byte is read: what has been read could not be given to the handshake any more.
             writer.transport.pause_reading()  # type: ignore[attr-defined]
-        task = asyncio.create_task(self._serve(reader, writer, context, refuse=len(self._open) >= MAX_CONNECTIONS))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        task = asyncio.create_task(self._serve(reader, writer, context, new, refuse=not stays))
+        if stays:
+            self._open[task] = new
+        else:
+            self._refusals.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._open.pop(task, None)
+        self._refusals.discard(task)
 
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: SSLContext | None, *, refuse: bool
-    ) -> None:
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: SSLContext | None, client: Guest, *,
+        refuse: bool,
+    ) -> None:  # fmt: skip
         response, with_body = Response(503, "too many connections\n"), True
         encrypted = context is None
         try:
@@ -248,12 +277,13 @@ class StatusServer:
                         await writer.start_tls(context)
                         encrypted = True
                     if not refuse:
-                        response, with_body = await self._read(reader, writer)
+                        response, with_body = await self._read(reader, writer, client)
             except TimeoutError:
                 if not encrypted:
                     return
                 response = Response(408, "too slow\n")
             await self._send(writer, encode(response, with_body=with_body, more=self._door.headers()))
+            client.answered = True
             async with asyncio.timeout(LINGER):
                 if writer.can_write_eof():
                     writer.write_eof()
@@ -274,18 +304,25 @@ class StatusServer:
             writer.write(data)
             await writer.drain()
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Response, bool]:
+    async def _read(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: Guest
+    ) -> tuple[Response, bool]:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return Response(431, f"a request's head has at most {MAX_HEAD} bytes\n"), True
         except asyncio.IncompleteReadError:
             return Response(400, "the request ended early\n"), True
+        client.asked = True
         request = parse(head)
         if isinstance(request, Response):
             return request, True
         certificate = writer.get_extra_info("peercert") or None
-        if certificate is not None:
-            request = Request(request.method, request.path, request.headers, certificate)
+        request = replace(request, certificate=certificate, local=is_loopback(_host(writer.get_extra_info("peername"))))
         refused = await self._door.refuse(request)
         return refused or reply(request, self._routes), request.method != "HEAD"
+
+
+def _host(name: Any) -> str:
+    """The host of a socket's name; "" for a Unix socket's."""
+    return str(name[0]) if isinstance(name, tuple) else ""

@@ -231,7 +231,9 @@ class FakeApi:
         if subresource:
             return await self._create_sub(resource, obj, subresource)
         if resource.plural == "subjectaccessreviews":
-            return {**obj, "status": {"allowed": self._allows(obj["spec"])}}
+            asked = obj["spec"]["resourceAttributes"]
+            what = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+            return {**obj, "status": {"allowed": (obj["spec"]["user"], f"{asked['verb']} {what}") in self.rights}}
         if _key(resource, namespace_of(obj), name_of(obj)) in self._objects:
             raise _refused("create", resource, 409, "AlreadyExists", f'"{name_of(obj)}" already exists')
         body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
@@ -239,11 +241,6 @@ class FakeApi:
         if prefix and not name_of(body):
             body["metadata"]["name"] = f"{prefix}{next(self._names):05d}"
         return self._write(resource, Stored(body), Change.ADDED)
-
-    def _allows(self, spec: Object) -> bool:
-        asked = spec["resourceAttributes"]
-        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
-        return (spec["user"], f"{asked['verb']} {resource}") in self.rights
 
     async def _create_sub(self, resource: Resource, obj: Object, subresource: str) -> Object:
         stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))

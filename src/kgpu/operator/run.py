@@ -22,7 +22,7 @@ from kgpu import __version__
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
-from kgpu.base.http import Address, Response, StatusServer
+from kgpu.base.http import Address, Page, Response, StatusServer, here_only
 from kgpu.base.problems import describe
 from kgpu.fit.plain import items, mapping, text
 from kgpu.kube import kinds
@@ -159,12 +159,16 @@ class Operator:
 
     async def _serve(self) -> list[StatusServer]:
         servers = []
-        pages: tuple[tuple[str, Address | None, dict[str, Callable[[], Response]]], ...] = (
+        pages: tuple[tuple[str, Address | None, dict[str, Page]], ...] = (
             ("metrics", self.options.metrics, {"/metrics": self.figures.page}),
             (
                 "health",
                 self.options.health,
-                {"/healthz": lambda: Response(200, "ok\n"), "/readyz": self._readyz, "/statusz": self._statusz},
+                {
+                    "/healthz": lambda: Response(200, "ok\n"),
+                    "/readyz": self._readyz,
+                    "/statusz": here_only(self._statusz),
+                },
             ),
         )
         for name, address, routes in pages:

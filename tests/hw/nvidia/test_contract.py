@@ -28,6 +28,7 @@ from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.nvidia.faults import NvmlInitError
 from kgpu.hw.nvidia.process import Stalled
 from kgpu.hw.port import EventKind, Level, Problem
+from tests.child import child
 
 
 class SimulatedNode:
@@ -235,7 +236,7 @@ asyncio.run(main())
 def test_child_does_not_outlive_a_killed_parent(sim_root) -> None:
     root = sim_root("t4", gpus=1)
     command = [sys.executable, "-c", PARENT, str(root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with child(command, stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
         parent.kill()
     deadline = time.monotonic() + PATIENCE

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 from typing import Final
 
+from kgpu.base.room import HOST_IP
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names
 from kgpu.operator.model import Object
@@ -102,6 +103,7 @@ def agent_container(
             field_env("NODE_NAME", "spec.nodeName"),
             field_env("NAMESPACE", "metadata.namespace"),
             field_env("POD_NAME", "metadata.name"),
+            field_env(HOST_IP, "status.hostIP"),
             {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT},
             *([{"name": names.ENV_RUN_DIR, "value": names.RUN_DIR}] if _shares_verdicts(mounts) else []),
             *env,
