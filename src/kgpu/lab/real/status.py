@@ -59,7 +59,7 @@ def report(lab: RealLab) -> dict[str, Any]:
 def _devices(lab: RealLab) -> dict[str, Any]:
     """``unhealthy`` devices as the agent sees them, or ``agent_problem`` when it can't be asked."""
     try:
-        return {"unhealthy": devices.unhealthy(devices.fetch(lab.network.node_ip))}
+        return {"unhealthy": devices.unhealthy(devices.fetch(lab.keeper))}
     except (OSError, ValueError, LookupError, TypeError) as error:
         return {"unhealthy": [], "agent_problem": f"the agent can't be asked: {error}"}
 
