@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kgpu.agent.host_files import LEDGER, HostFiles
 from kgpu.agent.leaving import OURS, empty
 from kgpu.deviceplugin import roster
+
+MANY = 25
 
 
 @pytest.fixture
@@ -93,3 +99,29 @@ def test_a_folder_that_is_not_there_is_empty(tmp_path):
 
 def test_every_file_that_the_device_plugin_keeps_is_known_to_leaving():
     assert roster.FILE_NAME in OURS
+
+
+def write_many(state: Path, folder: Path, start: Any) -> None:
+    files = HostFiles(state)
+    folder.mkdir()
+    start.wait()
+    for number in range(MANY):
+        (folder / str(number)).write_text("x")
+        files.wrote(folder / str(number))
+
+
+def test_roles_that_write_at_once_lose_nothing(tmp_path):
+    """As threads of one agent, and as pods of their own with one folder."""
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(4)
+    places = [tmp_path / str(number) for number in range(4)]
+    processes = [context.Process(target=write_many, args=(tmp_path / "state", one, start)) for one in places[:2]]
+    for process in processes:
+        process.start()
+    threads = [threading.Thread(target=write_many, args=(tmp_path / "state", one, start)) for one in places[2:]]
+    for thread in threads:
+        thread.start()
+    for one in (*processes, *threads):
+        one.join(60)
+    listed = json.loads((tmp_path / "state" / LEDGER).read_text())
+    assert listed.keys() == {str(one / str(number)) for one in places for number in range(MANY)}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.agent import remembered
 from kgpu.agent.remembered import DefaultConfig, RememberedConfig, load
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import ConfigError
@@ -133,3 +135,26 @@ async def test_without_a_source_there_is_one_empty_configuration():
     await settle()
     assert not waiting.done()
     waiting.cancel()
+
+
+async def test_a_disk_that_hangs_holds_nobody_up(tmp_path, monkeypatch):
+    stuck = threading.Event()
+    monkeypatch.setattr(remembered, "write_atomic", lambda *_, **__: stuck.wait(60))
+    monkeypatch.setattr(remembered, "WRITE_SECONDS", 0.2)
+    world = World(tmp_path)
+    world.source.set(GOOD)
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    try:
+        assert await world.config.next(None) == GOOD
+        assert ticks > 3, "the loop goes on meanwhile"
+    finally:
+        ticking.cancel()
+        stuck.set()

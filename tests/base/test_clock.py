@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from kgpu.base.clock import SystemClock, VirtualClock, settle
+from kgpu.base.clock import BootClock, SystemClock, VirtualClock, settle
 
 
 @pytest.mark.parametrize("make", [SystemClock, VirtualClock])
@@ -43,3 +44,9 @@ async def test_sleepers_wake_at_their_times_in_order():
     await clock.advance(1)
     await asyncio.gather(*tasks)
     assert len(woken) == 5
+
+
+def test_the_time_of_a_suspended_machine_counts_for_who_has_to_know() -> None:
+    """CLOCK_MONOTONIC stands still meanwhile: a leader would go on as if nobody else could have taken the lead."""
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= BootClock().monotonic() <= time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -271,11 +271,14 @@ def test_job_files(tmp_path: Path) -> None:
 def test_a_job_file_that_is_wrong_costs_itself_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "0")
     (tmp_path / "0.7").write_bytes(b"x\n" * 40_000)
-    (tmp_path / "0.8").symlink_to(tmp_path / "gone")
+    secret = tmp_path.parent / "shadow"
+    secret.write_text("root:$6$hash\n")
+    (tmp_path / "0.8").symlink_to(secret)  # read as root, its lines would be labels
     (tmp_path / "1").write_text("\n".join(f"job-{n}" for n in range(JOBS + 5)))
     found = read_jobs(tmp_path, NODE)
     assert len(found.by_unit[Unit(uuid(1))]) == JOBS
-    assert found.missing == {("job-file", "unreadable"): 2, ("job-file", "too-many-jobs"): 1}
+    assert found.missing == {("job-file", "unreadable"): 3, ("job-file", "too-many-jobs"): 1}
+    assert "hash" not in str(found)
     with pytest.raises(HostError):
         read_jobs(tmp_path / "none", NODE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -152,3 +153,23 @@ def test_any_text_is_a_value_or_a_three_part_error(text: str | bytes) -> None:
     except ConfigError as problem:
         parts = problem
     assert parts is None or (parts.expected and parts.todo)
+
+
+@pytest.mark.parametrize("read", [load, load_document])
+@pytest.mark.parametrize("text", ["[" * 90 + "a," * 150_000 + "a" + "]" * 90, "- {b: {c: 1}}\n" * 30_000])
+def test_memory_grows_with_what_is_there_and_not_with_its_depth(read: Any, text: str) -> None:
+    """2 MB took 880: each value had its whole path beside it."""
+    tracemalloc.start()
+    try:
+        read(text)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 120 * len(text)
+
+
+def test_a_line_within_a_merge_or_under_an_index_is_known() -> None:
+    document = load_document("a: &a\n  x: 1\nb:\n  <<: *a\n  q:\n  - 1\n  -\n    z: 2\n")
+    assert [document.line(path) for path in [("b", "q", 1, "z"), ("b", "<<"), ("b", "x"), ("a", "x"), ("n",)]] == [
+        8, 4, 3, 2, 1
+    ]  # fmt: skip

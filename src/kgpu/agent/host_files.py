@@ -1,16 +1,19 @@
 """A list of the files that kgpu has put on this host outside its own folder, so that leaving takes exactly those away.
 
 A file that somebody else has written since, or that was never listed, stays. The list is a file itself, read anew for
-each use; what can't be read of it counts as empty.
+each use and locked meanwhile, as roles may run in threads and in pods of their own; what can't be read of it counts as
+empty.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +24,7 @@ from kgpu.base.files import write_atomic
 log = logging.getLogger(__name__)
 
 LEDGER: Final = "host-files.json"
+LOCK: Final = "host-files.lock"
 
 
 class HostFiles:
@@ -31,32 +35,38 @@ class HostFiles:
 
     def wrote(self, path: Path) -> None:
         """The file is kgpu's, with the content that it has now."""
-        digests, digest = self._read(), _digest(path)
-        if digest and digests.get(str(path)) != digest:
-            self._save({**digests, str(path): digest})
+        digest = _digest(path)
+        with self._locked():
+            digests = self._read()
+            if digest and digests.get(str(path)) != digest:
+                self._save({**digests, str(path): digest})
 
     def remove(self, path: Path) -> None:
         """Take the file away if it is listed and still as kgpu wrote it. Raises HostError."""
-        digests = self._read()
-        listed = digests.pop(str(path), None)
-        if listed is None:
-            return
-        if _digest(path) == listed:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise HostError(
-                    f"{path}, which kgpu has put on this host, can't be removed: {error.strerror}",
-                    "a folder that this process may write to",
-                    "remove the file by hand",
-                ) from error
-            log.info("removed %s", path)
-        self._save(digests)
+        with self._locked():
+            digests = self._read()
+            listed = digests.pop(str(path), None)
+            if listed is None:
+                return
+            if _digest(path) == listed:
+                _unlink(path)
+            self._save(digests)
 
     def remove_all(self) -> None:
         """The same for every file of the list. Raises HostError; what comes after that file stays for the next try."""
         for name in sorted(self._read()):
             self.remove(Path(name))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone with the list, of all processes that share the folder; without a lock where none can be had."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                self._ledger.parent.mkdir(parents=True, exist_ok=True)
+                lock = os.open(self._ledger.with_name(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _read(self) -> dict[str, str]:
         try:
@@ -67,6 +77,18 @@ class HostFiles:
     def _save(self, digests: Mapping[str, str]) -> None:
         with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
             write_atomic(self._ledger, json.dumps(digests, sort_keys=True), mode=0o600)
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise HostError(
+            f"{path}, which kgpu has put on this host, can't be removed: {error.strerror}",
+            "a folder that this process may write to",
+            "remove the file by hand",
+        ) from error
+    log.info("removed %s", path)
 
 
 def _digest(path: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from kgpu.agent.host_files import LEDGER, HostFiles
+from kgpu.agent.host_files import LEDGER, LOCK, HostFiles
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.orders import MEMORY
 from kgpu.agent.remembered import CONFIG_MEMORY
@@ -22,7 +22,7 @@ from kgpu.kube.port import KubeApi
 
 DEVICES: Final = "devices.json"
 """The device plugin's memory, ``kgpu.deviceplugin.roster.FILE_NAME``: not imported where no device plugin runs."""
-OURS: Final = (MEMORY, LEDGER, CONFIG_MEMORY, DEVICES)
+OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES)
 """Every file that kgpu keeps in its own folder; the health role's history is a few whose names begin alike."""
 
 

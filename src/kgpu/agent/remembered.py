@@ -17,11 +17,13 @@ from typing import Any, Final, Protocol
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
+from kgpu.base.threads import beside
 from kgpu.formats.config_choice import ConfigText
 
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 3.0  # seconds; a reachable API server answers in a fraction of one
+WRITE_SECONDS: Final = 2.0  # for the memory; the configuration is used all the same
 CONFIG_MEMORY: Final = "config.json"
 _FIELDS: Final = {"name", "text"}
 
@@ -100,7 +102,7 @@ class RememberedConfig:
                 return self._remembered
         else:
             found = await self._source.next(after)
-        self._remember(found)
+        await self._remember(found)
         return found
 
     async def run(self) -> None:
@@ -118,12 +120,15 @@ class RememberedConfig:
                 task.cancel()
             await asyncio.gather(asked, limit, return_exceptions=True)
 
-    def _remember(self, found: ConfigText) -> None:
+    async def _remember(self, found: ConfigText) -> None:
         if found.problem is not None or found == self._remembered:
             return
         self._remembered = found
-        with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
-            write_atomic(self._path, json.dumps({"name": found.name, "text": found.text}), mode=0o600)
+        # Beside the loop: a disk that hangs would take every role and the probes along.
+        data = json.dumps({"name": found.name, "text": found.text})
+        with contextlib.suppress(OSError, TimeoutError):  # a folder that can't be written costs only the memory
+            async with asyncio.timeout(WRITE_SECONDS):
+                await beside(write_atomic, self._path, data, mode=0o600)
 
 
 def load(path: Path) -> ConfigText | None:

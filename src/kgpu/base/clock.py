@@ -1,6 +1,7 @@
 """Time as a port, so that loops that wait can be tested without waiting.
 
-``SystemClock`` is the real one; ``VirtualClock`` beside it jumps to the next deadline whenever a test says so.
+``SystemClock`` is the real one, ``BootClock`` the one that goes on while the machine is suspended; ``VirtualClock``
+beside them jumps to the next deadline whenever a test says so.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+class BootClock(SystemClock):
+    """The machine's clock with the time that it was suspended: what others may have done meanwhile."""
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class VirtualClock:

@@ -1,7 +1,8 @@
 """Batch jobs by device: a folder where a job system keeps a file per GPU (``0``) or GPU instance (``0.7``) with the ids
 of the jobs on it, one a line. Names and form are the replaced exporter's.
 
-A file that is wrong costs itself only. What others may write into the folder is bounded in number and size.
+A file that is wrong costs itself only. What others may write into the folder is bounded in number and size, and a link
+there is not followed: ids become labels that everybody may read.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
             count("too-many")
             continue
         try:
-            raw, _ = read_regular(folder / name, FILE_BYTES, what="a file of job ids, one a line")
+            raw, _ = read_regular(folder / name, FILE_BYTES, what="a file of job ids, one a line", follow=False)
         except HostError as error:
             if not isinstance(error.__cause__, FileNotFoundError):  # a job that has just ended
                 count("unreadable")

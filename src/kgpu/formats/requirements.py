@@ -115,7 +115,8 @@ def unmet(requirements: Mapping[str, str], gpus: Iterable[GpuFacts]) -> ConfigEr
     if total > MAX_TOTAL:
         raise _wrong("what the image requires", f"it has {total} characters", f"at most {MAX_TOTAL} characters")
     parsed = {name: parse_requirement(text, name=name) for name, text in requirements.items()}
-    for gpu in gpus:
+    alike = {(gpu.cuda, gpu.driver, gpu.arch, gpu.brand): gpu for gpu in reversed(list(gpus))}
+    for gpu in reversed(alike.values()):
         for name, requirement in parsed.items():
             if requirement.verdict(gpu) is Verdict.UNMET:
                 return ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,25 +40,39 @@ _MERGE: Final = object()
 _EXPECTED: Final = "well-formed YAML or JSON"
 
 
+class Lines:
+    """The lines (from 1) of a collection's keys or items, and of what is within them."""
+
+    __slots__ = ("of", "within")
+
+    def __init__(self) -> None:
+        self.of: dict[str | int, int] = {}
+        self.within: dict[str | int, Lines] = {}
+
+
 @dataclass(slots=True)
 class Document:
-    """One document: its value, and the line (from 1) of every key and list item by path."""
+    """One document: its value, the line on which it begins, and those of what is in it, where they were asked for."""
 
     value: Any
-    lines: Mapping[Path, int]
+    first: int = 1
+    lines: Lines | None = None
     repeated: Sequence[tuple[int, Any]] = ()
     """Keys that were there already, with the line of the value that took the place of the one before."""
 
     def line(self, path: Path) -> int:
         """The line of ``path`` or of the closest thing around it."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 1)
+        line, lines = self.first, self.lines
+        for key in path:
+            if lines is None or key not in lines.of:
+                break
+            line, lines = lines.of[key], lines.within.get(key)
+        return line
 
 
 def load(text: str | bytes, *, source: str = "YAML") -> Any:
     """The only document's value; None for an empty text. Raises ConfigError naming ``source`` and the line."""
-    return load_document(text, source=source).value
+    return _only(list(_documents(text, source)), source).value
 
 
 def load_document(text: str | bytes, *, source: str = "YAML", repeated: bool = False) -> Document:
@@ -66,14 +80,17 @@ def load_document(text: str | bytes, *, source: str = "YAML", repeated: bool = F
 
     ``repeated``: a key may be there twice; the last value counts, and ``Document.repeated`` tells of it.
     """
-    documents = list(_documents(text, source, repeated=repeated))
+    return _only(list(_documents(text, source, repeated=repeated, with_lines=True)), source)
+
+
+def _only(documents: list[Document], source: str) -> Document:
     if len(documents) > 1:
         raise ConfigError(
             f"{source}: {len(documents)} documents where one is expected",
             "one YAML document",
             "remove what follows the line '---', or split the file",
         )
-    return documents[0] if documents else Document(None, {})
+    return documents[0] if documents else Document(None)
 
 
 def load_all(text: str | bytes, *, source: str = "YAML") -> list[Any]:
@@ -149,7 +166,6 @@ def _integer(digits: str) -> int | float | str:
 @dataclass(slots=True)
 class _Frame:
     value: Any
-    path: Path
     anchor: str | None
     line: int
     size: int = 1
@@ -158,15 +174,18 @@ class _Frame:
     has_key: bool = False
     key_line: int = 0
     merges: list[Any] = field(default_factory=list)
+    lines: Lines = field(default_factory=Lines)
 
 
-def _documents(text: str | bytes, source: str, *, repeated: bool = False) -> Iterator[Document]:
+def _documents(
+    text: str | bytes, source: str, *, repeated: bool = False, with_lines: bool = False
+) -> Iterator[Document]:
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{source} is larger than {MAX_BYTES} bytes", "a smaller text", "split it")
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
-        yield from _build(yaml.parse(text, Loader=_BASE), source, repeated=repeated)
+        yield from _build(yaml.parse(text, Loader=_BASE), source, repeated=repeated, with_lines=with_lines)
     except UnicodeError as problem:
         raise ConfigError(f"{source} is not UTF-8: {problem}", "UTF-8 text", "save it as UTF-8") from problem
     except yaml.MarkedYAMLError as problem:
@@ -181,20 +200,19 @@ def _documents(text: str | bytes, source: str, *, repeated: bool = False) -> Ite
         raise ConfigError(f"error parsing {source}: {detail}", _EXPECTED, "remove what is named") from problem
 
 
-def _build(events: Any, source: str, *, repeated: bool) -> Iterator[Document]:
+def _build(events: Any, source: str, *, repeated: bool, with_lines: bool) -> Iterator[Document]:
     stack: list[_Frame] = []
     again: list[tuple[int, Any]] = []
     anchors: dict[str, tuple[Any, int]] = {}
-    lines: dict[Path, int] = {}
-    nodes = 0
+    nodes, first = 0, 1
 
     def fail(line: int, what: str, expected: str = _EXPECTED, todo: str = "correct the line") -> ConfigError:
         return ConfigError(f"{source}, line {line}: {what}", expected, todo)
 
-    def place(value: Any, line: int, size: int) -> Document | None:
+    def place(value: Any, line: int, size: int, lines: Lines | None = None) -> Document | None:
         """Put a finished value where it belongs; the document when it was the outermost."""
         if not stack:
-            return Document(_no_merge(value), lines, again)
+            return Document(_no_merge(value), first, lines if with_lines else None, again)
         frame = stack[-1]
         frame.size += size
         if isinstance(frame.value, list):
@@ -217,23 +235,26 @@ def _build(events: Any, source: str, *, repeated: bool) -> Iterator[Document]:
         line = event.start_mark.line + 1
         kind = type(event)
         if kind is yaml.DocumentStartEvent:
-            anchors, lines, stack, again = {}, {}, [], []
+            anchors, stack, again = {}, [], []
             continue
         if kind in {yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent}:
             continue
         nodes += 1
         if kind in {yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent, yaml.AliasEvent}:
-            path = _child_path(stack)
-            if path is not None:
-                twice = path in lines and stack and isinstance(stack[-1].value, dict) and stack[-1].has_key
-                if twice and not repeated:
+            if not stack:
+                first = line
+            elif (place_in := _next_place(stack[-1])) is not None:
+                frame = stack[-1]
+                before = frame.lines.of.get(place_in)
+                if before is not None and not repeated:
                     raise fail(
-                        stack[-1].key_line,
-                        f'key "{path[-1]}" is there twice, first on line {lines[path]}',
+                        frame.key_line,
+                        f'key "{place_in}" is there twice, first on line {before}',
                         "every key once",
                         "remove one of the two",
                     )
-                lines[path] = stack[-1].key_line if stack and stack[-1].has_key else line
+                if with_lines or frame.has_key:  # the keys of a mapping also to know one that is there twice
+                    frame.lines.of[place_in] = frame.key_line if frame.has_key else line
         done: Document | None = None
         if kind is yaml.ScalarEvent:
             value = _scalar(event, line, fail)
@@ -252,30 +273,29 @@ def _build(events: Any, source: str, *, repeated: bool) -> Iterator[Document]:
             if event.tag not in {None, "!", _TAG + "seq", _TAG + "map"}:
                 raise fail(line, f"tag {event.tag} is not known", "no tag", "remove the tag")
             empty: Any = [] if kind is yaml.SequenceStartEvent else {}
-            stack.append(_Frame(empty, _child_path(stack) or (), event.anchor, line))
+            stack.append(_Frame(empty, event.anchor, line))
         else:
             frame = stack.pop()
             for merged, merge_line in frame.merges:
                 _merge(frame.value, merged, merge_line, fail)
             if frame.anchor:
                 anchors[frame.anchor] = (frame.value, frame.size)
-            done = place(frame.value, frame.line, frame.size)
+            if with_lines and stack and (place_in := _next_place(stack[-1])) is not None:
+                stack[-1].lines.within[place_in] = frame.lines
+            done = place(frame.value, frame.line, frame.size, frame.lines)
         if nodes > MAX_NODES:
             raise fail(line, f"more than {MAX_NODES} values, aliases included", "a smaller text", "remove aliases")
         if done is not None:
             yield done
 
 
-def _child_path(stack: list[_Frame]) -> Path | None:
-    """The path of the value that comes next; None when a key comes next."""
-    if not stack:
-        return ()
-    frame = stack[-1]
+def _next_place(frame: _Frame) -> str | int | None:
+    """The key or index of the value that comes next; None when a key comes next."""
     if isinstance(frame.value, list):
-        return (*frame.path, len(frame.value))
+        return len(frame.value)
     if not frame.has_key:
         return None
-    return (*frame.path, frame.key if isinstance(frame.key, str) else "<<")
+    return frame.key if isinstance(frame.key, str) else "<<"
 
 
 def _no_merge(value: Any) -> Any:

@@ -9,15 +9,17 @@ from pathlib import Path
 from kgpu.base.errors import HostError
 
 
-def read_regular(path: Path | str, limit: int, *, what: str) -> tuple[bytes, os.stat_result]:
+def read_regular(path: Path | str, limit: int, *, what: str, follow: bool = True) -> tuple[bytes, os.stat_result]:
     """The content of a regular file of at most ``limit`` bytes, and its state. ``what`` is what it should be, in words.
+    Without ``follow`` a link is refused: whoever may write into its folder would have any file read for them.
 
     Raises HostError, with FileNotFoundError as its cause where nothing is there.
     """
     todo = "correct or remove it"
     try:
         # Without O_NONBLOCK a pipe would hold this process until somebody writes to it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        links = 0 if follow else os.O_NOFOLLOW
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
     except (OSError, ValueError) as error:
         raise HostError(f"{path} can't be read: {_reason(error)}", f"{what} that this user may read", todo) from error
     try:

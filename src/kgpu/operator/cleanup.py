@@ -236,9 +236,10 @@ class _Cleaner:
             await self._api.apply(kinds.NAMESPACES, body, manager=names.OPERATOR_FIELD_MANAGER)
 
     async def _delete_features(self) -> None:
-        """NodeFeatures that agents have written for another node feature discovery."""
+        """NodeFeatures that agents have written for another node feature discovery; they are in their own namespace."""
         try:
-            listing = await self._api.list(dataclasses.replace(NODE_FEATURES, metadata_only=True))
+            lean = dataclasses.replace(NODE_FEATURES, metadata_only=True)
+            listing = await self._api.list(lean, namespace=self._namespace)
         except KubeRefusedError as refused:
             if refused.code == 404:
                 return

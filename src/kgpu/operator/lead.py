@@ -3,7 +3,8 @@
 The rules are those of Kubernetes' own components: a Lease that has not been renewed for its duration, by this process's
 own clock, may be taken; the leader that could not renew within the deadline stops at once, counted from before the
 renewal was sent. ``guard`` is asked before every write, since a process that was stopped does not know that time has
-passed. Who stops in order gives the Lease back, so that the next one need not wait.
+passed; the clock is one that goes on while the machine is suspended. Who stops in order gives the Lease back, so that
+the next one need not wait.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.clock import BootClock, Clock
 from kgpu.base.errors import KubeError
 from kgpu.fit.plain import mapping, number, text
 from kgpu.formats import names
@@ -62,7 +63,7 @@ class Lead:
         self._identity = identity
         self._name = name
         self._times = times or LeaseTimes()
-        self._clock = clock or SystemClock()
+        self._clock = clock or BootClock()
         self._now = now
         self._seen = ""  # the Lease's version when it last changed, and when that was, by our clock
         self._seen_at = 0.0

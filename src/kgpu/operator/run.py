@@ -94,7 +94,7 @@ class Operator:
             namespace=self.options.lease_namespace or settings.namespace,
             identity=self.options.identity or f"kgpu-operator_{uuid.uuid4()}",
             times=self.options.lease_times,
-            clock=self.clock,
+            clock=clock,  # its own, where nobody gives one
         )
         self.guard = self._lead.guard
         """Raises LostLeadError when nothing may be written any more."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import math
+import struct
 
 import msgspec
 import pynvml
@@ -351,3 +354,16 @@ def test_lists_that_can_not_be_had_are_empty() -> None:
     stub = healthy_gpu()
     stub.answer("nvmlDeviceGetComputeRunningProcesses_v3", 4)
     assert processes(Nvml(stub, pynvml), None, [(None, 0, 3, 0)]) == []
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_costs_its_own_reading(number: float) -> None:
+    """Sent on, it would be no JSON, and the parent would end the child because of it."""
+    stub = healthy_gpu()
+    (raw,) = struct.unpack("=Q", struct.pack("=d", number))
+    stub.functions["nvmlDeviceGetFieldValues"] = fields({(82, 0): (0, 0, raw), (94, 0): (1, 0, 7)})
+    gpu = Gpu(stub)
+    (reading,) = gpu.read()
+    assert "memory_temperature_c" not in reading.values
+    assert reading.failures["memory_temperature_c"] == telemetry_rows.NO_NUMBER
+    assert json.loads(json.dumps(gpu.telemetry.readings(gpu.handle, UUID), allow_nan=False))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.base.clock import SystemClock, VirtualClock
+from kgpu.base.clock import BootClock, SystemClock, VirtualClock
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, LEASES, Resource
@@ -202,3 +202,16 @@ async def test_no_kind_of_write_passes_a_fence(verb: str) -> None:
         await calls["delete"]()
     await calls[verb]()
     assert api.calls[-1] == (verb, "configmaps", "" if verb == "list" else "x")
+
+
+async def test_a_leader_that_wakes_from_suspend_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock has stood still meanwhile, and another may lead."""
+    now = 100.0
+    monkeypatch.setattr(BootClock, "monotonic", lambda _self: now)
+    mine = Lead(FakeApi(), namespace=NAMESPACE, identity="a")
+    async with mine.leading():
+        mine.guard()
+        now += 60.0
+        with pytest.raises(LostLeadError):
+            mine.guard()
+    assert isinstance(Operator(cluster(1), SETTINGS, Options())._lead._clock, BootClock)

@@ -30,6 +30,7 @@ from kgpu.doctor.obj import Key, lean, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import described, probed, texts
 from kgpu.doctor.sources.logs import take_facts
+from kgpu.doctor.sources.tarred import Bounded, Member
 from kgpu.formats import yaml
 
 MAX_FILE: Final = 512 * 1024 * 1024
@@ -224,33 +225,15 @@ def _folder(path: str, reading: Reading) -> Iterator[tuple[str, bytes]]:
                 return
 
 
-class _Bounded(io.RawIOBase):
-    """A stream that ends with an error when more comes out of it than was allowed: archives can be bombs."""
-
-    def __init__(self, file: Any, limit: int) -> None:
-        self._file, self._left = file, limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(min(len(buffer), 1 << 20))
-        self._left -= len(data)
-        if self._left < 0:
-            raise tarfile.ReadError(f"more than {MAX_TOTAL} bytes when unpacked")
-        buffer[: len(data)] = data
-        return len(data)
-
-
 def _archive(path: str, file: io.BufferedReader, reading: Reading) -> None:
     packed = file.peek(2)[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=file) if packed else file
     try:
-        bounded = io.BufferedReader(_Bounded(stream, MAX_TOTAL), 1 << 16)
+        bounded = io.BufferedReader(Bounded(stream, MAX_TOTAL), 1 << 16)
         if packed and not _is_tar(bounded):
             reading.file(os.path.basename(path).removesuffix(".gz"), bounded.read(MAX_FILE), sniff=True)
             return
-        with tarfile.open(fileobj=bounded, mode="r|") as archive:
+        with tarfile.open(fileobj=bounded, mode="r|", tarinfo=Member) as archive:
             for member in archive:
                 if not member.isfile() or reading.files >= MAX_FILES:
                     continue

@@ -17,7 +17,17 @@ from kgpu.hw.nvidia.codes import INVALID_ARGUMENT, NOT_FOUND
 from kgpu.hw.nvidia.fallbacks import GONE, Calls, Nvml, NvmlError, ask
 from kgpu.hw.nvidia.gpm import ABSENT, Gpm
 from kgpu.hw.nvidia.slices import Slices
-from kgpu.hw.nvidia.telemetry_rows import FAST, FIELDS, GPU_LINK_FIELDS, INSTEAD, LINK_FIELDS, MIB, REASONS, SLOW
+from kgpu.hw.nvidia.telemetry_rows import (
+    FAST,
+    FIELDS,
+    GPU_LINK_FIELDS,
+    INSTEAD,
+    LINK_FIELDS,
+    MIB,
+    NO_NUMBER,
+    REASONS,
+    SLOW,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,6 +243,11 @@ class Telemetry:
                         absent.add(row)
                     continue
                 value = raw if kind in UNSIGNED else _value(kind, raw)
+                if not math.isfinite(value):
+                    # JSON has no such number: the parent would take the whole answer for a defect.
+                    spoilt.add((link, key))
+                    into.failures[key] = NO_NUMBER
+                    continue
                 if divisor != 1:
                     value /= divisor
                 into.values[key] = into.values[key] + value if key in into.values else value

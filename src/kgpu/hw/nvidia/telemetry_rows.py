@@ -168,6 +168,7 @@ GPM_WHOLE = (*GPM_SHARED, *sorted(GPM_RATES), *range(248, 261))
 GPM_KEYS = {number: f"gpm_{number}_mib_per_s" if number in GPM_RATES else f"gpm_{number}" for number in GPM_WHOLE}
 
 # nvmlReturn_t to the reason in Reading.failures
+NO_NUMBER = "no-number"  # the call succeeded with a value that is none
 REASONS = {
     1: "driver-gone",
     2: "invalid-argument",

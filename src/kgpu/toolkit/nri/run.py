@@ -164,7 +164,8 @@ class NriLogic:
                 "a kubelet, an API server and a driver that answer",
                 "nothing, it is tried again; kgpu's log has more if it lasts",
             ) from problem
-        outcome = decide(self._ctx.config.policy, ask, facts, wanted=self._ctx.wanted)
+        # Beside the loop: an image may state as much as it likes, and every container of the node waits for the answer.
+        outcome = await beside(decide, self._ctx.config.policy, ask, facts, wanted=self._ctx.wanted)
         match outcome:
             case Adjust(adjustment, why):
                 log.info("NRI: %s gets %s", ask.named, why)

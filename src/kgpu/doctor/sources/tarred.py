@@ -1,0 +1,76 @@
+"""Reads tar archives of others: bounded in what comes out of them, and in the time that their headers take.
+
+Python's own reader of pax headers searches them for digits in time that grows with the square of their length
+(CVE-2024-6232), and a packed header of megabytes has a few hundred bytes. Records are ``LENGTH KEY=VALUE``, as POSIX.1
+has it; sparse files, which no collector of logs writes, are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from typing import Any, Final
+
+MAX_HEADER: Final = 1 << 20
+_DIGITS: Final = 8
+_SPARSE: Final = b"GNU.sparse."
+
+
+class Bounded(io.RawIOBase):
+    """A stream that ends with an error when more comes out of it than was allowed: archives can be bombs."""
+
+    def __init__(self, file: Any, limit: int) -> None:
+        self._file, self._left, self._limit = file, limit, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), 1 << 20))
+        self._left -= len(data)
+        if self._left < 0:
+            raise tarfile.ReadError(f"more than {self._limit} bytes when unpacked")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class Member(tarfile.TarInfo):
+    """A member whose pax header is read in one pass. Errors are ``tarfile.ReadError``."""
+
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.size > MAX_HEADER:
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        assert archive.fileobj is not None
+        raw = archive.fileobj.read(self._block(self.size))[: self.size]  # type: ignore[attr-defined]
+        found = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in records(raw)}
+        if self.type == tarfile.XGLTYPE:
+            archive.pax_headers.update(found)  # type: ignore[attr-defined]
+            return self.fromtarfile(archive)
+        found = {**archive.pax_headers, **found}
+        try:
+            member = self.fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            raise tarfile.SubsequentHeaderError(str(error)) from None  # type: ignore[attr-defined]
+        member._apply_pax_info(found, archive.encoding, archive.errors)  # type: ignore[attr-defined]
+        member.offset = self.offset
+        if "size" in found:
+            # What is next begins after the size that the header says, not the member's own.
+            archive.offset = member.offset_data + member._block(member.size)  # type: ignore[attr-defined]
+        return member
+
+
+def records(raw: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a pax header. Raises ``tarfile.ReadError``."""
+    at = 0
+    while at < len(raw) and raw[at : at + 1] != b"\0":
+        space = raw.find(b" ", at, at + _DIGITS + 1)
+        length = int(raw[at:space]) if space > at and raw[at:space].isdigit() else 0
+        record = raw[space + 1 : at + length]
+        key, equals, value = record.partition(b"=")
+        if at + length > len(raw) or not equals or not value.endswith(b"\n"):
+            raise tarfile.ReadError("a pax header that is none")
+        if key.startswith(_SPARSE):
+            raise tarfile.ReadError("a sparse file")
+        yield key, value[:-1]
+        at += length
