@@ -137,3 +137,8 @@ def test_no_pod_reaches_the_ports_of_the_probes(chart: Chart) -> None:
     narrow = chart(values={"networkPolicy": {"metricsFrom": [peer]}}).one("NetworkPolicy", "kgpu")["spec"]
     assert narrow["ingress"][0]["from"] == [peer]
     assert not chart("networkPolicy.enabled=false").has("NetworkPolicy")
+
+
+def test_the_defaults_alone_ask_for_nothing_that_is_not_built(chart: Chart) -> None:
+    found = decode.clusterpolicy(chart().one("ClusterPolicy", "cluster-policy"))
+    assert (found.warnings, found.unbuilt) == ((), ())

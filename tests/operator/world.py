@@ -119,6 +119,7 @@ def policy(name: str = "cluster-policy", *, generation: int = 1, **fields: Any) 
         generation=generation,
         spec=decoded.spec,
         warnings=decoded.warnings,
+        unbuilt=decoded.unbuilt,
         problem=decoded.problem,
         **fields,
     )

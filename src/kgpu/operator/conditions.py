@@ -18,6 +18,7 @@ from kgpu.operator.model import Node, Object
 
 READY: Final = "Ready"
 ERROR: Final = "Error"
+FIELDS_PROVIDED: Final = "FieldsProvided"
 STATE_READY: Final = "ready"
 STATE_NOT_READY: Final = "notReady"
 STATE_IGNORED: Final = "ignored"
@@ -41,6 +42,16 @@ def success(reason: str, message: str) -> list[Object]:
 def failure(reason: str, message: str) -> list[Object]:
     """The pair of what is not ready."""
     return [condition(READY, "False", ERROR, message), condition(ERROR, "True", reason, message)]
+
+
+def provided(unbuilt: Collection[str]) -> Object:
+    """Whether all that the policy asks for can be done. ``unbuilt`` are the fields that ask for more; nothing waits for
+    them, as for an operand that is not provided.
+    """
+    if not unbuilt:
+        return condition(FIELDS_PROVIDED, "True", "Provided", "kgpu can do all that the policy asks for")
+    told = ", ".join(sorted(unbuilt))
+    return condition(FIELDS_PROVIDED, "Unknown", "NotProvided", f"kgpu can't do yet what these ask for: {told}")
 
 
 def status(state: str, conditions: Iterable[Object], *, namespace: str, generation: int, before: Any = None) -> Object:

@@ -150,8 +150,9 @@ class PodTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """One ClusterPolicy. ``warnings`` are what its manifest has that nothing will be done with; ``problem`` is set when
-    it can't be read at all, and ``spec`` then has the defaults.
+    """One ClusterPolicy. ``warnings`` are what its manifest has that nothing will be done with, ``unbuilt`` the fields
+    of these that ask for what kgpu can't do yet; ``problem`` is set when it can't be read at all, and ``spec`` then has
+    the defaults.
     """
 
     name: str
@@ -163,6 +164,7 @@ class Policy:
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unbuilt: tuple[str, ...] = ()
     problem: str = ""
 
 

@@ -35,7 +35,7 @@ def plan(observed: Observed, settings: Settings) -> Plan:
 def _in_force(found: Labelled, settings: Settings, active: Active, policy: Policy) -> Plan:
     known = survey(found, settings, policy)
     summary = known.summary
-    each = (*summary.conditions, versions.condition(known.findings))
+    each = (*summary.conditions, versions.condition(known.findings), conditions.provided(policy.unbuilt))
     counts = conditions.counts(len(known.view.nodes), known.view.gpu_nodes)
     losers = (telling.told_ignored(one, ignored_message(one, policy)) for one in active.ignored)
     return Plan(

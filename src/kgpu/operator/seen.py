@@ -48,7 +48,7 @@ def policy(obj: Object) -> Object:
     finalizers = tuple(text(one) for one in items(metadata.get("finalizers")))
     value = Policy(
         **_of_custom(obj), spec=found.spec, warnings=tuple(map(one_line, found.warnings)),
-        problem=one_line(found.problem), finalizers=finalizers,
+        unbuilt=tuple(map(one_line, found.unbuilt)), problem=one_line(found.problem), finalizers=finalizers,
     )  # fmt: skip
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 

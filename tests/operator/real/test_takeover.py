@@ -82,6 +82,7 @@ def occupied(clean: Site, tmp_path: Path) -> Iterator[Site]:
     site.lab.kubectl("label", "node", site.node, "--field-manager=gpu-operator", *labels)
     yield site
     site.lab.kubectl_run("delete", "pod", "holder", "--force", "--grace-period=0")
+    site.helm("uninstall", "kgpu", "--namespace", BESIDE, check=False)
     site.helm("uninstall", OLD_RELEASE, check=False)
     site.lab.kubectl_run("label", "node", site.node, *(f"{one.partition('=')[0]}-" for one in labels))
     site.lab.kubectl_run(

@@ -6,7 +6,7 @@ is None when the manifest does not say; what that means differs per operand (``k
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ from kgpu.formats.crd.common import (
     ABSOLUTE,
     INT32,
     PODS,
+    UPGRADES,
     Block,
     Component,
     Container,
@@ -32,6 +33,8 @@ from kgpu.formats.crd.common import (
 from kgpu.formats.crd.core import PodSecurityContext, ServiceMonitor, Toleration
 from kgpu.formats.names import KUBELET_ROOT, MPS_ROOT
 
+MACHINES: Final = "nothing for virtual machines is provided"
+
 
 class OperatorMetrics(Block, frozen=True, kw_only=True):
     """How the operator's own metrics are scraped."""
@@ -44,7 +47,11 @@ class Operator(Block, frozen=True, kw_only=True):
 
     runtime_class: Annotated[str, doc("The RuntimeClass that gives pods their GPUs.")] = "nvidia"
     use_ocp_driver_toolkit: Annotated[
-        bool | None, doc("On OpenShift: build the driver with its driver toolkit; on there if not given.")
+        bool | None,
+        doc(
+            "On OpenShift: build the driver with its driver toolkit.",
+            unbuilt="name an image with a driver for its kernel",
+        ),
     ] = msgspec.field(default=None, name="use_ocp_driver_toolkit")
     labels: Annotated[Labels, doc("Labels of all that it makes.")] = msgspec.field(default_factory=dict)
     annotations: Annotated[Labels, doc("Annotations of all that it makes.")] = msgspec.field(default_factory=dict)
@@ -120,7 +127,7 @@ class Driver(Component, frozen=True, kw_only=True):
     liveness_probe: Annotated[Probe | None, doc("Timing of the liveness probe.")] = None
     readiness_probe: Annotated[Probe | None, doc("Timing of the readiness probe.")] = None
     rdma: Annotated[Rdma | None, doc("GPUDirect RDMA.")] = None
-    upgrade_policy: Annotated[UpgradePolicy | None, doc("How nodes get a new driver.")] = None
+    upgrade_policy: Annotated[UpgradePolicy | None, doc("How nodes get a new driver.", unbuilt=UPGRADES)] = None
     manager: Annotated[EnvImage | None, doc("The init container that makes room for a new driver.")] = None
     repo_config: Annotated[RepoConfig | None, doc("Package repositories of the driver container.")] = None
     cert_config: Annotated[Named | None, doc("Certificates of the driver container.")] = None
@@ -133,7 +140,9 @@ class Driver(Component, frozen=True, kw_only=True):
 class Toolkit(Component, frozen=True, kw_only=True):
     """What makes GPUs usable inside containers."""
 
-    install_dir: Annotated[str, doc("Where it is installed on the host.")] = "/usr/local/nvidia"
+    install_dir: Annotated[
+        str, doc("Where it is installed on the host.", unbuilt="nothing is installed there, as devices come by CDI")
+    ] = "/usr/local/nvidia"
 
 
 class PluginConfig(Block, frozen=True, kw_only=True):
@@ -232,9 +241,11 @@ class Validator(Container, frozen=True, kw_only=True):
     toolkit: Annotated[Env | None, doc("The check of the toolkit.")] = None
     cuda: Annotated[Env | None, doc("The check of CUDA.")] = None
     plugin: Annotated[Env | None, doc("The check of the device plugin.")] = None
-    vfio_pci: Annotated[Env | None, doc("The check of vfio-pci.")] = msgspec.field(default=None, name="vfioPCI")
-    vgpu_manager: Annotated[Env | None, doc("The check of the vGPU manager.")] = None
-    vgpu_devices: Annotated[Env | None, doc("The check of vGPU devices.")] = None
+    vfio_pci: Annotated[Env | None, doc("The check of vfio-pci.", unbuilt=MACHINES)] = msgspec.field(
+        default=None, name="vfioPCI"
+    )
+    vgpu_manager: Annotated[Env | None, doc("The check of the vGPU manager.", unbuilt=MACHINES)] = None
+    vgpu_devices: Annotated[Env | None, doc("The check of vGPU devices.", unbuilt=MACHINES)] = None
 
 
 class Cdi(Block, frozen=True, kw_only=True):
@@ -296,7 +307,9 @@ class VfioManager(Component, frozen=True, kw_only=True):
 class CcManager(Component, frozen=True, kw_only=True):
     """What switches confidential computing."""
 
-    default_mode: Annotated[Literal["on", "off", "devtools"] | None, doc("The mode of nodes without a label.")] = None
+    default_mode: Annotated[
+        Literal["on", "off", "devtools"] | None, doc("The mode of nodes without a label.", usual=("on",))
+    ] = None
 
 
 class KataArtifacts(Block, frozen=True, kw_only=True):
@@ -337,24 +350,44 @@ class ClusterPolicySpec(Block, frozen=True, kw_only=True):
     driver: Annotated[Driver, doc("The kernel driver and its libraries, from a container.")] = Driver()
     toolkit: Annotated[Toolkit, doc("What makes GPUs usable inside containers.")] = Toolkit()
     device_plugin: Annotated[DevicePlugin, doc("What offers GPUs to the kubelet.")] = DevicePlugin()
-    dcgm: Annotated[Dcgm, doc("The host engine of DCGM.")] = Dcgm()
+    dcgm: Annotated[
+        Dcgm, doc("The host engine of DCGM.", unbuilt="kgpu's exporter reads the driver and needs no host engine")
+    ] = Dcgm()
     dcgm_exporter: Annotated[DcgmExporter, doc("GPU metrics for Prometheus.")] = DcgmExporter()
     gfd: Annotated[Component, doc("Labels that say which GPUs a node has.")] = Component()
     node_status_exporter: Annotated[Component, doc("Metrics about the validation of each node.")] = Component()
     mig: Annotated[Mig | None, doc("How MIG slices are offered.")] = None
-    mig_manager: Annotated[MigManager, doc("What cuts GPUs into MIG slices.")] = MigManager()
+    mig_manager: Annotated[
+        MigManager,
+        doc("What cuts GPUs into MIG slices.", unbuilt="cut GPUs by hand, with nvidia-smi mig", usual=(True,)),
+    ] = MigManager()
     validator: Annotated[Validator | None, doc("What checks that each step works on a node.")] = None
     cdi: Annotated[Cdi | None, doc("The Container Device Interface.")] = None
     host_paths: Annotated[HostPaths | None, doc("Where things are on the host.")] = None
-    sandbox_workloads: Annotated[SandboxWorkloads | None, doc("GPUs for virtual machines.")] = None
+    sandbox_workloads: Annotated[SandboxWorkloads | None, doc("GPUs for virtual machines.", unbuilt=MACHINES)] = None
     gds: Annotated[SideContainer | None, doc("GPUDirect Storage.")] = None
     gdrcopy: Annotated[SideContainer | None, doc("GDRCopy.")] = None
-    vgpu_manager: Annotated[VgpuManager | None, doc("The host driver of virtual GPUs.")] = None
-    vgpu_device_manager: Annotated[VgpuDeviceManager | None, doc("What makes vGPU devices.")] = None
-    vfio_manager: Annotated[VfioManager | None, doc("What gives GPUs to vfio-pci.")] = None
-    sandbox_device_plugin: Annotated[Component | None, doc("What offers GPUs for virtual machines.")] = None
-    kata_sandbox_device_plugin: Annotated[Component | None, doc("What offers GPUs for Kata containers.")] = None
-    cc_manager: Annotated[CcManager | None, doc("What switches confidential computing.")] = None
+    vgpu_manager: Annotated[VgpuManager | None, doc("The host driver of virtual GPUs.", unbuilt=MACHINES)] = None
+    vgpu_device_manager: Annotated[
+        VgpuDeviceManager | None, doc("What makes vGPU devices.", unbuilt=MACHINES, usual=(True,))
+    ] = None
+    vfio_manager: Annotated[
+        VfioManager | None, doc("What gives GPUs to vfio-pci.", unbuilt=MACHINES, usual=(True,))
+    ] = None
+    sandbox_device_plugin: Annotated[
+        Component | None, doc("What offers GPUs for virtual machines.", unbuilt=MACHINES, usual=(True,))
+    ] = None
+    kata_sandbox_device_plugin: Annotated[
+        Component | None, doc("What offers GPUs for Kata containers.", unbuilt=MACHINES, usual=(True,))
+    ] = None
+    cc_manager: Annotated[
+        CcManager | None,
+        doc(
+            "What switches confidential computing.",
+            unbuilt="the mode of a node's GPUs stays what it is",
+            usual=(True,),
+        ),
+    ] = None
     kata_manager: Annotated[
         KataManager | None, doc("What installs Kata runtimes.", ignored="Kata's own installer does this now")
     ] = None

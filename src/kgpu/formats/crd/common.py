@@ -16,6 +16,8 @@ def doc(
     text: str,
     *,
     ignored: str = "",
+    unbuilt: str = "",
+    usual: tuple[Any, ...] = (),
     deprecated: str = "",
     pattern: str = "",
     minimum: int | None = None,
@@ -24,13 +26,17 @@ def doc(
 ) -> msgspec.Meta:
     """What a field means, and what the API server checks besides its type.
 
-    ``ignored``: the field is accepted and has no effect; the text says why, or what to use instead. ``deprecated``: it
-    still works; the text says what to use instead. ``rules`` are CEL rules with the message of their refusal.
+    ``ignored``: the field is accepted and has no effect; the text says why, or what to use instead. ``unbuilt``: so is
+    this field, and all that is in it, until kgpu can do it; the text says what there is instead. ``usual``: values that
+    ask for nothing, because the chart writes them, beside the default and what is empty. ``deprecated``: it still
+    works; the text says what to use instead. ``rules`` are CEL rules with the message of their refusal.
     ``schema`` is added to what follows from the type.
     """
     checks = {"pattern": pattern or None, "minimum": minimum, **(schema or {})}
     extra = {
         "ignored": ignored,
+        "unbuilt": unbuilt,
+        "usual": usual,
         "deprecated": deprecated,
         "schema": {key: value for key, value in checks.items() if value is not None},
         "rules": rules,
@@ -58,6 +64,7 @@ PODS: Final = (
         "it has to be a number of pods such as '1' or a percentage such as '10%', more than 0",
     ),
 )
+UPGRADES: Final = "to exchange a node's driver, drain the node and delete its driver pod"
 NODES: Final = (("type(self) == string || self >= 0", "it can't be less than 0"),)
 Quantities: TypeAlias = dict[str, Annotated[int | str, doc("A quantity such as `500m` or `2Gi`.", pattern=QUANTITY)]]
 
@@ -182,7 +189,9 @@ class Drain(Block, frozen=True, kw_only=True):
 class UpgradePolicy(Block, frozen=True, kw_only=True):
     """How nodes get a new driver."""
 
-    auto_upgrade: Annotated[bool, doc("Whether nodes are upgraded without being asked one by one.")] = False
+    auto_upgrade: Annotated[bool, doc("Whether nodes are upgraded without being asked one by one.", usual=(True,))] = (
+        False
+    )
     max_parallel_upgrades: Annotated[int, doc("Nodes upgraded at a time; 0 for no limit.", minimum=0)] = 1
     max_unavailable: Annotated[
         int | str | None, doc("Nodes that may be away at a time, as a number or a percentage.", rules=NODES)

@@ -19,6 +19,7 @@ import msgspec
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.common import Image
 from kgpu.formats.crd.fields import Row, Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 
@@ -27,15 +28,20 @@ S = TypeVar("S", bound=msgspec.Struct)
 MOST: Final = 20  # warnings, and as many problems
 SHOWN: Final = 60  # characters of a foreign value in a message
 NUMBERS: Final = {"int32": 31, "int64": 63}
+SWITCH: Final = "enabled"
+IMAGE: Final = frozenset(row.name for row in rows(Image))
 WORDS: Final = {bool: "true or false", int: "a whole number", str: "a text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded(Generic[S]):
-    """``spec`` has the defaults when there is a ``problem``, which is then three parts on one line, with the path."""
+    """``spec`` has the defaults when there is a ``problem``, which is then three parts on one line, with the path.
+    ``unbuilt`` are the paths of fields that ask for what kgpu can't do yet; the warnings name them, too.
+    """
 
     spec: S
     warnings: tuple[str, ...] = ()
+    unbuilt: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -58,18 +64,43 @@ class _Wrong:
     expected: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Unbuilt:
+    """A part of the spec of which nothing comes: what there is instead, and whether it is usually switched on."""
+
+    instead: str
+    on: bool = False
+
+    def inside(self, kind: Type, value: Any) -> _Unbuilt | None:
+        """The same for a section within; None for one that is switched off, which asks for nothing."""
+        switch = any(row.name == SWITCH for row in rows(kind.struct)) if kind.struct else False
+        told = value.get(SWITCH) if isinstance(value, Mapping) else None
+        return self if not switch or (self.on if told is None else told) else None
+
+    def asked(self, row: Row, value: Any) -> bool:
+        """Whether a field wants something: not the default, nor what is usual, nor only which image it would be."""
+        usual = (row.default, *row.usual, *((True,) if row.name == SWITCH and self.on else ()))
+        return bool(value) and value not in usual and row.name not in IMAGE
+
+
 @dataclass(slots=True)
 class _Notes:
     """What has been found on the way; only the first ``MOST`` of each are kept, all are counted."""
 
     warnings: list[str] = field(default_factory=list)
     warned: int = 0
+    unbuilt: list[str] = field(default_factory=list)
     wrong: list[_Wrong] = field(default_factory=list)
 
     def warn(self, text: str) -> None:
         self.warned += 1
         if self.warned <= MOST:
             self.warnings.append(text)
+
+    def not_built(self, path: str, instead: str) -> None:
+        self.warn(f"{path} changes nothing yet: {instead}")
+        if len(self.unbuilt) < MOST:
+            self.unbuilt.append(path)
 
     def refuse(self, path: str, what: str, expected: str) -> None:
         if len(self.wrong) < MOST:
@@ -92,7 +123,7 @@ def _decode(obj: Any, struct: type[S], kind: str) -> Decoded[S]:
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         problem = _problem(kind, name, notes.wrong)
         return Decoded(spec=struct(), warnings=tuple(warnings), problem=problem.one_line())
-    return Decoded(spec=found, warnings=tuple(warnings))
+    return Decoded(spec=found, warnings=tuple(warnings), unbuilt=tuple(notes.unbuilt))
 
 
 def _made(value: Any, struct: type[S], notes: _Notes) -> S | None:
@@ -116,7 +147,9 @@ def _problem(kind: str, name: Any, wrong: list[_Wrong]) -> ConfigError:
     return ConfigError(f"{title} can't be used: {first.path} {first.what}{more}", first.expected, todo)
 
 
-def _mapping(path: str, value: Any, struct: type[msgspec.Struct], notes: _Notes) -> dict[str, Any]:
+def _mapping(
+    path: str, value: Any, struct: type[msgspec.Struct], notes: _Notes, unbuilt: _Unbuilt | None = None
+) -> dict[str, Any]:
     """The fields that the struct knows, each in its type; nulls count as absent."""
     if not isinstance(value, Mapping):
         notes.refuse(path, f"is {_shown(value)}", "a mapping")
@@ -129,7 +162,13 @@ def _mapping(path: str, value: Any, struct: type[msgspec.Struct], notes: _Notes)
             _unknown(path, key, known, notes)
         elif item is not None:
             here = f"{path}.{key}"
-            result[key] = _value(here, item, row.type, notes)
+            within = _Unbuilt(row.unbuilt, on=bool(row.usual)) if row.unbuilt else unbuilt
+            if row.type.struct:
+                result[key] = _mapping(here, item, row.type.struct, notes, within and within.inside(row.type, item))
+            else:
+                result[key] = _value(here, item, row.type, notes)
+                if within is not None and within.asked(row, result[key]):
+                    notes.not_built(here, within.instead)
             if (row.ignored or row.deprecated) and _says_something(result[key], row.type):
                 word = "has no effect" if row.ignored else "is deprecated"
                 notes.warn(f"{here} {word}: {row.ignored or row.deprecated}")

@@ -42,6 +42,8 @@ class Row:
     required: bool
     default: Any
     ignored: str
+    unbuilt: str
+    usual: tuple[Any, ...]
     deprecated: str
     rules: tuple[tuple[str, str], ...]
 
@@ -49,6 +51,7 @@ class Row:
     def doc(self) -> str:
         """What it means, and what to know of a field that should not be used."""
         ignored = f" Without effect: {self.ignored}." if self.ignored else ""
+        ignored += f" Not built yet: {self.unbuilt}." if self.unbuilt else ""
         return self.type.doc + ignored + (f" Deprecated: {self.deprecated}." if self.deprecated else "")
 
 
@@ -75,6 +78,8 @@ def _row(item: inspect.Field) -> Row:
         required=item.required,
         default=default,
         ignored=extra.get("ignored", ""),
+        unbuilt=extra.get("unbuilt", ""),
+        usual=extra.get("usual", ()),
         deprecated=extra.get("deprecated", ""),
         rules=extra.get("rules", ()),
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from kgpu.formats.crd.common import (
+    UPGRADES,
     Block,
     EnvImage,
     EnvVar,
@@ -94,4 +95,4 @@ class NVIDIADriverSpec(Block, frozen=True, kw_only=True):
     virtual_topology_config: Annotated[Named | None, doc("The virtual topology daemon.")] = None
     kernel_module_config: Annotated[Named | None, doc("Parameters of the kernel modules.")] = None
     licensing_config: Annotated[PoolLicensingConfig | None, doc("Licences of virtual GPUs.")] = None
-    upgrade_policy: Annotated[PoolUpgradePolicy | None, doc("How nodes get a new driver.")] = None
+    upgrade_policy: Annotated[PoolUpgradePolicy | None, doc("How nodes get a new driver.", unbuilt=UPGRADES)] = None
