@@ -63,3 +63,25 @@ def test_a_program_that_can_not_be_run_has_a_shells_exit_code(deaf: None, name: 
     del deaf
     done = subprocess.run(signals.with_defaults([name]), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.startswith(f"{name}: ")) == (code, True)
+
+
+INTERRUPTED = """
+import sys
+from kgpu.cli import main
+
+
+def interrupted(*_):
+    exec("raise KeyboardInterrupt")
+
+
+main._run = interrupted
+if __name__ == "__main__":
+    sys.exit(main.main(["kgpu", "version"]))
+"""
+
+
+def test_an_interrupt_within_a_text_that_python_runs_ends_with_its_exit_code(tmp_path: Path) -> None:
+    """Ctrl-C while a dataclass was being made, as in any import: ``python -m`` ended itself by SIGINT afterwards."""
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    done = subprocess.run([sys.executable, "-m", "interrupted"], cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 130

@@ -68,3 +68,12 @@ def untraced_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+def forget_interrupt() -> None:
+    """After a KeyboardInterrupt that was caught: let Python exit with the code that it is given.
+
+    One that was raised while ``exec`` ran a text, as it does for every dataclass that an import makes, is noted as
+    unhandled whoever catches it, and ``python -m`` then ends itself by SIGINT. The next text that is run clears that.
+    """
+    exec("")  # noqa: S102 - an empty text

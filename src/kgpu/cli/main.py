@@ -20,6 +20,7 @@ import click
 from kgpu import __version__
 from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.base.problems import describe, obstacle_in
+from kgpu.base.signals import forget_interrupt
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleGroup, print_error
 
@@ -165,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return 141
     except (KeyboardInterrupt, click.Abort):
+        forget_interrupt()
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
