@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base import signals
-from kgpu.lab.real import bootstrap, cgroups
+from kgpu.formats.names import CDI_STATIC_DIR
+from kgpu.lab import lock
+from kgpu.lab.real import bootstrap, cgroups, mountpoints
 
 SOCKET: Final = "/run/kgpu-engine/containerd.sock"
 BUNDLES: Final = "/run/kgpu-engine/state/io.containerd.runtime.v2.task/default"
@@ -30,7 +32,7 @@ _SETUP: Final = """set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/cdi
 mount --bind {specs} /run/cdi
-if test -d /etc/cdi; then mount -t tmpfs tmpfs /etc/cdi; fi
+if test -d {static}; then mount -t tmpfs tmpfs {static}; fi
 mkdir /run/dev
 mount -t tmpfs -o mode=755 tmpfs /run/dev
 for node in null zero full random urandom tty ptmx fd; do cp -a /dev/$node /run/dev/; done
@@ -77,6 +79,7 @@ class Engine:
         self.cgroup = f"kgpu-engine-{os.getpid()}-{next(_engines)}"
         self._snapshotter = bootstrap.snapshotter(folder)
         self._cgroups: tuple[str, ...] = ()
+        self._folders: list[str] = []  # a lab's, to be removed here where that lab goes first and finds them in use
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
 
@@ -84,8 +87,15 @@ class Engine:
         self.specs.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.toml"
         config.write_text(_CONFIG.format(folder=self.folder, socket=SOCKET))
-        script = _SETUP.format(specs=self.specs, bin=self.bin, config=config, log=self.folder / "containerd.log")
+        script = _SETUP.format(
+            static=CDI_STATIC_DIR, specs=self.specs, bin=self.bin, config=config, log=self.folder / "containerd.log"
+        )
         self._cgroups = cgroups.create(self.cgroup)
+        with lock.machine():  # no lab makes or removes its folders until the engine's mounts are there
+            self._folders = [one for one in mountpoints.claim([CDI_STATIC_DIR]) if os.path.isdir(one)]
+            self._begin(script)
+
+    def _begin(self, script: str) -> None:
         self._process = subprocess.Popen(
             signals.with_defaults(
                 ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private",
@@ -104,8 +114,9 @@ class Engine:
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
-        left = cgroups.remove(self._cgroups)
-        assert not left, f"cgroups that stayed: {left}"
+        with lock.machine():
+            left = [*mountpoints.remove(self._folders), *cgroups.remove(self._cgroups)]
+        assert not left, f"folders and cgroups that stayed: {left}"
 
     def load(self, archive: Path) -> None:
         """Take the images of an OCI archive."""
