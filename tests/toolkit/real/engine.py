@@ -32,7 +32,7 @@ _SETUP: Final = """set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/cdi
 mount --bind {specs} /run/cdi
-if test -d {static}; then mount -t tmpfs tmpfs {static}; fi
+if test -d /etc/cdi; then mount -t tmpfs tmpfs /etc/cdi; fi
 mkdir /run/dev
 mount -t tmpfs -o mode=755 tmpfs /run/dev
 for node in null zero full random urandom tty ptmx fd; do cp -a /dev/$node /run/dev/; done
@@ -87,9 +87,7 @@ class Engine:
         self.specs.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.toml"
         config.write_text(_CONFIG.format(folder=self.folder, socket=SOCKET))
-        script = _SETUP.format(
-            static=CDI_STATIC_DIR, specs=self.specs, bin=self.bin, config=config, log=self.folder / "containerd.log"
-        )
+        script = _SETUP.format(specs=self.specs, bin=self.bin, config=config, log=self.folder / "containerd.log")
         self._cgroups = cgroups.create(self.cgroup)
         with lock.machine():  # no lab makes or removes its folders until the engine's mounts are there
             self._folders = [one for one in mountpoints.claim([CDI_STATIC_DIR]) if os.path.isdir(one)]
