@@ -168,7 +168,7 @@ async def test_silent_connections_take_the_page_from_nobody(server, abroad, sour
 
 async def test_where_everybody_waits_for_an_answer_the_next_one_is_told(server, abroad):
     for one in range(room.MOST):
-        server._open[asyncio.create_task(asyncio.sleep(60))] = Guest(f"127.9.1.{one}", own=False, asked=True)
+        server._open[Guest(f"127.9.1.{one}", own=False, asked=True)] = asyncio.create_task(asyncio.sleep(60))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.7.0.1", 0))
     writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
     assert (await asyncio.wait_for(reader.read(), 60)).startswith(b"HTTP/1.1 503 ")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.room import MOST, MOST_OF_PEER, MOST_OWN, Guest, guest, is_loopback, make_room, node_addresses
+from kgpu.base.room import MOST, MOST_OF_PEER, MOST_OWN, Guest, guest, make_room, node_addresses
 
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
@@ -100,6 +100,6 @@ def test_the_node_s_addresses_come_from_the_pod_s_environment_and_routes() -> No
 
 
 def test_only_loopback_is_local() -> None:
-    assert [is_loopback(peer) for peer in ("127.0.0.1", "::1", "", "10.0.0.1", "nonsense")] == [
+    assert [guest(peer, "10.0.0.9", frozenset()).local for peer in ("127.0.0.1", "::1", "", "10.0.0.1", "nonsense")] == [
         True, True, True, False, False
     ]  # fmt: skip

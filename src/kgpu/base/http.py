@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kgpu.base.errors import ConfigError, HostError
-from kgpu.base.room import Guest, guest, is_loopback, make_room, node_addresses
+from kgpu.base.room import Guest, guest, make_room, node_addresses
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -204,7 +204,7 @@ class StatusServer:
         self._patience = patience
         self._door = door or OpenDoor()
         self._server: asyncio.Server | None = None
-        self._open: dict[asyncio.Task[None], Guest] = {}
+        self._open: dict[Guest, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._node = node_addresses()
 
@@ -232,7 +232,7 @@ class StatusServer:
         """Stop listening and drop what is open."""
         if self._server is not None:
             self._server.close()
-        tasks = (*self._open, *self._refusals)
+        tasks = (*self._open.values(), *self._refusals)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -241,11 +241,9 @@ class StatusServer:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer, here = (_host(writer.get_extra_info(name)) for name in ("peername", "sockname"))
         new = guest(peer, here, self._node)
-        stays, leaves = make_room(list(self._open.values()), new)
+        stays, leaves = make_room(list(self._open), new)
         if leaves is not None:
-            gone = next(task for task, one in self._open.items() if one is leaves)
-            del self._open[gone]
-            gone.cancel()
+            self._open.pop(leaves).cancel()
         elif not stays and len(self._refusals) >= REFUSED_AT_ONCE:
             writer.transport.abort()
             return
@@ -255,14 +253,11 @@ class StatusServer:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         task = asyncio.create_task(self._serve(reader, writer, context, new, refuse=not stays))
         if stays:
-            self._open[task] = new
+            self._open[new] = task
+            task.add_done_callback(lambda _: self._open.pop(new, None))
         else:
             self._refusals.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._open.pop(task, None)
-        self._refusals.discard(task)
+            task.add_done_callback(self._refusals.discard)
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: SSLContext | None, client: Guest, *,
@@ -318,7 +313,7 @@ class StatusServer:
         if isinstance(request, Response):
             return request, True
         certificate = writer.get_extra_info("peercert") or None
-        request = replace(request, certificate=certificate, local=is_loopback(_host(writer.get_extra_info("peername"))))
+        request = replace(request, certificate=certificate, local=client.local)
         refused = await self._door.refuse(request)
         return refused or reply(request, self._routes), request.method != "HEAD"
 

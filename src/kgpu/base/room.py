@@ -25,30 +25,26 @@ _DEFAULT: Final = "00000000"
 
 @dataclass(slots=True, eq=False)
 class Guest:
-    """One open connection. ``own``: from this node. ``asked``: its request has arrived; ``answered``: so has its answer
-    left.
+    """One open connection. ``own``: from this node; ``local``: over the loopback interface. ``asked``: its request has
+    arrived; ``answered``: its answer has left.
     """
 
     peer: str
     own: bool
     asked: bool = False
     answered: bool = False
+    local: bool = False
 
 
 def guest(peer: str, here: str, node: frozenset[str]) -> Guest:
     """The connection from the address ``peer`` to ``here``, an address of this process; ``node`` are the node's."""
     address = _plain(peer)
-    own = address is not None and (address.is_loopback or str(address) in node or address == _plain(here))
+    local = not peer or (address is not None and address.is_loopback)  # a Unix socket's peer has no address
+    own = address is not None and (local or str(address) in node or address == _plain(here))
     if isinstance(address, ipaddress.IPv6Address):
         # Whoever has one address has the whole network of it.
-        return Guest(str(ipaddress.ip_network((address, 64), strict=False)), own)
-    return Guest(str(address), own)
-
-
-def is_loopback(peer: str) -> bool:
-    """True for a peer on this machine; one of a Unix socket, which has no address, is."""
-    address = _plain(peer)
-    return not peer or (address is not None and address.is_loopback)
+        return Guest(str(ipaddress.ip_network((address, 64), strict=False)), own, local=local)
+    return Guest(str(address), own, local=local)
 
 
 def make_room(guests: Sequence[Guest], new: Guest) -> tuple[bool, Guest | None]:

@@ -17,7 +17,7 @@ from kgpu.base.files import write_atomic
 from kgpu.base.threads import beside
 from kgpu.discovery.lines import as_lines, from_lines
 from kgpu.formats import names
-from kgpu.kube.nodes import get_node
+from kgpu.kube.nodes import get_node, label_owners
 from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, KubeRefusedError, Object
 
 log = logging.getLogger(__name__)
@@ -179,10 +179,7 @@ class NodeLabelsPublisher:
         self._node = node
 
     async def published(self) -> dict[str, str] | None:
-        node = await get_node(self._api, self._node)
-        labels = _string_map(node["metadata"].get("labels"))
-        mine = _owned_labels(node, names.LABELS_FIELD_MANAGER)
-        return None if mine is None else {key: labels[key] for key in mine if key in labels}
+        return _owned_labels(await get_node(self._api, self._node))
 
     async def publish(self, labels: Mapping[str, str]) -> None:
         # With the uid, a Node that is deleted meanwhile is not made anew by the apply.
@@ -207,14 +204,12 @@ async def hand_over_labels(api: KubeApi, *, node: str) -> int:
     """Take away those labels of kgpu's from the Node that somebody else has published, too; returns how many are left,
     because nobody has yet. Raises KubeError.
     """
-    publisher = NodeLabelsPublisher(api, node=node)
-    mine = await publisher.published()
-    if not mine:
-        return 0
-    others = _owned_by_others(await get_node(api, node), names.LABELS_FIELD_MANAGER)
+    there = await get_node(api, node)
+    mine = _owned_labels(there) or {}
+    others = {key for owner, _, keys in label_owners(there) if owner != names.LABELS_FIELD_MANAGER for key in keys}
     left = {key: value for key, value in mine.items() if key not in others}
     if left != mine:
-        await publisher.publish(left)
+        await NodeLabelsPublisher(api, node=node).publish(left)
     return len(left)
 
 
@@ -249,20 +244,9 @@ def _string_map(value: Any) -> dict[str, str]:
     return {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
 
 
-def _owned_by_others(obj: Object, manager: str) -> set[str]:
-    """The label keys that other field managers have written."""
-    found: set[str] = set()
-    for entry in obj["metadata"].get("managedFields") or ():
-        if entry.get("manager") != manager and not entry.get("subresource"):
-            fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:labels", {})
-            found |= {key.removeprefix("f:") for key in fields if key.startswith("f:")}
-    return found
-
-
-def _owned_labels(obj: Object, manager: str) -> list[str] | None:
-    """The label keys that a field manager has applied; None when it never applied anything."""
-    for entry in obj["metadata"].get("managedFields") or ():
-        if entry.get("manager") == manager and entry.get("operation") == "Apply" and not entry.get("subresource"):
-            fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:labels", {})
-            return [key.removeprefix("f:") for key in fields if key.startswith("f:")]
-    return None
+def _owned_labels(node: Object) -> dict[str, str] | None:
+    """The Node's labels that kgpu has applied; None when it never applied anything."""
+    labels = _string_map(node["metadata"].get("labels"))
+    applied = (keys for owner, applied, keys in label_owners(node) if applied and owner == names.LABELS_FIELD_MANAGER)
+    mine = next(applied, None)
+    return None if mine is None else {key: labels[key] for key in mine if key in labels}

@@ -115,8 +115,10 @@ def unmet(requirements: Mapping[str, str], gpus: Iterable[GpuFacts]) -> ConfigEr
     if total > MAX_TOTAL:
         raise _wrong("what the image requires", f"it has {total} characters", f"at most {MAX_TOTAL} characters")
     parsed = {name: parse_requirement(text, name=name) for name, text in requirements.items()}
-    alike = {(gpu.cuda, gpu.driver, gpu.arch, gpu.brand): gpu for gpu in reversed(list(gpus))}
-    for gpu in reversed(alike.values()):
+    alike: dict[tuple[str, ...], GpuFacts] = {}
+    for gpu in gpus:
+        alike.setdefault((gpu.cuda, gpu.driver, gpu.arch, gpu.brand), gpu)
+    for gpu in alike.values():
         for name, requirement in parsed.items():
             if requirement.verdict(gpu) is Verdict.UNMET:
                 return ConfigError(

@@ -6,13 +6,13 @@ are ever taken away; a Node that is deleted meanwhile is not made anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.formats import names
-from kgpu.kube.nodes import get_node
+from kgpu.kube.nodes import get_node, label_owners
 from kgpu.kube.port import NODES, KubeApi, Object
 
 # What a node feature discovery writes on every node, and how many of these make one: a label that somebody has set by
@@ -94,11 +94,11 @@ def seen_on(node: Object, *, manager: str) -> Seen:
     labels = {str(key): str(value) for key, value in (metadata.get("labels") or {}).items()}
     mine: set[str] = set()
     others: dict[str, str] = {}
-    for owner, applied, key in _owners(metadata):
+    for owner, applied, keys in label_owners(node):
         if owner == manager and applied:
-            mine.add(key)
-        elif key.startswith(names.NFD_PREFIX):
-            others[key] = owner
+            mine.update(keys)
+        else:
+            others |= {key: owner for key in keys if key.startswith(names.NFD_PREFIX)}
     telling = {key: owner for key, owner in sorted(others.items()) if key.startswith(TELLTALES) and key in labels}
     kinds = sum(any(key.startswith(prefix) for key in telling) for prefix in TELLTALES)
     telltale = next(iter(telling.values())) if kinds >= ENOUGH else ""
@@ -109,16 +109,3 @@ def seen_on(node: Object, *, manager: str) -> Seen:
         others=frozenset(others) & labels.keys(),
         discovery=telltale,
     )
-
-
-def _owners(metadata: Object) -> Iterator[tuple[str, bool, str]]:
-    """(manager, whether by apply, label key) of every owned label."""
-    for entry in metadata.get("managedFields") or ():
-        fields: Any = entry.get("fieldsV1") or {}
-        for part in ("f:metadata", "f:labels"):
-            fields = fields.get(part) if isinstance(fields, dict) else None
-        if not isinstance(fields, dict) or entry.get("subresource"):
-            continue
-        for key in fields:
-            if key.startswith("f:"):
-                yield str(entry.get("manager") or ""), entry.get("operation") == "Apply", key.removeprefix("f:")
