@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from doctor.example import FOLDER, load, merged
 
-from kgpu.doctor.model import Finding, Level
+from kgpu.doctor.model import Finding, Level, Subject
 from kgpu.doctor.plan import diagnose
 
 SERVE = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "serve-1", "controller": True}]}
@@ -73,3 +76,32 @@ def test_without_nodes_nothing_is_said_of_them() -> None:
     example = load(FOLDER / "SCH-08.yaml")
     report = diagnose(example.snapshot([one for one in example.broken if one["kind"] != "Node"]), strict=True)
     assert [one.id for one in report.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("kubectl get nodes  # all of them", ("all of them:", "kubectl get nodes")),
+        ("kubectl get nodes # who is it?", ("who is it?", "kubectl get nodes")),
+        ('kubectl patch x -p \'{"a":" # b"}\'', ('kubectl patch x -p \'{"a":" # b"}\'',)),
+        ("look at http://example.com/#anchor", ("look at http://example.com/#anchor",)),
+        ("sed -i 's/a #b/c/' f  # once", ("once:", "sed -i 's/a #b/c/' f")),
+        ("kubectl apply -f - <<EOF\n# kept\nEOF", ("kubectl apply -f - <<EOF\n# kept\nEOF",)),
+    ],
+)
+def test_what_explains_a_command_stands_above_it(step: str, told: tuple[str, ...]) -> None:
+    once = Finding(subject=Subject("Node", "n"), cause="c", remedy=(step,))
+    assert once.remedy == told
+    assert replace(once, cause="d").remedy == told
+
+
+def test_no_command_has_a_comment_and_none_is_forced_on_others() -> None:
+    for path in sorted(FOLDER.glob("*.yaml")):
+        example = load(path)
+        for one in diagnose(example.snapshot(merged(example.broken))).findings:
+            for step in one.remedy:
+                assert not re.search(r"^(?:kubectl|helm|oc|crictl|sudo|apt|systemctl)\b[^'\"]*\s# ", step), (
+                    path.name,
+                    step,
+                )
+                assert not ("drain" in step and "--force" in step), (path.name, step)

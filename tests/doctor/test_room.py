@@ -60,10 +60,10 @@ def test_who_holds_gpus_where_the_pod_may_not_run_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("owner", "step"),
     [
-        (("", ""), "kubectl -n ml delete pod held # ml/held is the oldest holder; only if it is idle"),
-        (("ReplicaSet", "web-1"), "kubectl -n ml scale deployment web --replicas=2 # ml/held is"),
-        (("StatefulSet", "db"), "kubectl -n ml scale statefulset db --replicas=0 # ml/held is"),
-        (("Job", "fit"), """kubectl -n ml patch job fit -p '{"spec":{"suspend":true}}' # ml/held is"""),
+        (("", ""), "kubectl -n ml delete pod held"),
+        (("ReplicaSet", "web-1"), "kubectl -n ml scale deployment web --replicas=2"),
+        (("StatefulSet", "db"), "kubectl -n ml scale statefulset db --replicas=0"),
+        (("Job", "fit"), """kubectl -n ml patch job fit -p '{"spec":{"suspend":true}}'"""),
         (("PyTorchJob", "torch"), "make PyTorchJob ml/torch smaller, or end it: ml/held is"),
     ],
 )
@@ -81,6 +81,7 @@ def test_what_would_be_made_again_is_made_smaller(owner: tuple[str, str], step: 
         {"kind": "Job", "metadata": {"name": "fit", "namespace": "ml"}, "spec": {}},
     )  # fmt: skip
     assert one.remedy[-1].startswith(step)
+    assert "ml/held is" in " ".join(one.remedy[-2:])  # who holds it, above the command
 
 
 def test_a_misspelt_key_of_the_selector_is_corrected_and_not_dropped() -> None:
@@ -88,5 +89,5 @@ def test_a_misspelt_key_of_the_selector_is_corrected_and_not_dropped() -> None:
     nodes = [node("l4-1", "NVIDIA-L4", 2), node("h100-1", "NVIDIA-H100", 8)]
     found = diagnose(Snapshot.of([*nodes, wrong], taken=1767268800.0), strict=True).findings[0]
     assert found.id == "SCH-08"
-    assert '{"nvidia.com/gpu.products":null,"nvidia.com/gpu.product":"NVIDIA-L4"}' in found.remedy[0]
+    assert '{"nvidia.com/gpu.products":null,"nvidia.com/gpu.product":"NVIDIA-L4"}' in found.remedy[1]
     assert "then it fits node l4-1" in found.remedy[0]

@@ -1,8 +1,7 @@
-"""Remedies that empty a node, made to work on the node as it is: with the pods that nobody would make again.
+"""Remedies that empty a node, told as they are on that node: with the pods that nobody would make again.
 
-``kubectl drain`` refuses a node with a pod that has no controller. With ``--force`` it goes on, and ends that pod for
-good: so it is given only where there is such a pod, and every one is named. What is to be done after it goes into a
-comment, so that the line can be pasted.
+``kubectl drain`` refuses a node with a pod that has no controller, rightly: to end it is for its owner to decide. So it
+is never forced; those pods are named. What is to be done after the drain stands on a line of its own.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from kgpu.doctor.model import Finding
 from kgpu.doctor.snapshot import Snapshot
 
 MAX_NAMED: Final = 8
+_STOPS: Final = "the drain stops at pods that nobody would make again; agree with their owners and end them first"
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _DRAIN: Final = re.compile(r"(?P<command>kubectl drain (?P<node>\S+)(?: --[a-z-]+)+)(?:, (?P<then>then .*))?$")
 
 
 def with_bare_pods(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding with every drain in its remedy as it works; the same one where there is none."""
-    steps = tuple(_DRAIN.sub(lambda hit: _whole(hit, snapshot), step) for step in finding.remedy)
+    steps = tuple(line for step in finding.remedy for line in _lines(step, snapshot))
     return finding if steps == finding.remedy else replace(finding, remedy=steps)
 
 
@@ -34,11 +34,12 @@ def bare_pods(snapshot: Snapshot, node: str) -> tuple[str, ...]:
     )
 
 
-def _whole(hit: re.Match[str], snapshot: Snapshot) -> str:
+def _lines(step: str, snapshot: Snapshot) -> tuple[str, ...]:
+    """A step as it can be pasted: what stops the drain above it, what is to be done then below."""
+    hit = _DRAIN.search(step)
+    if hit is None:
+        return (step,)
     bare = bare_pods(snapshot, hit["node"])
-    notes = [hit["then"]] if hit["then"] else []
-    if bare:
-        more = f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else ""
-        notes.append(f"--force ends for good, for nobody makes them again: {', '.join(bare[:MAX_NAMED])}{more}")
-    force = " --force" if bare and "--force" not in hit["command"] else ""
-    return hit["command"] + force + (f"  # {'; '.join(notes)}" if notes else "")
+    more = f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else ""
+    stops = (f"{_STOPS}: {', '.join(bare[:MAX_NAMED])}{more}",) if bare else ()
+    return (*stops, step[: hit.end("command")], *((hit["then"],) if hit["then"] else ()))

@@ -94,6 +94,15 @@ _VENDOR_LABELS: Final = (
     (names.LABEL_GPU_PRODUCT, NVIDIA),
     (names.LABEL_AMD_GPU_FAMILY, AMD),
 )
+_CLOUD_LABELS: Final = {
+    "cloud.google.com/gke-accelerator": (NVIDIA, re.compile(r"nvidia-.+")),
+    "k8s.amazonaws.com/accelerator": (NVIDIA, re.compile(r"nvidia-.+")),
+    "karpenter.k8s.aws/instance-gpu-manufacturer": (NVIDIA, re.compile(r"nvidia")),
+    "kubernetes.azure.com/accelerator": (NVIDIA, re.compile(r"nvidia")),
+    names.LABEL_INSTANCE_TYPE: (NVIDIA, re.compile(r"(?:p[2-6][a-z]*|g[3-6](?!ad)[a-z]*|gr6[a-z]*)\.\w+|(?:a[234]x?|g2)-.+|Standard_N[CD]\d.*")),
+}  # fmt: skip
+"""Labels by which clouds and autoscalers say what a machine has, before any discovery has run there."""
+_TALOS: Final = "extensions.talos.dev/nvidia-"
 _PCI_VENDORS: Final = {"10de": NVIDIA, "1002": AMD, "1da3": GAUDI}
 
 
@@ -105,6 +114,9 @@ def vendors_of(node: Node, snapshot: Snapshot | None = None) -> frozenset[str]:
         if value == "true":
             found |= {vendor for vendor, pattern in _PCI_LABELS if pattern.fullmatch(key)}
     found |= {vendor for key, vendor in _VENDOR_LABELS if labels.get(key) not in (None, "false")}
+    found |= {one for key, (one, said) in _CLOUD_LABELS.items() if key in labels and said.fullmatch(labels[key])}
+    if any(key.startswith(_TALOS) for key in labels):
+        found.add(NVIDIA)
     host = snapshot.hosts.get(node.name) if snapshot else None
     for device in (host.pci if host else None) or ():
         if device.vendor in _PCI_VENDORS and device.pci_class[:2] in ("03", "12"):

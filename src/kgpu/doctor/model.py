@@ -7,6 +7,7 @@ can forget it. The form of ``-o json`` is ``Report.data``.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -129,6 +130,7 @@ class Finding:
     """One cause. A rule fills in what it knows; ``id`` and ``place`` come from the rule's row.
 
     ``cause`` is one sentence that names the object at fault. ``remedy``: commands that can be pasted, or sentences.
+    What a rule writes behind a command (``kubectl ...  # why``) becomes a sentence above it: zsh takes it for code.
     ``since`` is a time as Kubernetes writes it, "" for unknown; ``expected`` how long waiting is right.
     ``nodes`` and ``pods`` (``namespace/name``) are whom it hurts: they decide what is folded under what.
     ``stays``: told whatever else is told of its node, though its rule is a last resort.
@@ -156,7 +158,8 @@ class Finding:
             object.__setattr__(self, name, one_line(getattr(self, name), MAX_VALUE))
         for name in ("nodes", "pods"):
             object.__setattr__(self, name, tuple(one_line(each, MAX_VALUE) for each in getattr(self, name)))
-        object.__setattr__(self, "remedy", tuple(_step(cleaned(step)) for step in self.remedy))
+        steps = (part for step in self.remedy for part in _apart(_step(cleaned(step))))
+        object.__setattr__(self, "remedy", tuple(steps))
 
     @property
     def sureness(self) -> str:
@@ -190,6 +193,20 @@ class Finding:
             "consequences": [one.data() for one in self.consequences],
         }
         return found | {key: value for key, value in more.items() if value}
+
+
+_COMMENT: Final = re.compile(
+    r"""^(?P<command>(?:[^'"#]|'[^']*'|"(?:[^"\\]|\\.)*"|(?<!\s)#)*?)\s+# (?P<words>.+)$""", re.DOTALL
+)
+
+
+def _apart(step: str) -> tuple[str, ...]:
+    """A command and, above it, what was written behind it: zsh runs a comment that is pasted."""
+    hit = _COMMENT.match(step)
+    if hit is None or "\n" in step:
+        return (step,)
+    words = hit["words"].rstrip()
+    return (words if words.endswith((":", ".", "?")) else f"{words}:", hit["command"])
 
 
 def _step(text: str) -> str:

@@ -123,17 +123,18 @@ def distinct(found: Iterable[Finding]) -> list[Finding]:
 def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Snapshot) -> list[Finding]:
     """Without what a last resort says where something else is told that it does not itself explain.
 
-    Told of its pods by anything; of its node by what lies deeper, or is of the same group of rules. A note counts only
-    for pods and from the same group: what hurts nobody explains nothing. A stack's pod that does not start stays, and
-    is folded under what is told of its node.
+    Told of its pods by anything; of its node by what lies deeper, or is of the same group of rules. A note counts for
+    notes alone: what hurts nobody explains nothing. A stack's pod that does not start stays, and is folded under what
+    is told of its node.
     """
-    others = [one for one in found if not rules[one.id].last_resort]
-    real = [one for one in others if one.level is not Level.NOTE]
-    by_pod: dict[str, set[str]] = {}
-    for one in others:
-        group = "" if one.level is not Level.NOTE else _group(one.id)
-        for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",):
-            by_pod.setdefault(pod, set()).add(group)
+    real = [one for one in found if not rules[one.id].last_resort and one.level is not Level.NOTE]
+    noted = {
+        (_group(one.id), pod)
+        for one in found
+        for pod in one.pods
+        if one.level is Level.NOTE and not rules[one.id].last_resort
+    }
+    told_of = {pod for one in real for pod in one.pods or (f"{one.subject.namespace}/{one.subject.name}",)}
     subjects = {one.subject for one in real}
     by_node: dict[str, list[Finding]] = {}
     for one in real:
@@ -146,7 +147,9 @@ def without_needless(found: list[Finding], rules: dict[str, Rule], snapshot: Sna
         rule = rules[one.id]
         if not rule.last_resort or one.stays:
             return False
-        if any(group in ("", _group(one.id)) for pod in one.pods for group in by_pod.get(pod, ())):
+        if not told_of.isdisjoint(one.pods):
+            return True
+        if one.level is Level.NOTE and any((_group(one.id), pod) in noted for pod in one.pods):
             return True
         if not one.pods and not one.nodes:
             return not subjects.isdisjoint(_behind(snapshot, one.subject))

@@ -67,7 +67,9 @@ def headline(report: Report, width: int) -> Iterator[str]:
         head = f"Nothing was found, but no nodes are known, so this can't be judged: {report.unjudged}"
         yield from _wrapped(f"{head} ({report.scope}; {report.checked} rules, {looked}).", width, "")
     else:
-        yield f"Nothing is wrong as far as can be seen ({report.scope}; {report.checked} rules, {looked})."
+        verb = "is" if report.stuck == 1 else "are"
+        waits = f"; {report.stuck} that use or have GPUs {verb} not ready yet" if report.stuck else ""
+        yield f"Nothing is wrong as far as can be seen{waits} ({report.scope}; {report.checked} rules, {looked})."
 
 
 def _by_subject(findings: Iterable[Finding]) -> str:

@@ -81,6 +81,7 @@ class Engine:
         self._cgroups: tuple[str, ...] = ()
         self._folders: list[str] = []  # a lab's, to be removed here where that lab goes first and finds them in use
         self._process: subprocess.Popen[bytes] | None = None
+        self._inside: int | None = None
         self._numbers = itertools.count(1)
 
     def start(self) -> None:
@@ -156,25 +157,40 @@ class Engine:
         """A command in the engine's namespaces."""
         inner = self._inner()
         if inner is None:
-            return Done(-1, "", "the engine is not running yet")
+            return Done(-1, "", self._why())
         done = subprocess.run(
             ["nsenter", "--target", str(inner), "--mount", "--pid", *command],
             capture_output=True, text=True, check=False, timeout=seconds, stdin=subprocess.DEVNULL, env=env,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 
+    def _why(self) -> str:
+        """Why there is nothing to enter: the engine has not begun, or has ended, and what it said last."""
+        assert self._process is not None
+        if (code := self._process.poll()) is None:
+            return "the engine is not running yet"
+        log = self.folder / "containerd.log"
+        return f"the engine has ended with {code}\n{log.read_text()[-3000:] if log.exists() else ''}"
+
     def _flags(self, name: str, devices: Sequence[str]) -> list[str]:
         flags = ["--snapshotter", self._snapshotter, "--cgroup", f"/{self.cgroup}/{name}"]
         return [*flags, *(word for device in devices for word in ("--device", device))]
 
     def _inner(self) -> int | None:
-        """The first process inside, whose namespaces are the engine's."""
+        """The first process inside, whose namespaces are the engine's; None before it has them."""
         assert self._process is not None
         outer = self._process.pid
+        if self._process.poll() is not None:
+            self._inside = None
+        # Looked up once: the kernel does not promise that its list of children is whole at every moment.
+        if self._inside is not None:
+            return self._inside
         try:
             children = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
             # Before it has its own /run, the machine's would be seen.
-            return int(children[0]) if children and Path(f"/proc/{children[0]}/root/run/kgpu-engine").exists() else None
+            if children and Path(f"/proc/{children[0]}/root/run/kgpu-engine").exists():
+                self._inside = int(children[0])
+            return self._inside
         except OSError:
             return None
 

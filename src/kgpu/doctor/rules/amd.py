@@ -319,11 +319,11 @@ RULES: Final = (
     *rules_of(
         Sign(
             id="AMD-01", title="No amdgpu driver", place=Place.KERNEL,
-            pattern=r"amdgpu driver unavailable", words="amdgpu driver unavailable", where=(LOG, STATUS), parts=(PLUGIN,),
+            pattern=r"amdgpu driver unavailable", words="amdgpu driver unavailable", where=(LOG, STATUS), parts=(PLUGIN, GFD),
             besides=no_driver, confidence=CERTAIN,
             cause="{who} ends: the module amdgpu is not loaded on node {node}",
             remedy=("on the node: modprobe amdgpu; without it: apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
-            explain="AMD's plugin ends with exit code 2 where /sys/module/amdgpu/drivers is missing.",
+            explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
             explains=_ABOVE,
         ),
         Sign(

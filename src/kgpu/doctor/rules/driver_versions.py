@@ -73,7 +73,7 @@ def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
 _PRECOMPILED: Final = re.compile(r":(?P<branch>\d{3})-(?P<kernel>\d+\.\d+\.[\w.-]+?)-(?P<system>[a-z]+[\d.]+)$")
 _SYSTEM: Final = re.compile(r":[\w.]+(?:-[\w.]+)*?-(?P<system>[a-z]+v?[\d.]+)$")
 _MADE: Final = re.compile(
-    r"(?:ubuntu(?:20|22|24|26)\.04|rhel(?:8|9|10)(?:\.\d+)?|rocky(?:8|9|10)(?:\.\d+)?|rhcos4\.1\d|sles15\.\d)$"
+    r"(?:ubuntu(?:20|22|24|26)\.04|rhel(?:8|9|10)(?:\.\d+)?|rocky(?:8|9|10)(?:\.\d+)?|rhcos4\.\d+|sles15\.\d)$"
 )
 """The systems that driver images are published for, as their tags name them."""
 
@@ -82,7 +82,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
     """DRV-07 and DRV-08: the driver's image for this kernel or this system does not exist."""
     for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA):
         bad = matching.failing(pod)
-        if bad is None or bad.waiting not in IMAGE_WORDS:
+        if bad is None or bad.waiting not in IMAGE_WORDS or _not_missing(snapshot, pod):
             continue
         node = snapshot.nodes.get(pod.node)
         kernel, system = _PRECOMPILED.search(bad.image), _SYSTEM.search(bad.image)
@@ -105,6 +105,17 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
             )  # fmt: skip
+
+
+_PULLED: Final = re.compile(r"[Ff]ailed to pull image|[Ee]rror pulling image")
+_ABSENT: Final = re.compile(r"not found|unknown|does not exist")
+
+
+def _not_missing(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether the runtime has said why it could not pull an image of the pod, and it is not that there is none."""
+    said = [event.message for event in snapshot.events(pod) if _PULLED.search(event.message)]
+    said += [message for one in pod.containers for _, message in one.messages if _PULLED.search(message)]
+    return bool(said) and not any(map(_ABSENT.search, said))
 
 
 def _missing_image(

@@ -137,7 +137,7 @@ RULES: Final = (
         ),
         Sign(
             id="IMG-04", title="The registry can't be reached", place=Place.CLUSTER,
-            pattern=_IMAGE + r"(?:x509: |proxyconnect|no such host|server misbehaving|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))", words="ull", where=(EVENT, STATUS),
+            pattern=_IMAGE + r"(?:x509: |proxyconnect|no such host|server misbehaving|Method Not Allowed|Proxy Authentication Required|(?:Bad Gateway|Gateway Time-?out|Service Unavailable)|(?:unexpected|invalid)[^\n]{0,20} status[^\n]{0,200}[: ](?:405|407|502|503|504)\b|TLS handshake timeout|tls: |net/http: request canceled while waiting for connection|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))", words="ull", where=(EVENT, STATUS),
             cause="{who}: node {node} can't reach the registry of {image}, or does not trust it: the container runtime lacks the proxy or the CA",
             remedy=(
                 "on node {node}: systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",

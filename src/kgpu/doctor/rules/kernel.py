@@ -71,12 +71,13 @@ def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
 RULES: Final = rules_of(
     Sign(
         id="KRN-01", title="No headers for this kernel", place=Place.KERNEL,
-        pattern=r"Could not resolve Linux kernel version|Unable to locate package linux-headers-(?P<kernel>\S+)", words="",
+        pattern=r"Could not resolve Linux kernel version|Unable to (?:locate package|find a match:) (?:linux-headers|kernel-(?:headers|devel|core))-(?P<kernel>\S+)|(?:No match for argument:|No package) kernel-(?:headers|devel|core)-\S+|package 'kernel-\w+-devel[^']*' not found", words="",
         where=(LOG,), parts=(DRIVER,),
         cause="{who} finds no headers for the kernel of the node in its repositories",
         remedy=(
             "kubectl get node {node} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'",
             "install that kernel's headers on the node, run a kernel that the repositories have, or use precompiled drivers",
+            "on Red Hat's systems: an entitlement that has the repositories of this release (EUS); on OpenShift 4.8 and later the driver toolkit",
         ),
         explain="The driver is built against linux-headers of the running kernel; too new, old or custom kernels have none.",
         explains=_ABOVE,
@@ -99,7 +100,7 @@ RULES: Final = rules_of(
     ),
     Sign(
         id="KRN-04", title="Secure Boot refuses the module", place=Place.KERNEL,
-        pattern=r"Key was rejected by service|Required key not available|module verification failed.*nvidia.*Lockdown", words="", where=(LOG, KERNEL),
+        pattern=r"Key was rejected by service|Required key not available|module verification failed.*nvidia.*Lockdown|not signed by a key that is trusted by the kernel|Loading of (?:unsigned )?module(?: with unavailable key)? is rejected|Lockdown: \S+: unsigned module loading is restricted", words="", where=(LOG, KERNEL),
         cause="{who}: Secure Boot is on and the NVIDIA module is not signed with a key that the machine knows",
         remedy=(
             "on node {node}: mokutil --sb-state",

@@ -9,8 +9,8 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts, PciDevice
-from kgpu.doctor.matching import DRIVER
-from kgpu.doctor.model import CERTAIN, Finding, Place, Subject
+from kgpu.doctor.matching import DRIVER, Hit
+from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -49,6 +49,63 @@ def closed_module(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
+
+
+_UNSUPPORTED: Final = re.compile(r"NVRM: installed in this system is not supported by the")
+_WHICH: Final = re.compile(r"NVRM: The NVIDIA GPU (?P<gpu>[\w:.]+) \(PCI ID: (?P<device>[\w:]+)\)")
+_RELEASE: Final = re.compile(r"NVRM: NVIDIA (?P<version>\d[\d.]+) driver release")
+_AROUND: Final = 3
+
+
+def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
+    """KRN-09: the module knows no such device. Its message is wrapped over lines of the kernel's log."""
+    for host in snapshot.hosts.values():
+        lines = host.kernel_log or ()
+        at = next((at for at in range(len(lines) - 1, -1, -1) if _UNSUPPORTED.search(lines[at])), None)
+        if at is None or host.gpus:
+            continue
+        near = range(max(at - _AROUND, 0), min(at + _AROUND, len(lines)))
+        which = next((hit for one in near if (hit := _WHICH.search(lines[one]))), None)
+        release = next((hit for one in near if (hit := _RELEASE.search(lines[one]))), None)
+        told = [one for one in near if _WHICH.search(lines[one]) or one == at or _RELEASE.search(lines[one])]
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=f"the GPU {which['gpu'] + ' (' + which['device'] + ') ' if which else ''}of node {host.node} is not supported by this driver{' ' + release['version'] if release else ''}: it is newer or older than the driver's list, or a virtual GPU, which needs NVIDIA's vGPU guest driver",
+            evidence=tuple(host.cite_log(one) for one in told),
+            remedy=(
+                f"on node {host.node}: lspci -nn -d 10de: ; systemd-detect-virt",
+                "in a virtual machine with a vGPU: driver.repository and driver.image of the vGPU guest driver, with its licence; or pass the whole GPU through",
+                "otherwise set driver.version to a release that lists the GPU (older cards: a legacy branch)",
+            ),
+            confidence=CERTAIN,
+            nodes=(host.node,),
+        )  # fmt: skip
+
+
+_TAG_SYSTEM: Final = re.compile(r"-(?P<system>ubuntu|rhel|rhcos|rocky|sles)(?P<release>\d+(?:\.\d+)?)$")
+_OS_WORDS: Final = {
+    "ubuntu": "ubuntu",
+    "rhel": "red hat enterprise linux",
+    "rhcos": "coreos",
+    "rocky": "rocky",
+    "sles": "suse",
+}
+
+
+def other_system(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """The image and the node's system, where the one is not made for the other; None where the driver works by now."""
+    host, node = snapshot.hosts.get(hit.node), snapshot.nodes.get(hit.node)
+    if hit.pod is None and host is not None and host.gpus:
+        return None
+    if hit.pod is None or node is None:
+        return ()
+    found: list[Evidence] = []
+    system = node.text("status.nodeInfo.osImage")
+    for one in hit.pod.containers:
+        tag = _TAG_SYSTEM.search(one.image)
+        if tag and not one.init and (_OS_WORDS[tag["system"]] not in system.lower() or tag["release"] not in system):
+            found += [one.cite("image"), node.cite("status.nodeInfo.osImage")]
+    return tuple(found)
 
 
 def no_power(snapshot: Snapshot) -> Iterator[Finding]:
@@ -135,11 +192,11 @@ RULES: Final = (
             confidence=CERTAIN, explains=_ABOVE,
         ),
         Sign(
-            id="KRN-06", title="Another compiler than the kernel's", place=Place.KERNEL,
-            pattern=r"(?:Compiler version|[Cc]c version) check failed|unrecognized command[- ]line option '-", words="", where=(LOG,), parts=(DRIVER,),
-            cause="{who} builds the driver with another compiler than the node's kernel was built with",
-            remedy=("on node {node}: cat /proc/version", "use a driver image of the node's system, or install that version of gcc; or precompiled drivers"),
-            explain="Modules must be built with the major version of gcc that built the kernel.",
+            id="KRN-06", title="Built with another compiler or other headers than the kernel's", place=Place.KERNEL,
+            pattern=r"(?:Compiler version|[Cc]c version) check failed|unrecognized command[- ]line option '-|\bnvidia(?![_-]uvm)\S*: (?:disagrees about version of symbol|version magic '[^']*' should be)|nvidia[\w-]*\.ko[^\n]*(?:Invalid module format|Exec format error)|could not insert '?nvidia[\w-]*'?: (?:Exec format error|Invalid module format)", words="", where=(LOG, KERNEL), parts=(DRIVER,), proof=other_system,
+            cause="{who} builds the driver with another compiler, or against other headers, than the node's kernel was built with",
+            remedy=("on node {node}: cat /proc/version", "use a driver image of the node's system (driver.version with an image for it), or install that version of gcc; or precompiled drivers"),
+            explain="Modules must be built with the major version of gcc that built the kernel, and against its own headers: the kernel compares the versions of symbols when it loads them.",
             explains=_ABOVE,
         ),
         Sign(
@@ -151,7 +208,7 @@ RULES: Final = (
             confidence=CERTAIN, explains=_NO_START, besides=closed_module,
         ),
         Sign(
-            id="KRN-09", title="The module can't start the GPU", place=Place.KERNEL,
+            id="KRN-09", title="The module can't start the GPU", place=Place.KERNEL, besides=unsupported,
             pattern=r"RmInitAdapter failed! \((?P<code>[^)]*)\)", words="RmInitAdapter failed", where=(KERNEL, LOG),
             cause="{who}: the kernel module could not start a GPU (RmInitAdapter {code}): its firmware, its memory window or its power",
             remedy=(

@@ -193,13 +193,42 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
         paused = sorted(
             key for key, value in node.labels.items() if _PAUSED in value and key.startswith(names.LABEL_DEPLOY_PREFIX)
         )
-        if paused and mig_state(node) in ("success", "failed"):
-            yield _of_node(
-                node,
-                f"the change of MIG layout on node {node.name} has ended ({mig_state(node)}), and {len(paused)} parts of the stack are still paused for it",
-                (*(_cite(node, key) for key in paused[:3]), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
-                (f"kubectl label node {node.name} --overwrite {' '.join(f'{key}=true' for key in paused)}", *_log_step(snapshot, node)),
-            )  # fmt: skip
+        gave_up = _gave_up(snapshot, node) if paused else ()
+        if not paused or not (gave_up or mig_state(node) in ("success", "failed")):
+            continue
+        wanted = node.labels.get(names.MIG_CONFIG_LABEL, "")
+        # The manager acts when the label changes: the same value once more is no change.
+        again = (
+            (f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}-", _relabel(node, wanted))
+            if gave_up and wanted
+            else ()
+        )
+        how = "has failed, and the MIG manager waits for another one" if gave_up else f"has ended ({mig_state(node)})"
+        yield _of_node(
+            node,
+            f"the change of MIG layout on node {node.name} {how}, and {len(paused)} parts of the stack are still paused for it",
+            (*gave_up, *(_cite(node, key) for key in paused[:3]), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
+            (f"kubectl label node {node.name} --overwrite {' '.join(f'{key}=true' for key in paused)}", *again, *_log_step(snapshot, node)),
+        )  # fmt: skip
+
+
+_WAITS: Final = re.compile(r"Waiting for change to '?nvidia\.com/mig\.config")
+_ENDED: Final = re.compile(r"Error: |error: timed out|exit status [1-9]")
+
+
+def _gave_up(snapshot: Snapshot, node: Node) -> tuple[Evidence, ...]:
+    """The last lines of a MIG manager that has failed and waits for the label to change; () where it is at work."""
+    for pod in matching.pods_of_part(snapshot, MIG_MANAGER, node=node.name):
+        for log in snapshot.logs_of(pod):
+            lines = [at for at, line in enumerate(log.lines) if line.strip()]
+            if log.previous or not lines or not _WAITS.search(log.lines[lines[-1]]):
+                continue
+            failed = next((at for at in reversed(lines[:-1]) if _ENDED.search(log.lines[at])), None)
+            begun = next((at for at in reversed(lines[:-1]) if "Updating to MIG config" in log.lines[at]), -1)
+            if failed is not None and failed > begun:
+                said = [at for at in lines if begun < at <= failed and _ENDED.search(log.lines[at])]
+                return tuple(log.cite(at) for at in said[:2])
+    return ()
 
 
 def _log_step(snapshot: Snapshot, node: Node) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def _daemon(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """How the control daemon is on the plugin's node."""
     node = snapshot.nodes.get(hit.node)
     pods = matching.pods_of_part(snapshot, MPS, node=hit.node)
-    if any(pod.ready for pod in pods) and hit.pod is not None and hit.pod.ready:
+    if any(pod.ready for pod in pods) and still_broken(snapshot, hit) is None:
         return None
     label = (node.cite(f"metadata.labels[{names.LABEL_MPS_CAPABLE}]"),) if node else ()
     if not pods:
@@ -180,9 +180,9 @@ RULES: Final = (
     *rules_of(
         Sign(
             id="MPS-01", title="The MPS control daemon does not answer", place=Place.PLUGIN,
-            pattern=r"error waiting for MPS daemon|error checking MPS daemon health|failed to send command to MPS daemon",
-            words="MPS daemon", where=(LOG, STATUS), parts=(PLUGIN,), always=True, proof=_daemon,
-            cause="{who} waits for the MPS control daemon, which does not answer on node {node}",
+            pattern=r"error waiting for MPS daemon|error checking MPS daemon health|failed to send command to MPS daemon|Failed to start MPS daemon: (?P<why>[^\n]{1,300})",
+            words="MPS daemon", where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_daemon,
+            cause="{who}: the MPS control daemon does not answer on node {node}, or does not start: {why}",
             remedy=(
                 "kubectl get pods -A -o wide | grep mps-control-daemon",
                 "kubectl label node {node} nvidia.com/mps.capable=true",

@@ -9,7 +9,7 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR, Hit
-from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.operator import CRDS, FIELDS, by_hand, old_schema
@@ -95,6 +95,55 @@ def webhook_blocks(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+_FORBIDDEN: Final = re.compile(
+    r"(?P<what>[\w./-]+) is forbidden: User \\?\"system:serviceaccount:(?P<space>[\w.-]+):(?P<account>[\w.-]+)\\?\" cannot (?P<verb>\w+) resource"
+    r" \\?\"(?P<resource>[\w./-]+)\\?\" in API group \\?\"(?P<group>[\w.-]*)\\?\"(?P<where> at the cluster scope| in the namespace \\?\"[\w.-]+\\?\")"
+)
+_PARTS: Final = (
+    OPERATOR,
+    matching.PLUGIN,
+    matching.GFD,
+    matching.NFD_MASTER,
+    matching.NFD_WORKER,
+    matching.AGENT,
+    matching.DRA,
+    matching.MIG_MANAGER,
+)
+
+
+def forbidden(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-18: the API server refuses a part of the stack what its ClusterRole or Role does not give it."""
+    for hit in matching.in_logs(snapshot, _FORBIDDEN, "is forbidden: User", parts=_PARTS):
+        pod, said = hit.pod, hit.match
+        if pod is None or pod.ready or said["space"] != pod.namespace:
+            continue
+        account = f"system:serviceaccount:{said['space']}:{said['account']}"
+        everywhere = said["where"].startswith(" at")
+        kind = "ClusterRole" if everywhere else "Role"
+        of_group = f"{said['resource']}.{said['group']}" if said["group"] else said["resource"]
+        # An informer lists first, and then watches.
+        verbs = "get, list and watch" if said["verb"] in ("get", "list", "watch") else said["verb"]
+        place = "" if everywhere else f"-n {said['where'].split(chr(34))[1].rstrip(chr(92))} "
+        yield Finding(
+            subject=pod.subject,
+            cause=f"{pod} may not {said['verb']} {of_group}{said['where'].replace(chr(92), '')}: its account's rights lack it, as after an upgrade whose role was not brought along",
+            evidence=(hit.evidence,),
+            remedy=(
+                f"kubectl {place}auth can-i {said['verb']} {of_group} --as {account}{' -A' if everywhere else ''}",
+                f"upgrade to a release whose {kind} has it, or install the release's roles again; where they can't be had, add {verbs} of {of_group} to the {kind} of that account by hand",
+            ),
+            confidence=LIKELY,
+            nodes=(pod.node,) if pod.node else (),
+            pods=(pod.path,),
+        )  # fmt: skip
+
+
+def kept_out(snapshot: Snapshot) -> Iterator[Finding]:
+    """OPR-18 by events and by refusals."""
+    yield from webhook_blocks(snapshot)
+    yield from forbidden(snapshot)
+
+
 def known_field(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """A field that newer releases have: then the CRD is old. Others are mistakes."""
     del snapshot
@@ -156,11 +205,11 @@ RULES: Final = (
         ),
         Sign(
             id="OPR-11", title="OpenShift's driver toolkit is missing", place=Place.KERNEL,
-            pattern=r"(?i)(?:driver[- ]?toolkit|\bdtk\b)[^\n]*(?:not found|missing|does not (?:exist|have)|no (?:image|tag)|unavailable)|imagestream[^\n]*driver-toolkit[^\n]*not found", words="", where=(LOG, STATUS), parts=(OPERATOR, DRIVER), always=True,
+            pattern=r"(?i)RHCOS '[^']{1,100}' imagetag missing|(?:driver[- ]?toolkit|\bdtk\b)[^\n]*(?:not found|missing|does not (?:exist|have)|no (?:image|tag)|unavailable)|imagestream[^\n]*driver-toolkit[^\n]*not found", words="", where=(LOG, STATUS), parts=(OPERATOR, DRIVER), always=True,
             cause="{who}: OpenShift's ImageStream driver-toolkit has no image for the nodes' system, with which the driver would be built",
-            remedy=("oc get -n openshift imagestream driver-toolkit -o jsonpath='{{.spec.tags[*].name}}'", "update OpenShift to a release whose machine-os has a driver toolkit, and let the internal registry be reachable"),
-            explain="On RHCOS drivers are built in the driver toolkit's image of exactly the node's release.",
-            explains=("DRV-02", *_BELOW),
+            remedy=("oc get -n openshift imagestream driver-toolkit -o jsonpath='{{.spec.tags[*].name}}'", "update OpenShift to a release whose machine-os has a driver toolkit, and let the internal registry be reachable", "where there is none (OKD): install the driver on the nodes and set driver.enabled=false, or bring an own driver image"),
+            explain="On RHCOS drivers are built in the driver toolkit's image of exactly the node's release. Without one the driver's container falls back to the packages, which need an entitlement and a way to the repositories.",
+            explains=("DRV-02", "DRV-24", "DRV-25", "KRN-01", *_BELOW),
         ),
         Sign(
             id="OPR-17", title="The network's driver is not there yet", place=Place.KERNEL,
@@ -176,7 +225,7 @@ RULES: Final = (
             cause="{who} can't reach {address}: a NetworkPolicy or a firewall is in between",
             remedy=("kubectl get networkpolicy -n {namespace}", "allow its pods to reach the API server (443, 6443)"),
             explain="The operator works through the API server alone.",
-            besides=webhook_blocks, explains=_BELOW,
+            besides=kept_out, explains=_BELOW,
         ),
         Sign(
             id="OPR-22", title="Waiting for pods that are never Ready", place=Place.CLUSTER,

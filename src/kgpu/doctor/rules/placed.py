@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import Container, Event, Pod
-from kgpu.doctor.model import CERTAIN, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.kinds import Container, Event, Node, Pod
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import plain, seconds
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import UNREADABLE, ill, says_more
@@ -70,6 +70,8 @@ class _Stuck:
     expected: str = ""
     ends: bool = False
     """Its container was started and has ended: what it did itself went wrong."""
+    leaves: bool = False
+    """It is being deleted, and does not go."""
 
     @property
     def word(self) -> str:
@@ -110,7 +112,7 @@ def _is_bad(one: _Stuck) -> bool:
 def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
     away = {node.name for node in matching.gpu_nodes(snapshot) if node.ready is False}  # NODE-00 tells of these
     for pod in snapshot.pods.values():
-        if not pod.node or pod.ready or pod.deleting or pod.ended:
+        if not pod.node or pod.ready or pod.ended:
             continue
         if (
             pod.node in away
@@ -118,9 +120,26 @@ def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
             or not (stack or matching.uses_accelerators(pod))
         ):
             continue
-        found = _how(snapshot, pod, stack)
+        found = _leaving(snapshot, pod) if pod.deleting else _how(snapshot, pod, stack)
         if found is not None:
             yield found
+
+
+def _leaving(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
+    """A pod that should have gone by now: something holds it, or its node does not end it."""
+    age = snapshot.age(pod.text("metadata.deletionTimestamp"))  # by then its time to end is over
+    if age is None or age < _OLD:
+        return None
+    held = ", ".join(plain(text(one)) for one in pod.list("metadata.finalizers"))
+    how = f"it is being deleted, and should have gone {int(age // 60)} minutes ago"
+    warning = next((one for one in snapshot.events(pod) if one.warning and one.reason == "FailedKillPod"), None)
+    return _Stuck(
+        pod=pod,
+        how=how + (f"; finalizers hold it: {held}" if held else ""),
+        container=None,
+        warning=warning,
+        leaves=True,
+    )
 
 
 def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
@@ -149,7 +168,8 @@ def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
             pod=pod, how=how, container=at, warning=None, ends=True,
             level=Level.PROBLEM if late else Level.WAIT, expected="" if late else "5 minutes, until it is ready",
         )  # fmt: skip
-    if not stack or warning is None or age is None or age < _PATIENCE:
+    patience = _PATIENCE if stack and warning is not None else 3 * _PATIENCE  # models of many gigabytes are loaded
+    if at is None or age is None or age < patience:
         return None
     return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=warning)
 
@@ -234,7 +254,15 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     what = f": container {at.name}: {first.how}" if at is not None else f": {first.how}"
     lost = _was_ready(pod, at) if at is not None else ""
     runs = at is not None and not at.init and at.state == "running" and not first.ends
-    verb = "does not stay up" if first.ends else "is not ready" if runs else "does not start"
+    verb = (
+        "does not stay up"
+        if first.ends
+        else "does not go"
+        if first.leaves
+        else "is not ready"
+        if runs
+        else "does not start"
+    )
     said = _said(first)
     line = _last_line(snapshot, pod, at) if at is not None and (first.ends or not said) else None
     quoted: list[Evidence] = []
@@ -318,13 +346,40 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+def _nobody_acts(snapshot: Snapshot, node: Node) -> bool:
+    """Whether a layout is asked for, nothing has been said of it, and no MIG manager is there to read the label."""
+    if node.labels.get(names.MIG_CONFIG_STATE_LABEL) or not snapshot.pods:
+        return False
+    return (
+        not matching.pods_of_part(snapshot, matching.MIG_MANAGER)
+        and node.labels.get(names.MIG_CONFIG_LABEL) != "all-disabled"
+    )
+
+
+def _unheard(node: Node, wanted: str) -> Finding:
+    label = f"metadata.labels[{names.MIG_CONFIG_LABEL}]"
+    return Finding(
+        subject=node.subject,
+        cause=f"node {node.name} is to have the MIG layout {wanted}, and no MIG manager runs here that would read its label: nothing happens",
+        evidence=(node.cite(label),),
+        remedy=(
+            "let the GPU operator bring it: migManager.enabled=true in its values",
+            f"or cut the GPUs by hand, on {node.name}: nvidia-smi mig -i 0 -cgi PROFILE -C",
+        ),
+        confidence=LIKELY,
+        nodes=(node.name,),
+    )
+
+
 def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
     """MIG-00: the MIG manager could not apply what the node's label asks for, and nothing says why."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
-            continue
         wanted = node.labels.get(names.MIG_CONFIG_LABEL, "")
         managers = matching.pods_of_part(snapshot, matching.MIG_MANAGER, node=node.name)
+        if wanted and _nobody_acts(snapshot, node):
+            yield _unheard(node, wanted)
+        if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
+            continue
         log = f"kubectl -n {managers[0].namespace} logs {managers[0].name} --tail=50" if managers else ""
         yield Finding(
             subject=node.subject,

@@ -10,12 +10,39 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN, Hit
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import waiting
+
+_REFUSED: Final = re.compile(r"UnexpectedAdmissionError|OutOf(?P<resource>[\w.-]+/[\w.-]+)")
+_NO_DEVICE: Final = re.compile(
+    r"no healthy devices present|requested number of devices unavailable|Insufficient|OutOf|was unexpected"
+)
+
+
+def replaced(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-11 as history: pods that the kubelet refused while the plugin was away, whose work others do by now."""
+    rows: dict[tuple[str, str], list[Pod]] = {}
+    for pod in snapshot.pods.values():
+        if (
+            pod.phase == "Failed" and _REFUSED.search(pod.reason) and _NO_DEVICE.search(f"{pod.reason} {pod.message}")
+            and matching.uses_accelerators(pod) and matching.superseded(snapshot, pod)
+        ):  # fmt: skip
+            rows.setdefault((pod.namespace, pod.owner), []).append(pod)
+    for (namespace, owner), pods in rows.items():
+        yield Finding(
+            subject=pods[0].subject,
+            cause=f"{len(pods)} pod{'s' if len(pods) > 1 else ''} of {owner} were refused by the kubelet before the device plugin had registered, and have been replaced since: nothing is broken now",
+            evidence=tuple(pod.cite("status.message") for pod in pods[:3]),
+            remedy=(f"kubectl -n {namespace} delete pod {' '.join(pod.name for pod in pods[:20])}",),
+            confidence=CERTAIN,
+            level=Level.NOTE,
+            nodes=tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
+            pods=tuple(pod.path for pod in pods),
+        )  # fmt: skip
 
 
 def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
@@ -161,8 +188,8 @@ RULES: Final = (
         ),
         Sign(
             id="DPL-02", title="The plugin does not see the driver", place=Place.RUNTIME,
-            pattern=r"Incompatible strategy detected auto|invalid device discovery strategy|unsupported strategy auto",
-            words="strategy", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True,
+            pattern=r"Incompatible (?:strategy detected auto|platform detected)|invalid device discovery strategy|unsupported strategy auto|platform detection failed|[Cc]ould not load NVML library|Failed to initialize NVML: (?:could not load NVML library|ERROR_LIBRARY_NOT_FOUND|Library not found)",
+            words="", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True,
             cause="{who} does not see NVML: its container was not given the driver (no runtime class, no CDI)",
             remedy=(
                 "set runtimeClassName: nvidia on the plugin (chart: --set runtimeClassName=nvidia), or make nvidia the default runtime",
@@ -198,6 +225,7 @@ RULES: Final = (
             remedy=("kubectl -n {namespace} delete pod {name}",),
             explain="After a reboot the kubelet admits old pods before the plugin has registered; the failed pods stay. Their "
             "controller makes new ones.",
+            besides=replaced,
         ),
         Sign(
             id="DPL-12", title="A lost GPU stops all allocations", place=Place.HARDWARE,

@@ -12,7 +12,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Node, Pod
 from kgpu.doctor.matching import PLUGIN, TOOLKIT
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import seconds
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
@@ -96,10 +96,12 @@ _DISTRIBUTIONS: Final = (
 
 
 def _distribution(node: Node) -> tuple[str, str, str] | None:
-    words = f"{node.runtime[1]} {node.kubelet} {' '.join(key for key in node.labels if 'microk8s' in key)}"
-    return next(
-        ((name, folder, socket) for name, pattern, folder, socket in _DISTRIBUTIONS if pattern.search(words)), None
-    )
+    # The kubelet's version first: RKE2's containerd is built by k3s, and says so.
+    for words in (node.kubelet, f"{node.runtime[1]} {' '.join(key for key in node.labels if 'microk8s' in key)}"):
+        for name, pattern, folder, socket in _DISTRIBUTIONS:
+            if pattern.search(words):
+                return name, folder, socket
+    return None
 
 
 def _toolkit_env(pod: Pod, name: str) -> tuple[str, Evidence]:
@@ -216,8 +218,37 @@ def _runtimes(content: str) -> Mapping[str, Any]:
     return {}
 
 
+_NO_CRI: Final = re.compile(r"unknown service runtime\.v1(?:alpha2)?\.RuntimeService")
+_WRITTEN: Final = re.compile(r"(?:Flushing config to|Writing config to|Updating) '?(?P<path>/\S+\.toml)")
+
+
+def no_cri(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-08 by the node's condition: containerd runs, and has refused its own CRI plugin for what it was given."""
+    for node in snapshot.nodes.values():
+        ready = node.condition("Ready")
+        if ready is None or ready.status == "True" or not _NO_CRI.search(ready.message) or node.name in snapshot.hosts:
+            continue
+        tools = snapshot.once(toolkits).get(node.name, [])
+        wrote = next(matching.in_logs(snapshot, _WRITTEN, ".toml", pods=tools), None) if tools else None
+        yield Finding(
+            subject=node.subject,
+            cause=f"containerd on node {node.name} runs without its CRI plugin (unknown service RuntimeService), so that the node is not Ready: a configuration file that it imports does not suit it"
+            + (f"; the toolkit has written {wrote.match['path']} there" if wrote else ""),
+            evidence=(ready.cite(), *((wrote.evidence,) if wrote else ())),
+            remedy=(
+                f"on node {node.name}: journalctl -u containerd | grep -i 'failed to load plugin'; containerd config dump | head -60",
+                *((f"on node {node.name}: move that file away, then systemctl restart containerd",) if wrote else ()),
+                "let the toolkit write whole runtimes: NVIDIA_RUNTIME_SET_AS_DEFAULT=true in toolkit.env, or a toolkit release with the fix",
+            ),
+            confidence=LIKELY if wrote else POSSIBLE,
+            since=ready.since,
+            nodes=(node.name,),
+        )  # fmt: skip
+
+
 def untyped(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-08: a runtime without its type."""
+    """RUN-08: a runtime without its type, or a file for which containerd does without its CRI plugin."""
+    yield from no_cri(snapshot)
     for host in snapshot.hosts.values():
         paths = [path for path in (ROOT, *drop_ins(host)) if path in host.files]
         tables = {path: _runtimes(host.files[path].text) for path in paths}
@@ -393,7 +424,8 @@ RULES: Final = (
     Rule("RUN-07", "A drop-in file of a higher version", Place.RUNTIME, higher_version,
          "containerd refuses to load a file of a higher version than the one that imports it; the node becomes NotReady.", explains=(*_BELOW, "SCH-*", "RUN-08")),
     Rule("RUN-08", "A runtime without its type", Place.RUNTIME, untyped,
-         "Toolkits before 1.20.0 wrote drop-in files without runtime_type.", explains=_BELOW),
+         "Toolkits before 1.20.0 wrote drop-in files without runtime_type. containerd then leaves its CRI plugin out, and the "
+         "kubelet finds no RuntimeService.", explains=(*_BELOW, "NODE-00")),
     Rule("RUN-10", "The toolkit writes where nobody reads", Place.RUNTIME, other_folder,
          "k3s, RKE2, k0s and MicroK8s bring a containerd with its own files and socket.", explains=_BELOW),
     Rule("RUN-11", "Two container runtimes in one cluster", Place.RUNTIME, wrong_runtime,

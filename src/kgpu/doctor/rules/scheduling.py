@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import commands, edits, matching, whatif
+from kgpu.doctor import commands, edits, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
@@ -32,6 +32,7 @@ def _changes(one: Waiting, *kinds: str) -> tuple[str, ...]:
 
 def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
     """SCH-02: there are GPUs, and nothing offers them."""
+    yield from idle_daemons.unlabelled(snapshot, by_discovery=False)
     for one in waiting(snapshot):
         if not one.resource or matching.is_mig(one.resource) or matching.is_shared(one.resource):
             continue

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import hami, matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj
@@ -344,7 +344,7 @@ def _attached_twice(snapshot: Snapshot) -> Iterator[Finding]:
 RULES: Final = (
     *rules_of(
         Sign(
-            id="SCH-17", title="HAMi finds no card", place=Place.CLUSTER, where=(EVENT,), words="",
+            id="SCH-17", title="HAMi finds no card", place=Place.CLUSTER, where=(EVENT,), words="", besides=hami.unfit,
             pattern=r"(?P<why>Card(?:InsufficientMemory|TypeMismatch|UuidMismatch|TimeSlicingExhausted|InsufficientCore|NotHealth|Cordoned|MigTopologyInfeasible)|NumaNotFit|ExclusiveDeviceAllocateConflict)",
             cause="HAMi finds no card for {who}: {why}",
             remedy=(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kgpu.doctor import commands, matching, whatif
+from kgpu.doctor import commands, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
@@ -250,7 +250,8 @@ def _selected(obj: Obj, node: Node) -> bool:
 
 
 def no_features(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-05: no node has labels of feature discovery."""
+    """TNT-05: no node has labels of feature discovery, or those that a device plugin's DaemonSet asks for."""
+    yield from idle_daemons.unlabelled(snapshot, by_discovery=True)
     policies = list(snapshot.all("ClusterPolicy"))
     if not policies or not snapshot.nodes:
         return

@@ -17,6 +17,7 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import SharingConfig, has_mig, named_map, sharing_configs, uses_mps
+from kgpu.doctor.unread import unread
 from kgpu.doctor.waiting import RESOURCES, waiting
 from kgpu.fit.plain import number, text
 from kgpu.formats import names
@@ -184,6 +185,7 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
     A policy that was changed since it was made may have named it once: somebody has gone back to whole GPUs.
     """
     hurt = _would_share(snapshot)
+    yield from unread(snapshot, hurt)
     policies = [one for one in snapshot.all("ClusterPolicy") if hurt and not one.map("spec.devicePlugin.config")]
     plugins = matching.pods_of_part(snapshot, PLUGIN)
     spaces = {pod.namespace for pod in (*plugins, *matching.pods_of_part(snapshot, matching.OPERATOR))}

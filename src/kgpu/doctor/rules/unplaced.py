@@ -37,7 +37,7 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
     for one in waiting(snapshot):
         if one.view.gates:
             yield _gated(one)
-        elif one.fits and (said := _scheduler_says(one)):
+        elif (one.fits or one.view.claims) and (said := _scheduler_says(one)):
             yield _unknown(one, said)
         if (
             one.view.gates or one.fits or one.view.claims or not snapshot.knows("Node")
@@ -73,10 +73,18 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=_steps(one, slices)
             or (f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", "add a node that fits it"),
             confidence=CERTAIN if certain else LIKELY,
-            level=Level.WAIT if scaling and scaling.expected else Level.PROBLEM,
+            level=_level(one, certain),
             expected=scaling.expected if scaling else "",
             **one.shared(**({"nodes": ()} if one.anywhere or too_many else {})),
         )
+
+
+def _level(one: Waiting, certain: bool) -> Level:
+    """What waits for seconds only is a note where it may pass: another pod may be ending at this moment."""
+    if one.scaling and one.scaling.expected:
+        return Level.WAIT
+    age = one.snapshot.age(one.since)
+    return Level.NOTE if not certain and age is not None and age < _YOUNG else Level.PROBLEM
 
 
 def _steps(one: Waiting, slices: Slices | None) -> tuple[str, ...]:
@@ -118,18 +126,27 @@ def _scheduler_says(one: Waiting) -> str:
     """Why the scheduler does not place a pod for minutes that fits by all that is known here."""
     found = one.pod.condition("PodScheduled")
     age = one.snapshot.age(found.since) if found else None
-    late = found is not None and found.status == "False" and age is not None and age >= _STALE
-    return found.message if found is not None and late else ""
+    if found is not None and found.status == "False" and found.message:
+        return found.message if age is not None and age >= _STALE else ""
+    # Where its own code fails it sets no condition, and says so by an event alone.
+    for event in one.snapshot.events(one.pod):
+        age = one.snapshot.age(event.first)
+        if event.reason == "FailedScheduling" and age is not None and age >= _STALE:
+            return event.message
+    return ""
 
 
 def _unknown(one: Waiting, said: str) -> Finding:
+    known = f"by what is known here it fits node {one.fits[0]}" if one.fits else "nothing known here is against it"
+    look = (
+        f"what its claims ask for and who has it: kubectl -n {one.pod.namespace} get resourceclaims -o yaml"
+        if one.view.claims
+        else "look at what it names beside nodes, volumes above all: kubectl get pvc,pv,sc -A"
+    )
     return Finding(
-        cause=f'{one.who} waits, and by what is known here it fits node {one.fits[0]}; the scheduler says: "{said}"',
+        cause=f'{one.who} waits, and {known}; the scheduler says: "{said}"',
         evidence=(*one.said(), one.asked()),
-        remedy=(
-            f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}",
-            "look at what it names beside nodes, volumes above all: kubectl get pvc,pv,sc -A",
-        ),
+        remedy=(f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", look),
         confidence=POSSIBLE,
         **one.shared(nodes=()),
     )

@@ -1,0 +1,141 @@
+"""DaemonSets of a GPU stack that make no pod at all, and why: their selectors, affinity and tolerations against nodes.
+
+A DaemonSet that no node matches is no error to Kubernetes: it wants 0 pods and has them. So nothing fails, and nothing
+offers the GPUs.
+"""
+
+# ruff: noqa: E501 - a sentence stays on its line
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Node
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
+from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.waiting import waiting
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+
+_DISCOVERY: Final = (names.NFD_PREFIX, names.LABEL_GPU_PRESENT)
+"""Labels that discovery makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A DaemonSet without pods, and the labels that it wants of a node, each with the values that would do."""
+
+    daemons: Obj
+    wants: tuple[tuple[str, str], ...]
+    field: str
+
+    @property
+    def by_discovery(self) -> bool:
+        """Whether all that it wants are labels that discovery makes."""
+        return bool(self.wants) and all(key.startswith(_DISCOVERY) for key, _ in self.wants)
+
+
+def idle_plugins(snapshot: Snapshot) -> Iterator[Idle]:
+    """Device plugins of any vendor that no node matches."""
+    return iter(snapshot.once(_idle))
+
+
+def _idle(snapshot: Snapshot) -> tuple[Idle, ...]:
+    found = []
+    for daemons in matching.daemon_sets_of_part(snapshot, matching.PLUGIN):
+        desired = daemons.at("status.desiredNumberScheduled")
+        if desired != 0 or not snapshot.nodes or not daemons.at("status.observedGeneration"):
+            continue
+        spec = daemons.map("spec.template.spec")
+        selector = [(key, text(value)) for key, value in mapping(spec.get("nodeSelector")).items()]
+        if any(key.startswith(names.LABEL_DEPLOY_PREFIX) for key, _ in selector):
+            continue  # an operator's own: other rules tell why it has not set them
+        if selector and not any(_has(node, selector) for node in snapshot.nodes.values()):
+            found.append(Idle(daemons, tuple(selector), "spec.template.spec.nodeSelector"))
+            continue
+        terms = _terms(spec)
+        if terms and not any(_matches(node, term) for node in snapshot.nodes.values() for term in terms):
+            wants = tuple(dict.fromkeys((text(row.get("key")), _value(row)) for term in terms for row in term))
+            found.append(Idle(daemons, wants, "spec.template.spec.affinity.nodeAffinity"))
+    return tuple(found)
+
+
+def _has(node: Node, selector: list[tuple[str, str]]) -> bool:
+    return all(node.labels.get(key) == value for key, value in selector)
+
+
+def _terms(spec: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """The alternatives of a required node affinity, each as its expressions over labels."""
+    affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
+    required = mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    rows = [mapping(term) for term in items(required.get("nodeSelectorTerms"))]
+    # Terms over fields are names of nodes: others judge these.
+    return [
+        [mapping(row) for row in items(term.get("matchExpressions"))] for term in rows if not term.get("matchFields")
+    ]
+
+
+def _matches(node: Node, term: list[Mapping[str, Any]]) -> bool:
+    return bool(term) and all(_holds(node.labels.get(text(row.get("key"))), row) for row in term)
+
+
+def _holds(said: str | None, row: Mapping[str, Any]) -> bool:
+    values = [text(one) for one in items(row.get("values"))]
+    match text(row.get("operator")):
+        case "In":
+            return said in values
+        case "NotIn":
+            return said not in values
+        case "Exists":
+            return said is not None
+        case "DoesNotExist":
+            return said is None
+        case _:  # Gt and Lt: not judged, so nothing is claimed
+            return True
+
+
+def _value(row: Mapping[str, Any]) -> str:
+    values = [text(one) for one in items(row.get("values"))]
+    return values[0] if values else ""
+
+
+def unlabelled(snapshot: Snapshot, *, by_discovery: bool) -> Iterator[Finding]:
+    """A finding for each: TNT-05 where the labels are discovery's, else SCH-02."""
+    for one in idle_plugins(snapshot):
+        if one.by_discovery is not by_discovery:
+            continue
+        vendor = matching.parts_of(one.daemons)[0].vendor
+        pods = tuple(
+            pod.path for each in waiting(snapshot) if matching.vendor_of(each.resource) == vendor for pod in each.pods
+        )
+        if not pods and not matching.gpu_nodes(snapshot, vendor):
+            continue  # a cluster without GPUs: nothing is missing
+        yield _finding(snapshot, one, pods)
+
+
+def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
+    wanted = " or ".join(f"{key}={value}" if value else key for key, value in one.wants[:4])
+    key, value = one.wants[-1] if one.wants else ("", "")
+    node = next(iter(matching.gpu_nodes(snapshot)), None)
+    name = node.name if node else "NODE"
+    discovery = (
+        ("or let discovery label nodes: install node feature discovery (the plugin's chart: --set gfd.enabled=true)",)
+        if one.by_discovery
+        else ()
+    )
+    return Finding(
+        subject=one.daemons.subject,
+        cause=f"{one.daemons} has made no pod, so that no node offers its devices: it wants nodes with {wanted}, and no node has that label",
+        evidence=(one.daemons.cite("status.desiredNumberScheduled"), one.daemons.cite(one.field), *_labels(snapshot, node)),
+        remedy=(f"kubectl label node {plain(name)} {plain(key)}={plain(value) or 'true'}", *discovery),
+        confidence=CERTAIN if pods else LIKELY,
+        pods=pods,
+    )  # fmt: skip
+
+
+def _labels(snapshot: Snapshot, node: Node | None) -> tuple[Evidence, ...]:
+    shown = node or next(iter(snapshot.nodes.values()), None)
+    return (shown.cite("metadata.labels"),) if shown else ()

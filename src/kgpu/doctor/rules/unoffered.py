@@ -1,0 +1,139 @@
+"""GPU nodes that offer none of their devices, and Jobs for GPUs that nobody starts: told where no other rule tells why."""
+
+# ruff: noqa: E501 - a sentence stays on its line
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.idle_daemons import idle_plugins
+from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.stack_config import plugin_off
+from kgpu.doctor.waiting import waiting
+from kgpu.fit.plain import mapping
+from kgpu.formats import names
+
+_BY_BUS: Final = frozenset({matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL})
+_JOINS: Final = 900.0
+"""Seconds in which a node that has joined may still be getting its driver and its plugin."""
+
+
+def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
+    """DPL-00: devices that are there by the node's labels or its bus, and no resource that counts them."""
+    if not snapshot.pods:
+        return  # who offers devices is not known
+    off, by_claims = plugin_off(snapshot), snapshot.once(_with_slices)
+    wanted = {matching.vendor_of(one.resource) for one in waiting(snapshot)}  # rows SCH tell of these
+    wanted |= {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}  # as of these
+    for node in matching.gpu_nodes(snapshot):
+        vendor = next(iter(sorted(matching.vendors_of(node, snapshot))))
+        here = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
+        if vendor in wanted or (here and not any(pod.ready for pod in here)) or _is_by_hand(snapshot, node, vendor):
+            continue
+        if node.ready is False or node.name in off or node.name in by_claims or _is_for_machines(node):
+            continue
+        if any(matching.is_accelerator(name) for name in node.resources()):
+            continue
+        age = snapshot.age(node.created)
+        if age is None or age >= _JOINS:
+            yield _finding(snapshot, node, vendor, [pod for pod in here if pod.ready])
+
+
+def _is_by_hand(snapshot: Snapshot, node: Node, vendor: str) -> bool:
+    """Whether a label alone says that there are devices, where discovery has looked at the node and has seen none."""
+    host = snapshot.hosts.get(node.name)
+    looked = any(key.startswith(f"{names.NFD_PREFIX}pci-") for key in node.labels) or (host and host.pci is not None)
+    found = matching.pci_label(node, vendor) if vendor in _BY_BUS else ""
+    return bool(looked) and not found and not (host and host.pci)
+
+
+def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> Finding:
+    brings = matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)
+    everywhere = brings or matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor)
+    if ready:
+        why, steps = f"{ready[0]} is Ready there and has registered none", _log(ready[0])
+    elif everywhere:
+        why = "no device plugin runs there"
+        steps = tuple(f"kubectl -n {one.namespace} describe daemonset {one.name}" for one in brings[:1])
+    else:
+        why = "no device plugin is installed in this cluster"
+        steps = ("install one (kgpu's chart, or the vendor's operator), if pods are to use them",)
+    evidence: tuple[Evidence, ...] = (node.cite("status.allocatable"), _seen(node, vendor))
+    return Finding(
+        subject=node.subject,
+        cause=f"node {node.name} has {vendor} devices and offers none of them: {why}",
+        evidence=(*evidence, *(pod.cite("status.phase") for pod in ready[:1])),
+        remedy=(*steps, f"kubectl describe node {node.name}"),
+        confidence=LIKELY if everywhere else POSSIBLE,
+        level=Level.PROBLEM if everywhere else Level.NOTE,
+        nodes=(node.name,),
+    )
+
+
+def _log(pod: Pod) -> tuple[str, ...]:
+    return (f"kubectl -n {pod.namespace} logs {pod.name} --all-containers --tail=50",)
+
+
+def _seen(node: Node, vendor: str) -> Evidence:
+    label = matching.pci_label(node, vendor) if vendor in _BY_BUS else ""
+    return node.cite(f"metadata.labels[{label}]") if label else node.cite("metadata.labels")
+
+
+def _with_slices(snapshot: Snapshot) -> frozenset[str]:
+    """The nodes whose devices are offered to claims."""
+    return frozenset(one.text("spec.nodeName") for one in snapshot.all("ResourceSlice"))
+
+
+def _is_for_machines(node: Node) -> bool:
+    return node.labels.get(names.LABEL_WORKLOAD_CONFIG, "").startswith("vm-")
+
+
+def suspended(snapshot: Snapshot) -> Iterator[Finding]:
+    """JOB-00: a Job for GPUs that is suspended has no pods, which nothing shows."""
+    for job in snapshot.all("Job"):
+        if job.at("spec.suspend") is not True or job.deleting or not _wants(job):
+            continue
+        queue = job.labels.get("kueue.x-k8s.io/queue-name", "")
+        who = f"until Kueue admits it (queue {queue})" if queue else "until somebody resumes it"
+        steps = (
+            (f"kubectl -n {job.namespace} get workloads.kueue.x-k8s.io",)
+            if queue
+            else (
+                f'kubectl -n {job.namespace} patch job {job.name} --type merge -p \'{{"spec":{{"suspend":false}}}}\'',
+            )
+        )
+        yield Finding(
+            subject=job.subject,
+            cause=f"{job} is suspended and has no pods {who}",
+            evidence=(job.cite("spec.suspend"),),
+            remedy=steps,
+            confidence=CERTAIN,
+            level=Level.NOTE,
+        )
+
+
+def _wants(job: Obj) -> bool:
+    rows = job.maps("spec.template.spec.containers")
+    asked = (key for row in rows for key in mapping(mapping(row.get("resources")).get("limits")))
+    return bool(job.list("spec.template.spec.resourceClaims")) or any(map(matching.is_accelerator, map(str, asked)))
+
+
+RULES: Final = (
+    Rule(
+        "DPL-00", "A GPU node offers none of its devices", Place.PLUGIN, unoffered,
+        "By its labels or its bus a node has devices, and no resource counts them: no device plugin runs there, or it has "
+        "registered nothing. Told only where no other rule knows why.",
+        explains=("SCH-00", "SCH-02"), last_resort=True,
+    ),
+    Rule(
+        "JOB-00", "A Job for GPUs is suspended", Place.CLUSTER, suspended,
+        "A suspended Job has no pods, so nothing waits and nothing fails. Queues such as Kueue suspend Jobs until there is "
+        "room for them.",
+        last_resort=True,
+    ),
+)  # fmt: skip
