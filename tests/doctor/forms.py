@@ -137,6 +137,32 @@ gsk_{s}{s}
 r8_{s}{s}
 tskey-auth-{s}{s}
 xapp-1-{s}{s}
+{{"adminPass": "{s}"}}
+{{\\"adminPass\\":\\"{s}\\"}}
+adminPwd={s}
+creds: {s}
+creds: bob:{s}
+dbCreds: "bob:{s}"
+MASTER_CREDS={s}
+DEFAULT_ADMIN_PASSCODE={s}
+TF_VAR_LOGIN={s}
+dbLogin: {s}
+set MASTER_CREDS {s}
+credentials={s}
+"basicAuth": "{s}"
+--admin-passcode {s}
+--db-creds={s}
+--adminPass {s}
+connectionString="Server=h;Uid=a;Pwd={s};"
+CONNECTION_STRING=Server=h;Pwd={s}
+- name: adminPass value: {s}
+- name: DB_CREDS value: {s}
+bob:$apr1$Ab3dEf9h${s}{s}
+bob:$2y$10${s}{s}{s}
+$6$rounds=5000$Ab3dEf9h${s}{s}{s}
+bob:$$2b$$10$${s}{s}
+bob:{{SHA}}{s}{s}=
+$argon2id$v=19$m=65536,t=3,p=4${s}${s}
 """.strip().splitlines()
 """``{s}`` stands for the credential, of 16 letters and digits or more, with both."""
 

@@ -164,6 +164,9 @@ def test_each_form_is_known_in_a_sentence_in_a_shells_line_and_word_by_word(form
         "waits for key -> value pairs; tokens -> ids",
         "echo user1: done | tee log",
         "hvs.short gsk_short r8_short dapi1 tskey-x",
+        "bash --login -c start; login: bob; az acr login --loginServer r1.io; invalid credentials",
+        "passDeviceSpecs: true bypass=yes2 passthrough: mode1 compass: north12 authorName: bob2 author=x1",
+        "echo $1$2$3 $HOME/$6 {sha} {SHA} costs $5 and $6.50",
     ],
 )
 def test_evidence_stays_readable(text: str) -> None:

@@ -28,9 +28,11 @@ def collect(context: click.Context, *, file: str, host: bool, root: str, kubecon
     """Write what `kgpu doctor` would look at into one archive: objects, events, logs, host facts.
 
     Needs no more than rights to read. Secrets are never read; values of environment variables and what looks like a
-    credential are taken out before anything is written.
+    credential are taken out before anything is written, and so is the data of ConfigMaps that no rule of the doctor
+    reads.
     """
     from kgpu.cli.doctor import check_root, snapshot_of
+    from kgpu.doctor import config_maps
     from kgpu.doctor.archive import write
 
     check_kubeconfig(context, kubeconfig)
@@ -39,6 +41,10 @@ def collect(context: click.Context, *, file: str, host: bool, root: str, kubecon
     size = write(found, file)
     looked = ", ".join(f"{count} {what}" for what, count in found.counts().items() if count)
     click.echo(f"{file}: {size // 1024 + 1} KiB; {looked}")
+    if without := config_maps.left_out(found):
+        click.echo(
+            f"left out: the data of {without} ConfigMaps that no rule of kgpu doctor reads; their keys are in it"
+        )
     for gap in found.missing:
         click.echo(f"not in it: {gap.what}" + (f" ({gap.why})" if gap.why else ""))
     click.echo(f"look at it with: kgpu doctor --from {file}")

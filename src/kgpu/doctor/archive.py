@@ -1,7 +1,8 @@
 """Writes a snapshot as the archive of ``kgpu collect``: objects by kind, logs, hosts, and what is missing.
 
-Everything in a snapshot is free of secrets already. The file is written beside its place and then moved there, so that
-an archive is whole or not there; only its owner may read it.
+Everything in a snapshot is free of secrets already; of ConfigMaps that no rule reads only the keys are written. The
+file is written beside its place and then moved there, so that an archive is whole or not there; only its owner may
+read it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 
 from kgpu import __version__
 from kgpu.base.errors import HostError
-from kgpu.doctor import host_facts
+from kgpu.doctor import config_maps, host_facts
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.files import META
 
@@ -62,7 +63,7 @@ def _members(snapshot: Snapshot) -> Iterable[tuple[str, bytes]]:
         **{kind: found.values() for kind, found in sorted(snapshot.kinds.items())},
     }
     for kind, objects in kinds.items():
-        items = [obj.data for obj in objects]
+        items = [config_maps.shown(snapshot, obj) if kind == "ConfigMap" else obj.data for obj in objects]
         if items:
             document = {"apiVersion": "v1", "kind": "List", "items": items}
             yield f"objects/{_SAFE.sub('_', kind)}.json", msgspec.json.encode(document)
@@ -84,4 +85,5 @@ def _meta(snapshot: Snapshot) -> dict[str, Any]:
         "listed": sorted(snapshot.listed),
         "missing": [one.data() for one in snapshot.missing],
         "looked": snapshot.counts(),
+        "leftOut": {"data of ConfigMaps": config_maps.left_out(snapshot)},
     }

@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from kgpu.doctor import secret_commands
+from kgpu.doctor import open_env, secret_commands
 from kgpu.doctor.secret_commands import BETWEEN, HIDDEN
+from kgpu.doctor.secret_names import sounds_secret
 
 __all__ = [
     "HIDDEN",
@@ -39,24 +40,12 @@ _LAST: Final = 200
 _NAME_REACH: Final = 40
 """Characters of a value that may be another one's name; longer ones have been read for the sake of time."""
 
-# What programs around accelerators read from their environment; none of these is a credential.
-_OPEN_ENV: Final = re.compile(
-    r"(?:NVIDIA|CUDA|NCCL|UCX|DCGM|GPU|MIG|MPS|DP|CDI|NFD|GFD|NRI|KGPU|HABANA|PT_HPU|HCCL|HIP|ROCR?|HSA|AMD|ROCM|ZE"
-    r"|PYTORCH|OMP|RUNTIME|CONTAINERD|CRIO|DOCKER|TOOLKIT|DRIVER|VALIDATOR|WITH|ENABLE|DISABLE|FAIL|PASS|DEVICE|CONFIG"
-    r"|SHARED|RDMA|MOFED|GDS|GDRCOPY|IMEX|FABRIC|TORCH|WORLD|RANK|LOCAL|MASTER|VLLM|GLOO|COMPUTE|OPENCL|OPERATOR"
-    r"|KUBERNETES|NODE|POD|NAMESPACE|FALLBACK|DEFAULT|ALLOW|OPENSHIFT|KERNEL|LOG|LD|PATH|XLA|JAX|TF|FI|IB|PMIX"
-    r")(?:_[A-Z0-9_]*)?"
-)
-_SECRET_NAME: Final = re.compile(
-    r"(?:PASSW(?:OR)?D|PASSPHRASE|SECRET|TOKEN(?!I[SZ]E)|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH(?!OR)|LICENSE_KEY"
-    r"|CONNECTION_STRING|COOKIE|^(?:PROXY-)?AUTHORIZATION$|[_-]KEY$|^KEY$|(?:^|[_./-])(?:PASS(?![_-]DEVICE)|PWD|PW|SALT)(?:$|[_./-]))",
-    re.IGNORECASE,
-)
 # Fields that say which Secret is meant, or which of its entries.
 _REFERENCE: Final = re.compile(r"name|key|.*secret(?:name|ref|keyref)", re.IGNORECASE | re.DOTALL)
 # Lists of credentials; of secrets only names are listed.
 _SEVERAL: Final = re.compile(
-    r"(?:PASSW(?:OR)?DS?|PASSPHRASES?|TOKENS?|API_?KEYS?|ACCESS_?KEYS?|SECRET_?KEYS?|CREDENTIALS?)$", re.IGNORECASE
+    r"(?:PASSW(?:OR)?DS?|PASSPHRASES?|PASSCODES?|TOKENS?|API_?KEYS?|ACCESS_?KEYS?|SECRET_?KEYS?|CREDENTIALS?|CREDS?)$",
+    re.IGNORECASE,
 )
 # What stands where a credential would, and is none: a shell's variable, the code or the words of a refusal.
 _NO_VALUE: Final = (
@@ -82,10 +71,16 @@ _RANDOM: Final = (
     r")[\w.-]{1,80}/)[^\s\"',;&\\)\]]{8,}"
 )
 _END_OF_NAME: Final = r"\\{0,7}[\"']?"
+# A short word for a credential as one of a name's words: after a dash or the like, or with a capital in the middle.
+_SHORT_WORD: Final = (
+    r"(?:(?<![^\W_])(?:pass|pwd|pw|auth|cred(?:ential)?s?)|(?<=[A-Z0-9][-_])logins?"
+    r"|(?-i:(?<=[a-z0-9])(?:Pass|Pwd|Pw|Auth|Cred(?:ential)?s?|Logins?)))"
+)
 # The name of a variable, a header or a parameter, as one field of a row of two; below, a name with its value under it.
 _FIELD: Final = (
     rf"\bname{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_END_OF_NAME}[\w.-]{{0,60}}(?:token(?!s|i[sz]e)|passw(?:or)?d"
-    r"|passphrase|secret|credential|api[-_]?key|access[-_]?key|[-_](?:key|pass|pwd|pw)|authorization|cookie)[\w.-]{0,20}"
+    r"|passphrase|passcode|secret|credential|api[-_]?key|access[-_]?key|[-_](?:key|pass|pwd|pw|creds?|login)|authorization"
+    r"|cookie|(?-i:(?<=[a-z0-9])(?:Pass|Pwd|Creds?|Login)))[\w.-]{0,20}"
     rf"{_END_OF_NAME}\s{{0,8}},?"
 )
 _IS: Final = r"(?:[+?]?[=:]{1,2}>?|->|%3[dD]|\\u003[dD])"
@@ -94,7 +89,7 @@ _KEYS_OF: Final = (
     r"[-_\s]?key|secret[-_]?key"
 )
 _BLOCK: Final = (
-    rf"(?:passw(?:or)?d|passphrase|secret|token|{_KEYS_OF})\\{{0,3}}[\"']?"
+    rf"(?:passw(?:or)?d|passphrase|passcode|secret|token|creds?|credentials|{_KEYS_OF})\\{{0,3}}[\"']?"
     r"[ \t]{0,8}:[ \t]{0,8}[|>][+-]?\d?[ \t]{0,8}"
 )
 _NAMES: Final = "key passw passphrase"
@@ -162,6 +157,12 @@ _IN_TEXT: Final = (
         rf"(?i)((?:proxy|dsn){_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_END_OF_NAME}[\w.-]{{1,64}}:)"
         r"(?!<redacted>)[^\s\"'@/]{1,200}(?=@)",
     ),
+    # What is kept of passwords in files such as htpasswd; a dollar may be doubled or escaped there.
+    _row(
+        "$",
+        r"\$(?:apr1|[1567y]|gy|2[abxy]|argon2\w{1,2}|scrypt|(?:pbkdf2|bcrypt)[\w-]{0,12})(?:\\{0,2}\$){1,2}[\w./+=,$\\-]{20,200}",
+    ),
+    _row("{sha {ssha {md5 {smd5", r"(?i)\{S?(?:SHA(?:256|384|512)?|MD5)\}[A-Z0-9+/]{16,}={0,2}"),
     _row("hooks.slack", r"(?i)(\bhooks\.slack\.com/services/)[\w/-]+"),
     _row(
         "sig= signature= token= key= code= credential=",
@@ -173,8 +174,9 @@ _IN_TEXT: Final = (
         r"(?!<redacted>)[^\s\"',;\\]+",
     ),
     _row(
-        f"{_NAMES} passcode secret token hmac",
+        f"{_NAMES} passcode secret token hmac connection",
         rf"(?i)((?:passw(?:or)?d(?:[-_]?hash)?|passphrase|passcode|secret(?![-_ ]?name)|token|{_KEYS_OF}|hmac"
+        r"|connection[-_]?string"
         r"|(?-i:(?<=[A-Z0-9])(?<!PUBLIC)_KEY(?==)))"
         rf"{_END_OF_NAME}\s{{0,99}}{_IS}\s{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
         lead=32,
@@ -196,7 +198,7 @@ _IN_TEXT: Final = (
     ),
     _row(
         "set",
-        r"(?i)(\bsetx?\s{1,8}(?:-\w{1,8}\s{1,8})?(?-i:[A-Z][A-Z0-9_]{0,60}(?:_KEY|TOKEN|PASSWORD|PASSWD|SECRET|_PASS))\s{1,8}"
+        r"(?i)(\bsetx?\s{1,8}(?:-\w{1,8}\s{1,8})?(?-i:[A-Z][A-Z0-9_]{0,60}(?:_KEY|TOKEN|PASSWORD|PASSWD|PASSCODE|SECRET|_PASS|_CREDS?|_LOGIN))\s{1,8}"
         rf"{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
     ),
     _row(
@@ -205,9 +207,8 @@ _IN_TEXT: Final = (
         r"(?=\\{0,3}[\"']?\s{0,8}\|\s{0,8}(?:sudo\s{1,8})?chpasswd)",
     ),
     _row(
-        "pass pwd pw auth",
-        r"(?i)(?<![^\W_])((?:pass|pwd|pw|auth)"
-        rf"{_END_OF_NAME}[ \t\x1f]{{0,99}}{_IS}[ \t\x1f]{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
+        "pass pwd pw auth cred login",
+        rf"(?i)({_SHORT_WORD}{_END_OF_NAME}[ \t\x1f]{{0,99}}{_IS}[ \t\x1f]{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
     ),
     _row(
         "passw passphrase",
@@ -219,9 +220,9 @@ _IN_TEXT: Final = (
         r"(?i)\b((?:machine\s{1,8}\S{1,200}|default)\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})(?!<redacted>)\S+",
     ),
     _row(
-        "pass pwd token secret key",
-        r"(?i)(?<![\w.-])(?=--?[\w.-]{0,40}?(?:pass|pwd|token|secret|key))"
-        rf"(?!{_OPEN_FLAG})(--?[\w.-]{{0,40}}(?:pass(?:w(?:or)?d|phrase)?(?![a-z])|pwd|token|secret|key)"
+        "pass pwd token secret key cred",
+        r"(?i)(?<![\w.-])(?=--?[\w.-]{0,40}?(?:pass|pwd|token|secret|key|cred))"
+        rf"(?!{_OPEN_FLAG})(--?[\w.-]{{0,40}}(?:(?:pass(?:w(?:or)?d|phrase|code)?|cred(?:ential)?s?)(?![a-z])|pwd|token|secret|key)"
         rf"[\w-]{{0,40}}(?:\s{{1,8}}|{BETWEEN}))(?![-,])(?-i:{_NO_VALUE})[^\s\"'\\]+",
         lead=48,
     ),
@@ -340,17 +341,7 @@ def env_value(name: str, value: str) -> str:
     """A variable's value where it can't be a secret."""
     if not value:
         return value
-    return cleaned(value) if _is_open(name) else HIDDEN
-
-
-@functools.lru_cache(maxsize=8192)
-def _sounds_secret(name: str) -> bool:
-    return bool(_SECRET_NAME.search(name))
-
-
-@functools.lru_cache(maxsize=8192)
-def _is_open(name: str) -> bool:
-    return not _SECRET_NAME.search(name) and bool(_OPEN_ENV.fullmatch(name))
+    return cleaned(value) if name in open_env.NAMES else HIDDEN
 
 
 def env_list(value: Any) -> Any:
@@ -383,7 +374,7 @@ def words(value: Any, program: Sequence[str] = ()) -> Any:
             found.append(word)
             continue
         flag, equals, given = word.partition("=")
-        named = flag.startswith("-") and _sounds_secret(flag)
+        named = flag.startswith("-") and sounds_secret(flag)
         shown = next(rest)
         if before and not _STAYS.match(f"{before} {word}"):
             shown = HIDDEN
@@ -434,7 +425,7 @@ def under_key(key: Any, value: Any) -> Any:
 
 @functools.lru_cache(maxsize=8192)
 def _is_secret(key: str) -> bool:
-    return bool(_SECRET_NAME.search(key)) and not _REFERENCE.fullmatch(key)
+    return sounds_secret(key) and not _REFERENCE.fullmatch(key)
 
 
 def labels(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -450,7 +441,7 @@ def data_of(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "Secret":
         return dict.fromkeys(map(str, value), HIDDEN)
     return {
-        str(key): HIDDEN if isinstance(text, str) and _SECRET_NAME.search(str(key)) else scrubbed(text)
+        str(key): HIDDEN if isinstance(text, str) and sounds_secret(str(key)) else scrubbed(text)
         for key, text in value.items()
     }
 
