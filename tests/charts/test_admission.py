@@ -13,6 +13,9 @@ from kgpu.operator.tables import BY_ROLE, OPERANDS
 
 KIND = "ValidatingAdmissionPolicy"
 NAME = "kgpu-agent-own-node"
+FEATURES = "kgpu-agent-own-features"
+RIGHTS = "kgpu-operator-own-rights"
+NAMES = (NAME, FEATURES, RIGHTS)
 SERVED = ("--api-versions", f"admissionregistration.k8s.io/v1/{KIND}")
 KUBERNETES = ("--kube-version", "v1.30.0")
 
@@ -24,11 +27,12 @@ def has(made: Made) -> bool:
 
 def test_objects_that_kubernetes_admits(chart: Chart) -> None:
     made = chart(words=(*SERVED, *KUBERNETES))
-    for kind in (KIND, f"{KIND}Binding"):
-        obj = made.one(kind, NAME)
-        for version in ("1.30", "1.35"):
-            kubernetes_validate.validate(obj, version, strict=True)
-    assert made.one(f"{KIND}Binding", NAME)["spec"] == {"policyName": NAME, "validationActions": ["Deny"]}
+    for name in NAMES:
+        for kind in (KIND, f"{KIND}Binding"):
+            obj = made.one(kind, name)
+            for version in ("1.30", "1.35"):
+                kubernetes_validate.validate(obj, version, strict=True)
+        assert made.one(f"{KIND}Binding", name)["spec"] == {"policyName": name, "validationActions": ["Deny"]}
 
 
 @pytest.mark.parametrize(
@@ -45,8 +49,9 @@ def test_it_is_there_where_it_can_work(chart: Chart, sets, words, there) -> None
     assert has(chart(*sets, words=words)) == there
 
 
-def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart) -> None:
-    spec = chart(words=(*SERVED, *KUBERNETES)).one(KIND, NAME)["spec"]
+@pytest.mark.parametrize("name", [NAME, FEATURES])
+def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart, name: str) -> None:
+    spec = chart(words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
     (condition,) = spec["matchConditions"]
     start, _, users = condition["expression"].partition(" in ")
     assert start == "request.userInfo.username"
@@ -58,6 +63,7 @@ def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart) -> Non
 
 def test_it_follows_the_releases_namespace(chart: Chart) -> None:
     made = chart(words=(*SERVED, *KUBERNETES, "--namespace", "elsewhere"))
-    text = made.one(KIND, NAME)["spec"]["matchConditions"][0]["expression"]
-    assert "system:serviceaccount:elsewhere:kgpu-agent" in text
-    assert NAMESPACE not in text
+    texts = [made.one(KIND, name)["spec"]["matchConditions"][0]["expression"] for name in NAMES]
+    assert "system:serviceaccount:elsewhere:kgpu-agent" in texts[0]
+    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[2]
+    assert not any(f":{NAMESPACE}:" in text for text in texts)

@@ -7,14 +7,24 @@ from typing import Any
 
 import pytest
 from charts.conftest import NAMESPACE, chart_in
-from charts.test_admission import KIND, KUBERNETES, NAME, SERVED
+from charts.test_admission import FEATURES, KIND, KUBERNETES, NAME, NAMES, RIGHTS, SERVED
 from lab.embedded import served
 from lab.embedded.served import Server
 
-from tests.operator.own_node import GRANTED, OTHER, OWN_LABEL, REFUSED
+from tests.operator.own_node import (
+    FEATURES_CRD,
+    GRANTED,
+    OTHER,
+    OWN_LABEL,
+    REFUSED,
+    feature,
+    granted_feature,
+    refused_features,
+)  # fmt: skip
 
 NODE = "own-node"
 ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
@@ -28,15 +38,18 @@ def made(server: Server, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Nodes, an agent's pod, and the policy; the agent's account has every right that RBAC knows."""
+    """Nodes, an agent's pod, and the policies; the accounts have every right that RBAC knows."""
     objects = chart_in(helm, tmp_path_factory.mktemp("helm"))(words=(*SERVED, *KUBERNETES))
     with served.running(tmp_path_factory.mktemp("api")) as found:
         made(found, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        made(found, ACCOUNTS, {"metadata": {"name": "kgpu-agent"}})
+        subjects = []
+        for name in ("kgpu-agent", "gpu-operator"):
+            made(found, ACCOUNTS, {"metadata": {"name": name}})
+            subjects.append({"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE})
         rights = {
             "metadata": {"name": "agent"},
             "roleRef": {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": "rbac.authorization.k8s.io"},
-            "subjects": [{"kind": "ServiceAccount", "name": "kgpu-agent", "namespace": NAMESPACE}],
+            "subjects": subjects,
         }
         made(found, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", rights)
         for name in (NODE, OTHER):
@@ -47,14 +60,16 @@ def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
             "containers": [{"name": "c", "image": "registry.invalid/none"}],
         }  # fmt: skip
         made(found, f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "agent"}, "spec": spec})
-        made(found, f"{ADMISSION}/validatingadmissionpolicies", objects.one(KIND, NAME))
-        made(found, f"{ADMISSION}/validatingadmissionpolicybindings", objects.one(f"{KIND}Binding", NAME))
+        made(found, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", FEATURES_CRD)
+        for name in NAMES:
+            made(found, f"{ADMISSION}/validatingadmissionpolicies", objects.one(KIND, name))
+            made(found, f"{ADMISSION}/validatingadmissionpolicybindings", objects.one(f"{KIND}Binding", name))
         yield found
 
 
-def token(server: Server, *, bound: bool = True) -> str:
+def token(server: Server, *, bound: bool = True, name: str = "kgpu-agent") -> str:
     reference = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "agent"}} if bound else {}
-    found = made(server, f"{ACCOUNTS}/kgpu-agent/token", {"spec": reference})
+    found = made(server, f"{ACCOUNTS}/{name}/token", {"spec": reference})
     return str(found["status"]["token"])
 
 
@@ -92,12 +107,64 @@ def test_other_nodes_and_tokens_that_name_none(server: Server) -> None:
     assert "names no node" in said
 
 
+OBJECTS = f"/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/{NAMESPACE}/nodefeatures"
+
+
+@pytest.mark.parametrize(("given", "word"), refused_features(NODE).values(), ids=refused_features(NODE))
+def test_features_of_others_and_foreign_labels_are_refused(server: Server, given: dict[str, Any], word: str) -> None:
+    answer = server.ask("POST", f"{OBJECTS}?dryRun=All", given, token=token(server))
+    assert answer.code == 422
+    assert f"ValidatingAdmissionPolicy '{FEATURES}'" in answer.value["message"]
+    assert word in answer.value["message"]
+
+
+def test_an_agent_writes_and_takes_back_the_features_of_its_own_node(server: Server) -> None:
+    agent, own = token(server), granted_feature(NODE)
+    place = f"{OBJECTS}/{own['metadata']['name']}"
+    assert server.ask("POST", OBJECTS, own, token=agent).code == 201
+    change = {"metadata": {"labels": {"nfd.node.kubernetes.io/node-name": OTHER}}}
+    answer = server.ask("PATCH", place, change, media=MERGE, token=agent)
+    assert (answer.code, "only of the Node that it runs on" in answer.value["message"]) == (422, True)
+    assert "names no node" in server.ask("DELETE", place, token=token(server, bound=False)).value["message"]
+    assert server.ask("DELETE", place, token=agent).code == 200
+
+
+def test_an_agent_neither_changes_nor_deletes_those_of_another_node(server: Server) -> None:
+    agent, other = token(server), feature(OTHER)
+    place = f"{OBJECTS}/{other['metadata']['name']}"
+    made(server, OBJECTS, other)
+    for method, body in (("PATCH", {"spec": {"labels": {"nvidia.com/gpu.count": "3"}}}), ("DELETE", None)):
+        answer = server.ask(method, place, body, media=MERGE, token=agent)
+        assert (answer.code, "may change only the NodeFeature" in answer.value["message"]) == (422, True)
+    assert server.ask("DELETE", place).code == 200
+
+
+@pytest.mark.parametrize("kind", ["clusterroles", "clusterrolebindings"])
+def test_the_operator_changes_no_rights_but_those_of_operands(server: Server, kind: str) -> None:
+    rbac, operator = f"/apis/rbac.authorization.k8s.io/v1/{kind}", token(server, bound=False, name="gpu-operator")
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    more = {"roleRef": reference} if kind == "clusterrolebindings" else {"rules": []}
+    for method, path, body in (
+        ("DELETE", f"{rbac}/cluster-admin", None),
+        ("PATCH", f"{rbac}/cluster-admin", {"metadata": {"labels": {"a": "b"}}}),
+        ("POST", rbac, {"metadata": {"name": "mine"}, **more}),
+    ):
+        media = MERGE if method == "PATCH" else "application/json"
+        answer = server.ask(method, f"{path}?dryRun=All", body, media=media, token=operator)
+        assert answer.code == 422
+        assert f"ValidatingAdmissionPolicy '{RIGHTS}'" in answer.value["message"]
+    own = {"metadata": {"name": "nvidia-gpu-driver-a100-rhel9"}, **more}
+    assert server.ask("POST", rbac, own, token=operator).code == 201
+    assert server.ask("DELETE", f"{rbac}/nvidia-gpu-driver-a100-rhel9", token=operator).code == 200
+
+
 def test_nobody_else_is_meant(server: Server) -> None:
     assert patch(server, server.token, NODE, {"metadata": {"labels": {"team": "x"}}}) == (200, "")
 
 
-def test_its_expressions_have_the_right_types(server: Server) -> None:
-    policy = f"{ADMISSION}/validatingadmissionpolicies/{NAME}"
+@pytest.mark.parametrize("name", NAMES)
+def test_its_expressions_have_the_right_types(server: Server, name: str) -> None:
+    policy = f"{ADMISSION}/validatingadmissionpolicies/{name}"
     for _ in range(200):
         status = server.ask("GET", policy).value.get("status") or {}
         if status.get("observedGeneration"):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import yaml
-from charts.conftest import CHART, Chart, Made, Object
+from charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 
+from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.operator.objects import rbac
+from kgpu.operator.tables import BY_ROLE
 
 Right = tuple[str, str, str]
 
@@ -37,7 +39,8 @@ def test_the_operator_may_do_what_it_grants(chart: Chart) -> None:
         *(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules),
     ]
     assert rights(granted) <= cluster
-    assert rights(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules) <= namespaced
+    in_namespace = [*rbac.FEATURE_RULES, *(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules)]
+    assert rights(in_namespace) <= namespaced
 
 
 def test_the_agent_may_do_what_its_roles_need_and_no_more(chart: Chart) -> None:
@@ -45,7 +48,28 @@ def test_the_agent_may_do_what_its_roles_need_and_no_more(chart: Chart) -> None:
     needed = rights(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules)
     assert of_role(made, "ClusterRole", "kgpu:agent") == needed
     namespaced = rights(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules)
-    assert of_role(made, "Role", "kgpu-agent") == namespaced | {("", "pods", "get")}
+    assert of_role(made, "Role", "kgpu-agent") == namespaced
+
+
+def test_events_are_written_in_default_alone_by_the_operator_and_every_agent(chart: Chart) -> None:
+    made = chart()
+    for obj in made.objects:
+        if obj["kind"] == "ClusterRole" and obj["metadata"]["name"].startswith("kgpu:"):
+            assert "events" not in {resource for _, resource, _ in rights(obj["rules"])}
+    binding = made.one("RoleBinding", "kgpu-events")
+    assert binding["metadata"]["namespace"] == made.one("Role", "kgpu-events")["metadata"]["namespace"] == "default"
+    assert rights(made.one("Role", "kgpu-events")["rules"]) == {
+        ("", "events", verb) for verb in ("get", "create", "patch")
+    }
+    accounts = {AGENT_DAEMON_SET, "gpu-operator", *(operand.account for operand in BY_ROLE.values())}
+    assert {(one["namespace"], one["name"]) for one in binding["subjects"]} == {(NAMESPACE, name) for name in accounts}
+
+
+def test_node_features_are_no_right_of_every_agent(chart: Chart) -> None:
+    """The operator gives it where the kind is: tests/operator/objects/test_features.py."""
+    made = chart()
+    for kind, name in (("Role", "kgpu-agent"), ("ClusterRole", "kgpu:agent")):
+        assert "nodefeatures" not in {resource for _, resource, _ in of_role(made, kind, name)}
 
 
 def test_the_agent_may_read_pods_everywhere_only_for_the_nri_plugin(chart: Chart) -> None:
@@ -76,12 +100,12 @@ def test_the_doctors_role_is_that_of_the_document_and_bound_to_nobody(chart: Cha
     assert not chart("doctor.clusterRole.enabled=false").has("ClusterRole", "kgpu-doctor")
 
 
-def test_every_role_is_bound_to_one_account(chart: Chart) -> None:
+def test_every_other_role_is_bound_to_one_account(chart: Chart) -> None:
     made = chart()
     bound = {
         (obj["roleRef"]["kind"], obj["roleRef"]["name"]): [subject["name"] for subject in obj["subjects"]]
         for obj in made.objects
-        if obj["kind"].endswith("Binding")
+        if obj["kind"].endswith("Binding") and obj["metadata"]["name"] != "kgpu-events"
     }
     assert bound == {
         ("ClusterRole", "kgpu:operator"): ["gpu-operator"],

@@ -1,4 +1,4 @@
-"""What somebody with an agent's token tries on a Node: what the chart's admission policy refuses, and what it grants."""
+"""What somebody with an agent's token tries on Nodes and their features: what the chart's policies refuse, and grant."""
 
 from __future__ import annotations
 
@@ -32,3 +32,60 @@ GRANTED: Final[dict[str, tuple[bool, Object]]] = {
     "its report": (False, {"metadata": {"annotations": {"kgpu.dev/roles.test": "{}"}}}),
     "its condition": (True, {"status": {"conditions": [{"type": "kgpu.dev/Validated", "status": "Unknown"}]}}),
 }
+
+# Beside its conditions nothing of the Node's status is an agent's: each field that the API server would take.
+REFUSED |= {
+    f"status.{field}": (True, {"status": {field: value}}, "condition")
+    for field, value in (
+        ("images", [{"names": ["registry.invalid/x:1"], "sizeBytes": 1}]),
+        ("addresses", [{"type": "InternalIP", "address": "192.0.2.7"}]),
+        ("daemonEndpoints", {"kubeletEndpoint": {"Port": 4711}}),
+        ("volumesInUse", ["kubernetes.io/csi/x"]),
+        ("volumesAttached", [{"name": "kubernetes.io/csi/x", "devicePath": "/dev/x"}]),
+        ("nodeInfo", {"kernelVersion": "9.9.9"}),
+        ("phase", "Terminated"),
+    )
+}
+
+FEATURES: Final = "nfd.k8s-sigs.io/v1alpha1"
+FEATURES_CRD: Final[Object] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "nodefeatures.nfd.k8s-sigs.io"},
+    "spec": {
+        "group": "nfd.k8s-sigs.io",
+        "names": {"plural": "nodefeatures", "singular": "nodefeature", "kind": "NodeFeature", "listKind": "NodeFeatureList"},
+        "scope": "Namespaced",
+        "versions": [{
+            "name": "v1alpha1", "served": True, "storage": True,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}}},
+        }],
+    },
+}  # fmt: skip
+"""The kind of node feature discovery, as far as it is of interest here."""
+
+
+def feature(node: str, *, name: str = "", of: str | None = None, **labels: str) -> Object:
+    """What kgpu publishes for ``node``; ``of`` is the node that its label names, "" for none."""
+    told = node if of is None else of
+    metadata: Object = {"name": name or f"nvidia-features-for-{node}"}
+    if told:
+        metadata["labels"] = {"nfd.node.kubernetes.io/node-name": told}
+    return {"apiVersion": FEATURES, "kind": "NodeFeature", "metadata": metadata, "spec": {"labels": labels}}
+
+
+def refused_features(own: str) -> dict[str, tuple[Object, str]]:
+    """What is tried to publish by the agent of the node ``own``, and a word of the refusal."""
+    return {
+        "of another node": (feature(OTHER), "may change only the NodeFeature"),
+        "under another name": (feature(own, name="x"), "may change only the NodeFeature"),
+        "under its name for another node": (feature(own, of=OTHER), "only of the Node that it runs on"),
+        "under its name for nobody": (feature(own, of=""), "only of the Node that it runs on"),
+        "a foreign label": (feature(own, team="x"), "may publish labels"),
+        "what the operator says": (feature(own, **{"nvidia.com/gpu.deploy.driver": "x"}), "may publish labels"),
+    }
+
+
+def granted_feature(own: str) -> Object:
+    return feature(own, **{"nvidia.com/gpu.count": "8", "feature.node.kubernetes.io/x": "true"})

@@ -134,3 +134,9 @@ text is made text where people leave out quotes: versions, values of environment
 {{- with .gpuPodDeletion }}{{ $_ := set $policy "podDeletion" . }}{{ end -}}
 {{- toJson $policy -}}
 {{- end }}
+
+{{- /* The accounts of all that run as agents, in both layouts. tests/charts holds them against the operator's tables. */ -}}
+{{- define "kgpu.agentAccounts" -}}
+kgpu-agent kgpu-node-features nvidia-container-toolkit nvidia-device-plugin nvidia-gpu-feature-discovery
+{{- " " }}nvidia-node-status-exporter nvidia-operator-validator nvidia-dcgm-exporter kgpu-gpu-health
+{{- end }}

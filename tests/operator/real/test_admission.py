@@ -1,4 +1,4 @@
-"""The agent's rights over nodes end at its own Node and at what is kgpu's there, and agents work within them."""
+"""The agent's rights end at its own Node, at what is kgpu's there, and at its features; agents work within them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,31 @@ from typing import Any, Final
 
 import pytest
 
-from tests.operator.own_node import GRANTED, OTHER, OWN_LABEL, REFUSED
+from tests.operator.own_node import (
+    FEATURES,
+    FEATURES_CRD,
+    GRANTED,
+    OTHER,
+    OWN_LABEL,
+    REFUSED,
+    feature,
+    granted_feature,
+    refused_features,
+)  # fmt: skip
 from tests.operator.real.conftest import NAMESPACE, Object, Site
 
 POLICY: Final = "validatingadmissionpolicy"
 NAME: Final = "kgpu-agent-own-node"
+POLICIES: Final = (NAME, "kgpu-agent-own-features", "kgpu-operator-own-rights")
+PUBLISHED: Final = f"/apis/{FEATURES}/namespaces/{NAMESPACE}/nodefeatures"
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
 
 class Account:
     """Somebody who has the token of an agent's account."""
 
     def __init__(self, site: Site, *bound: str, name: str = "kgpu-agent") -> None:
-        self.site = site
+        self.site, self.name = site, name
         self.token = site.lab.kubectl("-n", NAMESPACE, "create", "token", name, *bound).strip()
         (cluster,) = json.loads(site.lab.kubectl("config", "view", "--raw", "-o", "json"))["clusters"]
         self.server = cluster["cluster"]["server"]
@@ -34,14 +47,18 @@ class Account:
 
     def patch(self, node: str, change: Object, *, status: bool = False) -> tuple[int, str]:
         """The answer's code and message."""
+        path = f"/api/v1/nodes/{node}{'/status' if status else ''}"
+        return self.ask("PATCH", path, change, media="application/strategic-merge-patch+json")
+
+    def ask(
+        self, method: str, path: str, body: Object | None = None, *, media: str = "application/json", dry: bool = True
+    ) -> tuple[int, str]:
+        """The answer's code and message; ``dry``: nothing is changed."""
         request = urllib.request.Request(
-            f"{self.server}/api/v1/nodes/{node}{'/status' if status else ''}?dryRun=All",
-            data=json.dumps(change).encode(),
-            method="PATCH",
-            headers={
-                "Authorization": f"Bearer {self.token}",
-                "Content-Type": "application/strategic-merge-patch+json",
-            },
+            f"{self.server}{path}{'?dryRun=All' if dry else ''}",
+            data=json.dumps(body).encode() if body is not None else None,
+            method=method,
+            headers={"Authorization": f"Bearer {self.token}", "Content-Type": media},
         )
         try:
             with urllib.request.urlopen(request, context=self.tls, timeout=30) as answer:
@@ -57,22 +74,34 @@ def installed(clean: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Sit
     site = clean
     site.install(f"layout={request.param}")
     site.ready()
-    account, app = {
-        "agent": ("kgpu-agent", "kgpu-agent"),
-        "operands": ("nvidia-operator-validator", "nvidia-operator-validator"),
-    }[request.param]
-    pods = site.get("pods", "-n", NAMESPACE)["items"]
-    pod = next(one for one in pods if one["spec"]["serviceAccountName"] == account)
-    assert app in pod["metadata"]["name"]
-    bound = ("--bound-object-kind", "Pod", "--bound-object-name", pod["metadata"]["name"])
-    yield site, Account(site, *bound, name=account)
+    yield site, account_of(site, {"agent": "kgpu-agent", "operands": "nvidia-operator-validator"}[request.param])
     site.lab.kubectl_run("delete", "node", OTHER)
+
+
+def account_of(site: Site, name: str) -> Account:
+    """Somebody who has taken the token of a pod with this account."""
+    pods = site.get("pods", "-n", NAMESPACE)["items"]
+    pod = next(one for one in pods if one["spec"]["serviceAccountName"] == name)
+    return Account(site, "--bound-object-kind", "Pod", "--bound-object-name", pod["metadata"]["name"], name=name)
+
+
+@pytest.fixture(params=["agent", "operands"])
+def publishing(clean: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, Account]]:
+    """The same in a cluster that has node feature discovery's kind; the account is the one that publishes features."""
+    site = clean
+    site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(FEATURES_CRD))
+    site.lab.kubectl("wait", "--for=condition=Established", f"crd/{FEATURES_CRD['metadata']['name']}")
+    site.install(f"layout={request.param}")
+    site.ready()
+    yield site, account_of(site, {"agent": "kgpu-agent", "operands": "nvidia-gpu-feature-discovery"}[request.param])
+    site.uninstall()
+    site.lab.kubectl("delete", "crd", FEATURES_CRD["metadata"]["name"])
 
 
 def test_agents_work_within_it_and_nothing_else_is_granted(installed: tuple[Site, Account]) -> None:
     site, agent = installed
-    policy = site.get(POLICY, NAME)
-    assert policy["status"].get("typeChecking", {}).get("expressionWarnings", []) == []
+    for name in POLICIES:
+        assert site.get(POLICY, name)["status"].get("typeChecking", {}).get("expressionWarnings", []) == [], name
     assert "nvidia.com/gpu.count" in site.node_labels()
     wrong = []
     for what, (status, change) in GRANTED.items():
@@ -92,8 +121,64 @@ def test_agents_work_within_it_and_nothing_else_is_granted(installed: tuple[Site
     code, said = loose.patch(site.node, OWN_LABEL)
     if "names no node" not in said:
         wrong.append(f"a token that names no node: {code} {said}")
+    wrong += events_beyond(agent, site.node)
+    roles = [one["metadata"]["name"] for one in site.get("roles", "-n", NAMESPACE)["items"]]
+    wrong += [f"{name}, where nothing can be published" for name in roles if name.endswith("publish-features")]
     assert "\n".join(wrong) == ""
     site.uninstall()
-    assert site.get(POLICY, NAME) is None
+    assert [site.get(POLICY, name) for name in POLICIES] == [None] * len(POLICIES)
     left = [key for key in site.node_labels() if key.startswith(("nvidia.com/", "feature.node.kubernetes.io/"))]
     assert left == []
+
+
+def events_beyond(account: Account, node: str) -> list[str]:
+    """What is wrong about the account's right to write Events: in ``default``, where those about Nodes are, and nowhere else."""
+    wrong = []
+    for namespace, wanted in (("default", 201), (NAMESPACE, 403), ("kube-system", 403)):
+        about = {"kind": "Node", "name": node, "apiVersion": "v1"}
+        if namespace != "default":
+            about = {"kind": "Pod", "name": "x", "apiVersion": "v1", "namespace": namespace}
+        event = {"metadata": {"name": "tried", "namespace": namespace}, "involvedObject": about, "reason": "Tried"}
+        code, said = account.ask("POST", f"/api/v1/namespaces/{namespace}/events", event)
+        if code != wanted:
+            wrong.append(f"an Event in {namespace}: {code} {said}")
+    return wrong
+
+
+def test_features_are_those_of_the_agents_own_node(publishing: tuple[Site, Account]) -> None:
+    site, agent = publishing
+    place = f"{PUBLISHED}/nvidia-features-for-"
+    site.until(lambda: agent.ask("POST", PUBLISHED, granted_feature(site.node))[0] == 201, "the right to publish")
+    wrong = []
+    for what, (given, word) in refused_features(site.node).items():
+        code, said = agent.ask("POST", PUBLISHED, given)
+        if code not in {403, 422} or word not in said:
+            wrong.append(f"{what}: {code} {said}")
+    for of in (OTHER, site.node):
+        site.lab.kubectl("apply", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(feature(of)))
+    change = {"spec": {"labels": {"nvidia.com/gpu.count": "3"}}}
+    for of, granted in ((OTHER, False), (site.node, True)):
+        for method, body in (("PATCH", change), ("DELETE", None)):
+            code, said = agent.ask(method, place + of, body, media="application/merge-patch+json")
+            if (code == 200) != granted or not (granted or "may change only the NodeFeature" in said):
+                wrong.append(f"{method} of {of}'s: {code} {said}")
+    loose = Account(site, name=agent.name)
+    code, said = loose.ask("DELETE", place + site.node)
+    if "names no node" not in said:
+        wrong.append(f"a token that names no node: {code} {said}")
+    wrong += rights_beyond(Account(site, name="gpu-operator"))
+    assert "\n".join(wrong) == ""
+
+
+def rights_beyond(operator: Account) -> list[str]:
+    """What is wrong about the operator's right to change ClusterRoles and their bindings."""
+    wrong = []
+    for kind in ("clusterroles", "clusterrolebindings"):
+        for method, body in (("PATCH", {"metadata": {"labels": {"a": "b"}}}), ("DELETE", None)):
+            code, said = operator.ask(
+                method, f"{RBAC}/{kind}/system:node-proxier", body, media="application/merge-patch+json"
+            )
+            # A change is refused before that for what the operator itself may not do; a deletion by nothing else.
+            if code not in {403, 422} or (method == "DELETE" and "of its operands" not in said):
+                wrong.append(f"{method} of {kind}: {code} {said}")
+    return wrong

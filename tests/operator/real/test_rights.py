@@ -13,6 +13,7 @@ from tests.operator.real.conftest import NAMESPACE, Object, Site
 Right = tuple[str, str, str]  # group, resource, verb
 
 ACCOUNTS: Final = {"gpu-operator": ("kgpu:operator", "gpu-operator"), "kgpu-agent": ("kgpu:agent", "kgpu-agent")}
+"""The ClusterRole and the Role of each; beside them are the Events in ``default``."""
 
 
 def of_rules(rules: Iterable[Object]) -> set[Right]:
@@ -28,7 +29,7 @@ def of_rules(rules: Iterable[Object]) -> set[Right]:
 # What the operator gives to accounts of operands it has to have itself.
 PASSED_ON: Final = of_rules(
     [
-        *(*rbac.DRIVER_MANAGER_RULES, *rbac.POD_METADATA_RULES, *rbac.SLICE_RULES),
+        *(*rbac.DRIVER_MANAGER_RULES, *rbac.POD_METADATA_RULES, *rbac.SLICE_RULES, *rbac.FEATURE_RULES),
         *(rule for table in (rbac.CLUSTER_RULES, rbac.NAMESPACE_RULES) for rules in table.values() for rule in rules),
     ]
 )
@@ -45,12 +46,12 @@ OTHERS: Final = {
 SOMETIMES: Final = {
     "gpu-operator": {("nvidia.com", "nvidiadrivers/status", "patch")},
     "kgpu-agent": {
-        ("", "events", "get"), ("", "events", "create"), ("", "events", "patch"), ("", "pods", "get"),
+        ("", "events", "get"), ("", "events", "create"), ("", "events", "patch"),
     },
 }  # fmt: skip
 EXCUSED: Final = {
     "gpu-operator": PASSED_ON | OTHERS | SOMETIMES["gpu-operator"],
-    "kgpu-agent": OTHERS | SOMETIMES["kgpu-agent"],
+    "kgpu-agent": SOMETIMES["kgpu-agent"],
 }
 
 
@@ -83,7 +84,7 @@ def asked(site: Site) -> tuple[dict[str, set[Right]], list[str]]:
 def granted(site: Site, account: str) -> set[Right]:
     cluster, namespaced = ACCOUNTS[account]
     rules = [*site.get("clusterrole", cluster)["rules"], *site.get("role", namespaced, "-n", NAMESPACE)["rules"]]
-    return of_rules(rules)
+    return of_rules([*rules, *site.get("role", "kgpu-events", "-n", "default")["rules"]])
 
 
 def pretended() -> list[Object]:

@@ -2,7 +2,7 @@
 
 Everything that differs per policy is in the ConfigMap, which the agents follow through the API server; so the pods
 restart only for a new image, other paths on the host, or pod settings of ``spec.daemonsets``. The ServiceAccount and
-its rights are the chart's.
+its rights are the chart's, but for those that not every cluster needs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Final
 from kgpu.base.room import HOST_IP
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names
-from kgpu.operator.model import Object
+from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.agent_settings import agent_config
 from kgpu.operator.objects.common import CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
+from kgpu.operator.objects.rbac import features
 
 STATE: Final = "kgpu-agent"
 RUN: Final = "run-kgpu"
@@ -34,16 +35,20 @@ CUDA_RESOURCES: Final[Object] = {**RESOURCES, "limits": {"memory": "1Gi"}}
 
 
 def settings(scene: Scene) -> list[Object]:
-    """The ConfigMap, in both layouts: before the pods that look for it, and also when no new pods can be made."""
+    """The ConfigMap, in both layouts, and what agents need for what it tells them: before the pods that look for it,
+    and also when no new pods can be made.
+    """
     config = agent_config(scene.policy, scene.settings, scene.observed)
+    rights = features(scene, STATE, names.AGENT_DAEMON_SET) if scene.settings.layout is Layout.AGENT else []
     return [
+        *rights,
         scene.made(
             "ConfigMap",
             names.AGENT_CONFIG_MAP,
             state=STATE,
             labels={"app": names.AGENT_DAEMON_SET},
             data={names.AGENT_CONFIG_KEY: agent_format.encode(config)},
-        )
+        ),
     ]
 
 

@@ -22,7 +22,7 @@ from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, RUN, agent_co
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import check_role, nri_on, role_args, role_env, section
-from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, NRI_RULES, account
+from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, NRI_RULES, account, features
 from kgpu.operator.tables import BY_ROLE, OPERANDS, Operand
 
 
@@ -95,6 +95,7 @@ def objects(scene: Scene, operand: Operand) -> list[Object]:
     namespaced = NAMESPACE_RULES.get(operand.role, ())
     return [
         *account(scene, operand.account, operand.state, cluster=cluster, namespaced=namespaced),
+        *(features(scene, operand.state, operand.account) if operand.role == "labels" else ()),
         daemon_set,
     ]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from kgpu.kube.port import NODE_FEATURES as FEATURES_KIND
 from kgpu.operator.model import Object
-from kgpu.operator.objects.common import Owner, Scene
+from kgpu.operator.objects.common import Owner, Scene, has_kind
 from kgpu.operator.tables import BY_ROLE
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
@@ -21,9 +22,7 @@ def rule(group: str, resources: str, verbs: str) -> Object:
 # Labels, and what a process says of itself.
 NODES: Final = rule("", "nodes", "get list watch patch")
 NODE_STATUS: Final = rule("", "nodes/status", "patch")
-EVENTS: Final = rule("", "events", "get create patch")
 CONFIGS: Final = rule("", "configmaps", "list watch")
-# Its own, the owner of the node's features.
 PODS_READ: Final = rule("", "pods", "get")
 NODE_FEATURES: Final = rule("nfd.k8s-sigs.io", "nodefeatures", "get create patch delete")
 
@@ -34,11 +33,11 @@ DRIVER_MANAGER_RULES: Final = (
     rule("apps", "daemonsets", "get"),
 )
 
-CLUSTER_RULES: Final = dict.fromkeys(BY_ROLE, (NODES, EVENTS)) | {
-    "validator": (NODES, NODE_STATUS, EVENTS),
-    "health": (NODES, NODE_STATUS, EVENTS),
+CLUSTER_RULES: Final = dict.fromkeys(BY_ROLE, (NODES,)) | {
+    "validator": (NODES, NODE_STATUS),
+    "health": (NODES, NODE_STATUS),
 }
-"""By role, for all namespaces. Events about Nodes are in the namespace ``default``."""
+"""By role, for all namespaces. Events about Nodes are in the namespace ``default``, where the chart gives the right."""
 
 POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
 """What the exporter needs beside that for the labels and uids of pods."""
@@ -49,8 +48,20 @@ SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
 NRI_RULES: Final = (PODS_READ,)
 """What the toolkit needs beside that with the NRI plugin: the API server alone says which service account a pod has."""
 
-NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,)) | {"labels": (CONFIGS, PODS_READ, NODE_FEATURES)}
+NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,))
 """By role, for the operator's namespace."""
+
+# The pod that reads is its own, the owner of the node's features.
+FEATURE_RULES: Final = (PODS_READ, NODE_FEATURES)
+
+
+def features(scene: Scene, state: str, subject: str) -> list[Object]:
+    """The right to publish a node's features, for the ServiceAccount ``subject``: only where the API server has such
+    objects, also when nobody makes labels of them now, so that agents can take theirs back.
+    """
+    if not has_kind(scene.observed, FEATURES_KIND):
+        return []
+    return _bound(scene, "Role", f"{subject}-publish-features", state=state, account=subject, rules=FEATURE_RULES)
 
 
 def account(

@@ -1,0 +1,45 @@
+"""The right to publish a node's features: only where the API server has such objects, and for who publishes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgpu.formats import names
+from kgpu.operator.model import Observed, Settings
+from kgpu.operator.objects import rbac
+from tests.operator.objects.scenes import HOST_DRIVER, OPERANDS, SETTINGS, Case, policy
+
+KIND = frozenset({"nodefeatures.nfd.k8s-sigs.io"})
+LAYOUTS = [(SETTINGS, "kgpu-agent"), (OPERANDS, "nvidia-gpu-feature-discovery")]
+
+
+def roles(settings: Settings, observed: Observed) -> dict[str, list[str]]:
+    """By the name of a Role that lets somebody publish: the accounts that have it."""
+    found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=observed).rendered()
+    assert not found.errors
+    given = [one for one in found.objects if one["kind"] == "Role" and rbac.NODE_FEATURES in one["rules"]]
+    bound = {one["metadata"]["name"]: one for one in found.objects if one["kind"] == "RoleBinding"}
+    names = [one["metadata"]["name"] for one in given]
+    return {name: [subject["name"] for subject in bound[name]["subjects"]] for name in names}
+
+
+@pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
+@pytest.mark.parametrize("foreign", [True, False])
+def test_where_the_kind_is_the_publisher_has_it(settings: Settings, account: str, foreign: bool) -> None:
+    """Also when no discovery works there any more: what was published has to be taken back."""
+    observed = Observed(foreign_nfd=foreign, kinds=KIND)
+    assert roles(settings, observed) == {f"{account}-publish-features": [account]}
+
+
+@pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
+def test_where_it_is_not_nobody_has_it(settings: Settings, account: str) -> None:
+    assert roles(settings, Observed()) == {}
+
+
+def test_the_role_comes_before_the_settings_that_tell_agents_to_publish() -> None:
+    observed = Observed(foreign_nfd=True, kinds=KIND)
+    found = Case(policy=policy(HOST_DRIVER), settings=SETTINGS, observed=observed).rendered()
+    kinds = [(one["kind"], one["metadata"]["name"]) for one in found.objects]
+    assert kinds.index(("RoleBinding", "kgpu-agent-publish-features")) < kinds.index(
+        ("ConfigMap", names.AGENT_CONFIG_MAP)
+    )
