@@ -470,7 +470,8 @@ def test_lines_of_a_log_in_an_object_are_cleaned(tmp_path: Path) -> None:
               "a-", "a.b.", "--a", "eyJ-", "eyJ.", "://a:b@", 'token="', 'token=\\"', "password '", "<a", "bearer ",
               ":\\/\\/a:", "a:@tcp(", "proxy=a:", "name:token ", "name: a_token, value: ", " set A_KEY", "echo a:",
               "tokens: [", "apikeys=[ ", "password: |\n", "token:|\\n", "token%3d", "mc alias set a ", "--a.b", "token A1/",
-              "token: token: ", "token->", "pass\x1f", "secretkeys", "hvs."],
+              "token: token: ", "token->", "pass\x1f", "secretkeys", "hvs.", "$apr1$", "$2y$10$", "{sha}", "aPass", "creds: ", "b_login=",
+              "connectionstring", "--a-creds "],
 )  # fmt: skip
 def test_hostile_texts_are_cleaned_in_linear_time(piece: str) -> None:
     text = piece * (100_000 // len(piece)) + "token"

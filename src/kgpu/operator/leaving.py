@@ -19,6 +19,7 @@ from kgpu.formats.agent_report import AgentReport
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
 from kgpu.operator.model import Node, Plan
+from kgpu.operator.objects.rbac import features_role
 from kgpu.operator.tables import DAEMON_SETS, OPERANDS
 from kgpu.operator.watching import Watching
 
@@ -36,6 +37,11 @@ _NEEDED_TO_LEAVE: Final = frozenset(
         (row.kind, one.account)  # what they may do, with which they take back what they have published
         for one in OPERANDS
         if one.role
+        for row in kinds.ACCOUNTS
+    }
+    | {
+        (row.kind, features_role(account))
+        for account in (names.AGENT_DAEMON_SET, *(one.account for one in OPERANDS if one.role))
         for row in kinds.ACCOUNTS
     }
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgpu.formats import names
+from kgpu.operator.leaving import outliving
 from kgpu.operator.model import Observed, Settings
 from kgpu.operator.objects import rbac
 from tests.operator.objects.scenes import HOST_DRIVER, OPERANDS, SETTINGS, Case, policy
@@ -43,3 +44,15 @@ def test_the_role_comes_before_the_settings_that_tell_agents_to_publish() -> Non
     assert kinds.index(("RoleBinding", "kgpu-agent-publish-features")) < kinds.index(
         ("ConfigMap", names.AGENT_CONFIG_MAP)
     )
+
+
+@pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
+def test_it_outlives_the_policy_so_that_agents_take_back_what_they_have_published(
+    settings: Settings, account: str
+) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "gpu-operator", "uid": "u"}
+    found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=Observed(kinds=KIND)).rendered()
+    ours = [one for one in found.objects if one["metadata"]["name"] == f"{account}-publish-features"]
+    assert {one["kind"] for one in ours} == {"Role", "RoleBinding"}
+    for one in ours:
+        assert [row["kind"] for row in outliving(one, owner)["metadata"]["ownerReferences"]] == ["Deployment"]

@@ -55,13 +55,18 @@ NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,))
 FEATURE_RULES: Final = (PODS_READ, NODE_FEATURES)
 
 
+def features_role(subject: str) -> str:
+    """The name of the Role that lets the ServiceAccount ``subject`` publish a node's features."""
+    return f"{subject}-publish-features"
+
+
 def features(scene: Scene, state: str, subject: str) -> list[Object]:
     """The right to publish a node's features, for the ServiceAccount ``subject``: only where the API server has such
     objects, also when nobody makes labels of them now, so that agents can take theirs back.
     """
     if not has_kind(scene.observed, FEATURES_KIND):
         return []
-    return _bound(scene, "Role", f"{subject}-publish-features", state=state, account=subject, rules=FEATURE_RULES)
+    return _bound(scene, "Role", features_role(subject), state=state, account=subject, rules=FEATURE_RULES)
 
 
 def account(
