@@ -50,7 +50,9 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
 @click.argument("target", nargs=-1, metavar="[KIND NAME]", shell_complete=_complete.target)
 @click.option("-n", "--namespace", default="", metavar="NS", help="Of the object, where NAME does not say it.",
               shell_complete=_complete.namespaces)  # fmt: skip
-@click.option("--from", "path", default="", metavar="PATH", help="Look at this archive, folder or dump, not a cluster.")
+@click.option(
+    "--from", "path", default="", metavar="PATH", help="Look at this archive, folder, dump or text (-: standard input)."
+)
 @click.option("--host", is_flag=True, help="Look at this machine itself: run it on the node.")
 @click.option("--root", default="/", show_default=True, metavar="DIR", help="With --host: where the host's root is.")
 @click.option("--explain", "explain_id", default="", is_flag=False, flag_value=ALL, metavar="[ID]",

@@ -42,7 +42,7 @@ def _node(text: str) -> dict[str, Any]:
             "name": first["Name"],
             "labels": dict(_pairs(found.get("Labels", ()), "=")),
             "annotations": dict(_pairs(found.get("Annotations", ()), ":")),
-            "creationTimestamp": _time(first.get("CreationTimestamp", "")),
+            "creationTimestamp": time_of(first.get("CreationTimestamp", "")),
         },
         "spec": {
             "taints": [_taint(hit) for row in found.get("Taints", ()) if (hit := _TAINT.match(row))],
@@ -91,10 +91,10 @@ def _conditions(rows: list[str] | tuple[()]) -> Iterator[dict[str, str]]:
         if len(cells) < 5 or cells[1] not in ("True", "False", "Unknown"):
             continue
         found = dict(zip(names, cells, strict=False))
-        yield {name: _time(value) if name.endswith("Time") else value for name, value in found.items()}
+        yield {name: time_of(value) if name.endswith("Time") else value for name, value in found.items()}
 
 
-def _time(text: str) -> str:
+def time_of(text: str) -> str:
     """As Kubernetes writes it elsewhere, "" for what is no time."""
     if not _TIME.fullmatch(text):
         return ""

@@ -30,6 +30,7 @@ from kgpu.doctor.obj import Key, lean, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import described, probed, texts
 from kgpu.doctor.sources.logs import take_facts
+from kgpu.doctor.sources.loose import Loose
 from kgpu.doctor.sources.tarred import Bounded, Member
 from kgpu.formats import yaml
 
@@ -69,6 +70,7 @@ class Reading:
         self._facts: list[tuple[Key, dict[str, Any], str]] = []
         self.described: list[tuple[str, dict[str, Any]]] = []
         """Nodes that were read from a text: they count where no file has the object itself."""
+        self.loose = Loose()
 
     def problem(self, where: str, why: str, how: str = "write it again") -> None:
         """Something could not be read."""
@@ -91,7 +93,10 @@ class Reading:
             return
         if data[:2] == b"\x1f\x8b":
             name, data = name.removesuffix(".gz"), texts.utf8(self._unpacked(name, data))
-        if sniff or texts.like_objects(data):
+        objects = texts.like_objects(data)
+        if not objects and self.loose.add(name, data, alone=sniff):
+            return
+        if sniff or objects:
             (_json if data.lstrip()[:1] in (b"{", b"[") else _yaml)(self, name, data)
 
     def _unpacked(self, name: str, data: bytes) -> bytes:
@@ -131,8 +136,10 @@ class Reading:
             namespaces = by_name.get(pod)
             if namespaces:
                 self.snapshot.add_log(_log(name, (namespaces[0], pod), "", data, previous=previous))
-            if not previous:
-                self.facts((namespaces[0] if namespaces else "", pod), data, name)
+            told = not previous and self.facts((namespaces[0] if namespaces else "", pod), data, name)
+            if not namespaces and not told and self.alone:  # among others it is anybody's
+                self.loose.add(name, data, alone=True)
+        self.loose.finish(self.snapshot)
         self.snapshot.sort()
         latest = self.snapshot.taken if self.own else time.time()
         for key, facts, name in self._facts:
@@ -180,7 +187,7 @@ def read(path: str) -> Snapshot:
         why = f" ({found.missing[0].what}: {found.missing[0].why})" if found.missing else ""
         raise ConfigError(
             f"there is no object of Kubernetes in {path}{why}",
-            "an archive of kgpu collect, a must-gather folder, or the output of kubectl get -o yaml or json",
+            "an archive of kgpu collect, a must-gather folder, what kubectl get -o yaml or describe prints, or a log",
             "kgpu collect -o FILE.tar.gz, or kubectl get nodes,pods,events -A -o yaml > FILE.yaml",
         )
     if not reading.own:
@@ -395,6 +402,7 @@ def _kernel(reading: Reading, name: str, data: bytes) -> None:
             return
     node = next((part for part in hit.groups() if part), "") if hit else ""
     if not node:
+        reading.loose.add(name, texts.utf8(data), alone=False)
         return
     known = reading.snapshot.hosts.get(node)
     if known is not None and known.kernel_log is not None:
