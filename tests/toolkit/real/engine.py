@@ -42,8 +42,11 @@ mount --move /run/dev /dev
 PATH={bin}:$PATH {bin}/containerd --config {config} >{log} 2>&1 &
 wait
 """
-_CONFIG: Final = """version = 3
-root = "{folder}/root"
+# The CRI plugin makes /etc/cni/net.d on the machine.
+_WITHOUT_KUBERNETES: Final = """version = 3
+disabled_plugins = ["io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"]
+"""
+_CONFIG: Final = """root = "{folder}/root"
 state = "/run/kgpu-engine/state"
 [grpc]
 address = "{socket}"
@@ -87,7 +90,7 @@ class Engine:
     def start(self) -> None:
         self.specs.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.toml"
-        config.write_text(_CONFIG.format(folder=self.folder, socket=SOCKET))
+        config.write_text(_WITHOUT_KUBERNETES + _CONFIG.format(folder=self.folder, socket=SOCKET))
         script = _SETUP.format(specs=self.specs, bin=self.bin, config=config, log=self.folder / "containerd.log")
         self._cgroups = cgroups.create(self.cgroup)
         with lock.machine():  # no lab makes or removes its folders until the engine's mounts are there

@@ -24,6 +24,7 @@ from tests.toolkit.real.engine import SOCKET, START_S, Engine
 
 NRI: Final = "/run/nri/nri.sock"
 CALL_S: Final = 60.0
+# The folder of network settings is made by containerd: in the engine's own /run, not in the machine's /etc.
 _CONFIG: Final = """
 [plugins."io.containerd.cri.v1.images"]
 snapshotter = "{snapshotter}"
@@ -34,6 +35,8 @@ enable_cdi = true
 cdi_spec_dirs = ["/run/cdi"]
 restrict_oom_score_adj = true
 disable_apparmor = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+conf_dir = "/run/cni/net.d"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
@@ -56,7 +59,7 @@ class NriEngine(Engine):
         self.specs.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.toml"
         more = _CONFIG.format(snapshotter=self._snapshotter, pause=PAUSE_IMAGE, bin=self.bin, nri=NRI)
-        config.write_text(engine._CONFIG.format(folder=self.folder, socket=SOCKET) + more)
+        config.write_text("version = 3\n" + engine._CONFIG.format(folder=self.folder, socket=SOCKET) + more)
         assert _START in engine._SETUP
         script = engine._SETUP.replace(_START, _AGAIN)
         log = self.folder / "containerd.log"
