@@ -12,7 +12,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 
 INFINITE: Final = 2**63 - 1
-_UNITS: Final = {
+UNITS: Final = {
     "ns": 1,
     "us": 10**3,
     "µs": 10**3,
@@ -42,7 +42,7 @@ def parse_duration(text: str) -> int:
             if match is None or match.group(1) in {"", "."}:
                 break
             try:
-                total += Decimal(match.group(1)) * _UNITS[match.group(2)]
+                total += Decimal(match.group(1)) * UNITS[match.group(2)]
             except InvalidOperation:
                 break
             position = match.end()
@@ -64,12 +64,12 @@ def format_duration(nanoseconds: int) -> str:
     if rest == 0:
         return "0s"
     for unit in ("ns", "µs", "ms"):
-        scale, limit = _UNITS[unit], {"ns": 10**3, "µs": 10**6, "ms": 10**9}[unit]
+        scale, limit = UNITS[unit], {"ns": 10**3, "µs": 10**6, "ms": 10**9}[unit]
         if rest < limit:
             return f"{sign}{_decimal(rest, scale)}{unit}"
-    hours, rest = divmod(rest, _UNITS["h"])
-    minutes, rest = divmod(rest, _UNITS["m"])
-    seconds = f"{_decimal(rest, _UNITS['s'])}s"
+    hours, rest = divmod(rest, UNITS["h"])
+    minutes, rest = divmod(rest, UNITS["m"])
+    seconds = f"{_decimal(rest, UNITS['s'])}s"
     if hours:
         return f"{sign}{hours}h{minutes}m{seconds}"
     return f"{sign}{minutes}m{seconds}" if minutes else f"{sign}{seconds}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import csv
 import datetime as dt
+import hashlib
 import hmac
 import json
 import os
@@ -245,13 +246,23 @@ class Auth:
             self._key = load_pem_private_key(self._key_path.read_bytes(), password=None)
         return self._key
 
+    def public_keys(self) -> list[Object]:
+        """The JSON web keys that tokens can be verified with. Raises ApiError 501 where there is no key."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        key = self._signing_key().public_key()
+        numbers = key.public_numbers()
+        name = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+        x, y = (_base64(one.to_bytes(32, "big")) for one in (numbers.x, numbers.y))
+        return [{"use": "sig", "kty": "EC", "kid": _base64(name), "crv": "P-256", "alg": "ES256", "x": x, "y": y}]
+
     def _signed(self, claims: Object) -> str:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
         key = self._signing_key()
-        text = f"{_base64({'alg': 'ES256', 'typ': 'JWT'})}.{_base64(claims)}"
+        text = f"{_base64({'alg': 'ES256', 'kid': self.public_keys()[0]['kid']})}.{_base64(claims)}"
         r, s = decode_dss_signature(key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
         return f"{text}.{_base64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 

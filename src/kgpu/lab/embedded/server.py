@@ -214,8 +214,11 @@ def assemble(settings: Settings, port: int, pki: tls.Pki) -> Cluster:
         core=core, kinds=kinds, metrics=counted, kubelets=logs.HttpsKubelets(pki.kubelet_client),
         programs=proxy.HttpPodPrograms(partial(loopback, nodes=nodes), answers), rules=core.rules, custom=custom,
     )  # fmt: skip
-    found = discovery.Discovery(kinds, f"{url_host(settings.host)}:{port}")
-    others = paths.Paths(found, counted, documents=OpenApi(kinds, custom), ready={"etcd": lambda: ""})
+    place = f"{url_host(settings.host)}:{port}"
+    others = paths.Paths(
+        discovery.Discovery(kinds, place), counted, documents=OpenApi(kinds, custom), ready={"etcd": lambda: ""},
+        issuer=known, address=place,
+    )  # fmt: skip
     return Cluster(
         app=App(served, known, others), core=core, roles=_roles(core, pki.ca.read_text("ascii"), settings.event_ttl)
     )

@@ -79,6 +79,11 @@ def own(name: str, rest: str) -> str:
 REFUSED = 'Deployment in version "v1" cannot be handled as a Deployment: strict decoding error: '
 MAP_REFUSED = 'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: '
 OWN_REFUSED = 'Body in version "v1" cannot be handled as a Body: strict decoding error: '
+MISSING = "the object provided is unrecognized (must be of type Body): Object 'Kind' is missing in "
+OTHER = f"does not match the expected API version ({GROUP}/v1)"
+NO_KIND = f'{{"apiVersion": "{GROUP}/v1", "metadata": {{"name": "x"}}}}'
+NO_VERSION = '{"kind": "Body", "metadata": {"name": "x"}}'
+NEITHER = '{"metadata": {"name": "x"}}'
 TWO_LINES = """apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -155,6 +160,15 @@ CASES = [
     Case("a custom object in YAML", "POST", f"{OWN}?fieldValidation=Strict", YAML, OWN_YAML, 400,
          f'{OWN_REFUSED}yaml: unmarshal errors:\n  line 9: key "a" already set in map\n  line 10: key "foo" already '
          "set in map"),
+    Case("a custom object without a kind", "POST", OWN, JSON, NO_KIND, 400, f"{MISSING}'{NO_KIND}' ({NO_KIND[:30]} ...)"),
+    Case("a custom object without an apiVersion", "POST", OWN, JSON, NO_VERSION, 400, f"the API version in the data () {OTHER}"),
+    Case("a custom object with neither", "POST", OWN, JSON, NEITHER, 400, f"{MISSING}'{NEITHER}' ({NEITHER})"),
+    Case("a custom object with neither, in YAML", "POST", OWN, YAML, "metadata: {name: x}\n", 400,
+         f"{MISSING}'metadata: {{name: x}}\n' (6d657461646174613a207b6e616d653a20787d0a)"),
+    Case("a custom object of another kind", "POST", OWN, JSON, own("x", '"spec": {}').replace('"Body"', '"Other"'), 422,
+         f'Other.{GROUP} "x" is invalid: kind: Invalid value: "Other": must be Body'),
+    Case("a custom object of another group", "POST", OWN, JSON, own("x", '"spec": {}').replace(GROUP, "x.y"), 400,
+         f"the API version in the data (x.y/v1) {OTHER}"),
     Case("applied", "PATCH", f"{OWN}/applied?fieldManager=m&fieldValidation=Strict", APPLY, OWN_YAML, 400,
          'error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 9: key "a" '
          'already set in map\n  line 10: key "foo" already set in map'),
@@ -179,6 +193,10 @@ CASES = [
          '[{"op": "add", "path": "/bogus", "value": 1, "why": 2, "op": "add"}]', 200, "",
          ('json patch unknown field "[0].why"', 'json patch duplicate field "[0].op"', 'unknown field "bogus"')),
     Case("a custom object to patch", "POST", OWN, JSON, own("there", '"spec": {"foo": "a"}'), 201),
+    Case("a custom object replaced without a kind", "PUT", f"{OWN}/there", JSON, NEITHER, 400,
+         f"{MISSING}'{NEITHER}' ({NEITHER})"),
+    Case("a custom object replaced without an apiVersion", "PUT", f"{OWN}/there", JSON, NO_VERSION, 400,
+         f"the API version in the data () {OTHER}"),
     Case("a custom object merged", "PATCH", f"{OWN}/there?fieldManager=m&fieldValidation=Strict", MERGE,
          '{"top": 1, "spec": {"x": 1, "x": 2}}', 422,
          ' "" is invalid: patch: Invalid value: "OBJECT": strict decoding error: duplicate field "spec.x", '

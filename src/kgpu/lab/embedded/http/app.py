@@ -21,6 +21,7 @@ from kgpu.lab.embedded.http import answers, body, paths, resources
 from kgpu.lab.embedded.http import request as requests
 from kgpu.lab.embedded.http.answers import Answer
 from kgpu.lab.embedded.http.metrics import Labels
+from kgpu.lab.embedded.http.options import check_timeout
 from kgpu.lab.embedded.http.request import Request
 from kgpu.lab.embedded.http.resources import Asked, Served
 from kgpu.lab.embedded.status import ApiError, bad_request
@@ -87,6 +88,7 @@ class App:
             path, query = raw.decode("latin-1").partition("?")[0], scope["query_string"].decode("latin-1")
             request = requests.parse(scope["method"], path, query, scope["headers"])
             labels.append(_labels(request))
+            check_timeout(request)
             user = self._auth.authenticate(request.header("authorization"))
             if user is not ANONYMOUS:
                 _call(scope, KNOWN)

@@ -17,7 +17,7 @@ from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.core.model import in_order
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.repeated import Repeated, yaml_lines
-from kgpu.lab.embedded.status import ApiError, Object, bad_request
+from kgpu.lab.embedded.status import ApiError, Object, bad_request, bad_value, invalid
 from kgpu.lab.embedded.strict import Members
 
 MAX_BYTES: Final = 3 * 1024 * 1024
@@ -296,6 +296,24 @@ def of_kind(obj: Object, want: tuple[str, str]) -> Object:
         group = api_version.partition(".")[0].partition("/")[0] if "/" in api_version else "core"
         reason = f"converting ({short}.{have_kind}) to ({group}.{kind}): unknown conversion"
     raise bad_request(f'{have_kind} in version "{short}" cannot be handled as a {kind}: {reason}')
+
+
+def of_custom(obj: Object, data: bytes, want: tuple[str, str]) -> Object:
+    """As ``of_kind`` for a custom kind, which must be named. ``data`` is the body. Raises ApiError 400 and 422."""
+    api_version, kind = want
+    have_version, have_kind = obj.get("apiVersion") or "", obj.get("kind") or ""
+    if not have_kind:
+        why = f"Object 'Kind' is missing in '{data.decode('utf-8', 'replace')}' ({_shown(data)})"
+        raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {why}")
+    if have_version != api_version:
+        why = f"does not match the expected API version ({api_version})"
+        raise bad_request(f"the API version in the data ({have_version}) {why}")
+    if have_kind != kind:
+        metadata = obj.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else ""
+        group = api_version.rpartition("/")[0]
+        raise invalid(group, have_kind, str(name or ""), [bad_value("kind", have_kind, f"must be {kind}")])
+    return of_kind(obj, want)
 
 
 def not_registered(kind: str, api_version: str) -> str:

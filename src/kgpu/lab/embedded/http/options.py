@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kgpu.base.errors import ConfigError
+from kgpu.formats.duration import UNITS, parse_duration
 from kgpu.lab.embedded import protobuf
 from kgpu.lab.embedded.core.model import Call, DeleteOptions, User
 from kgpu.lab.embedded.http import body
@@ -29,6 +32,12 @@ _VALIDATION: Final = ("", "Ignore", "Strict", "Warn")
 _MANAGER_BYTES: Final = 128
 
 
+# Requests that go on until somebody ends them.
+_LONG_VERBS: Final = frozenset({"watch", "proxy"})
+_LONG: Final = frozenset({"attach", "exec", "proxy", "log", "portforward"})
+_DURATION_PART: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?P<unit>[^0-9.]*)", re.ASCII)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
     """Of list, watch and deletecollection. ``seconds`` is timeoutSeconds, 0 when it is not given."""
@@ -42,6 +51,30 @@ class ListOptions:
     bookmarks: bool = False
     initial_events: bool = False
     seconds: int = 0
+
+
+def check_timeout(request: Request) -> None:
+    """``?timeout=`` of a request that may not take for ever. Raises ApiError 400, whoever asks."""
+    text = request.query.text("timeout")
+    if not text or (request.resource and request.verb in _LONG_VERBS) or request.subresource in _LONG:
+        return
+    try:
+        if text == "infinite":  # kgpu's own word
+            raise ConfigError("invalid duration", "", "")
+        parse_duration(text)
+    except ConfigError:
+        raise bad_request(f"invalid timeout specified in the request URL - time: {_go_problem(text)}") from None
+
+
+def _go_problem(text: str) -> str:
+    """Why Go takes ``text`` for no duration, in its words."""
+    quoted, rest = shown(text), text[1:] if text[:1] in {"+", "-"} else text
+    while found := _DURATION_PART.match(rest):
+        unit = found["unit"]
+        if unit not in UNITS:
+            return f"unknown unit {shown(unit)} in duration {quoted}" if unit else f"missing unit in duration {quoted}"
+        rest = rest[found.end() :]
+    return f"invalid duration {quoted}"
 
 
 def of_list(request: Request, *, watch: bool) -> ListOptions:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
+from kgpu.lab.embedded.auth import ISSUER
 from kgpu.lab.embedded.core.model import encode
 from kgpu.lab.embedded.http import answers, discovery, metrics, negotiate
 from kgpu.lab.embedded.http.answers import Answer
@@ -14,7 +15,14 @@ from kgpu.lab.embedded.http.request import Request, not_there
 from kgpu.lab.embedded.kinds import discovery_data
 from kgpu.lab.embedded.status import ApiError, Object
 
-KNOWN: Final = frozenset({"/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/metrics", "/openapi", "/"})
+ISSUER_PATH: Final = "/.well-known/openid-configuration"
+KEYS_PATH: Final = "/openid/v1/jwks"
+KNOWN: Final = frozenset({
+    "/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/metrics", "/openapi", "/", "/.well-known",
+    "/openid",
+})  # fmt: skip
+_KEYS_MEDIA: Final = "application/jwk-set+json"
+_FOR_AN_HOUR: Final = [("Cache-Control", "public, max-age=3600")]
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
 _OPENAPI: Final = "/openapi/v3"
 _OPENAPI_2: Final = "/openapi/v2"
@@ -49,14 +57,26 @@ class Documents(Protocol):
         ...
 
 
+class Issuer(Protocol):
+    """Who signs service accounts' tokens; ``auth.Auth``."""
+
+    def public_keys(self) -> list[Object]:
+        """JSON web keys."""
+        ...
+
+
 class Paths:
     """Answers what ``App`` hands on."""
 
     def __init__(
         self, found: discovery.Discovery, counted: metrics.Metrics, *, documents: Documents | None = None,
-        ready: Mapping[str, Check] | None = None,
+        ready: Mapping[str, Check] | None = None, issuer: Issuer | None = None, address: str = "",
     ) -> None:  # fmt: skip
-        """``ready`` are the checks of /readyz by name; the other two ask only whether the server answers."""
+        """``ready`` are the checks of /readyz by name; the other two ask only whether the server answers.
+
+        ``address`` is HOST:PORT, under which the ``issuer``'s keys are found.
+        """
+        self._issuer, self._address = issuer, address
         self._discovery = found
         self._metrics = counted
         self._documents = documents
@@ -79,7 +99,8 @@ class Paths:
         del path
         health = [one for top in _HEALTH for one in (top, *(f"{top}/{name}" for name in self._checks))]
         openapi = ["/openapi/v2", "/openapi/v3", "/openapi/v3/"] if self._documents is not None else []
-        found = sorted([*self._discovery.paths(), *health, "/metrics", *openapi, "/version"])
+        issuer = [ISSUER_PATH, KEYS_PATH] if self._issuer is not None else []
+        found = sorted([*self._discovery.paths(), *health, *issuer, "/metrics", *openapi, "/version"])
         return await answers.of_value({"paths": found}, request, negotiate.Wanted())
 
     async def _discovery_document(self, request: Request, path: str) -> Answer:
@@ -109,21 +130,45 @@ class Paths:
         top, _, single = path[1:].partition("/")
         if single and single not in self._checks:
             return answers.text("404 page not found\n", 404)
+        if single:
+            problem = self._checks[single]()
+            return answers.text(f"internal server error: {problem}\n", 500) if problem else answers.text("ok")
         skipped = set(request.query.all("exclude"))
-        chosen = {single: self._checks[single]} if single else self._checks
         lines, failed = [], []
-        for name, check in chosen.items():
-            problem = "" if name in skipped or (top != "readyz" and not single) else check()
+        for name, check in self._checks.items():
+            problem = "" if name in skipped or top != "readyz" else check()
             if problem:
                 failed.append(name)
                 lines.append(f"[-]{name} failed: {problem}")
             else:
                 lines.append(f"[+]{name} excluded: ok" if name in skipped else f"[+]{name} ok")
+        unknown = ",".join(f'"{one}"' for one in sorted(skipped - set(self._checks)))
+        if unknown:
+            lines.append(f"warn: some health checks cannot be excluded: no matches for {unknown}")
         if failed:
             return answers.text("\n".join([*lines, f"{top} check failed", ""]), 500)
         if "verbose" not in request.query:
             return answers.text("ok")
         return answers.text("\n".join([*lines, f"{top} check passed", ""]))
+
+    async def _issuer_document(self, request: Request, path: str) -> Answer:
+        """Who signs service accounts' tokens, and with which keys (OpenID Connect discovery)."""
+        if self._issuer is None or path not in (ISSUER_PATH, KEYS_PATH):
+            return answers.text("404 page not found\n", 404)
+        media = _KEYS_MEDIA if path == KEYS_PATH else "application/json"
+        taken = {one.partition(";")[0].strip() for one in (request.header("accept") or "*/*").split(",")}
+        if not taken & {media, "*/*"}:
+            return answers.text(f"406: Not Acceptable\n\nAvailable representations: {media}", 406)
+        if path == KEYS_PATH:
+            return Answer(200, encode({"keys": self._issuer.public_keys()}), media, _FOR_AN_HOUR)
+        about = {
+            "issuer": ISSUER,
+            "jwks_uri": f"https://{self._address}{KEYS_PATH}",
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": sorted({key["alg"] for key in self._issuer.public_keys()}),
+        }
+        return Answer(200, encode(about), media, _FOR_AN_HOUR)
 
     async def _metrics_text(self, request: Request, path: str) -> Answer:
         del request
@@ -166,6 +211,8 @@ class Paths:
         **dict.fromkeys(_HEALTH, _health),
         "/metrics": _metrics_text,
         "/openapi": _openapi,
+        "/.well-known": _issuer_document,
+        "/openid": _issuer_document,
     }
 
 

@@ -264,7 +264,10 @@ async def _object(served: Served, asked: Asked, name: str) -> tuple[Object, Call
     call = options.of_write(request, asked.user, name)
     want = body.wanted(kind, asked.row)
     obj, repeated = await body.object_of(data, request.header("content-type"), want)
-    obj = body.of_kind(obj, want)
+    if kind.custom and want == (kind.api_version, kind.kind):
+        obj = body.of_custom(obj, data, want)
+    else:
+        obj = body.of_kind(obj, want)
     if repeated is not None:
         obj = obj if kind.custom else body.of_kind(repeated.merged(obj), want)
         call = _repeated(asked, call, repeated, want[1])
