@@ -324,3 +324,19 @@ async def test_looking_writes_nothing() -> None:
     api = cluster()
     await look(api)
     assert {verb for verb, _, _ in api.calls} <= {"list", "get", "discover"}
+
+
+def test_gpus_that_nobody_offers_are_told_in_the_headline() -> None:
+    bare = {"status": {"capacity": {}, "allocatable": {}}}
+    switched_off = policy(spec={**HOST_DRIVER, "devicePlugin": {"enabled": False}})
+    node = healthy_node(gpus=8)
+    node["status"] = {**node["status"], **bare["status"]}
+    off = dataclasses.replace(world(node), policies=(switched_off,))
+    found = seen(off)
+    assert "no GPU is offered on 1 of 1: the device plugin is switched off" in found.headline
+    assert "not offered" not in seen(world(healthy_node())).headline
+
+
+def test_only_what_is_validated_is_said_to_be() -> None:
+    node = healthy_node(validated=None, labels={names.LABEL_DEPLOY_PREFIX + "operator-validator": "false"})
+    assert seen(world(node, healthy_node("n2"))).headline.endswith("2 GPU nodes, 1 of 2 validated")

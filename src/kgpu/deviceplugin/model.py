@@ -88,10 +88,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What this node's /dev offers beside the GPUs' own nodes; paths as a container sees them."""
+    """What this node's /dev offers beside the GPUs' own nodes; paths as a container sees them. ``mps_daemons`` are the
+    resources for which an MPS control daemon listens.
+    """
 
     control_nodes: tuple[str, ...] = ()
     imex_channels: tuple[int, ...] = ()
     gds: bool = False
     mofed: bool = False
     gdrcopy: bool = False
+    mps_daemons: frozenset[str] = frozenset()

@@ -15,6 +15,7 @@ from kgpu.formats import names
 from kgpu.formats.agent_report import has_ended
 from kgpu.operator.causes import UNHEALTHY, Cause, View, word
 from kgpu.operator.labels import TRUE, deploy
+from kgpu.operator.loaded import other_driver
 from kgpu.operator.model import Layout, Node
 from kgpu.operator.tables import BY_NAME, Operand
 
@@ -225,7 +226,7 @@ def _driver(view: View, operand: Operand, node: Node) -> Cause | None:
         return Cause(reason="DriverNotReady", text="no driver is loaded on it yet", passing=True)
     if report is None and not all(rolled_out(view.observed.daemon_sets.get(name, {})) for name in fitting):
         return Cause(reason="RollingOut", text=f"DaemonSet {', '.join(fitting)} is being rolled out", passing=True)
-    return None
+    return other_driver(view, node, fitting)
 
 
 Check: TypeAlias = Callable[[View, Operand, Node], "Cause | None"]

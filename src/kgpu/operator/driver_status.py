@@ -11,6 +11,7 @@ from kgpu.operator.checks import rolled_out
 from kgpu.operator.drivers import Assignment
 from kgpu.operator.judges import Finding, told
 from kgpu.operator.labels import Rules
+from kgpu.operator.loaded import other_driver
 from kgpu.operator.model import Driver, Node, Object
 from kgpu.operator.selecting import node_selector
 
@@ -62,9 +63,16 @@ def _state(
     if wrong:
         return conditions.STATE_NOT_READY, conditions.failure("ReconcileFailed", wrong[0].line())
     waiting = [name for name in mine if not rolled_out(view.observed.daemon_sets.get(name, {}))]
+    others = [
+        Finding(node.name, cause)
+        for node in owned
+        if (cause := other_driver(view, node, view.drivers.of(node.labels))) is not None
+    ]
+    if not waiting and others:
+        return conditions.STATE_NOT_READY, conditions.failure("OtherDriverLoaded", told(others))
     if not waiting:
         return conditions.STATE_READY, conditions.success("Reconciled", READY)
-    findings = []
+    findings = list(others)
     late = frozenset(waiting)
     for node in owned:
         for name in view.drivers.of(node.labels):

@@ -16,6 +16,7 @@ from typing import Final
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.support import cuda_of
+from kgpu.operator import conditions
 from kgpu.operator.active import Active, choose, foreign_message, ignored_message
 from kgpu.operator.causes import APPLY_FAILED, refusals, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
@@ -237,8 +238,10 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
         if not gpus:
             return f"ClusterPolicy {policy.name} is ready: there is no GPU node, so there is nothing to do"
         count = len(gpus)
-        head = f"ClusterPolicy {policy.name} is ready: {count} GPU {'node' if count == 1 else 'nodes'}, all validated"
-        return head + _not_well(gpus)
+        validated = conditions.counts(len(known.view.nodes), gpus)["validated"]
+        share = "all validated" if validated == count else f"{validated} of {count} validated"
+        head = f"ClusterPolicy {policy.name} is ready: {count} GPU {'node' if count == 1 else 'nodes'}, {share}"
+        return head + _not_offered(known) + _not_well(gpus)
     if state == STATE_READY:
         return f"Everything works, but ClusterPolicy {policy.name} does not say so yet"
     refused = sorted(known.view.observed.apply_errors)
@@ -249,6 +252,18 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
     failing = [one for one in late if not all(finding.cause.passing for finding in one.findings)]
     bad = [verdict.operand.title for verdict in failing or late]
     return f"ClusterPolicy {policy.name} is not ready: {', '.join(bad) or 'it can not be carried out'}"
+
+
+def _not_offered(known: Survey) -> str:
+    """That nodes offer no GPU because the device plugin is off, by the policy or by their labels; "" where it runs."""
+    off = {name for one in known.verdicts if one.operand.name == "device-plugin" for name in one.off}
+    if known.view.policy.spec.device_plugin.enabled is False:
+        off = {node.name for node in known.view.gpu_nodes}
+    bare = [node for node in known.view.gpu_nodes if node.name in off and not any(node.allocatable.values())]
+    if not bare:
+        return ""
+    count = len(bare)
+    return f"; no GPU is offered on {count} of {len(known.view.gpu_nodes)}: the device plugin is switched off"
 
 
 def _not_well(nodes: Iterable[Node]) -> str:

@@ -1,0 +1,51 @@
+"""Whether the driver that is loaded on a node is the one that is asked for. Pure.
+
+A driver in use stays loaded until nothing uses it, whatever the image of its pod is by then; ready is said of what is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.operator.causes import Cause, View
+from kgpu.operator.model import Node, Object
+
+# NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; precompiled ones name the branch alone: 580-6.8.0-57-generic-ubuntu24.04.
+_RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", re.ASCII)
+
+
+def other_driver(view: View, node: Node, fitting: Iterable[str]) -> Cause | None:
+    """That another driver is loaded than the DaemonSets ``fitting`` bring; what no release can be read of is not judged."""
+    have = node.report.driver if node.report is not None else ""
+    wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}
+    if not have or not wanted or any(_is_of(have, release) for release in wanted):
+        return None
+    release, daemon_set = next(iter(wanted.items()))
+    owner = node.labels.get(names.LABEL_DRIVER_OWNER, "") if view.policy.spec.driver.use_nvidia_driver_crd else ""
+    field = f"spec.version of NVIDIADriver {owner}" if owner else "driver.version"
+    return Cause(
+        reason="OtherDriverLoaded",
+        text=f"{field} asks for driver {release}, and driver {have} is loaded",
+        remedy=(
+            f"end what uses its GPUs (kubectl drain {node.name} --ignore-daemonsets), delete its pod of DaemonSet "
+            f"{daemon_set}, and when the new driver is loaded: kubectl uncordon {node.name}"
+        ),
+    )
+
+
+def _wanted(daemon_set: Object) -> str:
+    """The release that a driver's DaemonSet brings, by its image's tag; "" when it does not say."""
+    pod = mapping(mapping(mapping(daemon_set.get("spec")).get("template")).get("spec"))
+    first = next(iter(map(mapping, items(pod.get("containers")))), {})
+    found = _RELEASE.match(text(first.get("image")).rpartition("/")[2].partition(":")[2])
+    return found["release"] if found else ""
+
+
+def _is_of(have: str, release: str) -> bool:
+    """``release`` may be a branch."""
+    wanted = release.split(".")
+    return have.split(".")[: len(wanted)] == wanted
