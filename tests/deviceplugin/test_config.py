@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.base.decision import Decision
 from kgpu.base.errors import ConfigError
+from kgpu.deviceplugin import config as config_module
 from kgpu.deviceplugin.config import FLAGS, Kind, Settings, printable, resolve
+from kgpu.deviceplugin.core import Core
+from kgpu.deviceplugin.model import HostFacts
+from kgpu.deviceplugin.roster import Memory
+from kgpu.formats.config_choice import ConfigText
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.formats.plugin_config_parse import parse_config
 
@@ -136,3 +143,39 @@ def test_any_environment_is_settings_or_a_three_part_error(env: dict[str, str]) 
     except ConfigError as problem:
         parts = problem
     assert parts is None or (parts.expected and parts.todo)
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({}, []),
+        ({"NVIDIA_CTK_PATH": "/usr/bin/nvidia-ctk"}, []),
+        ({"NVIDIA_CTK_PATH": "/opt/nvidia-ctk"}, ["--nvidia-cdi-hook-path"]),
+        ({"CDI_FEATURE_FLAGS": "disable-nvsandboxutils"}, ["--cdi-feature-flags"]),
+        ({"CDI_DISABLE_HOOKS": "all"}, []),  # so it is: there are none
+    ],
+)
+def test_what_has_no_effect_is_told_where_it_is_asked_for(env: dict[str, str], told: list[str]) -> None:
+    reported: list[Decision] = []
+    core = Core(overrides={}, env=env, report=reported.append, facts=lambda _settings: HostFacts(), memory=Memory())
+    core.configure(ConfigText(name="config", text=""))
+    found = [one for one in reported if one.reason == "SettingWithoutEffect"]
+    assert [one.subject for one in found] == told
+    assert all(one.what.endswith("has no effect") and one.remedy for one in found)
+
+
+def test_every_setting_is_read_or_told_to_have_no_effect() -> None:
+    """Accepted means in effect, or told."""
+    folder = Path(config_module.__file__).parent
+    sources = {one.name: one.read_text() for one in folder.glob("*.py")}
+    rest = "".join(text for name, text in sources.items() if name != "config.py")
+    own = sources["config.py"].partition("def resolve(")[0].partition("def host_dev_root")[2]
+    agent = "".join(one.read_text() for one in (folder.parent / "agent").rglob("*.py"))
+    cli = (folder.parent / "cli" / "device_plugin.py").read_text()
+    kept = {"cdi_disable_hooks"}  # whatever it says is so: kgpu's CDI specs have no hooks
+    unread = [
+        flag.attr
+        for flag in FLAGS
+        if not flag.idle and f".{flag.attr}" not in rest + own + agent + cli and flag.attr not in kept
+    ]
+    assert unread == []

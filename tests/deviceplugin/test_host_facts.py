@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from kgpu.deviceplugin.config import Settings
+from kgpu.deviceplugin.config import Settings, resolve
 from kgpu.deviceplugin.host_facts import read_host_facts
+from kgpu.formats.plugin_config_parse import parse_config
 
 
 @pytest.fixture
@@ -46,3 +49,33 @@ def test_a_character_device_counts(tmp_path: Path) -> None:
 def test_a_root_that_is_not_mounted_is_no_trouble(tmp_path: Path) -> None:
     facts = read_host_facts(Settings(container_driver_root=str(tmp_path / "missing")))
     assert not facts.imex_channels
+
+
+def mps(root: Path) -> Settings:
+    text = "sharing: {mps: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+    return resolve(parse_config(text), overrides={}, env={"MPS_ROOT": str(root)})
+
+
+@pytest.mark.parametrize("kind", ["socket", "pipe"])
+def test_an_mps_daemon_counts_while_it_listens(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "nvidia.com" / "gpu.shared" / "pipe"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)  # a socket's path has at most 107 bytes
+    if kind == "socket":
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind("control")
+        listening.listen()
+        close = listening.close
+    else:
+        os.mkfifo("control")
+        reader = os.open("control", os.O_RDONLY | os.O_NONBLOCK)
+        close = lambda: os.close(reader)  # noqa: E731
+    settings = mps(Path(os.path.relpath(tmp_path)))
+    assert read_host_facts(settings).mps_daemons == {"nvidia.com/gpu.shared"}
+    close()
+    assert not read_host_facts(settings).mps_daemons
+
+
+def test_without_mps_no_daemon_is_looked_for(tmp_path: Path) -> None:
+    assert not read_host_facts(Settings(mps_root=str(tmp_path))).mps_daemons
+    assert not read_host_facts(mps(tmp_path)).mps_daemons

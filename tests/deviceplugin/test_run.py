@@ -378,6 +378,28 @@ async def test_a_kubelet_that_refuses_is_asked_again_and_told_once(node: Node) -
     assert node.reasons().count("NotRegistered") == 1
 
 
+async def test_mps_shares_are_offered_when_their_daemon_listens_and_not_before(node: Node) -> None:
+    facts = HostFacts()
+    node.config.set("flags: {mpsRoot: /run/nvidia/mps}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
+    node.start(host_facts=lambda _settings: facts)
+    await node.until(lambda: any("no MPS control daemon listens" in reason for _, reason in node.states))
+    assert node.kubelet.registrations == []
+    assert not any(ready for ready, _ in node.states)
+    assert "MpsDaemonMissing" in node.reasons()
+    facts = HostFacts(mps_daemons=frozenset({"nvidia.com/gpu"}))
+    node.reader.report(Event(kind=EventKind.INVENTORY))
+    await node.offers(gpu=16)
+
+
+async def test_what_mps_does_not_share_is_offered_all_the_same_and_the_role_is_not_ready(node: Node) -> None:
+    sharing = "sharing: {mps: {resources: [{name: gpu, rename: shared, replicas: 2, devices: [0]}]}}"
+    node.config.set(f"flags: {{mpsRoot: /run/nvidia/mps}}\n{sharing}")
+    node.start()
+    await node.offers(gpu=7)
+    await node.until(lambda: bool(node.states) and "nvidia.com/shared is not offered" in node.states[-1][1])
+    assert not node.states[-1][0]
+
+
 async def test_required_imex_channels_hold_everything_back_until_they_are_there(node: Node) -> None:
     facts = HostFacts()
     node.config.set("imex: {channelIDs: [0], required: true}")

@@ -171,6 +171,11 @@ def _device_specs(parts: _Parts, devices: Sequence[Device]) -> None:
     ]
 
 
+def mps_control(root: str, resource: str) -> str:
+    """Where the MPS control daemon of a resource listens, below an MPS root."""
+    return f"{root.rstrip('/')}/{resource}/pipe/control"
+
+
 def _mps(parts: _Parts, resource: Resource) -> None:
     pipe = f"{MPS_CONTAINER_ROOT}/{resource.name}/pipe"
     root = parts.settings.mps_root.rstrip("/")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
@@ -56,6 +57,7 @@ class Flag:
     key: str = ""
     choices: tuple[str, ...] = ()
     invalid: str = ""  # the known text before a value that is none of the choices
+    idle: str = ""  # why another value than the default has no effect; told wherever one is given
 
 
 FLAGS: Final = (
@@ -90,7 +92,8 @@ FLAGS: Final = (
          key="flags.plugin.cdiAnnotationPrefix", help="prefix of CDI annotation keys"),
     Flag(attr="cdi_hook_path", flag="--nvidia-cdi-hook-path", aliases=("--nvidia-ctk-path",), kind=Kind.TEXT,
          default="/usr/bin/nvidia-ctk", envs=("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
-         key="flags.plugin.nvidiaCTKPath", help="path on the host of the hook program that CDI specs name"),
+         key="flags.plugin.nvidiaCTKPath", idle="kgpu's CDI specs name no hook program",
+         help="path on the host of the hook program that CDI specs name; without effect, kgpu's specs have no hooks"),
     Flag(attr="container_driver_root", flag="--driver-root-ctr-path", aliases=("--container-driver-root",),
          kind=Kind.TEXT, default="/driver-root", envs=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
          key="flags.plugin.containerDriverRoot", help="where this process sees the driver root"),
@@ -109,9 +112,11 @@ FLAGS: Final = (
     Flag(attr="imex_required", flag="--imex-required", kind=Kind.BOOL, default=False, envs=("IMEX_REQUIRED",),
          key="imex.required", help="offer nothing while the IMEX channels are missing"),
     Flag(attr="cdi_feature_flags", flag="--cdi-feature-flags", kind=Kind.LIST, default=(), choices=CDI_FEATURES,
-         envs=("CDI_FEATURE_FLAGS",), invalid="invalid --cdi-feature-flags option: ", help="features of CDI specs"),
+         envs=("CDI_FEATURE_FLAGS",), invalid="invalid --cdi-feature-flags option: ",
+         idle="the features are those of NVIDIA's generator of CDI specs, and kgpu has its own",
+         help="features of NVIDIA's generator of CDI specs; without effect, kgpu has its own"),
     Flag(attr="cdi_disable_hooks", flag="--cdi-disable-hooks", kind=Kind.LIST, default=(),
-         envs=("CDI_DISABLE_HOOKS",), help="CDI hooks to leave out, or all"),
+         envs=("CDI_DISABLE_HOOKS",), help="CDI hooks to leave out, or all; kgpu's specs have none"),
 )  # fmt: skip
 
 
@@ -239,6 +244,23 @@ def _check_together(settings: Settings) -> None:
             "the folder on the host where the MPS daemon keeps its pipes, usually /run/nvidia/mps",
             "set flags.mpsRoot, MPS_ROOT or --mps-root",
         )
+
+
+def without_effect(settings: Settings) -> list[Decision]:
+    """What was asked for and changes nothing."""
+    return [
+        Decision(
+            subject=flag.flag,
+            what=f"{flag.flag} has no effect",
+            why=flag.idle,
+            evidence=(f"{flag.flag}: {getattr(settings, flag.attr)!r}",),
+            severity=Severity.WARNING,
+            remedy=f"take {' or '.join(filter(None, (flag.flag, *flag.envs, flag.key)))} out",
+            reason="SettingWithoutEffect",
+        )
+        for flag in FLAGS
+        if flag.idle and getattr(settings, flag.attr) != flag.default
+    ]
 
 
 def printable(settings: Settings) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HwError, UserError
 from kgpu.deviceplugin import health as health_rules
 from kgpu.deviceplugin import roster
-from kgpu.deviceplugin.allocate import AllocationError, allocate
-from kgpu.deviceplugin.config import Settings, resolve
+from kgpu.deviceplugin.allocate import AllocationError, allocate, mps_control
+from kgpu.deviceplugin.config import Settings, resolve, without_effect
 from kgpu.deviceplugin.health import Health
 from kgpu.deviceplugin.model import HostFacts, Plan, Resource
 from kgpu.deviceplugin.plan import plan
@@ -23,6 +23,7 @@ from kgpu.deviceplugin.prefer import Choice, prefer
 from kgpu.deviceplugin.roster import Memory
 from kgpu.deviceplugin.topology import Topology
 from kgpu.formats.config_choice import REFUSED, ConfigText
+from kgpu.formats.plugin_config import SharingKind
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import Accelerator, Event, Finding, Inventory, Link, Problem
 from kgpu.hw.verdicts import GpuVerdict
@@ -65,6 +66,7 @@ class Core:
             raise config.problem
         self.settings = resolve(parse_config(config.text, source=config.name), overrides=self._overrides, env=self._env)
         self._memory = replace(self._memory, config=config.text)
+        self._tell(without_effect(self.settings))
         self._replan()
 
     def configure_from_memory(self) -> bool:
@@ -123,7 +125,7 @@ class Core:
         made = plan(self.accelerators, self.settings)
         if missing:
             made = _without_imex(made, missing, required=self.settings.imex_required)
-        self.plan = made
+        self.plan = made = _without_mps(made, self.settings, self.host)
         news = frozenset(made.decisions)
         self._tell([decision for decision in made.decisions if decision not in self._told])
         self._told = news
@@ -195,6 +197,25 @@ def _without_imex(made: Plan, missing: Sequence[int], *, required: bool) -> Plan
         reason="ImexMissing",
     )
     return Plan(resources=() if required else made.resources, decisions=(*made.decisions, decision))
+
+
+def _without_mps(made: Plan, settings: Settings, host: HostFacts) -> Plan:
+    """Shares by MPS are offered where their daemon listens: without it every CUDA program in them fails."""
+    silent = [one for one in made.resources if one.sharing is SharingKind.MPS and one.name not in host.mps_daemons]
+    decisions = [
+        Decision(
+            subject=one.name,
+            what=f"{one.name} is not offered",
+            why="sharing.mps is configured, and no MPS control daemon listens for it: kgpu doesn't run one yet",
+            evidence=(f"{mps_control(settings.mps_root, one.name)} takes no connection",),
+            severity=Severity.ERROR,
+            remedy="share by sharing.timeSlicing, or run NVIDIA's MPS control daemon on this node",
+            reason="MpsDaemonMissing",
+        )
+        for one in silent
+    ]
+    kept = tuple(one for one in made.resources if one not in silent)
+    return Plan(resources=kept, decisions=(*made.decisions, *decisions))
 
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Decision:

@@ -1,13 +1,15 @@
-"""What the node's /dev offers beside the GPUs' own nodes."""
+"""What the node offers beside the GPUs' own device nodes: others in /dev, and MPS control daemons."""
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
 
-from kgpu.deviceplugin.allocate import IMEX_NODE
+from kgpu.deviceplugin.allocate import IMEX_NODE, MPS_CONTAINER_ROOT, mps_control
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import HostFacts
+from kgpu.formats.plugin_config import SharingKind
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 GDS_NODE = "/dev/nvidia-fs0"
@@ -39,4 +41,29 @@ def read_host_facts(settings: Settings, *, simulated: bool = False) -> HostFacts
         gds=is_node(GDS_NODE),
         mofed=any(os.path.isdir(root + MOFED_FOLDER) for root in roots),
         gdrcopy=is_node(GDRCOPY_NODE),
+        mps_daemons=_mps_daemons(settings),
     )
+
+
+def _mps_daemons(settings: Settings) -> frozenset[str]:
+    """The shared resources whose daemon listens, below the MPS root or where the replaced plugin mounts it."""
+    sharing = settings.sharing
+    if sharing is None or sharing.kind is not SharingKind.MPS:
+        return frozenset()
+    offered = {sharing.offered_name(entry) for entry in sharing.resources}
+    roots = (settings.mps_root, MPS_CONTAINER_ROOT)
+    return frozenset(name for name in offered if any(_listens(mps_control(root, name)) for root in roots))
+
+
+def _listens(path: str) -> bool:
+    """Whether somebody is behind a socket or a named pipe; a daemon that has died leaves its files."""
+    try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # ENXIO without a reader
+            return True
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1.0)
+            connection.connect(path)
+    except OSError:
+        return False
+    return True

@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
@@ -63,6 +63,10 @@ def folder_changes(socket: Path) -> AsyncIterator[SocketIdentity | None]:
 
 
 CdiWriter: TypeAlias = Callable[[Inventory, Settings], None]
+
+
+# Why devices that are there are not offered.
+_HELD_BACK: Final = frozenset({"MpsDaemonMissing", "ImexMissing"})
 
 
 def _ignore_state(ready: bool, reason: str, why: str) -> None:
@@ -422,13 +426,17 @@ class _Plugin:
         waits_for = self._waits_for()
         if waits_for:
             return False, waits_for, ""
+        missing = [one for one in self._core.plan.decisions if one.reason == "MpsDaemonMissing"]
+        if missing:
+            return False, "; ".join(f"{one.what}: {one.why}" for one in missing), "MpsDaemonMissing"
         return True, self._config_problem, REFUSED if self._config_problem else ""
 
     def _waits_for(self) -> str:
         if self._driver_problem is not None:
             return f"the driver can't be read: {self._driver_problem.what}"
         if not self._core.plan.resources:
-            return "No devices found"
+            held = [f"{one.what}: {one.why}" for one in self._core.plan.decisions if one.reason in _HELD_BACK]
+            return "; ".join(held) or "No devices found"
         if self._cdi_problem:
             return self._cdi_problem
         if self._identity is None:

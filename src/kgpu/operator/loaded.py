@@ -1,6 +1,7 @@
 """Whether the driver that is loaded on a node is the one that is asked for. Pure.
 
-A driver in use stays loaded until nothing uses it, whatever the image of its pod is by then; ready is said of what is loaded.
+A driver in use stays loaded until nothing uses it, whatever the image of its pod is by then; ready is said of what is
+loaded.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from kgpu.formats import names
 from kgpu.operator.causes import Cause, View
 from kgpu.operator.model import Node, Object
 
-# NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; precompiled ones name the branch alone: 580-6.8.0-57-generic-ubuntu24.04.
+# NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; those of precompiled drivers name a branch: 580-6.8.0-57-generic.
 _RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", re.ASCII)
 
 
 def other_driver(view: View, node: Node, fitting: Iterable[str]) -> Cause | None:
-    """That another driver is loaded than the DaemonSets ``fitting`` bring; what no release can be read of is not judged."""
+    """That another driver is loaded than the DaemonSets ``fitting`` bring; tags without a release are not judged."""
     have = node.report.driver if node.report is not None else ""
     wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}
     if not have or not wanted or any(_is_of(have, release) for release in wanted):
