@@ -17,8 +17,9 @@ import pytest
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Row, Type, rows
+from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.kube import kinds
-from kgpu.operator import conditions
+from kgpu.operator import conditions, seen
 from kgpu.operator.model import Observed, Plan, Settings
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
@@ -58,6 +59,8 @@ OPERANDS: Final = ("toolkit", "devicePlugin", "dcgmExporter", "gfd", "nodeStatus
 IMAGES: Final[Spec] = {**FULL, **{name: {**FULL[name], **OWN_IMAGE} for name in OPERANDS}}
 LITTLE: Final[Spec] = {"driver": {"enabled": False}}
 BASES: Final = {"full": FULL, "images": IMAGES, "little": LITTLE}
+NOT_ALONE: Final = frozenset({"localhostProfile"})
+"""Fields that are refused without another one."""
 LAYOUTS: Final = {"agent": SETTINGS, "operands": OPERANDS_LAYOUT}
 WORDS: Final[dict[str, tuple[Any, ...]]] = {
     "limits": ({"cpu": "1"},), "requests": ({"cpu": "1"},), "interval": ("7s",), "scrapeTimeout": ("7s",),
@@ -118,7 +121,11 @@ def effect(found: Plan) -> tuple[Any, ...]:
         name: [one for one in status["conditions"] if one["type"] != conditions.FIELDS_PROVIDED]
         for name, status in found.policy_status.items()
     }
-    return found.objects, found.nodes, found.driver_status, status, said
+    drivers = {
+        name: [one for one in status["conditions"] if one["type"] != conditions.FIELDS_PROVIDED]
+        for name, status in found.driver_status.items()
+    }
+    return found.objects, found.nodes, drivers, status, said
 
 
 @functools.cache
@@ -173,3 +180,70 @@ def test_what_is_not_built_is_named_in_a_condition_and_what_is_usual_is_not() ->
         ]
         assert said["status"] == status
         assert all(word in said["message"] for word in named)
+
+
+# --- NVIDIADriver -----------------------------------------------------------------------------------------------------
+
+POOL: Final[Spec] = {
+    **OTHER_IMAGE, "nodeSelector": {"kubernetes.io/os": "linux"}, "manager": OTHER_IMAGE, "rdma": {"enabled": True},
+    "gds": {**OTHER_IMAGE, "enabled": True}, "gdrcopy": {**OTHER_IMAGE, "enabled": True},
+    "licensingConfig": {"secretName": "licence"},
+}  # fmt: skip
+POOLS: Final = {"full": POOL, "little": {key: POOL[key] for key in (*OTHER_IMAGE, "nodeSelector")}}
+DRIVER_LEAVES: Final = {".".join(path): (path, row) for path, row in leaves(NVIDIADriverSpec)}
+TERMS: Final = [{"matchExpressions": [{"key": "kubernetes.io/os", "operator": "Exists"}]}]
+# Structures that are no mere text.
+SHAPES: Final[dict[str, tuple[Any, ...]]] = {
+    "nodeSelectorTerms": (TERMS,),
+    "preferredDuringSchedulingIgnoredDuringExecution": ([{"weight": 1, "preference": TERMS[0]}],),
+    "tolerations": ([{"key": "a", "operator": "Exists"}],),
+}  # fmt: skip
+
+
+def planned_driver(spec: Spec) -> tuple[Plan, tuple[str, ...]] | None:
+    made = seen.driver({"metadata": {"name": "pool", "generation": 1}, "spec": spec})["value"]
+    if made.problem:
+        return None
+    nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
+    by_crd = policy(spec={"driver": {"enabled": True, "useNvidiaDriverCRD": True}})
+    found = plan(Observed(policies=(by_crd,), drivers=(made,), nodes=nodes, kinds=KINDS), SETTINGS)
+    return found, made.warnings
+
+
+@functools.cache
+def usual_driver(base: str) -> tuple[Any, ...]:
+    found = planned_driver(POOLS[base])
+    assert found is not None
+    return effect(found[0])
+
+
+@pytest.mark.parametrize("name", DRIVER_LEAVES)
+def test_a_drivers_field_changes_something_or_is_told_to_change_nothing(name: str) -> None:
+    path, row = DRIVER_LEAVES[name]
+    if True in row.usual:
+        return  # of what is not built: off is so already, and on is the default
+    tried = 0
+    for base, spec in POOLS.items():
+        for value in SHAPES.get(path[-1], values(row)):
+            found = planned_driver(with_value(spec, path, value))
+            if found is None:
+                continue
+            tried += 1
+            made, warnings = found
+            told = {one.partition(" ")[0] for one in warnings} & {".".join(("spec", *path[:end])) for end in ENDS}
+            said = " ".join(one.what for one in made.decisions if one.subject == "NVIDIADriver/pool")
+            if effect(made) != usual_driver(base) or (told and all(one in said for one in told)):
+                return
+    assert not tried, f"spec.{name} of an NVIDIADriver is taken without a word"
+    assert path[-1] in NOT_ALONE, f"spec.{name} of an NVIDIADriver was not tried: {values(row)}"
+
+
+def test_a_driver_says_itself_what_of_it_is_not_built() -> None:
+    plain = {key: POOL[key] for key in (*OTHER_IMAGE, "nodeSelector")}
+    for spec, status in ((plain, "True"), ({**plain, "upgradePolicy": {"maxParallelUpgrades": 4}}, "Unknown")):
+        found = planned_driver(spec)
+        assert found is not None
+        entries = found[0].driver_status["pool"]["conditions"]
+        (said,) = [one for one in entries if one["type"] == conditions.FIELDS_PROVIDED]
+        assert said["status"] == status
+        assert (status == "True") != ("spec.upgradePolicy.maxParallelUpgrades" in said["message"])

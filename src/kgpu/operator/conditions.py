@@ -44,12 +44,12 @@ def failure(reason: str, message: str) -> list[Object]:
     return [condition(READY, "False", ERROR, message), condition(ERROR, "True", reason, message)]
 
 
-def provided(unbuilt: Collection[str]) -> Object:
-    """Whether all that the policy asks for can be done. ``unbuilt`` are the fields that ask for more; nothing waits for
+def provided(unbuilt: Collection[str], what: str = "policy") -> Object:
+    """Whether all that ``what`` asks for can be done. ``unbuilt`` are the fields that ask for more; nothing waits for
     them, as for an operand that is not provided.
     """
     if not unbuilt:
-        return condition(FIELDS_PROVIDED, "True", "Provided", "kgpu can do all that the policy asks for")
+        return condition(FIELDS_PROVIDED, "True", "Provided", f"kgpu can do all that the {what} asks for")
     told = ", ".join(sorted(unbuilt))
     return condition(FIELDS_PROVIDED, "Unknown", "NotProvided", f"kgpu can't do yet what these ask for: {told}")
 

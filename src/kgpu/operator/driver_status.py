@@ -31,8 +31,9 @@ def driver_statuses(view: View, assignment: Assignment, rules: Rules) -> dict[st
         if not driver.deleting:
             owned = nodes.get(driver.name, [])
             state, pair = _state(view, driver, assignment, rules, mine=sorted(sets.get(driver.name, [])), owned=owned)
+            told_of = [*pair, conditions.provided(driver.unbuilt, "NVIDIADriver")]
             whole = conditions.status(
-                state, pair, namespace=view.settings.namespace, generation=driver.generation, before=driver.status
+                state, told_of, namespace=view.settings.namespace, generation=driver.generation, before=driver.status
             )
             found[driver.name] = {**whole, "nodes": conditions.counts(len(view.nodes), owned)}
     return found

@@ -180,6 +180,7 @@ class Driver:
     status: Object = field(default_factory=dict)
     deleting: bool = False
     warnings: tuple[str, ...] = ()
+    unbuilt: tuple[str, ...] = ()
     problem: str = ""
 
 

@@ -57,7 +57,8 @@ def driver(obj: Object) -> Object:
     """An NVIDIADriver, decoded."""
     found = decode.nvidiadriver(obj)
     warnings, problem = tuple(map(one_line, found.warnings)), one_line(found.problem)
-    value = Driver(**_of_custom(obj), spec=found.spec, warnings=warnings, problem=problem)
+    unbuilt = tuple(map(one_line, found.unbuilt))
+    value = Driver(**_of_custom(obj), spec=found.spec, warnings=warnings, unbuilt=unbuilt, problem=problem)
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
 

@@ -34,6 +34,12 @@ def decisions(found: Survey, rules: Rules) -> tuple[Decision, ...]:
     view = found.view
     subject = f"ClusterPolicy/{view.policy.name}"
     made = [warned(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
+    made += [
+        warned(f"NVIDIADriver/{driver.name}", "ManifestWarning", warning)
+        for driver in view.observed.drivers
+        if not driver.deleting
+        for warning in driver.warnings
+    ]
     made += [_unrendered(name, error, subject) for name, error in found.rendered.errors.items()]
     made += [
         warned(f"NVIDIADriver/{name}", "DriverNotReady", why)

@@ -29,7 +29,9 @@ from kgpu.formats.crd.core import NodeAffinity, PodSecurityContext, Toleration
 class PoolUpgradePolicy(UpgradePolicy, frozen=True, kw_only=True):
     """How nodes get a new driver; by themselves, unless told otherwise."""
 
-    auto_upgrade: Annotated[bool, doc("Whether nodes are upgraded without being asked one by one.")] = True
+    auto_upgrade: Annotated[bool, doc("Whether nodes are upgraded without being asked one by one.", usual=(True,))] = (
+        True
+    )
 
 
 class PoolLicensingConfig(Block, frozen=True, kw_only=True):
