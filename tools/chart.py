@@ -1,9 +1,10 @@
-"""Writes the parts of charts/kgpu that come from the code: ``crds/``, ``values.schema.json``, ``values.names.json`` and
-the rights of ``kgpu doctor`` (``templates/doctor.yaml``; the same in docs/how-to/doctor-rights.yaml).
+"""Writes the parts of charts/kgpu that come from the code: ``crds/``, ``values.schema.json``, ``values.names.json``,
+``values.unbuilt.json`` and the rights of ``kgpu doctor`` (``templates/doctor.yaml``; the same in
+docs/how-to/doctor-rights.yaml).
 
 ``python tools/chart.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. The schema of a
 section of values is the one of the ClusterPolicy's section of that name, with the values that only the chart knows.
-The names alone are for the templates, which can't read the schema.
+The names alone are for the templates, which can't read the schema; the notes name fields that are not built.
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from typing import Any
 
 from kgpu.doctor.sources.live import KINDS
 from kgpu.formats import yaml
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.decode import IMAGE
+from kgpu.formats.crd.decode import SWITCH as SWITCH_NAME
 from kgpu.formats.crd.definitions import crds
+from kgpu.formats.crd.fields import rows
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.model import DURATION
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts" / "kgpu"
 Schema = dict[str, Any]
+Switches = tuple[tuple[str, bool], ...]
 
 TEXT: Schema = {"type": ["string", "null"]}
 TEXTS: Schema = {"type": ["array", "null"], "items": {"type": "string"}}
@@ -226,12 +232,33 @@ def doctor_rules() -> str:
     return "\n".join(lines) + "\n" + POD_LOGS
 
 
+def unbuilt(struct: type, path: str = "", why: str = "", *, on: bool = False, switches: Switches = ()) -> list[Schema]:
+    """Fields of which nothing comes yet, by ``decode``'s rule: what each is when it asks for nothing, and the switches
+    of the sections around it, with what one is when it is not given.
+    """
+    found: list[Schema] = []
+    for row in rows(struct):
+        here = f"{path}{row.name}"
+        within, is_on = (row.unbuilt, bool(row.usual)) if row.unbuilt else (why, on)
+        inner = row.type.struct
+        if inner:
+            switch = bool(within) and any(one.name == SWITCH_NAME for one in rows(inner))
+            around = (*switches, (f"{here}.{SWITCH_NAME}", is_on)) if switch else switches
+            found += unbuilt(inner, f"{here}.", within, on=is_on, switches=around)
+        elif within and row.name not in IMAGE:
+            quiet = [row.default, *row.usual, *([True] if row.name == SWITCH_NAME and is_on else [])]
+            off = [{"path": name, "on": default} for name, default in switches]
+            found.append({"path": here, "quiet": quiet, "switches": off})
+    return found
+
+
 def files() -> dict[Path, str]:
     """What each file has to say."""
     schema = values_schema()
     found = {
         CHART / "values.schema.json": json.dumps(schema, indent=1) + "\n",
         CHART / "values.names.json": json.dumps(names(schema), indent=1) + "\n",
+        CHART / "values.unbuilt.json": json.dumps(unbuilt(ClusterPolicySpec), indent=1) + "\n",
     }
     rules = doctor_rules()
     found[CHART / "templates" / "doctor.yaml"] = DOCTOR_IN_CHART + DOCTOR + LABELLED + rules + "{{- end }}\n"

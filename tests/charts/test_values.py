@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from charts.conftest import CHART, Chart, Object
 from charts.value_sets import FILES, SETS
+
+from kgpu.formats.crd import decode
 
 
 def test_the_documents_defaults(chart: Chart) -> None:
@@ -193,6 +199,54 @@ def test_the_notes_say_where_to_look(helm: str) -> None:
     text = (CHART / "templates" / "NOTES.txt").read_text()
     for hint in ("kubectl get clusterpolicy", "kgpu status", "helm uninstall"):
         assert hint in text
+
+
+def notes(helm: str, tmp_path: Path, *sets: str) -> str:
+    """What NOTES.txt says, which ``helm template`` does not print: as a text of an object, in a copy of the chart."""
+    copy = tmp_path / "chart"
+    shutil.copytree(CHART, copy, dirs_exist_ok=True)
+    text = (CHART / "templates" / "NOTES.txt").read_text()
+    shown = (
+        f'{{{{- define "shown" -}}}}\n{text}{{{{- end -}}}}\nkind: Notes\ntext: {{{{ include "shown" . | toJson }}}}\n'
+    )
+    (copy / "templates" / "shown.yaml").write_text(shown)
+    command = [
+        helm,
+        "template",
+        "kgpu",
+        str(copy),
+        "--namespace",
+        "gpu-operator",
+        "--show-only",
+        "templates/shown.yaml",
+    ]
+    env = {**os.environ, "HELM_CACHE_HOME": str(tmp_path), "HELM_CONFIG_HOME": str(tmp_path)}
+    for one in sets:
+        command += ["--set", one]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env)
+    assert done.returncode == 0, done.stderr
+    return str(yaml.safe_load(done.stdout)["text"])
+
+
+def test_the_notes_name_values_of_which_nothing_comes(helm: str, tmp_path: Path) -> None:
+    assert "nothing comes of them" not in notes(helm, tmp_path)
+    told = notes(
+        helm, tmp_path, "driver.upgradePolicy.maxParallelUpgrades=4", "vgpuManager.enabled=true",
+        "vgpuDeviceManager.config.name=mine", "migManager.enabled=true", "toolkit.installDir=/opt/x",
+    )  # fmt: skip
+    named = {
+        line.strip() for line in told.partition("(condition FieldsProvided):")[2].partition("\n\n")[0].splitlines()
+    }
+    assert {"driver.upgradePolicy.maxParallelUpgrades", "vgpuManager.enabled"} <= named
+    assert "migManager.enabled" not in named
+
+
+def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Chart, tmp_path: Path) -> None:
+    sets = ("driver.upgradePolicy.maxParallelUpgrades=4", "vgpuManager.enabled=true", "ccManager.enabled=true",
+            "ccManager.defaultMode=off", "gds.enabled=true")  # fmt: skip
+    told = notes(helm, tmp_path, *sets).partition("(condition FieldsProvided):")[2].partition("\n\n")[0]
+    policy = decode.clusterpolicy({"metadata": {"name": "p"}, "spec": chart(*sets).policy})
+    assert {f"spec.{line.strip()}" for line in told.splitlines() if line.strip()} == set(policy.unbuilt)
 
 
 def defaults() -> Object:

@@ -1,0 +1,31 @@
+{{- /* The values at the dotted .path below .values, in a list of one; an empty list where there is none. */ -}}
+{{- define "kgpu.at" -}}
+{{- $place := .values -}}
+{{- range splitList "." .path -}}
+{{- if kindIs "map" $place -}}
+{{- $place = get $place . -}}
+{{- else -}}
+{{- $place = "" -}}
+{{- end -}}
+{{- end -}}
+{{- list $place | toJson -}}
+{{- end }}
+
+{{- /* The paths of values that ask for what kgpu can't do yet, with blanks between. */ -}}
+{{- define "kgpu.unbuilt" -}}
+{{- $values := .Values -}}
+{{- $found := list -}}
+{{- range $field := .Files.Get "values.unbuilt.json" | fromJsonArray -}}
+{{- $value := include "kgpu.at" (dict "values" $values "path" $field.path) | fromJsonArray | first -}}
+{{- $asked := and $value (not (has $value $field.quiet)) -}}
+{{- range $switch := $field.switches -}}
+{{- $told := include "kgpu.at" (dict "values" $values "path" $switch.path) | fromJsonArray | first -}}
+{{- $is := kindIs "bool" $told | ternary $told $switch.on -}}
+{{- $asked = and $asked $is -}}
+{{- end -}}
+{{- if $asked -}}
+{{- $found = append $found $field.path -}}
+{{- end -}}
+{{- end -}}
+{{- join " " $found -}}
+{{- end }}
