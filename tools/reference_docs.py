@@ -19,6 +19,7 @@ from kgpu.doctor.model import Place
 from kgpu.doctor.rules import all_rules
 from kgpu.exporter import options as exporter
 from kgpu.exporter.fields import all_fields
+from kgpu.formats import support
 from kgpu.formats.crd import common, core
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
@@ -317,6 +318,17 @@ def _exporter_metrics() -> str:
     return _table(("metric", "type", "unit", "per", "usual", "meaning"), rows)
 
 
+def _support() -> str:
+    return _table(
+        ("what", "versions", "otherwise"),
+        [
+            (one.what, one.listed or "none", one.remedy)
+            for one in (support.KUBERNETES, *support.RUNTIMES.values(), *support.NRI.values(),
+                        *support.DRIVER_SYSTEMS.values())
+        ],
+    )  # fmt: skip
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "device-plugin-flags": lambda: _flags(FLAGS),
     "labels-flags": lambda: _flags(OPTIONS),
@@ -343,6 +355,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "cdi-modes": _modes,
     "runtime-flags": _runtime_flags,
     "engine-places": _engines,
+    "support": _support,
     "toolkit-config": _toolkit_config,
     "toolkit-config-rest": _toolkit_config_rest,
 }
