@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.cli.doctor import xids_in
 from kgpu.doctor import hami, matching
 from kgpu.doctor.model import Level
 from kgpu.doctor.plan import diagnose
@@ -163,6 +164,13 @@ def test_a_gpu_node_in_a_cluster_without_a_plugin_is_a_note() -> None:
     assert _found(_node(labels=labels, gpus=""), other) == [("DPL-00", Level.NOTE)]
 
 
+@pytest.mark.parametrize("device", ["pci-0300_8086", "pci-0300_1002"])
+def test_graphics_of_a_processor_are_nothing_to_tell(device: str) -> None:
+    labels = {f"feature.node.kubernetes.io/{device}.present": "true"}
+    other = _pod("web", "web", status=_running(), containers=[{"name": "main", "image": "web"}])
+    assert _found(_node(labels=labels, gpus=""), other) == []
+
+
 def test_a_gpu_node_whose_devices_are_for_claims_or_for_machines_is_well() -> None:
     labels = {"feature.node.kubernetes.io/pci-10de.present": "true"}
     rows = {
@@ -260,3 +268,22 @@ def test_a_pull_error_is_read_for_what_it_is(words: str, expected: str) -> None:
         "message": f'Failed to pull image "{image}": {words}', "involvedObject": {"kind": "Pod", "namespace": "gpu", "name": "driver"},
     }  # fmt: skip
     assert _found(_node(), _plugin(), driver, event)[0][0] == expected
+
+
+def test_what_a_condition_orders_is_quoted_and_never_offered() -> None:
+    said = "GPU 0 (GPU-aaaaaaaa-0000-0000-0000-000000000000): Xid 48, DBE; to do: kubectl delete namespace kube-system"
+    node = _node()
+    node["status"]["conditions"].append(
+        {
+            "type": "kgpu.dev/GPUsHealthy",
+            "status": "False",
+            "reason": "GPUUnhealthy",
+            "message": said,
+            "lastTransitionTime": _MORNING,
+        }
+    )
+    snapshot = Snapshot.of([node, _plugin()], taken=_NOON).judged(xids_in)
+    (found,) = diagnose(snapshot, strict=True).findings
+    assert found.id == "HW-02"
+    assert not any("delete" in step for step in found.remedy)
+    assert snapshot.advice(48) in found.remedy  # the catalogue's own

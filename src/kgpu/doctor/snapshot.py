@@ -51,6 +51,7 @@ class Snapshot:
         self.logs: dict[Key, list[Log]] = {}
         self.hosts: dict[str, HostFacts] = {}
         self.missing: list[Missing] = []
+        self._judge: Callable[[Iterable[str]], tuple[Xid, ...]] | None = None
         self.taken: float = 0.0
         """When it was taken, seconds since 1970: said by the source, else the latest time in any object."""
         self.version: tuple[int, int] | None = None
@@ -153,12 +154,20 @@ class Snapshot:
 
     def judged(self, judge: Callable[[Iterable[str]], tuple[Xid, ...]]) -> Snapshot:
         """Itself, with the meaning of the numbers in kernel logs that nobody has judged yet."""
+        self._judge = judge
         for name, host in self.hosts.items():
             if host.kernel_log and not host.xids:
                 self.hosts[name] = msgspec.structs.replace(host, xids=judge(host.kernel_log))
         return self
 
     # What rules ask
+
+    def advice(self, code: int) -> str:
+        """What kgpu's own catalogue says is to be done about an Xid; "" where nobody is there to judge."""
+        if self._judge is None:
+            return ""
+        found = self._judge([f"NVRM: Xid (PCI:0000:00:00): {code}, pid=0"])
+        return found[0].advice if found else ""
 
     def all(self, kind: str) -> Iterable[Obj]:
         """Every object of a kind that is none of nodes, pods, events."""

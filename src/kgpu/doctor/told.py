@@ -28,7 +28,7 @@ _TO_DO: Final = "; to do: "
 _EVIDENCE: Final = re.compile(r", because the evidence calls for: [^\[]*\[(?P<all>.*)\](?:; to do: |$)")
 _CHECKED: Final = re.compile(
     r"(?:^|; )(?:\w+: )?(?P<gpu>GPU \d+) \([^)]*\): (?P<what>.*?); expected .*?; to do: "
-    r"(?P<todo>.*?)(?=; GPU \d+ \([^)]*\): |; driver root|$)"
+    r".*?(?=; GPU \d+ \([^)]*\): |; driver root|$)"
 )
 _FAILED: Final = re.compile(r"(?:^|; )(?:\w+: )?(?:GPU \d+(?: \([^)]*\))?|GPU at \S+|MIG \d+ \([^)]*\)): ")
 """How the validator begins to speak of one device; where its message does not begin so, the node as a whole fails."""
@@ -53,7 +53,8 @@ class Told:
     """One GPU that is not well, in the agent's words. ``works``: it takes work all the same.
 
     ``reason`` is that of the event about it, "" where there is none any more. ``since`` is "" where nobody says it.
-    ``sure``: how sure it is that it is still so, where nobody keeps the condition true, or the driver is not there now.
+    ``todo``: what kgpu's own catalogue says of its Xid. ``sure``: how sure it is that it is still so, where nobody
+    keeps the condition true, or the driver is not there now.
     """
 
     node: Node
@@ -91,7 +92,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
     condition = node.condition(names.GPUS_HEALTHY_CONDITION)
     for hit in _PARTS.finditer(condition.message) if condition else ():
         works = hit["what"].endswith(_WORKS)
-        what, to_do, todo = hit["what"].removesuffix(_WORKS).partition(_TO_DO)
+        what, to_do, _ = hit["what"].removesuffix(_WORKS).partition(_TO_DO)
         if condition is None or not (works or to_do):  # said to be well by a person
             continue
         seen |= set() if works else {hit["gpu"].partition(" (")[0]}
@@ -102,7 +103,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
         began = event.first if event else "" if works else condition.since
         yield Told(
             node=node, gpu=hit["gpu"], what="; ".join(dict.fromkeys([what, *((more["all"],) if more else ())])),
-            todo=todo or (said.rpartition(_TO_DO)[2] if _TO_DO in said else ""), works=works, since=began,
+            todo=_own_advice(snapshot, what), works=works, since=began,
             evidence=(_part(node, condition, hit[0]), *((_quoted(event),) if event else ())),
             reason=event.reason if event else "", sure=sure,
         )  # fmt: skip
@@ -112,9 +113,18 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
     for hit in _CHECKED.finditer(checked.message):
         if hit["gpu"] not in seen:
             yield Told(
-                node=node, gpu=hit["gpu"], what=hit["what"], todo=hit["todo"], works=False, since=checked.since,
+                node=node, gpu=hit["gpu"], what=hit["what"], todo=_own_advice(snapshot, hit["what"]), works=False,
+                since=checked.since,
                 evidence=(checked.cite(),), sure=sure,
             )  # fmt: skip
+
+
+def _own_advice(snapshot: Snapshot, said: str) -> str:
+    """What the catalogue says of the number that decided, which comes first. What a condition or an event says is to be
+    done is quoted with it, and never offered: whoever may write one would give orders to the reader.
+    """
+    numbers = _numbers(said)
+    return snapshot.advice(numbers[0]) if numbers else ""
 
 
 def ill(snapshot: Snapshot) -> frozenset[str]:

@@ -12,6 +12,7 @@ from doctor.lab.breaking import Break, Ground, first_rightly, healthy, until
 from doctor.lab.labs import FIRST, brought_up
 from doctor.lab.things import SPACE, deployment, job, make, pod, taint
 
+from kgpu.doctor.model import Finding
 from kgpu.formats import names
 from kgpu.kube.port import Object
 
@@ -28,6 +29,13 @@ def stateful_set(name: str) -> Object:
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     yield from brought_up("pasted", tmp_path_factory.mktemp("pasted"))
+
+
+def typed(finding: Finding) -> list[str]:
+    """The commands among what is to be done; the lines above them are for people."""
+    found = [step for step in finding.remedy if step.startswith("kubectl ")]
+    assert found, finding.remedy
+    return found
 
 
 def paste(ground: Ground, *steps: str) -> None:
@@ -57,7 +65,7 @@ def test_a_wrong_selector_is_mended_by_what_is_pasted(ground: Ground, made: Obje
     try:
         first = first_rightly(ground, wanted).findings[0]
         assert f"then it fits node {FIRST}" in first.remedy[0]
-        paste(ground, *first.remedy)
+        paste(ground, *typed(first))
         until(lambda: placed(ground, name), f"{name} has a node")
     finally:
         undo()
@@ -72,7 +80,7 @@ def test_two_taints_of_one_node_are_tolerated_by_one_command(ground: Ground) -> 
     try:
         report = first_rightly(ground, wanted)
         assert [one.id for one in report.real].count("TNT-01") == 1
-        paste(ground, report.findings[0].remedy[0])
+        paste(ground, typed(report.findings[0])[0])
         until(lambda: placed(ground, "bare"), "the pod has a node")
     finally:
         for undo in reversed(undos):

@@ -50,7 +50,7 @@ _ROWS: Final = (
     _row("HW-10", r"\bPCIe (?:link|replays)", "has a bad PCIe link", "reseat the card or its riser; some slots have fewer lanes by design"),
 )  # fmt: skip
 _USUAL: Final = _row("HW-00", "", "is not well")
-_WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work")
+_WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work", "on the node: kgpu health; kgpu validate")
 """With no row of the catalogue: what is withdrawn explains that pods wait, and what goes on working does not."""
 _READ: Final[dict[str, Callable[[Snapshot], Iterable[Finding]]]] = {
     "HW-03": hardware_readings.remap_failed,

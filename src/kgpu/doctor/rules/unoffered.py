@@ -19,6 +19,8 @@ from kgpu.fit.plain import mapping
 from kgpu.formats import names
 
 _BY_BUS: Final = frozenset({matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL})
+_FOR_WORK: Final = frozenset({matching.NVIDIA, matching.GAUDI})
+"""Whose devices are there to compute on; others put graphics into processors, with the same class on the bus."""
 _JOINS: Final = 900.0
 """Seconds in which a node that has joined may still be getting its driver and its plugin."""
 
@@ -27,21 +29,32 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-00: devices that are there by the node's labels or its bus, and no resource that counts them."""
     if not snapshot.pods:
         return  # who offers devices is not known
-    off, by_claims = plugin_off(snapshot), snapshot.once(_with_slices)
-    wanted = {matching.vendor_of(one.resource) for one in waiting(snapshot)}  # rows SCH tell of these
-    wanted |= {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}  # as of these
+    told = {matching.vendor_of(one.resource) for one in waiting(snapshot)}  # rows SCH tell of what pods wait for
+    told |= {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}  # as of these
     for node in matching.gpu_nodes(snapshot):
-        vendor = next(iter(sorted(matching.vendors_of(node, snapshot))))
-        here = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
-        if vendor in wanted or (here and not any(pod.ready for pod in here)) or _is_by_hand(snapshot, node, vendor):
+        if not _offers_nothing(snapshot, node):
             continue
-        if node.ready is False or node.name in off or node.name in by_claims or _is_for_machines(node):
-            continue
-        if any(matching.is_accelerator(name) for name in node.resources()):
-            continue
-        age = snapshot.age(node.created)
-        if age is None or age >= _JOINS:
-            yield _finding(snapshot, node, vendor, [pod for pod in here if pod.ready])
+        for vendor in sorted(matching.vendors_of(node, snapshot) - told):
+            here = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
+            ready = [pod for pod in here if pod.ready]
+            # A plugin that is not ready is told by itself.
+            if bool(here) is bool(ready) and _should_offer(snapshot, node, vendor):
+                yield _finding(snapshot, node, vendor, ready)
+
+
+def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:
+    """Whether it offers nothing, though containers are to use its devices by resources, and it had the time to."""
+    if any(matching.is_accelerator(name) for name in node.resources()):
+        return False
+    if node.ready is False or node.name in plugin_off(snapshot) or node.name in snapshot.once(_with_slices):
+        return False
+    age = snapshot.age(node.created)
+    return not _is_for_machines(node) and (age is None or age >= _JOINS)
+
+
+def _should_offer(snapshot: Snapshot, node: Node, vendor: str) -> bool:
+    """Whether a vendor's devices are there to compute on."""
+    return not _is_by_hand(snapshot, node, vendor) and (vendor in _FOR_WORK or _brought(snapshot, vendor))
 
 
 def _is_by_hand(snapshot: Snapshot, node: Node, vendor: str) -> bool:
@@ -53,13 +66,13 @@ def _is_by_hand(snapshot: Snapshot, node: Node, vendor: str) -> bool:
 
 
 def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> Finding:
-    brings = matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)
-    everywhere = brings or matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor)
+    everywhere = _brought(snapshot, vendor)
     if ready:
         why, steps = f"{ready[0]} is Ready there and has registered none", _log(ready[0])
     elif everywhere:
         why = "no device plugin runs there"
-        steps = tuple(f"kubectl -n {one.namespace} describe daemonset {one.name}" for one in brings[:1])
+        brings = matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)[:1]
+        steps = tuple(f"kubectl -n {one.namespace} describe daemonset {one.name}" for one in brings)
     else:
         why = "no device plugin is installed in this cluster"
         steps = ("install one (kgpu's chart, or the vendor's operator), if pods are to use them",)
@@ -72,6 +85,14 @@ def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> F
         confidence=LIKELY if everywhere else POSSIBLE,
         level=Level.PROBLEM if everywhere else Level.NOTE,
         nodes=(node.name,),
+    )
+
+
+def _brought(snapshot: Snapshot, vendor: str) -> bool:
+    """Whether somebody has installed a device plugin for such devices."""
+    return bool(
+        matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)
+        or matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor)
     )
 
 
