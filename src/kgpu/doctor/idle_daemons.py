@@ -7,9 +7,9 @@ offers the GPUs.
 # ruff: noqa: E501 - a sentence stays on its line
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
@@ -17,7 +17,8 @@ from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
-from kgpu.fit.plain import items, mapping, text
+from kgpu.fit.plain import mapping, text
+from kgpu.fit.read import node_terms
 from kgpu.formats import names
 
 _DISCOVERY: Final = (names.NFD_PREFIX, names.LABEL_GPU_PRESENT)
@@ -56,50 +57,19 @@ def _idle(snapshot: Snapshot) -> tuple[Idle, ...]:
         if selector and not any(_has(node, selector) for node in snapshot.nodes.values()):
             found.append(Idle(daemons, tuple(selector), "spec.template.spec.nodeSelector"))
             continue
-        terms = _terms(spec)
-        if terms and not any(_matches(node, term) for node in snapshot.nodes.values() for term in terms):
-            wants = tuple(dict.fromkeys((text(row.get("key")), _value(row)) for term in terms for row in term))
+        affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
+        terms = node_terms(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")) or ()
+        rows = [row for term in terms for row in term.expressions]
+        wants = tuple(dict.fromkeys((row.key, row.values[0] if row.values else "") for row in rows))
+        if wants and not any(
+            term.matches(node.labels, node.name) for node in snapshot.nodes.values() for term in terms
+        ):
             found.append(Idle(daemons, wants, "spec.template.spec.affinity.nodeAffinity"))
     return tuple(found)
 
 
 def _has(node: Node, selector: list[tuple[str, str]]) -> bool:
     return all(node.labels.get(key) == value for key, value in selector)
-
-
-def _terms(spec: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    """The alternatives of a required node affinity, each as its expressions over labels."""
-    affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
-    required = mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    rows = [mapping(term) for term in items(required.get("nodeSelectorTerms"))]
-    # Terms over fields are names of nodes: others judge these.
-    return [
-        [mapping(row) for row in items(term.get("matchExpressions"))] for term in rows if not term.get("matchFields")
-    ]
-
-
-def _matches(node: Node, term: list[Mapping[str, Any]]) -> bool:
-    return bool(term) and all(_holds(node.labels.get(text(row.get("key"))), row) for row in term)
-
-
-def _holds(said: str | None, row: Mapping[str, Any]) -> bool:
-    values = [text(one) for one in items(row.get("values"))]
-    match text(row.get("operator")):
-        case "In":
-            return said in values
-        case "NotIn":
-            return said not in values
-        case "Exists":
-            return said is not None
-        case "DoesNotExist":
-            return said is None
-        case _:  # Gt and Lt: not judged, so nothing is claimed
-            return True
-
-
-def _value(row: Mapping[str, Any]) -> str:
-    values = [text(one) for one in items(row.get("values"))]
-    return values[0] if values else ""
 
 
 def unlabelled(snapshot: Snapshot, *, by_discovery: bool) -> Iterator[Finding]:

@@ -81,6 +81,17 @@ def uses_accelerators(pod: Obj) -> bool:
     return bool(pod.list("spec.resourceClaims")) or bool(accelerators(pod))
 
 
+def makes_accelerator_pods(maker: Obj) -> bool:
+    """Whether the pods of a controller ask for accelerators, by resource or by claim."""
+    amounts = (
+        str(key)
+        for container in maker.maps("spec.template.spec.containers")
+        for field in ("limits", "requests")
+        for key in Obj(container).map(f"resources.{field}")
+    )
+    return bool(maker.list("spec.template.spec.resourceClaims")) or any(map(is_accelerator, amounts))
+
+
 # Nodes
 
 _PCI_LABELS: Final = (

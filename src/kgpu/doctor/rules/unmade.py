@@ -12,7 +12,6 @@ from kgpu.doctor.model import LIKELY, Finding, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.quota import refused
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import items, mapping
 
 _RESOURCE: Final = re.compile(r"(?:(?:requests|limits)\.)?([a-z0-9][\w.-]{0,120}\.[a-z]+/[\w.-]{1,63})")
 
@@ -43,15 +42,7 @@ def _is_ours(snapshot: Snapshot, event: Event) -> bool:
     maker = snapshot.get(kind, name, namespace)
     if maker is None:
         return False
-    if matching.parts_of(maker):
-        return True
-    amounts = (
-        key
-        for container in maker.maps("spec.template.spec.containers")
-        for field in ("limits", "requests")
-        for key in mapping(mapping(container.get("resources")).get(field))
-    )
-    return bool(items(maker.at("spec.template.spec.resourceClaims"))) or any(map(matching.is_accelerator, amounts))
+    return bool(matching.parts_of(maker)) or matching.makes_accelerator_pods(maker)
 
 
 RULES: Final = (

@@ -10,12 +10,10 @@ from kgpu.doctor import matching
 from kgpu.doctor.idle_daemons import idle_plugins
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import waiting
-from kgpu.fit.plain import mapping
 from kgpu.formats import names
 
 _BY_BUS: Final = frozenset({matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL})
@@ -117,7 +115,7 @@ def _is_for_machines(node: Node) -> bool:
 def suspended(snapshot: Snapshot) -> Iterator[Finding]:
     """JOB-00: a Job for GPUs that is suspended has no pods, which nothing shows."""
     for job in snapshot.all("Job"):
-        if job.at("spec.suspend") is not True or job.deleting or not _wants(job):
+        if job.at("spec.suspend") is not True or job.deleting or not matching.makes_accelerator_pods(job):
             continue
         queue = job.labels.get("kueue.x-k8s.io/queue-name", "")
         who = f"until Kueue admits it (queue {queue})" if queue else "until somebody resumes it"
@@ -136,12 +134,6 @@ def suspended(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             level=Level.NOTE,
         )
-
-
-def _wants(job: Obj) -> bool:
-    rows = job.maps("spec.template.spec.containers")
-    asked = (key for row in rows for key in mapping(mapping(row.get("resources")).get("limits")))
-    return bool(job.list("spec.template.spec.resourceClaims")) or any(map(matching.is_accelerator, map(str, asked)))
 
 
 RULES: Final = (
