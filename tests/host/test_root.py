@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from host.tree import driver, link, touch
+from host.tree import driver, link, simulated, touch
 
 from kgpu.host.root import DriverRoot, Tree, read_some
 
@@ -61,6 +61,8 @@ def test_host_path_of_a_node_only_where_it_differs(tmp_path) -> None:
 def test_state_file_makes_a_root_simulated(tmp_path) -> None:
     assert DriverRoot.at(tmp_path).state_file is None
     touch(tmp_path, "/state")
+    assert DriverRoot.at(tmp_path).state_file is None  # any file of that name
+    simulated(tmp_path)
     assert DriverRoot.at(tmp_path).state_file == "/state"
     assert DriverRoot.at("/").state_file is None
 

@@ -6,6 +6,8 @@ import os
 import struct
 from pathlib import Path
 
+from kgpu.formats.simulated import MAGIC
+
 
 def touch(root: Path, *paths: str) -> None:
     for path in paths:
@@ -18,6 +20,14 @@ def link(root: Path, path: str, target: str) -> None:
     place = root / path.lstrip("/")
     place.parent.mkdir(parents=True, exist_ok=True)
     os.symlink(target, place)
+
+
+def simulated(root: Path) -> Path:
+    """What marks a simulated root: a state file of that kind, and /sys made of plain files."""
+    size = 4096
+    write(root, "/state", struct.pack("=QII", MAGIC, 1, size).ljust(size, b"\0"))
+    (root / "sys/bus").mkdir(parents=True, exist_ok=True)
+    return root
 
 
 def driver(root: Path, folder: str = "/usr/lib/x86_64-linux-gnu", version: str = "550.54.15") -> Path:

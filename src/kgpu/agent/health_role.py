@@ -18,7 +18,7 @@ from kgpu.formats.names import (
     HEALTH_HISTORY,
     KERNEL_LOG,
 )
-from kgpu.hw.nvidia import roots
+from kgpu.formats.simulated import state_file
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.port import KubeApi
 
@@ -32,7 +32,7 @@ def kernel_log(options: AgentOptions) -> Path | None:
     told = options.env.get(ENV_KERNEL_LOG)
     if told is not None:
         return Path(told) if told else None
-    root = options.root if options.root and roots.state_file(str(options.root)) else options.host_root
+    root = options.root if options.root and state_file(str(options.root)) else options.host_root
     return root / KERNEL_LOG.lstrip("/")
 
 

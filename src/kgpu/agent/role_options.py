@@ -19,7 +19,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 from kgpu.formats.names import ENV_HW_STATE, VALIDATIONS_DIR
-from kgpu.hw.nvidia import roots
+from kgpu.formats.simulated import state_file
 
 VALIDATOR: Final = "validator"
 TOOLKIT: Final = "toolkit"
@@ -60,7 +60,7 @@ def role_options(
         "env": env,
     }
     if role.hardware:
-        state = roots.state_file(str(place.seen))
+        state = state_file(str(place.seen))
         common |= {
             "root": None if place.seen == Path("/") else place.seen,
             "env": {**({ENV_HW_STATE: state} if state else {}), **env},

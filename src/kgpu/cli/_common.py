@@ -123,9 +123,9 @@ def driver_root_here(settings: Settings) -> Path:
 def with_state(env: Mapping[str, str], root: Path) -> dict[str, str]:
     """The environment with the state file of a simulated driver root, unless it names one already."""
     from kgpu.formats.names import ENV_HW_STATE
-    from kgpu.hw.nvidia import roots
+    from kgpu.formats.simulated import state_file
 
-    state = roots.state_file(str(root))
+    state = state_file(str(root))
     return {**({ENV_HW_STATE: state} if state else {}), **env}
 
 

@@ -12,7 +12,7 @@ from kgpu.exporter.config import Given
 from kgpu.exporter.users import KubeletUsers, Sources
 from kgpu.exporter.users_containers import Containers, ask_api
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
-from kgpu.hw.nvidia import roots
+from kgpu.formats.simulated import state_file
 from kgpu.hw.port import Reader
 from kgpu.kube.port import PODS, KubeApi, Object, Resource, Selector
 
@@ -50,7 +50,7 @@ def open_users(
     facts = given.pod_labels or given.pod_uid or given.virtual_gpus
     if known is None and (facts or given.dra):
         tell(_without(facts, given.dra, node))
-    simulated = any(roots.state_file(str(root)) for root in (driver_root, host_root) if root)
+    simulated = any(state_file(str(root)) for root in (driver_root, host_root) if root)
     return KubeletUsers(
         Sources(
             reader=reader,

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from kgpu.base.inside import resolve_inside
 from kgpu.formats.cdi import DeviceNode
+from kgpu.formats.simulated import state_file
 
 
 def read_some(path: Path, limit: int) -> bytes:
@@ -112,7 +113,7 @@ class DriverRoot:
     @property
     def state_file(self) -> str | None:
         """The simulation's state file inside the root, None on real hardware."""
-        return "/state" if self.files.here != Path("/") and self.files.local("/state").is_file() else None
+        return "/state" if state_file(str(self.files.here)) is not None else None
 
     def has_node(self, path: str) -> bool:
         """Whether the device node (or a plain file that stands in for it) is there, with links followed in the root."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from host.tree import touch
+from host.tree import simulated, touch
 
 from kgpu.host.driver.drm import DrmNodes, drm_edits, drm_links, drm_nodes
 from kgpu.host.root import DriverRoot
@@ -74,5 +74,5 @@ def test_other_entries_of_the_folder_are_no_nodes(tmp_path, name: str) -> None:
 
 
 def test_simulated_root_has_a_sys_of_its_own(tmp_path) -> None:
-    touch(tmp_path, "/state")
+    simulated(tmp_path)
     assert drm_nodes(gpu(tmp_path, "renderD128"), BUS).nodes == ("/dev/dri/renderD128",)

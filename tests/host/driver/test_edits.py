@@ -6,7 +6,7 @@ import posixpath
 
 import pytest
 from host.driver import roots
-from host.tree import driver, elf, library, link, touch, write
+from host.tree import driver, elf, library, link, simulated, touch, write
 
 from kgpu.formats.cdi import CdiDevice, build_spec
 from kgpu.host.driver.edits import driver_edits, host_edits, library_folders, link_pairs
@@ -101,7 +101,7 @@ def test_programs_that_ask_the_loaders_cache_are_told_where_libcuda_is(tmp_path,
 
 
 def test_simulated_root_brings_its_state_writable(tmp_path) -> None:
-    touch(driver(tmp_path), "/state")
+    simulated(driver(tmp_path))
     root = DriverRoot.at(tmp_path)
     for edits in (driver_edits(root, find_driver_files(root)), host_edits(root, find_driver_files(root))):
         (state,) = [mount for mount in edits.mounts if mount.container_path == "/run/kgpu/hw/state"]

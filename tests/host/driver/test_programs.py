@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from host.tree import driver, elf, link, touch, write
+from host.tree import driver, elf, link, simulated, touch, write
 
 from kgpu.host.driver import programs
 from kgpu.host.driver.edits import driver_edits
@@ -163,7 +163,7 @@ def test_a_loader_whose_folder_would_hide_an_images_is_told_and_not_mounted(tmp_
 def test_sys_and_proc_are_a_simulated_roots_own(tmp_path) -> None:
     root = DriverRoot.at(driver(tmp_path))
     assert str(programs.sys_of(root, Search())) == "/sys"
-    touch(tmp_path, "/state")
+    simulated(tmp_path)
     assert programs.sys_of(root, Search()) == tmp_path / "sys"
     assert programs.proc_of(root, Search()) == tmp_path / "proc"
     assert programs.proc_of(root, Search(proc=tmp_path)) == tmp_path

@@ -59,10 +59,3 @@ def test_proc_and_sys_of_the_root_only_when_they_are_there(tmp_path) -> None:
     (tmp_path / "sys/bus/pci").mkdir(parents=True)
     assert roots.proc_root(str(tmp_path)) == str(tmp_path / "proc")
     assert roots.sys_root(str(tmp_path)) == str(tmp_path / "sys")
-
-
-def test_state_file_marks_a_simulated_root(tmp_path) -> None:
-    assert roots.state_file(str(tmp_path)) is None
-    touch(tmp_path / "state")
-    assert roots.state_file(str(tmp_path)) == str(tmp_path / "state")
-    assert roots.state_file("/") is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from host.tree import driver, touch, write
+from host.tree import driver, simulated, touch, write
 from toolkit.generation import Never, make
 
 from kgpu.base.errors import HwError
@@ -28,7 +28,7 @@ def test_dxg_decides_without_asking(tmp_path) -> None:
 
 @pytest.mark.parametrize(("path", "text"), [("/etc/nv_tegra_release", ""), ("/sys/devices/soc0/family", "Tegra\n")])
 def test_tegra_without_nvml_is_csv(tmp_path, path: str, text: str) -> None:
-    touch(tmp_path, "/state", "/dev/nvmap")  # /sys of this tree is looked at
+    touch(simulated(tmp_path), "/dev/nvmap")  # /sys of this tree is looked at
     write(tmp_path, path, text)
     write(tmp_path, "/etc/nvidia-container-runtime/host-files-for-container.d/devices.csv", "dev,/dev/nvmap")
     assert make(tmp_path, mode="auto", read=no_nvml).mode == "csv"

@@ -13,7 +13,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-MAGIC = 0x4B4750555354_0001  # "KGPUST", 1
+from kgpu.formats.simulated import MAGIC
+
 VERSION = 1
 
 CONSTANTS: tuple[tuple[str, int, str], ...] = (

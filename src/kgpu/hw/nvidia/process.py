@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from kgpu.formats.names import ENV_HW_STATE
-from kgpu.hw.nvidia import roots
+from kgpu.formats.simulated import state_file
 from kgpu.hw.nvidia.wire import DriverEvent, Frame, Trouble
 
 _BOOT: Final = "import sys;sys.path[:]=sys.argv[1].split(':');from kgpu.hw.nvidia.child import main;main(sys.argv[2:])"
@@ -79,7 +79,7 @@ class ChildProcess:
         _LINGERING[:] = [process for process in _LINGERING if process.poll() is None]
         ours, theirs = socket.socketpair()
         environment = dict(os.environ)
-        if state := roots.state_file(driver_root):
+        if state := state_file(driver_root):
             environment[ENV_HW_STATE] = state
         # -S and our own search path: no .pth file is processed, which saves time and memory.
         arguments = [":".join(sys.path), str(theirs.fileno()), str(os.getpid()), driver_root]

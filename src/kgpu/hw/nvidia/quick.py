@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kgpu.formats.names import ENV_HW_STATE
-from kgpu.hw.nvidia import roots
+from kgpu.formats.simulated import state_file
 
 if TYPE_CHECKING:
     from kgpu.hw.port import Inventory
@@ -34,7 +34,7 @@ class QuickReading:
         self._socket = ours
         self._buffer = b""
         environment = dict(os.environ)
-        if state := roots.state_file(root):
+        if state := state_file(root):
             environment[ENV_HW_STATE] = state
         try:
             os.set_inheritable(theirs.fileno(), True)

@@ -66,9 +66,3 @@ def sys_root(root: str) -> str:
     """The folder that stands for /sys: the root's own when it holds a PCI bus."""
     own = os.path.join(root, "sys")
     return own if os.path.isdir(os.path.join(own, "bus", "pci")) else "/sys"
-
-
-def state_file(root: str) -> str | None:
-    """The simulation's state file of a root made by ``kgpu lab hw create``, None on real hardware."""
-    path = os.path.join(root, "state")
-    return path if os.path.abspath(root) != "/" and os.path.isfile(path) else None
