@@ -137,3 +137,33 @@ async def test_what_manages_gpus_has_a_spec_of_every_node(sim_root, tmp_path) ->
     assert spec.kind == "management.nvidia.com/gpu"
     assert [device.name for device in spec.devices] == ["all"]
     assert len(spec.devices[0].container_edits.device_nodes) > 2
+
+
+async def test_the_spec_follows_daemons_that_begin_and_end(sim_root, tmp_path) -> None:
+    """A mount of a socket that has gone would keep every new container with a GPU from starting."""
+    root = sim_root("hgx-h100", gpus=1)
+    version = operate.snapshot(root)["driver_version"]
+    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    socket = root / "run/nvidia-persistenced/socket"
+    socket.unlink(missing_ok=True)
+
+    def mounts() -> set[str]:
+        edits = parse_spec(toolkit.spec.read_bytes()).container_edits if toolkit.spec.exists() else None
+        return {mount.container_path for mount in edits.mounts} if edits is not None else set()
+
+    async with toolkit.on():
+        await toolkit.until(mounts)
+        assert "/run/nvidia-persistenced/socket" not in mounts()
+        socket.parent.mkdir(parents=True, exist_ok=True)
+        socket.touch()
+        await toolkit.until(lambda: "/run/nvidia-persistenced/socket" in mounts())
+        socket.unlink()
+        socket.parent.rmdir()
+        await toolkit.until(lambda: "/run/nvidia-persistenced/socket" not in mounts())
+        mps = root / "tmp/nvidia-mps"
+        mps.mkdir(parents=True)
+        (root / "tmp").chmod(0o1777)
+        await toolkit.until(lambda: "/tmp/nvidia-mps" in mounts())
+        mps.rmdir()
+        mps.symlink_to("/etc")  # what a local user could do once its maker took it away
+        await toolkit.until(lambda: "/tmp/nvidia-mps" not in mounts())

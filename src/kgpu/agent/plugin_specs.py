@@ -21,6 +21,7 @@ from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.run import generate, keep_spec
+from kgpu.toolkit.sources import Sources
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +64,18 @@ class PluginSpecs:
         self._on_write = on_write or (lambda _path: None)
         self._folder = folder
         self._written: tuple[Hashable, dict[Path, str]] = (None, {})
+        self._sources: Sources | None = None
 
     def __call__(self, inventory: Inventory, settings: Settings) -> None:
         """Bring the files in line. Raises HostError or ConfigError; files of before stay then."""
         root = DriverRoot.at(self._seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
         key = _key(inventory, settings, root)
-        if key == self._written[0] and all(path.is_file() for path in self._written[1]):
+        whole = all(path.is_file() for path in self._written[1])
+        if key == self._written[0] and whole and self._sources is not None and not self._sources.changed():
             return
-        texts = {
-            self._folder / f"{spec.kind.replace('/', '-')}.json": dump_spec(spec, "json")
-            for spec in (self._gpus(inventory, settings, root), *_extras(settings, root))
-        }
+        specs = (self._gpus(inventory, settings, root), *_extras(settings, root))
+        self._sources = Sources.of(root, specs)
+        texts = {self._folder / f"{spec.kind.replace('/', '-')}.json": dump_spec(spec, "json") for spec in specs}
         for path, text in texts.items():
             keep_spec(path, text)
             self._on_write(path)

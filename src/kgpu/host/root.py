@@ -55,6 +55,12 @@ class Tree:
         """A path inside as the runtime on the host opens it."""
         return inside if self.host == "/" else self.host + inside
 
+    def from_host(self, path: str) -> str | None:
+        """The path inside of what the runtime on the host opens as ``path``; None for what is not in this tree."""
+        if self.host == "/":
+            return path
+        return path.removeprefix(self.host) if path.startswith(f"{self.host}/") else None
+
     def resolve(self, inside: str) -> str | None:
         """The path inside with every link followed within the tree; None when it isn't there or links go in circles."""
         return resolve_inside(str(self.here), inside)

@@ -114,17 +114,19 @@ def write_spec(spec: Spec, output: Output) -> str:
     return ""
 
 
-def keep_spec(path: Path, text: str) -> None:
-    """Make a spec of this node hold exactly this text; one that does is left alone. Raises HostError."""
+def keep_spec(path: Path, text: str) -> bool:
+    """Make a spec of this node hold exactly this text; one that does is left alone (False). Raises HostError."""
     try:
-        if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
-            write_atomic(path, text)
+        if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+            return False
+        write_atomic(path, text)
     except OSError as error:
         raise HostError(
             f"the CDI spec {path} can't be written: {error.strerror}",
             "a folder that may be written and that the container runtime reads",
             "correct --cdi-dir (CDI_DIR), or mount the folder",
         ) from error
+    return True
 
 
 def _resolve(

@@ -1,9 +1,10 @@
 """The CDI spec of this node's GPUs, for as long as the toolkit role runs: it is there and true.
 
-Written at the start and whenever GPUs, MIG devices or the driver change, whole and only when its content differs. A
-driver that can't be read leaves the last spec where it is: what it names may still be in use, and a spec that vanished
-would stop pods that are being started. It is taken away when the policy wants no toolkit, and while a file of another
-program names the same devices: a name in two files of one folder is a name that no runtime resolves.
+Written at the start and whenever GPUs, MIG devices, the driver or a source of one of its mounts change, whole and only
+when its content differs. A driver that can't be read leaves the last spec where it is: what it names may still be in
+use, and a spec that vanished would stop pods that are being started. It is taken away when the policy wants no toolkit,
+and while a file of another program names the same devices: a name in two files of one folder is a name that no runtime
+resolves.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import AUTO, GenerateConfig
 from kgpu.toolkit.model import Generated
 from kgpu.toolkit.run import generate, keep_spec
+from kgpu.toolkit.sources import Sources
 from kgpu.toolkit.specs import read_folders
 
 log = logging.getLogger(__name__)
@@ -114,6 +116,7 @@ class _Keeper:
         self._other = ""
         self._seen: Hashable = None
         self._notes: tuple[str, ...] = ()
+        self._sources: Sources | None = None
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -130,6 +133,7 @@ class _Keeper:
                 while True:
                     self._wake.clear()
                     well = await self._look()
+                    inotify.watch(self._folders(), ENTRIES)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(CALM_SECONDS if well else TROUBLE_SECONDS):
                             await self._wake.wait()
@@ -166,7 +170,7 @@ class _Keeper:
         return True
 
     def _bring_in_line(self, inventory: Inventory) -> Generated | None:
-        """The spec when it was written, None when there was nothing to do."""
+        """The spec when there is something to tell of it, None when nothing is new."""
         ctx = self._ctx
         seen = _listing(ctx.cdi_dir)
         if seen != self._seen:
@@ -175,23 +179,28 @@ class _Keeper:
         if self._other:
             ctx.remove(self._path)
         key = (_key(inventory, ctx.root), bool(self._other))
-        if key == self._key and (self._other or self._path.is_file()):
+        stale = self._sources is None or self._sources.changed()
+        if key == self._key and (self._other or (self._path.is_file() and not stale)):
             return None
         engines = tuple(ctx.engines())
         generated = make_spec(inventory, ctx.root, engines=engines)
+        self._sources = Sources.of(ctx.root, [generated.spec])
+        is_news = key != self._key
         if not self._other:
-            self._write(self._path, generated)
+            is_news |= self._write(self._path, generated)
         if ctx.management:
             try:
                 self._write(self._path.with_name(MANAGEMENT_NAME), make_spec(inventory, ctx.root, mode="management"))
             except UserError as error:
                 log.info("CDI: no devices for management: %s", error.one_line())
         self._key = key
-        return generated
+        return generated if is_news else None
 
-    def _write(self, path: Path, generated: Generated) -> None:
-        keep_spec(path, dump_spec(generated.spec, "json"))
+    def _write(self, path: Path, generated: Generated) -> bool:
+        """Whether it had to be written."""
+        written = keep_spec(path, dump_spec(generated.spec, "json"))
         self._ctx.on_write(path)
+        return written
 
     def _tell(self, generated: Generated) -> None:
         log.info("%s: devices: %d", self._path, len(generated.spec.devices))
@@ -201,11 +210,23 @@ class _Keeper:
                 log.info("CDI: %s", note)
 
     async def _follow_folder(self, inotify: Inotify) -> None:
-        """Somebody may empty the folder: it is on a file system that does not last."""
+        """Somebody may empty the folder: it is on a file system that does not last; and daemons begin and end."""
         while True:
-            inotify.watch({nearest_existing(self._ctx.cdi_dir)}, ENTRIES)
-            if await inotify.wait(CALM_SECONDS):
+            inotify.watch(self._folders(), ENTRIES)
+            if await inotify.wait(CALM_SECONDS) and self._is_stirred():
                 self._wake.set()
+            await self._ctx.clock.sleep(PAUSE_SECONDS)
+
+    def _folders(self) -> set[Path]:
+        """Those to watch now; one that is missing is watched for from above."""
+        daemons = self._sources.folders() if self._sources is not None else set()
+        return {nearest_existing(self._ctx.cdi_dir), *daemons}
+
+    def _is_stirred(self) -> bool:
+        """Whether it concerns the spec: /tmp, where MPS has its folder, never rests."""
+        if _listing(self._ctx.cdi_dir) != self._seen or not (self._other or self._path.is_file()):
+            return True
+        return self._sources is not None and self._sources.met_changed()
 
 
 def _key(inventory: Inventory, root: DriverRoot) -> Hashable:

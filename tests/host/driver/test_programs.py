@@ -97,6 +97,13 @@ def test_mps_folder_that_others_can_turn_into_a_link_is_refused(tmp_path) -> Non
         files = find(tmp_path)
         assert files.folders == ()
         assert any("1234" in note for note in files.notes)
+        os.chown(tmp_path / "tmp/nvidia-mps", 0, 0)
+    (tmp_path / "tmp").chmod(0o777)  # without the sticky bit: whoever likes may rename what is in it
+    files = find(tmp_path)
+    assert files.folders == ()
+    assert any("no sticky bit" in note for note in files.notes)
+    (tmp_path / "tmp").chmod(0o1777)
+    assert find(tmp_path).folders == ("/tmp/nvidia-mps",)
 
 
 def test_no_ipc_when_not_wanted(tmp_path) -> None:

@@ -36,6 +36,7 @@ SOCKETS: Final = {
 }
 RUN_DIRS: Final = ("/run", "/var/run")
 MPS_DIR: Final = "/tmp/nvidia-mps"  # noqa: S108 - the MPS daemon's own default
+IPC_PLACES: Final = (*(f"{base}/{name}" for base in RUN_DIRS for name in SOCKETS), MPS_DIR)
 _FIRMWARE_PARAMETER: Final = "module/firmware_class/parameters/path"
 _MAX_FIRMWARE_PATH: Final = 4096
 _LIB_DIRS: Final = frozenset({"/lib", "/lib64", "/usr/lib", "/usr/lib64"})
@@ -120,17 +121,22 @@ def find_mps_folder(tree: Tree) -> Finding:
     """The MPS daemon's folder, when it is a real folder of root's (or of ours).
 
     /tmp is everybody's: a link, or a folder that another user may replace with a link after we looked, could bring any
-    folder of the host into containers, writable.
+    folder of the host into containers, writable. What is in the folder is everybody's too: clients of every user talk
+    to the daemon there.
     """
     name = posixpath.basename(MPS_DIR)
     try:
-        status = tree.local(tree.resolve(posixpath.dirname(MPS_DIR)) or "/nowhere").joinpath(name).lstat()
+        above = tree.local(tree.resolve(posixpath.dirname(MPS_DIR)) or "/nowhere")
+        everybody = above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+        status = above.joinpath(name).lstat()
     except OSError:
         return Finding((), (_missing_ipc(name, f"{MPS_DIR} is not there: no MPS daemon runs here"),))
     if not stat.S_ISDIR(status.st_mode):
         why = f"{MPS_DIR} is not a folder"
     elif status.st_uid not in {0, os.geteuid()}:
         why = f"{MPS_DIR} belongs to user {status.st_uid}, who may turn it into a link"
+    elif everybody:
+        why = f"everybody may turn {MPS_DIR} into a link: {posixpath.dirname(MPS_DIR)} has no sticky bit"
     else:
         return Finding((MPS_DIR,), (_item("ipc", name, MPS_DIR),))
     return Finding((), (_missing_ipc(name, why, breaks="containers can't reach the host's MPS daemon"),))

@@ -24,6 +24,7 @@ from typing import Any, Final, Self
 
 from kgpu.base.errors import HwError
 from kgpu.formats.names import ENV_HW_STATE, HW_STATE_PATH
+from kgpu.formats.simulated import MAGIC
 from kgpu.hw.fake import schema
 
 DEFAULT_PATH: Final = Path(HW_STATE_PATH)
@@ -101,7 +102,7 @@ class State:
         state = cls(target, fd, writable=True)
         try:
             view = state.view
-            view.magic, view.version, view.size = schema.MAGIC, schema.VERSION, schema.STATE_SIZE
+            view.magic, view.version, view.size = MAGIC, schema.VERSION, schema.STATE_SIZE
             view.driver_version = driver_version.encode()
             view.nvml_version = (nvml_version or f"{cuda_version // 1000}.{driver_version}").encode()
             view.cuda_version = cuda_version
@@ -134,7 +135,7 @@ class State:
             head = os.pread(fd, 16, 0)
             size = os.fstat(fd).st_size
             magic, version, stated = struct.unpack("=QII", head) if len(head) == 16 else (0, 0, 0)
-            if magic != schema.MAGIC:
+            if magic != MAGIC:
                 raise _bad(target, "it is not a state file")
             if version != schema.VERSION:
                 raise _bad(target, f"it has version {version}")
