@@ -38,7 +38,9 @@ from kgpu.hw.recovery import RECOVERY_ACTIONS
 from kgpu.lab import samples
 from kgpu.lab.conformance.skips import SIGS, SKIPS
 from kgpu.lab.scenarios import model as scenarios
+from kgpu.operator.metrics import OWN_ROWS, PREFIX, ROWS
 from kgpu.toolkit.modes.table import MODULES, mode_named
+from kgpu.validator.metrics import METRICS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -318,6 +320,15 @@ def _exporter_metrics() -> str:
     return _table(("metric", "type", "unit", "per", "usual", "meaning"), rows)
 
 
+def _metrics_node() -> str:
+    return _table(("metric", "meaning"), [(f"`{row.name}`", row.help) for row in METRICS])
+
+
+def _metrics_operator() -> str:
+    rows = [*((f"{PREFIX}{name}", *rest) for name, *rest in ROWS), *OWN_ROWS]
+    return _table(("metric", "type", "meaning"), [(f"`{name}`", kind, said) for name, kind, said in rows])
+
+
 def _support() -> str:
     return _table(
         ("what", "versions", "otherwise"),
@@ -351,6 +362,8 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "exporter-flags": _exporter_flags,
     "exporter-without": _exporter_without,
     "exporter-metrics": _exporter_metrics,
+    "metrics-node": _metrics_node,
+    "metrics-operator": _metrics_operator,
     "cdi-flags": _cdi_flags,
     "cdi-modes": _modes,
     "runtime-flags": _runtime_flags,

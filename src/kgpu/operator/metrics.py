@@ -37,6 +37,12 @@ ROWS: Final = (
     ("nodes_upgrades_available", "gauge", "Nodes whose driver can be upgraded now."),
     ("nodes_upgrades_pending", "gauge", "Nodes whose driver waits to be upgraded."),
 )
+# Of kgpu alone, by their whole names.
+OWN_ROWS: Final = (
+    ("kgpu_operator_writes_total", "counter", "Writes to the API server by kind."),
+    ("kgpu_operator_events_dropped_total", "counter", "Events that were not written because there were too many."),
+    ("kgpu_operator_plan_seconds", "gauge", "How long the last plan took to make."),
+)
 
 
 class Figures:
@@ -101,16 +107,14 @@ class Figures:
                 full = PREFIX + name
                 lines += [f"# HELP {full} {said}"] if said else []
                 lines += [f"# TYPE {full} {kind}", f"{full} {_number(values[name])}"]
-        full = "kgpu_operator_writes_total"
-        lines += [f"# HELP {full} Writes to the API server by kind.", f"# TYPE {full} counter"]
-        lines += [f'{full}{{kind="{kind}"}} {count}' for kind, count in sorted(self._writes.items())]
-        full = "kgpu_operator_events_dropped_total"
-        lines += [f"# HELP {full} Events that were not written because there were too many."]
-        lines += [f"# TYPE {full} counter", f"{full} {self.events_dropped}"]
-        full = "kgpu_operator_plan_seconds"
-        lines += [f"# HELP {full} How long the last plan took to make.", f"# TYPE {full} gauge"]
-        lines += [f"{full} {self.plan_seconds:.6f}", ""]
-        return "\n".join(lines)
+        samples = (
+            [f'{{kind="{kind}"}} {count}' for kind, count in sorted(self._writes.items())],
+            [f" {self.events_dropped}"],
+            [f" {self.plan_seconds:.6f}"],
+        )
+        for (full, kind, said), found in zip(OWN_ROWS, samples, strict=True):
+            lines += [f"# HELP {full} {said}", f"# TYPE {full} {kind}", *(f"{full}{sample}" for sample in found)]
+        return "\n".join([*lines, ""])
 
 
 def _number(value: float) -> str:
