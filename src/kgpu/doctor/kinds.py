@@ -328,7 +328,10 @@ class Event(Obj):
         """Its reason and message."""
         kind, namespace, name = self.about
         place = f"{namespace}/{name}" if namespace else name
-        return Evidence(object=f"Event of {kind} {place}", field=self.reason, value=self.message, file=self.source)
+        return Evidence(
+            object=f"Event of {kind} {place}", field=self.reason, value=self.message, file=self.source,
+            author=self.namespace,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +356,9 @@ class Log:
 
     def cite(self, position: int) -> Evidence:
         """A line by its position in ``lines``."""
-        return Evidence(file=self.file or self.title, line=position + 1, value=self.lines[position])
+        return Evidence(
+            file=self.file or self.title, line=position + 1, value=self.lines[position], author=self.namespace
+        )
 
 
 def as_lines(said: Any) -> Sequence[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kgpu.doctor.kinds import Container, Event, Log, Node, Pod, containers_of
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Key, Obj, seconds
+from kgpu.doctor.obj import Key, Obj, at, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
@@ -443,7 +443,16 @@ def in_status(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Itera
     for message, pod, container, field in snapshot.once(_messages):
         if words in message and pod.key not in told and (hit := pattern.search(message)):
             told.add(pod.key)
-            yield Hit(hit, container.cite_status(field) if container else pod.cite(field), pod, pod.node)
+            yield Hit(hit, _cited(pod, container, field), pod, pod.node)
+
+
+def _cited(pod: Pod, container: Container | None, field: str) -> Evidence:
+    """Of a container that has run, the message of its end is what it wrote itself (``terminationMessagePath``)."""
+    if container is None:
+        return pod.cite(field)
+    found = container.cite_status(field)
+    own = at(container.status, f"{field}.terminated.reason") in {"Error", "Completed"}
+    return replace(found, author=pod.namespace) if own else found
 
 
 def _messages(snapshot: Snapshot) -> list[tuple[str, Pod, Container | None, str]]:

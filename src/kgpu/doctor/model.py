@@ -79,13 +79,18 @@ CLUSTER: Final = Subject("Cluster")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was seen: a field of an object, or a line of a file or log. Values are shown, never trusted."""
+    """One thing that was seen: a field of an object, or a line of a file or log. Values are shown, never trusted.
+
+    ``author`` is the namespace in which whoever may write there could have written it: of Events, of what containers
+    print and of what they leave as they end. "" for what the cluster itself says.
+    """
 
     object: str = ""
     field: str = ""
     value: str = ""
     file: str = ""
     line: int = 0
+    author: str = ""
 
     def __post_init__(self) -> None:
         for name in ("object", "field", "file"):

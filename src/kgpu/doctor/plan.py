@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.problems import describe
-from kgpu.doctor import matching
+from kgpu.doctor import hearsay, matching
 from kgpu.doctor.draining import with_bare_pods
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Subject, folded
@@ -45,7 +45,7 @@ def diagnose(
         try:
             for finding in rule.check(snapshot):
                 whole = replace(finding, id=finding.id or rule.id, place=rule.place)
-                found.append(with_bare_pods(whole, snapshot))
+                found.append(with_bare_pods(hearsay.weighed(whole, snapshot), snapshot))
                 if len(found) > MAX_PER_RULE * len(asked):
                     break
         except Exception as error:

@@ -1,0 +1,58 @@
+"""Findings that rest on words alone which a tenant can write: Events of its namespace and what its containers print.
+
+Such a finding is likely at most, and orders nothing that takes work away from others: anybody who may run a pod could
+else have a node drained. The words of the GPU stack count in full: its namespace has pods with rights on the node that
+no tenant is given.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.model import LIKELY, Finding, Subject
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import items, mapping, text
+
+_SYSTEM: Final = "kube-system"
+_TAKES: Final = re.compile(
+    r"\bkubectl (?:-n (?P<within>\S+) )?(?:drain|cordon|taint|delete)\b|\breboot\b|nvidia-smi -r\b"
+)
+_FIRST: Final = "only words of namespace {author} say so: see on {node} itself before anything is taken from it"
+
+
+def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
+    """The finding as sure as its evidence allows, the same one where something else than words speaks for it."""
+    authors = {one.author for one in finding.evidence}
+    if not authors or "" in authors or not authors.isdisjoint(snapshot.once(_trusted)):
+        return finding
+    kept = tuple(step for step in finding.remedy if not _takes(step, authors))
+    if kept != finding.remedy:
+        node = str(Subject("Node", finding.nodes[0])) if finding.nodes else "the node"
+        kept = (_FIRST.format(author=min(authors), node=node), *kept)
+    return replace(finding, confidence=min(finding.confidence, LIKELY), remedy=kept)
+
+
+def _takes(step: str, authors: set[str]) -> bool:
+    """Whether a step ends the work of others than those who said it."""
+    hits = list(_TAKES.finditer(step))
+    return any(hit["within"] not in authors for hit in hits)
+
+
+def _trusted(snapshot: Snapshot) -> frozenset[str]:
+    """Namespaces of which nothing is known count too: of a log alone, whoever hands it over knows where it is from."""
+    known = {pod.namespace for pod in snapshot.pods.values()}
+    mighty = {pod.namespace for pod in snapshot.pods.values() if _is_mighty(pod)}
+    said = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
+    return frozenset({_SYSTEM, *mighty, *(said - known)})
+
+
+def _is_mighty(pod: Pod) -> bool:
+    """Whether it may do anything on its node, or has a folder of it."""
+    spec = mapping(pod.data.get("spec"))
+    containers = [mapping(one) for field in ("containers", "initContainers") for one in items(spec.get(field))]
+    if any(mapping(one.get("securityContext")).get("privileged") is True for one in containers):
+        return True
+    return any(text(mapping(mapping(one).get("hostPath")).get("path")) for one in items(spec.get("volumes")))

@@ -1,0 +1,115 @@
+"""What a tenant can write is quoted, is likely at most, and takes nothing from anybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
+from kgpu.doctor.plan import diagnose
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+
+LOST = "Allocate failed due to rpc error: GetPreferredAllocation: error creating nvml.Device 0: GPU is lost"
+NODE = {"kind": "Node", "metadata": {"name": "gpu-1"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+MIGHTY = {"containers": [{"name": "c", "securityContext": {"privileged": True}}]}
+OF_HOST = {"containers": [{"name": "c"}], "volumes": [{"name": "v", "hostPath": {"path": "/var/lib/kubelet"}}]}
+
+
+def pod(namespace: str, name: str = "p", spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}"},
+        "spec": {"nodeName": "gpu-1", **(spec or {"containers": [{"name": "c"}]})},
+        "status": {"phase": "Pending", **status},
+    }
+
+
+def event(namespace: str) -> dict[str, Any]:
+    return {
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": namespace},
+        "involvedObject": {"kind": "Pod", "namespace": namespace, "name": "p", "uid": f"{namespace}-p"},
+        "reason": "Failed", "message": LOST, "type": "Warning", "lastTimestamp": "2026-01-01T11:59:00Z",
+    }  # fmt: skip
+
+
+def told(*objects: dict[str, Any]) -> list[Finding]:
+    return [one for root in diagnose(Snapshot.of([NODE, *objects]), strict=True).findings for one in root.all()]
+
+
+def left_behind(namespace: str) -> dict[str, Any]:
+    """A container's own last words, which stand in the pod's status."""
+    state = {"terminated": {"exitCode": 1, "reason": "Error", "message": LOST}}
+    return pod(namespace, containerStatuses=[{"name": "c", "state": state}])
+
+
+@pytest.mark.parametrize("objects", [(pod("tenant"), event("tenant")), (left_behind("tenant"),)])
+def test_a_tenants_words_drain_no_node(objects: tuple[dict[str, Any], ...]) -> None:
+    (found,) = [one for one in told(*objects) if one.id == "DPL-12"]
+    assert found.confidence < CERTAIN
+    assert not any(word in step for step in found.remedy for word in ("drain", "cordon", "reboot"))
+    assert "only words of namespace tenant say so: see on Node gpu-1 itself" in found.remedy[0]
+    assert LOST in [one.value for one in found.evidence] or LOST in found.evidence[0].value
+
+
+def test_what_the_kubelet_says_of_a_pod_is_not_the_tenants() -> None:
+    """Nobody who may only run pods writes a pod's status."""
+    refused = pod("tenant", phase="Failed", reason="UnexpectedAdmissionError", message=LOST)
+    (found,) = [one for one in told(refused) if one.id == "DPL-12"]
+    assert any(step.startswith("kubectl drain gpu-1") for step in found.remedy)
+
+
+@pytest.mark.parametrize("spec", [MIGHTY, OF_HOST])
+def test_the_stacks_namespace_is_known_by_rights_that_no_tenant_has(spec: dict[str, Any]) -> None:
+    stack = pod("gpu-operator", name="agent", spec=spec)
+    (found,) = [one for one in told(stack, pod("gpu-operator"), event("gpu-operator")) if one.id == "DPL-12"]
+    assert any(step.startswith("kubectl drain gpu-1") for step in found.remedy)
+
+
+def test_no_label_makes_a_namespace_the_stacks() -> None:
+    pretender = pod("tenant", name="nvidia-device-plugin")
+    pretender["metadata"]["labels"] = {"app": "nvidia-device-plugin-daemonset", "app.kubernetes.io/name": "kgpu"}
+    (found,) = [one for one in told(pretender, pod("tenant"), event("tenant")) if one.id == "DPL-12"]
+    assert not any("drain" in step for step in found.remedy)
+
+
+def weighed(*evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
+    """What becomes of a certain finding of a rule."""
+    made = Finding(
+        subject=Subject("Pod", "p", "tenant"), cause="x", evidence=evidence, remedy=remedy, confidence=CERTAIN,
+        nodes=("gpu-1",),
+    )  # fmt: skip
+    rule = Rule("TST-01", "t", Place.CLUSTER, lambda _: [made], "")
+    return diagnose(Snapshot.of([NODE, pod("tenant")]), rules=[rule], strict=True).findings[0]
+
+
+WORDS = Evidence(object="log", value="x", author="tenant")
+FIELD = Evidence(object="Node gpu-1", field="status", value="x")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sure"),
+    [((WORDS,), False), ((WORDS, WORDS), False), ((WORDS, FIELD), True), ((FIELD,), True), ((), True)],
+)
+def test_one_thing_that_no_tenant_writes_is_enough(evidence: tuple[Evidence, ...], sure: bool) -> None:
+    found = weighed(*evidence, remedy=("kubectl drain gpu-1 --ignore-daemonsets",))
+    assert (found.confidence >= CERTAIN, any("drain" in step for step in found.remedy)) == (sure, sure)
+
+
+@pytest.mark.parametrize(
+    ("step", "stays"),
+    [
+        ("kubectl -n tenant delete pod p", True),  # its own
+        ("kubectl -n other delete pod p", False),
+        ("kubectl delete clusterpolicy p", False),
+        ("kubectl cordon gpu-1; kubectl -n tenant delete pod p", False),
+        ("kubectl taint node gpu-1 a=b:NoSchedule", False),
+        ("nvidia-smi -r -i 0", False),
+        ("kubectl -n tenant logs p", True),
+        ("reboot the node", False),
+    ],
+)
+def test_a_step_that_takes_from_others_goes(step: str, stays: bool) -> None:
+    assert (step in weighed(WORDS, remedy=(step,)).remedy) == stays
