@@ -42,8 +42,10 @@ def _takes(step: str, authors: set[str]) -> bool:
 
 
 def _trusted(snapshot: Snapshot) -> frozenset[str]:
-    """Namespaces of which nothing is known count too: of a log alone, whoever hands it over knows where it is from."""
-    known = {pod.namespace for pod in snapshot.pods.values()}
+    """Namespaces of whose pods no object was read count too: whoever hands over a log alone, or what kubectl prints for
+    people, knows where it is from.
+    """
+    known = {pod.namespace for pod in snapshot.pods.values() if pod.uid}
     mighty = {pod.namespace for pod in snapshot.pods.values() if _is_mighty(pod)}
     said = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
     return frozenset({_SYSTEM, *mighty, *(said - known)})

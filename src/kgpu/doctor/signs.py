@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import Hit
 from kgpu.doctor.model import LIKELY, Evidence, Finding, Level, Place, Subject
@@ -42,7 +42,8 @@ class Sign:
 
     ``pattern`` is searched in lines that have ``words``, a literal part of every match. ``parts`` (of ``matching``)
     limit whose logs and events count; none: every pod's. ``cause`` and ``remedy`` may name ``{who}`` (the pod, and how
-    many like it), ``{pod}``, ``{namespace}``, ``{name}``, ``{node}`` and the pattern's named groups.
+    many like it), ``{pod}``, ``{namespace}``, ``{name}``, ``{node}``, ``{policy}`` (the name of the ClusterPolicy in
+    force) and the pattern's named groups.
     ``proof`` looks for more: it gives further evidence, or None when the sentence means something else here.
     ``besides`` finds the same cause by other evidence, such as the host's facts.
     """
@@ -99,10 +100,10 @@ def findings(snapshot: Snapshot, sign: Sign, pattern: re.Pattern[str]) -> Iterat
         owner = f"{hit.pod.namespace}/{hit.pod.owner or hit.pod.name}" if hit.pod else hit.node
         groups.setdefault((owner, str(hit.match.groups())), []).append((hit, more))
     for rows in groups.values():
-        yield _finding(sign, rows)
+        yield _finding(snapshot, sign, rows)
 
 
-def _finding(sign: Sign, rows: list[tuple[Hit, tuple[Evidence, ...]]]) -> Finding:
+def _finding(snapshot: Snapshot, sign: Sign, rows: list[tuple[Hit, tuple[Evidence, ...]]]) -> Finding:
     first = rows[0][0]
     pods = tuple(dict.fromkeys(hit.pod.path for hit, _ in rows if hit.pod))
     nodes = tuple(dict.fromkeys(hit.node for hit, _ in rows if hit.node))
@@ -117,6 +118,7 @@ def _finding(sign: Sign, rows: list[tuple[Hit, tuple[Evidence, ...]]]) -> Findin
         "namespace": subject.namespace,
         "name": subject.name,
         "node": first.node or "NODE",
+        "policy": cluster_policy.name(snapshot),
     }
     shown = [part for hit, extra in rows[:MAX_QUOTED] for part in (hit.evidence, *extra)]
     return Finding(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.snapshot import Snapshot
@@ -122,26 +122,22 @@ def _idle(snapshot: Snapshot, cut: list[_Cut]) -> Slices:
     more = f" and so have {len(cut) - _SHOWN} more nodes" if len(cut) > _SHOWN else ""
     node = cut[0].node
     strategy = mig_strategy(snapshot, node) or "none"
-    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    known = cluster_policy.in_force(snapshot)
     evidence = tuple(piece for one in cut[:_SHOWN] for piece in one.evidence)
     if names.LABEL_MIG_STRATEGY in node.labels:
         evidence += (node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]"),)
-    elif policy is not None:
-        evidence += (policy.cite("spec.mig.strategy"),)
+    elif known is not None:
+        evidence += (known.cite("spec.mig.strategy"),)
     words = f"{', '.join(said)} of that size{more}, which nobody offers"
     if strategy == "mixed":
         return Slices(f"{words}, though mig.strategy is mixed", evidence, (f"kgpu doctor node {node.name}",))
     then = "device plugins start anew, offer slices by their size, and no GPU that is cut as a whole one"
     step = (
-        _mixed(policy.name) + f"  # {then}"
-        if policy is not None
+        cluster_policy.change(snapshot, cluster_policy.MIXED) + f"  # {then}"
+        if known is not None
         else f"give the device plugin the MIG strategy mixed (MIG_STRATEGY, or migStrategy in its chart): {then}"
     )
     return Slices(f"{words} because mig.strategy is {strategy}", evidence, (step,))
-
-
-def _mixed(policy: str) -> str:
-    return f"""kubectl patch clusterpolicy {policy} --type merge -p '{{"spec":{{"mig":{{"strategy":"mixed"}}}}}}'"""
 
 
 def _users(snapshot: Snapshot, node: Node) -> int:
@@ -187,8 +183,7 @@ def _steps(snapshot: Snapshot, node: Node, wanted: str) -> tuple[str, ...]:
         (name for name, rows in layouts.items() if any(row.enabled and wanted in row.profiles for row in rows)), ""
     )
     strategy = mig_strategy(snapshot, node)
-    policy = next(iter(snapshot.all("ClusterPolicy")), None)
-    mixed = f"and offer slices by their size: {_mixed(policy.name if policy else 'cluster-policy')}"
+    mixed = f"and offer slices by their size: {cluster_policy.change(snapshot, cluster_policy.MIXED)}"
     if manager and layout:
         cut = (
             f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={layout} --overwrite  # ends what is on its GPUs"

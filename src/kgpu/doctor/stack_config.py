@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kgpu.base.errors import UserError
 from kgpu.doctor import matching
+from kgpu.doctor.cluster_policy import in_force
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.matching import Hit
 from kgpu.doctor.model import Evidence
@@ -83,7 +84,7 @@ def mig_config(snapshot: Snapshot) -> MigConfig:
 
 
 def _mig_config(snapshot: Snapshot) -> MigConfig:
-    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    policy = in_force(snapshot)
     told = plain(policy.text("spec.migManager.config.name")) if policy else ""
     name = told or "default-mig-parted-config"
     source = named_map(snapshot, name, matching.MIG_MANAGER)
@@ -133,7 +134,7 @@ def mig_state(node: Node) -> str:
 
 def mig_strategy(snapshot: Snapshot, node: Node) -> str:
     """``none``, ``single``, ``mixed``, or "" where nobody says."""
-    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    policy = in_force(snapshot)
     return node.labels.get(names.LABEL_MIG_STRATEGY, "") or (policy.text("spec.mig.strategy") if policy else "")
 
 

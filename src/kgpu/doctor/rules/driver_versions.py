@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
@@ -91,7 +91,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                 pod, bad.image, "DRV-07", f"no precompiled driver is published for kernel {kernel['kernel']}",
                 remedy=(
                     f"kubectl get node {pod.node} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'",
-                    _POLICY.format("cluster-policy", '{"spec":{"driver":{"usePrecompiled":false}}}'),
+                    cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}}),
                     "or run a kernel that NVIDIA publishes drivers for",
                 ),
                 seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.kernelVersion"),) if node else ())),
@@ -101,7 +101,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                 pod, bad.image, "DRV-08", f"no driver container is published for the system {system['system']}",
                 remedy=(
                     "install the driver on the node in the system's own way (Talos: a system extension)",
-                    _POLICY.format("cluster-policy", '{"spec":{"driver":{"enabled":false}}}'),
+                    cluster_policy.change(snapshot, {"driver": {"enabled": False}}),
                 ),
                 seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
             )  # fmt: skip

@@ -114,7 +114,7 @@ RULES: Final = rules_of(
         pattern=r"is not supported by open nvidia\.ko", words="not supported by open", where=(KERNEL, LOG),
         cause="{who}: the open kernel module is loaded, which does not support this GPU (older than Turing)",
         remedy=(
-            "kubectl patch clusterpolicy cluster-policy --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"proprietary\"}}}}}}'",
+            "kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"proprietary\"}}}}}}'",
             "with a driver of the host: install its proprietary flavour",
         ),
         explain="The open module needs the GPU's system processor (GSP), which Pascal and Volta do not have.",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.host_facts import HostFacts, PciDevice
 from kgpu.doctor.matching import DRIVER, Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
@@ -24,10 +24,7 @@ _LOST: Final = 79
 _POWER: Final = 54
 _BLACKWELL: Final = re.compile(r"29[0-9a-f]{2}|2[bcdef][0-9a-f]{2}")
 """Device ids of GPUs that only the open module drives."""
-_OPEN: Final = (
-    'kubectl patch clusterpolicy cluster-policy --type merge -p \'{"spec":{"driver":{"kernelModuleType":"open"}}}\'',
-    "with a driver of the host: install its open flavour (nvidia-driver-VERSION-open)",
-)
+_OPEN: Final = "with a driver of the host: install its open flavour (nvidia-driver-VERSION-open)"
 
 
 def gpus_of(host: HostFacts) -> list[PciDevice]:
@@ -45,7 +42,7 @@ def closed_module(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"node {host.node} has a GPU that only the open kernel module drives ({cards[0].address}, device {cards[0].device}), and the proprietary one is loaded",
             evidence=(host.cite("driver_open"), host.cite("pci", f"{cards[0].address} {cards[0].vendor}:{cards[0].device}")),
-            remedy=_OPEN,
+            remedy=(cluster_policy.change(snapshot, {"driver": {"kernelModuleType": "open"}}), _OPEN),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -203,7 +200,7 @@ RULES: Final = (
             id="KRN-08", title="This GPU needs the open module", place=Place.KERNEL,
             pattern=r"requires use of the NVIDIA open kernel modules", words="requires use of the NVIDIA open", where=(KERNEL, LOG),
             cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
-            remedy=tuple(step.replace("{", "{{").replace("}", "}}") for step in _OPEN),
+            remedy=("kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"open\"}}}}}}'", _OPEN),
             explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",
             confidence=CERTAIN, explains=_NO_START, besides=closed_module,
         ),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from kgpu.base.suggest import did_you_mean
-from kgpu.doctor import matching, stack_config
+from kgpu.doctor import cluster_policy, matching, stack_config
 from kgpu.doctor.kinds import Container, Node
 from kgpu.doctor.matching import MIG_MANAGER, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
@@ -162,7 +162,7 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"node {node.name} has MIG on and driver {version}, which loses MIG devices: pods with slices beside pods with whole GPUs hang",
                 (_cite(node, label) if label in node.labels else (host.cite("driver_version") if host else _cite(node, label)), *(p.cite("status.phase") for p in pods[:2])),
-                (f"go to driver {MIG_FIXED_DRIVER} or later (570.172.08 or later within 570, or back to 570.86.15):", f"kubectl patch clusterpolicy cluster-policy --type merge -p '{{\"spec\":{{\"driver\":{{\"version\":\"{MIG_FIXED_DRIVER}\"}}}}}}'"),
+                (f"go to driver {MIG_FIXED_DRIVER} or later (570.172.08 or later within 570, or back to 570.86.15):", cluster_policy.change(snapshot, {"driver": {"version": MIG_FIXED_DRIVER}})),
                 pods=tuple(p.path for p in pods),
             )  # fmt: skip
 
@@ -430,7 +430,7 @@ def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} has the MIG layout {name} with slices of several sizes ({', '.join(row.profiles)}), which strategy single does not offer at all",
             (_cite(node, _LABEL), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]", stack_config.mig_strategy(snapshot, node)), mig_config(snapshot).cite()),
-            ("kubectl patch clusterpolicy cluster-policy --type merge -p '{\"spec\":{\"mig\":{\"strategy\":\"mixed\"}}}'", "pods then ask for nvidia.com/mig-PROFILE"),
+            (cluster_policy.change(snapshot, cluster_policy.MIXED), "pods then ask for nvidia.com/mig-PROFILE"),
         )  # fmt: skip
 
 

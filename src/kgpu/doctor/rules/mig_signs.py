@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
 from kgpu.doctor.obj import plain
@@ -82,7 +82,7 @@ def invalid_label(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"node {node.name} has MIG devices of several sizes, or none at all, under strategy single, which offers one size only",
                 evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]")),
-                remedy=("kubectl patch clusterpolicy cluster-policy --type merge -p '{\"spec\":{\"mig\":{\"strategy\":\"mixed\"}}}'", "or give the node slices of one size: kubectl label node " + node.name + " nvidia.com/mig.config=NAME --overwrite"),
+                remedy=(cluster_policy.change(snapshot, cluster_policy.MIXED), "or give the node slices of one size: kubectl label node " + node.name + " nvidia.com/mig.config=NAME --overwrite"),
                 confidence=CERTAIN,
                 nodes=(node.name,),
             )  # fmt: skip
@@ -109,7 +109,7 @@ RULES: Final = rules_of(
         words="on", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, besides=invalid_label, confidence=CERTAIN,
         cause="{who} offers nothing: node {node} has MIG devices of several sizes, and strategy single knows one",
         remedy=(
-            "kubectl patch clusterpolicy cluster-policy --type merge -p '{{\"spec\":{{\"mig\":{{\"strategy\":\"mixed\"}}}}}}'",
+            "kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"mig\":{{\"strategy\":\"mixed\"}}}}}}'",
             "or give the node slices of one size: kubectl label node {node} nvidia.com/mig.config=NAME --overwrite",
         ),
         explain="Under strategy single a slice is called nvidia.com/gpu, which has to mean the same thing on the whole node.",

@@ -231,7 +231,7 @@ RULES: Final = (
             id="OPR-22", title="Waiting for pods that are never Ready", place=Place.CLUSTER,
             pattern=r"timed out waiting for the condition on pods/(?P<waited>[\w.-]+)", words="timed out waiting for the condition on pods/", where=(LOG, STATUS), always=True,
             cause="{who} waits for all pods to be Ready, and {waited} has completed, which is right for it: such a wait never ends",
-            remedy=("kubectl wait clusterpolicy/cluster-policy --for=jsonpath='{{.status.state}}'=ready --timeout=20m",),
+            remedy=("kubectl wait clusterpolicy/{policy} --for=jsonpath='{{.status.state}}'=ready --timeout=20m",),
             explain="The validator's test pods (nvidia-cuda-validator-...) end as Completed; completed pods are not Ready.",
             confidence=CERTAIN, proof=finished,
         ),

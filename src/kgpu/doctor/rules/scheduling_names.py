@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kgpu.doctor import commands, edits, matching, whatif
+from kgpu.doctor import cluster_policy, commands, edits, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, Finding, Place
 from kgpu.doctor.rule import Rule
@@ -53,8 +53,7 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 *_ask_for(one, names.GPU_RESOURCE),
-                ("or offer slices by their size: kubectl patch clusterpolicy cluster-policy --type merge "
-                '-p \'{"spec":{"mig":{"strategy":"mixed"}}}\''),
+                f"or offer slices by their size: {cluster_policy.change(snapshot, cluster_policy.MIXED)}",
             ),
             confidence=CERTAIN,
             **one.shared(nodes=tuple(one.name for one in nodes)),

@@ -3,14 +3,13 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kgpu.doctor import commands, idle_daemons, matching, whatif
+from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
@@ -227,16 +226,14 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> str:
     """The command that gives all operands tolerations for these taints, besides those that they have."""
-    policy = next(iter(snapshot.all("ClusterPolicy")), None)
+    found = cluster_policy.in_force(snapshot)
     usual = [{"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
-    given = policy.list("spec.daemonsets.tolerations") if policy is not None else []
+    given = found.list("spec.daemonsets.tolerations") if found is not None else []
     rows = [
         *(given or usual),
         *({"key": key, "operator": "Exists"} for key in dict.fromkeys(one.key for one in taints)),
     ]
-    patch = json.dumps({"spec": {"daemonsets": {"tolerations": rows}}}, separators=(",", ":"))
-    name = shlex.quote(policy.name if policy is not None else "cluster-policy")
-    return f"kubectl patch clusterpolicy {name} --type merge -p {shlex.quote(patch)}"
+    return cluster_policy.change(snapshot, {"daemonsets": {"tolerations": rows}})
 
 
 def _toleration(row: object) -> Toleration:

@@ -1,0 +1,35 @@
+"""The ClusterPolicy in force and the commands that change it. Its name is the object's: no chart's default is taken for
+it while the cluster says another.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.snapshot import Snapshot
+
+USUAL: Final = "cluster-policy"
+"""The name that both charts give it."""
+MIXED: Final = {"mig": {"strategy": "mixed"}}
+
+
+def in_force(snapshot: Snapshot) -> Obj | None:
+    """The one that counts: of several all but one are ignored."""
+    policies = list(snapshot.all("ClusterPolicy"))
+    return next((one for one in policies if one.text("status.state") != "ignored"), None)
+
+
+def name(snapshot: Snapshot) -> str:
+    """Its name for a command, the usual one where none was read."""
+    found = in_force(snapshot)
+    return shlex.quote(found.name) if found is not None else USUAL
+
+
+def change(snapshot: Snapshot, spec: Mapping[str, Any]) -> str:
+    """The command that sets these fields of its spec and leaves the others as they are."""
+    patch = json.dumps({"spec": spec}, separators=(",", ":"))
+    return f"kubectl patch clusterpolicy {name(snapshot)} --type merge -p {shlex.quote(patch)}"
