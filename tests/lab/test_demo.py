@@ -143,11 +143,11 @@ class Thing:
     """May be referred to weakly."""
 
 
-def lost_signal() -> None:
-    """SIGTERM while a weak reference's callback runs, whose exceptions Python drops."""
+def lost_signal(number: signal.Signals) -> None:
+    """A signal while a weak reference's callback runs, whose exceptions Python drops."""
 
     def end(_: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         time.sleep(0)
 
     thing = Thing()
@@ -156,8 +156,9 @@ def lost_signal() -> None:
     assert kept() is None
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_whose_exception_was_lost_ends_it_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # which prints; pytest has its own
 
@@ -171,16 +172,29 @@ def test_a_signal_whose_exception_was_lost_ends_it_all_the_same(
     lab = Lab()
     with lab_demo._taken_down(lab, None) as check:  # type: ignore[arg-type]
         check()
-        lost_signal()
+        lost_signal(number)
         with pytest.raises(KeyboardInterrupt):
             check()
     assert lab.ended
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_story_ends_by_it_too() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_story_ends_by_it_too(number: signal.Signals) -> None:
     with untraced_interrupts(), Interrupts(lambda _: None) as interrupts:
         interrupts.check()
-        lost_signal()
+        lost_signal(number)
         with pytest.raises(KeyboardInterrupt):
             interrupts.check()
+
+
+def test_a_signal_while_a_story_cleans_up_ends_it_afterwards() -> None:
+    """It is answered with words at once; the next story must not begin all the same."""
+    said: list[str] = []
+    with Interrupts(said.append) as interrupts:
+        interrupts.hold()
+        interrupts.end()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert said
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.end()

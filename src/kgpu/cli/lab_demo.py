@@ -160,7 +160,7 @@ def demo(*, name: str, folder: Path | None, port: int | None, keep: bool | None)
         check()
         screen.end(lab, time.monotonic() - begun, folder, stays=stays)
         if stays:
-            _stay(lab, screen)
+            _stay(lab, screen, check)
     if not all(result.ok for result in results):
         raise click.exceptions.Exit(3)
 
@@ -184,7 +184,7 @@ def _taken_down(lab: EmbeddedLab, folder: Path | None) -> Iterator[Callable[[], 
         if asked:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         with untraced_interrupts():
             yield check
@@ -208,11 +208,12 @@ def _prepare(reporter: Progress) -> None:
     build.ensure_kubectl(reporter)
 
 
-def _stay(lab: EmbeddedLab, screen: Screen) -> None:
+def _stay(lab: EmbeddedLab, screen: Screen, check: Callable[[], None]) -> None:
     """Until the lab is taken down by somebody else, or Ctrl-C."""
     screen.say()
     screen.say("The cluster stays up until Ctrl-C here.", "bold")
     with suppress(KeyboardInterrupt):
         while lab.running:
+            check()
             time.sleep(_POLL_S)
         screen.say("It was taken down.")

@@ -189,7 +189,8 @@ def play(
 ) -> Result:
     """Play ``scenario``; each finished step is told to ``listener`` at once. ``keep`` leaves its objects for a look.
 
-    Interrupted (SIGINT, SIGTERM), it cleans up and then raises KeyboardInterrupt; ``say`` tells that it does.
+    Interrupted (SIGINT, SIGTERM), while its steps are played or while it cleans up, it cleans up and then raises
+    KeyboardInterrupt; ``say`` tells that it does.
     """
     begun = time.monotonic()
     results: list[StepResult] = []
@@ -213,6 +214,7 @@ def play(
             interrupts.hold()
             if not keep:
                 backend.command(["kubectl", "delete", "namespace", scenario.namespace, "--timeout=60s"])
+        interrupts.end()
         for result in wrong:
             results.append(result)
             tell(result)
@@ -233,6 +235,7 @@ class Interrupts:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._patience = 0  # signals that are answered with words
+        self._came = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -249,12 +252,18 @@ class Interrupts:
         if self._patience:
             raise KeyboardInterrupt
 
+    def end(self) -> None:
+        """The cleanup is over: whoever asked for the end while it went on has it now."""
+        if self._came:
+            raise KeyboardInterrupt
+
     def hold(self) -> None:
         """From here on it is cleanup."""
         self._patience = max(self._patience, 1)
 
     def _on_signal(self, number: int, frame: object) -> None:
         del number, frame
+        self._came = True
         if self._patience == 1:
             self._patience = 2
             self._say("still cleaning up; once more leaves the rest to `kgpu lab reset`")
