@@ -15,6 +15,9 @@ _LISTS: Final = (
     ("containers", "containerStatuses"),
 )
 
+UNSTARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of an end of which nothing has run."""
+
 
 class Container:
     """A container of a pod (or of a template): its spec, and its status as far as there is one."""
@@ -89,6 +92,13 @@ class Container:
     def message(self) -> str:
         """All ``messages``, one to a line: a back-off says only that it waits, the last end says why."""
         return "\n".join(said for _, said in self.messages)
+
+    def is_own_message(self, field: str) -> bool:
+        """Whether the message of its end, of ``state`` or ``lastState``, is what its program has left there itself
+        (``terminationMessagePath``): of what was never started it is the engine's.
+        """
+        reason = text(at(self.status, f"{field}.terminated.reason"))
+        return bool(reason) and reason not in UNSTARTED
 
     @property
     def exit_code(self) -> int | None:

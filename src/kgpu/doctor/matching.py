@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kgpu.doctor.kinds import Container, Event, Log, Node, Pod, containers_of
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.obj import Key, Obj, at, seconds
+from kgpu.doctor.obj import Key, Obj, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
@@ -447,12 +447,10 @@ def in_status(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Itera
 
 
 def _cited(pod: Pod, container: Container | None, field: str) -> Evidence:
-    """Of a container that has run, the message of its end is what it wrote itself (``terminationMessagePath``)."""
     if container is None:
         return pod.cite(field)
     found = container.cite_status(field)
-    own = at(container.status, f"{field}.terminated.reason") in {"Error", "Completed"}
-    return replace(found, author=pod.namespace) if own else found
+    return replace(found, author=pod.namespace) if container.is_own_message(field) else found
 
 
 def _messages(snapshot: Snapshot) -> list[tuple[str, Pod, Container | None, str]]:

@@ -1,4 +1,5 @@
-"""Pods that have a node and do not start, and nodes in trouble, of which no other rule tells anything.
+"""Pods that have a node and do not start, parts of a stack without one, and nodes in trouble, of which no other rule
+tells anything.
 
 What the kubelet, the node or the MIG manager says of them is told as it is, so that none is passed over.
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import Container, Event, Node, Pod
+from kgpu.doctor.kinds import UNSTARTED, Container, Event, Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import plain, seconds
 from kgpu.doctor.rule import Rule
@@ -72,6 +73,8 @@ class _Stuck:
     """Its container was started and has ended: what it did itself went wrong."""
     leaves: bool = False
     """It is being deleted, and does not go."""
+    over: bool = False
+    """It ran, and others have ended it."""
 
     @property
     def word(self) -> str:
@@ -89,20 +92,22 @@ def apps(snapshot: Snapshot) -> Iterator[Finding]:
 def operands(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-00: pods of a GPU stack. What waits for another part of its node is that part's consequence."""
     found = list(_stuck(snapshot, stack=True))
-    first: dict[str, _Stuck] = {}
-    for one in sorted(found, key=_position):
-        first.setdefault(one.pod.node, one)
-    for rows in _grouped(one for one in found if _is_bad(one) or first[one.pod.node] is one):
-        nodes = dict.fromkeys(one.pod.node for one in rows)
+    first: dict[str, int] = {}
+    for one in found:
+        first[one.pod.node] = min(first.get(one.pod.node, len(_ORDER)), _position(one))
+    for rows in _grouped(
+        one for one in found if _is_bad(one) or not one.pod.node or _position(one) <= first[one.pod.node]
+    ):
+        nodes = dict.fromkeys(one.pod.node for one in rows if one.pod.node)
         if any(part.name == matching.OPERATOR for part in matching.parts_of(rows[0].pod)):  # it serves every node
             nodes |= dict.fromkeys(node.name for node in matching.gpu_nodes(snapshot))
         yield _told(snapshot, rows, tuple(nodes))
 
 
-def _position(one: _Stuck) -> tuple[bool, int]:
-    """What ends comes before what waits, and that in the order in which the parts wait for each other."""
+def _position(one: _Stuck) -> int:
+    """Its place in the order in which the parts wait for each other; the last are those that nobody waits for."""
     parts = [_ORDER.index(part.name) for part in matching.parts_of(one.pod) if part.name in _ORDER]
-    return not _is_bad(one), min(parts, default=len(_ORDER))
+    return min(parts, default=len(_ORDER))
 
 
 def _is_bad(one: _Stuck) -> bool:
@@ -112,7 +117,9 @@ def _is_bad(one: _Stuck) -> bool:
 def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
     away = {node.name for node in matching.gpu_nodes(snapshot) if node.ready is False}  # NODE-00 tells of these
     for pod in snapshot.pods.values():
-        if not pod.node or pod.ready or pod.ended:
+        over = pod.ready or (pod.ended and not _by_others(snapshot, pod))
+        # Pods with accelerators that have no node are what rows SCH are about.
+        if pod.ended if pod.deleting else over or (not pod.node and not stack):
             continue
         if (
             pod.node in away
@@ -120,9 +127,26 @@ def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
             or not (stack or matching.uses_accelerators(pod))
         ):
             continue
-        found = _leaving(snapshot, pod) if pod.deleting else _how(snapshot, pod, stack)
+        judge = _leaving if pod.deleting else _ended if pod.ended else _how if pod.node else _without_node
+        found = judge(snapshot, pod)
         if found is not None:
             yield found
+
+
+def _by_others(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether the kubelet, the engine or a controller has ended a pod, and nobody does its work since."""
+    if pod.phase != "Failed" or matching.superseded(snapshot, pod):
+        return False
+    return bool(pod.reason or pod.message) or any(one.end_reason in UNSTARTED for one in pod.containers)
+
+
+def _ended(_: Snapshot, pod: Pod) -> _Stuck:
+    """A pod that others have ended: refused or not started it is in need of somebody, else it is worth knowing."""
+    ran = [one for one in pod.containers if one.end_reason and one.end_reason not in UNSTARTED]
+    at = next((one for one in pod.containers if one.end_reason in UNSTARTED), None)
+    said = ": ".join(filter(None, (pod.reason or (at.end_reason if at else ""), pod.message)))
+    level = Level.NOTE if ran and at is None else Level.PROBLEM
+    return _Stuck(pod=pod, how=said, container=at, warning=None, level=level, over=bool(ran))
 
 
 def _leaving(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
@@ -142,8 +166,19 @@ def _leaving(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     )
 
 
-def _how(snapshot: Snapshot, pod: Pod, stack: bool) -> _Stuck | None:
+def _without_node(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
+    """A part of a stack that the scheduler finds no node for, in its words."""
+    age = _age(snapshot, pod, None)
+    if age is None or age < _OLD:
+        return None
+    placed = pod.condition("PodScheduled")
+    said = f": {placed.message}" if placed is not None and placed.message else ""
+    return _Stuck(pod=pod, how=f"it has had no node {_for(age)}{said}", container=None, warning=None)
+
+
+def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     """How a pod stands that should have started by now, None while it may still be starting."""
+    stack = matching.is_part(snapshot, pod)
     warning = next((one for one in snapshot.events(pod) if one.warning and one.reason not in _NO_CAUSE), None)
     at = matching.failing(pod)
     if at is not None:
@@ -259,6 +294,8 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         if first.ends
         else "does not go"
         if first.leaves
+        else "was ended"
+        if first.over
         else "is not ready"
         if runs
         else "does not start"
@@ -279,7 +316,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
     return Finding(
         subject=pod.subject,
-        cause=f"{pod} on node {pod.node}{more} {verb}{what}"
+        cause=f"{pod}{f' on node {pod.node}' if pod.node else ''}{more} {verb}{what}"
         + (f"; {said}" if said else "")
         + (f'; it said last: "{line.value}"' if line else ""),
         evidence=tuple(quoted) or (pod.cite("status.phase"),),
@@ -406,8 +443,8 @@ RULES: Final = (
     ),
     Rule(
         "OPR-00", "A part of the GPU stack does not start", Place.PLUGIN, operands,
-        "A pod of the GPU stack has a node, does not start or is not ready, and no other rule knows why: what the kubelet "
-        "says of its container, the latest warning about it, and the last line of its log.",
+        "A pod of the GPU stack has no node, does not start or is not ready, and no other rule knows why: what the scheduler "
+        "says, or the kubelet of its container, the latest warning about it, and the last line of its log.",
         explains=("SCH-00", "SCH-02", "OPR-15", "DPL-18", "DPL-03", "MET-19"), last_resort=True,
     ),
     Rule(

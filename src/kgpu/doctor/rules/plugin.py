@@ -55,7 +55,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
         for resource in _emptied(snapshot, node):
             plugins = matching.pods_of_part(snapshot, PLUGIN, vendor=matching.vendor_of(resource), node=node.name)
             running = [pod for pod in plugins if pod.ready]
-            if plugins and not running:
+            if not running and not all(pod.ended for pod in plugins):
                 continue
             pod = running[0] if running else None
             steps = (f"kubectl -n {pod.namespace} delete pod {pod.name}",) if pod else ()

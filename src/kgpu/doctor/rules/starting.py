@@ -7,7 +7,7 @@ import difflib
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import Pod
+from kgpu.doctor.kinds import UNSTARTED, Pod
 from kgpu.doctor.matching import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Place
 from kgpu.doctor.obj import at
@@ -17,8 +17,6 @@ from kgpu.fit.plain import text
 
 _INJECTED: Final = frozenset({"nvidia-smi", "rocm-smi", "amd-smi", "hl-smi", "gpu-feature-discovery"})
 """Programs that no image needs to have: other rules tell why they are not there."""
-_UNSTARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of an end whose message is the engine's: nothing of the container has run."""
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "config": "ConfigMap"}
 
 
@@ -32,7 +30,7 @@ def _work(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 
 def _by_kubelet(pod: Pod, message: str) -> bool:
     """Whether a container's message is none that its own program has left at its end."""
-    places = (("state.waiting", None), ("state.terminated", _UNSTARTED), ("lastState.terminated", _UNSTARTED))
+    places = (("state.waiting", None), ("state.terminated", UNSTARTED), ("lastState.terminated", UNSTARTED))
     return any(
         text(at(one.status, f"{place}.message")) == message
         and (reasons is None or text(at(one.status, f"{place}.reason")) in reasons)

@@ -11,6 +11,7 @@ from kgpu.doctor.idle_daemons import idle_plugins
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules.plugin import zeroed
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import waiting
@@ -25,19 +26,28 @@ _JOINS: Final = 900.0
 
 def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-00: devices that are there by the node's labels or its bus, and no resource that counts them."""
-    if not snapshot.pods:
+    if not snapshot.knows("Pod") and not snapshot.pods:
         return  # who offers devices is not known
-    told = {matching.vendor_of(one.resource) for one in waiting(snapshot)}  # rows SCH tell of what pods wait for
+    # Rows SCH tell of what pods wait for, with every node; but where one was lost, that one alone is told.
+    told = {matching.vendor_of(one.resource) for one in waiting(snapshot) if not one.fits} - _lost(snapshot)
     told |= {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}  # as of these
     for node in matching.gpu_nodes(snapshot):
         if not _offers_nothing(snapshot, node):
             continue
         for vendor in sorted(matching.vendors_of(node, snapshot) - told):
-            here = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
+            pods = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
+            here = [pod for pod in pods if not pod.ended]
             ready = [pod for pod in here if pod.ready]
             # A plugin that is not ready is told by itself.
             if bool(here) is bool(ready) and _should_offer(snapshot, node, vendor):
                 yield _finding(snapshot, node, vendor, ready)
+
+
+def _lost(snapshot: Snapshot) -> set[str]:
+    """The vendors of whose devices some were offered by a node that is not Ready, or that has lost its plugin."""
+    away = [node for node in matching.gpu_nodes(snapshot) if node.ready is False]
+    away += [snapshot.nodes[one.subject.name] for one in zeroed(snapshot)]
+    return {matching.vendor_of(name) for node in away for name in node.resources()}
 
 
 def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:

@@ -1,0 +1,222 @@
+"""Over random clusters nothing that needs somebody is passed over: each unwell pod with accelerators, each GPU node
+that should offer and does not, each operand that is not well is told, and "nothing is wrong" is so.
+
+What is unwell is judged here from the objects as they were drawn, not by anything of the doctor's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgpu.doctor.model import Finding, Report
+from kgpu.doctor.plan import diagnose
+from kgpu.doctor.snapshot import Snapshot
+from tests.budget import tries
+
+TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
+BEFORE = "2025-12-30T12:00:00Z"
+GPU = "nvidia.com/gpu"
+LISTED = ("Node", "Pod", "DaemonSet", "Job", "Event", "ClusterPolicy")
+NODES = ("gpu-1", "gpu-2", "cpu-1")
+
+WAITING = (
+    "ContainerCreating", "PodInitializing", "CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "SomethingNew",
+)  # fmt: skip
+FAILED = (
+    "UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "OutOfcpu", "NodeAffinity", "Evicted", "DeadlineExceeded",
+    "NodeLost", "Preempting", "TopologyAffinityError", "SomethingNew", "",
+)  # fmt: skip
+ENDS = ("Error", "OOMKilled", "ContainerCannotRun", "StartError")
+OPERANDS = (
+    ("nvidia-device-plugin-daemonset", "nvidia-device-plugin"),
+    ("nvidia-driver-daemonset", "nvidia-driver-ctr"),
+    ("nvidia-container-toolkit-daemonset", "nvidia-container-toolkit-ctr"),
+    ("gpu-feature-discovery", "gpu-feature-discovery"),
+    ("nvidia-dcgm-exporter", "nvidia-dcgm-exporter"),
+    ("nvidia-operator-validator", "nvidia-operator-validator"),
+    ("gpu-operator", "gpu-operator"),
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """A node; ``silent`` in its annotations when it has GPUs by its labels and offers none."""
+    signs = ({}, {"nvidia.com/gpu.present": "true"}, {"feature.node.kubernetes.io/pci-10de.present": "true"},
+             {"cloud.google.com/gke-accelerator": "nvidia-l4"}, {"nvidia.com/gpu.product": "NVIDIA-L4"})  # fmt: skip
+    labels = draw(st.sampled_from(signs)) if name.startswith("gpu") else {}
+    offered = draw(st.sampled_from(("8", "0", None))) if name.startswith("gpu") else None
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"} | ({GPU: offered} if offered is not None else {})
+    ready = draw(st.sampled_from(("True", "True", "True", "False", "Unknown")))
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": BEFORE, "reason": "x", "message": "m"}
+    taints = draw(st.sampled_from(((), (), ({"key": GPU, "effect": "NoSchedule", "value": "present"},))))
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "uid": name, "creationTimestamp": BEFORE, "labels": {"kubernetes.io/os": "linux", **labels}},
+        "spec": {"taints": list(taints)},
+        "status": {"conditions": [condition], "allocatable": amounts, "capacity": dict(amounts)},
+    }  # fmt: skip
+
+
+def _container(name: str, gpus: bool) -> dict[str, Any]:
+    return {"name": name, "image": f"registry/{name}:1", "resources": {"limits": {GPU: "1"} if gpus else {}}}
+
+
+def _ended(reason: str, code: int) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason, "startedAt": BEFORE, "finishedAt": BEFORE}}
+
+
+@st.composite
+def states(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """How a pod is, by a word; more of its spec, and its status."""
+    kind = draw(
+        st.sampled_from(
+            ("well", "done", "unscheduled", "gated", "starting", "crashing", "unready", "refused", "failed", "init")
+        )
+    )
+    seen: dict[str, Any] = {"name": name, "ready": False, "restartCount": 0, "image": "i", "imageID": ""}
+    unready = {"type": "Ready", "status": "False", "lastTransitionTime": BEFORE}
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": BEFORE}
+    conditions = [placed, unready]
+    status: dict[str, Any] = {"startTime": BEFORE, "phase": "Pending"}
+    spec: dict[str, Any] = {"nodeName": draw(st.sampled_from(NODES))}
+    if kind in {"well", "unready"}:
+        seen |= {"ready": kind == "well", "started": True, "state": {"running": {"startedAt": BEFORE}}}
+        conditions = [placed, {**unready, "status": "True"} if kind == "well" else unready]
+        status |= {"phase": "Running"}
+    elif kind == "done":
+        seen |= {"state": _ended("Completed", 0)}
+        status |= {"phase": "Succeeded"}
+    elif kind in {"unscheduled", "gated"}:
+        spec = {"schedulingGates": [{"name": "example.com/gate"}]} if kind == "gated" else {}
+        reason = "SchedulingGated" if kind == "gated" else "Unschedulable"
+        conditions = [{**placed, "status": "False", "reason": reason, "message": "0/3 nodes are available: words."}]
+        return kind, spec, {"phase": "Pending", "conditions": conditions}
+    elif kind == "starting":
+        seen |= {"state": {"waiting": {"reason": draw(st.sampled_from(WAITING)), "message": "some words"}}}
+    elif kind == "crashing":
+        seen |= {
+            "restartCount": draw(st.integers(1, 50)), "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}},
+            "lastState": _ended(draw(st.sampled_from(ENDS)), draw(st.sampled_from((1, 2, 127, 137, 139)))),
+        }  # fmt: skip
+        status |= {"phase": "Running"}
+    elif kind == "init":
+        first = {**seen, "name": "first", "state": {"running": {"startedAt": BEFORE}}, "started": True}
+        spec["initContainers"] = [_container("first", gpus=False)]
+        status |= {"initContainerStatuses": [first]}
+        seen |= {"state": {"waiting": {"reason": "PodInitializing"}}}
+    else:
+        reason = draw(st.sampled_from(FAILED if kind == "refused" else ("",)))
+        status |= (
+            {"phase": "Failed", "reason": reason, "message": "some words"} if kind == "refused" else {"phase": "Failed"}
+        )
+        seen |= {"state": _ended(draw(st.sampled_from(ENDS)), 1)}
+        if kind == "refused":
+            return kind, spec, {**status, "conditions": conditions}
+    return kind, spec, {**status, "conditions": conditions, "containerStatuses": [seen]}
+
+
+@st.composite
+def pods(draw: st.DrawFn, number: int) -> dict[str, Any]:
+    """A pod with a GPU, or one of an operand."""
+    operand = draw(st.sampled_from((None, None, *OPERANDS)))
+    app, name = operand or ("train", "main")
+    kind, spec, status = draw(states(name))
+    owner = {
+        "kind": "DaemonSet" if operand else "Job",
+        "name": f"{app}-of-{number}",
+        "uid": app,
+        "controller": True,
+        "apiVersion": "apps/v1",
+    }
+    metadata = {
+        "name": f"{app}-{number}", "namespace": "gpu-operator" if operand else "ml", "uid": f"p{number}",
+        "creationTimestamp": BEFORE, "labels": {"app": app}, "annotations": {"drawn": kind},
+        **({"ownerReferences": [owner]} if draw(st.booleans()) else {}),
+    }  # fmt: skip
+    if draw(st.sampled_from((False, False, False, False, True))):
+        metadata |= {"deletionTimestamp": BEFORE, "deletionGracePeriodSeconds": 30}
+    made = {"containers": [_container(name, gpus=operand is None)], **spec}
+    return {"kind": "Pod", "metadata": metadata, "spec": made, "status": status}
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[dict[str, Any]]:
+    found = [draw(nodes(name)) for name in NODES]
+    return found + [draw(pods(number)) for number in range(draw(st.integers(0, 5)))]
+
+
+def told(report: Report) -> tuple[list[Finding], set[str]]:
+    """Everything that is told, and whom it names: nodes by name, pods by ``namespace/name``."""
+    every = [one for root in report.findings for one in root.all()]
+    named = {name for one in every for name in (*one.nodes, *one.pods)}
+    named |= {f"{one.subject.namespace}/{one.subject.name}".lstrip("/") for one in every}
+    return every, named | {row.node for one in every for row in one.table}
+
+
+def well(pod: dict[str, Any]) -> bool:
+    """Whether nobody has to look at it: it runs, or has done its work, and is not being deleted for two days.
+
+    A program that was started and has failed for good is its author's.
+    """
+    drawn = pod["metadata"]["annotations"]["drawn"]
+    ends = [
+        one.get("state", {}).get("terminated", {}).get("reason") for one in pod["status"].get("containerStatuses", ())
+    ]
+    if drawn == "done" or (drawn in {"refused", "failed"} and "deletionTimestamp" in pod["metadata"]):
+        return True  # it holds nothing any more
+    return "deletionTimestamp" not in pod["metadata"] and (
+        drawn in {"well", "done"} or (drawn == "failed" and ends[0] in {"Error", "OOMKilled"})
+    )
+
+
+@tries(300)
+@given(objects=clusters())
+def test_no_pod_that_is_not_well_is_passed_over(objects: list[dict[str, Any]]) -> None:
+    report = diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), strict=True)
+    _, named = told(report)
+    for pod in (one for one in objects if one["kind"] == "Pod" and not well(one)):
+        path = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        assert path in named or pod["spec"].get("nodeName") in named, (
+            f"{path} is {pod['metadata']['annotations']['drawn']}"
+        )
+
+
+@tries(300)
+@given(objects=clusters())
+def test_no_gpu_node_that_offers_nothing_is_passed_over(objects: list[dict[str, Any]]) -> None:
+    report = diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), strict=True)
+    every, named = told(report)
+    for node in (one for one in objects if one["kind"] == "Node"):
+        has_gpus = len(node["metadata"]["labels"]) > 1
+        ready = node["status"]["conditions"][0]["status"] == "True"
+        offers = node["status"]["allocatable"].get(GPU, "0") != "0"
+        if (has_gpus and not offers) or (has_gpus and not ready):
+            of_all = any(not one.nodes and not one.pods for one in every)  # of the cluster as a whole
+            assert node["metadata"]["name"] in named or of_all, node["metadata"]["name"]
+
+
+@tries(100)
+@given(objects=clusters())
+def test_what_is_well_is_left_alone(objects: list[dict[str, Any]]) -> None:
+    """No finding names a pod that runs, unless its node or a neighbour has something."""
+    calm = [one for one in objects if one["kind"] == "Node"]
+    for node in calm:
+        node["status"]["conditions"][0]["status"] = "True"
+        node["spec"]["taints"] = []
+        if len(node["metadata"]["labels"]) > 1:
+            node["status"]["allocatable"][GPU] = node["status"]["capacity"][GPU] = "8"
+        elif GPU in node["status"]["allocatable"]:
+            del node["status"]["allocatable"][GPU], node["status"]["capacity"][GPU]
+    drawn = [one for one in objects if one["metadata"].get("namespace") == "ml" and well(one)]
+    running = [one for one in drawn if one["metadata"]["annotations"]["drawn"] != "failed"]
+    for pod in running:
+        pod["spec"]["nodeName"] = "gpu-1"
+        calm[0]["metadata"]["labels"]["nvidia.com/gpu.present"] = "true"
+        calm[0]["status"]["allocatable"][GPU] = calm[0]["status"]["capacity"][GPU] = "8"
+    report = diagnose(Snapshot.of([*calm, *running], taken=TAKEN), strict=True)
+    problems = [one for one in told(report)[0] if one.level == "problem"]
+    assert [(one.id, one.cause) for one in problems if one.subject.kind == "Pod"] == []
