@@ -12,6 +12,7 @@ NAMES = (
     "registry.k8s.io/e2e-test-images/agnhost:2.59",
     "gcr.io/k8s-authenticated-test/agnhost:2.6",
     "registry.k8s.io/e2e-test-images/nginx:1.15-4",
+    "registry.k8s.io/e2e-test-images/nonewprivs:1.3",
     "registry.k8s.io/pause:3.10.1",
     "registry.k8s.io/etcd:3.6.6-0",
 )
@@ -20,14 +21,19 @@ NAMES = (
 @pytest.fixture
 def made() -> dict[str, images.Image]:
     found = images.make(
-        NAMES, pause=b"p", agnhost=b"a", busybox=b"b", applets=("sh", "httpd"), pair=images.Pair(b"c", b"k")
+        NAMES, pause=b"p", agnhost=b"a", nnp=b"n", busybox=b"b", applets=("sh", "httpd"), pair=images.Pair(b"c", b"k")
     )
     return {images.repository(one.names[0]): one for one in found}
 
 
 def test_an_image_has_every_name_that_is_asked_for(made: dict[str, images.Image]) -> None:
     assert made["agnhost"].names == NAMES[:2]
-    assert set(made) == {"agnhost", "nginx", "pause"}
+    assert set(made) == {"agnhost", "nginx", "nonewprivs", "pause"}
+
+
+def test_what_tells_its_user_has_the_bit_that_could_change_it(made: dict[str, images.Image]) -> None:
+    (program,) = [file for file in made["nonewprivs"].files if file.path == images.NNP]
+    assert (program.data, program.mode, made["nonewprivs"].command) == (b"n", 0o4755, ("/usr/local/bin/nnp",))
 
 
 def test_agnhost_is_what_its_pods_call(made: dict[str, images.Image]) -> None:

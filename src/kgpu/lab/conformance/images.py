@@ -22,6 +22,8 @@ _PAGES: Final = "usr/share/nginx/html"
 _USERS: Final = "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n"
 _GROUP: Final = "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 NONROOT: Final = "1234"
+NNP: Final = "usr/local/bin/nnp"
+_NNP_SOURCE: Final = Path(__file__).parent / "effective_uid.c"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,14 @@ def of(names: Iterable[str], repo: str) -> tuple[str, ...]:
 
 
 def make(
-    names: Sequence[str], *, pause: bytes, agnhost: bytes, busybox: bytes, applets: Sequence[str], pair: Pair
+    names: Sequence[str],
+    *,
+    pause: bytes,
+    agnhost: bytes,
+    nnp: bytes,
+    busybox: bytes,
+    applets: Sequence[str],
+    pair: Pair,
 ) -> list[Image]:
     """Every image that can be made here, of the ``names`` that the tests ask for; ``pair`` is for agnhost's servers."""
     base = [file for file in images.base_files(busybox, applets) if file.path not in {"etc/passwd", "etc/group"}]
@@ -62,6 +71,7 @@ def make(
     )
     page = File(path=f"{_PAGES}/index.html", data=b"busybox's web server in the place of nginx\n", mode=0o644)
     server = (*shell, *_new_folders([page], shell), page)
+    setuid = File(path=NNP, data=nnp, mode=0o4755)
     made = [
         Image(names=of(names, "pause"), files=(File(path="pause", data=pause),), entrypoint=("/pause",)),
         Image(names=of(names, "agnhost"), files=tester, entrypoint=(_AGNHOST,), command=("pause",)),
@@ -71,6 +81,7 @@ def make(
             command=("busybox", "httpd", "-f", "-p", "80", "-h", f"/{_PAGES}"),
         ),
         Image(names=of(names, "nonroot"), files=shell, command=("id", "-u"), user=NONROOT),
+        Image(names=of(names, "nonewprivs"), files=(*shell, *_new_folders([setuid], shell), setuid), command=(f"/{NNP}",)),
     ]  # fmt: skip
     return [image for image in made if image.names]
 
@@ -85,8 +96,9 @@ def write(folder: Path, names: Sequence[str], agnhost: Path) -> list[Path]:
     busybox, applets = images.host_busybox()
     pki = tls.ensure(folder / "tls")
     pair = Pair(pki.certificate("server").read_bytes(), pki.key("server").read_bytes())
-    pause = images.compile_pause(folder)
-    made = make(names, pause=pause, agnhost=agnhost.read_bytes(), busybox=busybox, applets=applets, pair=pair)
+    pause, nnp = images.compile_pause(folder), images.compile_static(_NNP_SOURCE, folder)
+    agnhost_program = agnhost.read_bytes()
+    made = make(names, pause=pause, agnhost=agnhost_program, nnp=nnp, busybox=busybox, applets=applets, pair=pair)
     if not made:
         raise LabError(
             "e2e.test asks for no image that is known here", "names such as .../agnhost:2.59", "see images.py"

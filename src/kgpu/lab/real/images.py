@@ -319,15 +319,20 @@ def host_busybox() -> tuple[bytes, list[str]]:
 
 
 def compile_pause(folder: Path) -> bytes:
-    """The static pause program, built with the machine's C compiler."""
+    """The static pause program."""
+    return compile_static(PAUSE_SOURCE, folder)
+
+
+def compile_static(source: Path, folder: Path) -> bytes:
+    """A program of one C file, built in ``folder`` with the machine's compiler. Raises LabError."""
     folder.mkdir(parents=True, exist_ok=True)
-    out = folder / "pause"
+    out = folder / source.stem
     compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
-    command = [compiler, "-Os", "-static", "-s", "-o", str(out), str(PAUSE_SOURCE)]
+    command = [compiler, "-Os", "-static", "-s", "-o", str(out), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LabError(
-            f"the pause program can't be built: {done.stderr.strip()[-400:]}",
+            f"the program {source.stem} can't be built: {done.stderr.strip()[-400:]}",
             "a C compiler with a static C library",
             'on Debian or Ubuntu "apt-get install gcc libc6-dev"',
         )
