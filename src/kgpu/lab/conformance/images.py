@@ -72,6 +72,7 @@ def make(
     page = File(path=f"{_PAGES}/index.html", data=b"busybox's web server in the place of nginx\n", mode=0o644)
     server = (*shell, *_new_folders([page], shell), page)
     setuid = File(path=NNP, data=nnp, mode=0o4755)
+    privileged = (*shell, *_new_folders([setuid], shell), setuid)
     made = [
         Image(names=of(names, "pause"), files=(File(path="pause", data=pause),), entrypoint=("/pause",)),
         Image(names=of(names, "agnhost"), files=tester, entrypoint=(_AGNHOST,), command=("pause",)),
@@ -81,7 +82,7 @@ def make(
             command=("busybox", "httpd", "-f", "-p", "80", "-h", f"/{_PAGES}"),
         ),
         Image(names=of(names, "nonroot"), files=shell, command=("id", "-u"), user=NONROOT),
-        Image(names=of(names, "nonewprivs"), files=(*shell, *_new_folders([setuid], shell), setuid), command=(f"/{NNP}",)),
+        Image(names=of(names, "nonewprivs"), files=privileged, command=(f"/{NNP}",)),
     ]  # fmt: skip
     return [image for image in made if image.names]
 
