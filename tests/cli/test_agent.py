@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+from host.tree import simulated
 
 from kgpu.agent.options import ConfigMapRef, LabelsSink
 from kgpu.cli import agent as command
@@ -188,7 +189,7 @@ def test_the_usual_mount_beats_the_hosts_own_path_where_it_is(monkeypatch):
 
 
 def test_a_simulated_root_names_its_state(options_of, tmp_path):
-    (tmp_path / "state").write_bytes(b"")
+    simulated(tmp_path)
     assert options_of("--root", str(tmp_path)).env[ENV_HW_STATE] == str(tmp_path / "state")
 
 
