@@ -19,7 +19,7 @@ from kgpu.doctor.model import Place
 from kgpu.doctor.rules import all_rules
 from kgpu.exporter import options as exporter
 from kgpu.exporter.fields import all_fields
-from kgpu.formats import support
+from kgpu.formats import exporter_flags, support
 from kgpu.formats.crd import common, core
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
@@ -305,7 +305,7 @@ def _exporter_without() -> str:
             ", ".join(f"`{name}`" for name in row.envs),
             row.why,
         )
-        for row in exporter.WITHOUT
+        for row in exporter_flags.WITHOUT
     ]
     return _table(("flag", "environment", "why"), rows)
 

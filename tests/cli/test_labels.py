@@ -195,21 +195,24 @@ def test_bad_config_files_are_refused(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "daemon", "sink"),
+    ("given", "daemon", "node", "sink"),
     [
-        ({}, False, "stdout"),
-        ({"output_file": "/f"}, False, "file"),
-        ({"output_file": ""}, False, "stdout"),
-        ({"use_node_feature_api": "true", "output_file": "/f"}, False, "node-feature"),
-        ({"use_node_feature_api": "false"}, False, "stdout"),
-        ({}, True, "node-feature"),
-        ({"use_node_feature_api": "false"}, True, "file"),
-        ({"use_node_feature_api": "false", "output_file": ""}, True, "stdout"),
+        ({}, False, "n", "stdout"),
+        ({"output_file": "/f"}, False, "n", "file"),
+        ({"output_file": ""}, False, "n", "stdout"),
+        ({"use_node_feature_api": "true", "output_file": "/f"}, False, "n", "node-feature"),
+        ({"use_node_feature_api": "false"}, False, "n", "stdout"),
+        ({}, True, "n", "node-feature"),
+        ({}, True, "", "file"),
+        ({"use_node_feature_api": "true"}, True, "", "node-feature"),
+        ({"use_node_feature_api": "false"}, True, "n", "file"),
+        ({"use_node_feature_api": "false", "output_file": ""}, True, "n", "stdout"),
     ],
 )
-def test_sinks(given: dict[str, str], daemon: bool, sink: str) -> None:
-    assert choose_sink("auto", resolve(PluginConfig(), overrides=given), daemon=daemon) == sink
-    assert choose_sink("node", resolve(PluginConfig(), overrides=given), daemon=daemon) == "node"
+def test_sinks(given: dict[str, str], daemon: bool, node: str, sink: str) -> None:
+    settings = resolve(PluginConfig(), overrides=given)
+    assert choose_sink("auto", settings, daemon=daemon, node=node) == sink
+    assert choose_sink("node", settings, daemon=daemon, node=node) == "node"
 
 
 def test_a_daemon_follows_devices_and_configuration_and_takes_its_file_along(
@@ -257,8 +260,8 @@ def wait(condition: Callable[[], bool]) -> None:
 def test_under_its_old_name_it_has_the_old_program_s_defaults(
     sim_root: MakeRoot, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["/usr/bin/gpu-feature-discovery", "--oneshot"]) == 2
-    assert "node-name not set" in capsys.readouterr().err, "a NodeFeature is the default"
+    assert main(["/usr/bin/gpu-feature-discovery", "--oneshot", "--use-node-feature-api"]) == 2
+    assert "node-name not set" in capsys.readouterr().err
     path = tmp_path / "gfd"
     words = [
         "--oneshot",

@@ -7,9 +7,10 @@ import pytest
 from kgpu.base.errors import ConfigError
 from kgpu.exporter.config import resolve
 from kgpu.exporter.model import Generation
-from kgpu.exporter.options import OPTIONS, WITHOUT
+from kgpu.exporter.options import OPTIONS
 from kgpu.exporter.readers import Address
 from kgpu.exporter.settings import Pods
+from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
 FLAGS = [
     "--collectors",
@@ -63,7 +64,7 @@ def test_every_flag_of_the_replaced_exporter_is_known():
 
 
 def test_names_are_there_once():
-    words = [word for row in (*OPTIONS, *WITHOUT) for word in (row.flag, *row.aliases, *row.envs)]
+    words = [word for row in (*OPTIONS, *WITHOUT, *REFUSED) for word in (row.flag, *row.aliases, *row.envs)]
     assert len(words) == len(set(words))
     assert len({row.attr for row in OPTIONS}) == len(OPTIONS)
 
@@ -114,6 +115,20 @@ def test_what_does_nothing_is_told_with_the_reason():
     assert [note.split(":")[0] for note in given.notes] == [
         "--remote-hostengine-info does nothing", "DCGM_EXPORTER_ENABLE_DCGM_LOG does nothing",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "where"),
+    [
+        ({"config_file": "/c.yaml"}, {}, "--config-file"),
+        ({}, {"DCGM_EXPORTER_CONFIG_FILE": "/c.yaml"}, "DCGM_EXPORTER_CONFIG_FILE"),
+    ],
+)
+def test_what_would_export_something_else_is_refused_with_what_there_is(flags, env, where):
+    with pytest.raises(ConfigError, match=f"^{where} is refused: ") as refused:
+        resolve(flags, env)
+    assert "--configmap-data" in refused.value.todo
+    assert resolve({}, {"DCGM_EXPORTER_CONFIG_FILE": ""}).notes == ()
 
 
 @pytest.mark.parametrize(

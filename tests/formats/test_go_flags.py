@@ -1,11 +1,11 @@
-"""Go's booleans, and what is none."""
+"""Go's booleans, and what is none; flags in each of Go's spellings."""
 
 from __future__ import annotations
 
 import pytest
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.go_flags import read_bool
+from kgpu.formats.go_flags import long_words, read_bool
 
 
 @pytest.mark.parametrize("value", [True, "1", "t", "T", "true", "TRUE", "True"])
@@ -22,3 +22,28 @@ def test_false(value: object) -> None:
 def test_neither(value: object) -> None:
     with pytest.raises(ConfigError, match=r"--x: .* is not a boolean"):
         read_bool(value, "--x")
+
+
+KNOWN = {"f": "--collectors", "collectors": "--collectors", "k": "--kubernetes", "kubernetes": "--kubernetes"}
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["-f", "x"], ["--collectors=x"]),
+        (["-f=x"], ["--collectors=x"]),
+        (["--f=x"], ["--collectors=x"]),
+        (["-collectors", "x"], ["--collectors=x"]),
+        (["--collectors", ""], ["--collectors="]),
+        (["-f", "-k"], ["--collectors=-k"]),
+        (["-f"], ["--collectors"]),
+        (["-k", "-f", "x"], ["--kubernetes", "--collectors=x"]),
+        (["-kubernetes=false"], ["--kubernetes=false"]),
+        (["--other", "-x", "word"], ["--other", "-x", "word"]),
+        (["f", "--", "-f"], ["f", "--", "-f"]),
+        ([], []),
+    ],
+)
+def test_flags_in_each_spelling(words: list[str], made: list[str]) -> None:
+    assert long_words(words, KNOWN, ["--kubernetes"]) == made
+    assert long_words(made, KNOWN, ["--kubernetes"]) == made

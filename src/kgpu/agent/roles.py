@@ -268,9 +268,10 @@ def _plugin_flags() -> tuple[str, tuple[Any, ...]]:
 
 
 def _exporter_flags() -> tuple[str, tuple[Any, ...]]:
-    from kgpu.exporter.options import OPTIONS, WITHOUT
+    from kgpu.exporter.options import OPTIONS
+    from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
-    return "exporter_overrides", (*OPTIONS, *WITHOUT)
+    return "exporter_overrides", (*OPTIONS, *WITHOUT, *REFUSED)
 
 
 def _label_flags() -> tuple[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -53,6 +53,27 @@ class Examples:
 
 class ExampleCommand(Examples, click.Command):
     """``@click.command(cls=ExampleCommand, examples="kgpu version -o json")``; several examples are several lines."""
+
+
+class GoFlagsCommand(ExampleCommand):
+    """A command of a replaced program, which takes flags as Go's parsers do: ``-collectors=FILE``, ``-f=FILE``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from kgpu.formats.go_flags import long_words
+
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        spelled = {name.lstrip("-"): _longest(one) for one in options for name in one.opts}
+        switches = [_longest(one) for one in options if one.is_flag or one.flag_value is not None]
+        return super().parse_args(ctx, long_words(args, {**spelled, **self.meant(args)}, switches))
+
+    def meant(self, args: Sequence[str]) -> Mapping[str, str]:  # noqa: ARG002 - for those that override it
+        """What names stand for otherwise than click has them."""
+        return {}
+
+
+def _longest(option: click.Option) -> str:
+    """A spelling that can have ``=value`` behind it."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
 
 
 class ExampleGroup(Examples, click.Group):

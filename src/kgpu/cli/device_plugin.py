@@ -16,8 +16,8 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.cli._common import (
     OPTION_SHAPES,
-    ExampleCommand,
     ExampleGroup,
+    GoFlagsCommand,
     driver_root_here,
     log_options,
     output_option,
@@ -48,7 +48,7 @@ class RunByDefault(ExampleGroup):
         return super().parse_args(ctx, args)
 
 
-class RunCommand(ExampleCommand):
+class RunCommand(GoFlagsCommand):
     """Takes the flags in from the component's table when it is used."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -105,6 +105,12 @@ def run_command(
     """Offer this node's devices to its kubelet until stopped."""
     from kgpu.base.log import configure
 
+    if not kubelet_socket or os.environ.get("KUBELET_SOCKET") == "":
+        raise ConfigError(
+            "--kubelet-socket (KUBELET_SOCKET) is empty",
+            "the kubelet's socket: a device plugin that does not register serves nobody",
+            f"leave it out, or give its path, usually {KUBELET_SOCKET}",
+        )
     configure(level=log_level, form=log_format)
     overrides = {name.removeprefix("flag_"): value for name, value in given.items() if value not in {None, ()}}
     run_async(_run(config_file, Path(kubelet_socket), Path(cdi_dir), Path(state_dir), overrides))

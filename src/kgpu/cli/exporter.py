@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kgpu.base.errors import ConfigError, HwError
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, root_option, run_async
+from kgpu.cli._common import GoFlagsCommand, check_kubeconfig, root_option, run_async
 from kgpu.exporter.config import Given, resolve
-from kgpu.exporter.options import OPTIONS, WITHOUT
+from kgpu.exporter.options import OPTIONS
+from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 from kgpu.formats.names import ENV_HOST_ROOT
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _VALUE: Final[dict[str, Any]] = {"metavar": "VALUE"}
 
 def _options(function: F) -> F:
     """An option per row of the tables, which decide precedence: there is no default or envvar here."""
-    for silent in reversed(WITHOUT):
+    for silent in reversed((*WITHOUT, *REFUSED)):
         shape = _SWITCH if silent.is_flag else _VALUE
         names = (silent.flag, *silent.aliases, silent.attr)
         function = click.option(*names, default=None, hidden=True, **shape)(function)
@@ -59,7 +60,7 @@ def _options(function: F) -> F:
     return function
 
 
-@click.command("exporter", cls=ExampleCommand, examples=EXAMPLES)
+@click.command("exporter", cls=GoFlagsCommand, examples=EXAMPLES)
 @root_option
 @click.option("--once", is_flag=True, help="Print the metrics of this moment and end.")
 @click.option("--openmetrics", is_flag=True, help="With --once: OpenMetrics instead of Prometheus' plain text.")

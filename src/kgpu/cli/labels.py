@@ -1,21 +1,22 @@
 """``kgpu labels``: print this node's accelerator labels, or publish them as gpu-feature-discovery does.
 
 ``-o`` is the form of what is printed (text, json); a file is written with ``--output-file PATH`` (``--output PATH``).
-The replaced program has ``-o`` as a short form of the latter, so a path after ``-o`` is answered with that hint.
+The replaced program has ``-o`` as a short form of the latter, and so has kgpu under its name; a path after ``-o`` of
+``kgpu labels`` is answered with that hint.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from kgpu.base.errors import ConfigError, HwError, UserError
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, log_options, print_json, root_option, run_async
+from kgpu.cli._common import GoFlagsCommand, check_kubeconfig, log_options, print_json, root_option, run_async
 from kgpu.discovery.config import CONFIG_FILE_ENVS, OPTIONS, ProgramSettings, first_set, resolve
 from kgpu.formats.names import NODE_FEATURE_PREFIX
 
@@ -82,7 +83,18 @@ def _check_form(_ctx: click.Context, _parameter: click.Parameter, value: str) ->
     )
 
 
-@click.command("labels", cls=ExampleCommand, examples=EXAMPLES)
+# What these flags are under gpu-feature-discovery's name.
+DAEMON_FLAGS: Final = {"o": "--output-file", "driver-root-ctr-path": "--root", "container-driver-root": "--root"}
+
+
+class LabelsCommand(GoFlagsCommand):
+    """With gpu-feature-discovery's flags under its name."""
+
+    def meant(self, args: Sequence[str]) -> Mapping[str, str]:
+        return DAEMON_FLAGS if "--daemon" in args else {}
+
+
+@click.command("labels", cls=LabelsCommand, examples=EXAMPLES)
 @root_option
 @click.option("-o", "form", metavar="FORM", default="text", callback=_check_form, help="What is printed: text or json.")
 @_settings_options
@@ -116,7 +128,7 @@ def labels(
     overrides = {name: value for name, value in given.items() if value is not None}
     settings = _read_settings(path, overrides)
     place = Place(
-        sink=choose_sink(sink, settings, daemon=daemon),
+        sink=choose_sink(sink, settings, daemon=daemon, node=node_name),
         file=settings.output_file,
         node=node_name,
         namespace=namespace,
@@ -143,11 +155,14 @@ def labels(
         run_async(_publish_once(root, settings, place))
 
 
-def choose_sink(asked: str, settings: ProgramSettings, *, daemon: bool) -> str:
-    """The sink that is meant; ``daemon`` has feature discovery's defaults: NodeFeature, else the usual file."""
+def choose_sink(asked: str, settings: ProgramSettings, *, daemon: bool, node: str) -> str:
+    """The sink that is meant; ``daemon`` has feature discovery's defaults: NodeFeature, else the usual file.
+
+    Its static manifests mount the file's folder and name no node: without one, a NodeFeature has to be asked for.
+    """
     if asked != AUTO:
         return asked
-    if settings.use_node_feature_api and (daemon or "use_node_feature_api" in settings.given):
+    if settings.use_node_feature_api and ("use_node_feature_api" in settings.given or (daemon and node)):
         return NODE_FEATURE
     if settings.output_file and (daemon or "output_file" in settings.given):
         return FILE

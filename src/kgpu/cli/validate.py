@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kgpu.base.errors import ConfigError
-from kgpu.cli._common import OPTION_SHAPES, ExampleCommand, output_option, print_json, root_option, run_async
+from kgpu.cli._common import (
+    OPTION_SHAPES,
+    ExampleCommand,
+    GoFlagsCommand,
+    output_option,
+    print_json,
+    root_option,
+    run_async,
+)
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, DRIVER_INSTALL_DIR, ENV_METRICS_PORT, VALIDATIONS_DIR
 
 if TYPE_CHECKING:
@@ -234,7 +242,7 @@ def _peer_options(function: Any) -> Any:
     return function
 
 
-@click.command("nvidia-validator", cls=ExampleCommand, examples="nvidia-validator --component driver --with-wait")
+@click.command("nvidia-validator", cls=GoFlagsCommand, examples="nvidia-validator --component driver --with-wait")
 @_peer_options
 def peer(**given: str) -> None:
     """One component's validation, with the flags, variables and status files of the replaced program."""

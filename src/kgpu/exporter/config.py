@@ -1,23 +1,25 @@
 """The exporter's settings from flags and variables: what each one means here is in the tables of ``options.py``.
 
 Precedence is the replaced exporter's: flag, then variable, then default. Names that mean something with DCGM only are
-known and accepted with a note that says why they do nothing, so that manifests keep working; a name that nobody knows
-is an error.
+known and accepted with a note that says why they do nothing, so that manifests keep working; where something else would
+be exported than is asked for, and where nobody knows a name, it is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kgpu.base.errors import ConfigError
 from kgpu.exporter.counters import Counter, default_counters
 from kgpu.exporter.devices import Selector
 from kgpu.exporter.labels import PodLabels, Style
 from kgpu.exporter.model import Generation
-from kgpu.exporter.options import OPTIONS, WITHOUT
+from kgpu.exporter.options import OPTIONS
 from kgpu.exporter.readers import Address, Option
 from kgpu.exporter.settings import Pods, Settings
+from kgpu.formats.exporter_flags import REFUSED, WITHOUT, Without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +100,21 @@ def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | Non
         if raw is not None:
             given.add(option.attr)
         values[option.attr] = option.read(option.default if raw is None else raw, where)
-    notes = [
-        f"{where} does nothing: {row.why}"
-        for row in WITHOUT
-        for where in (row.flag, *row.envs)
-        if (where == row.flag and flags.get(row.attr) is not None) or where in env
-    ]
+    for row, where in _told(REFUSED, flags, env):
+        raise ConfigError(
+            f"{where} is refused: {row.why}", f"the replaced exporter's other flags and variables without {where}",
+            row.instead,
+        )  # fmt: skip
+    notes = [f"{where} does nothing: {row.why}" for row, where in _told(WITHOUT, flags, env)]
     return Given(**values, collectors_given="collectors" in given, notes=tuple(notes))
+
+
+def _told(rows: Iterable[Without], flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterable[tuple[Without, str]]:
+    """The rows that something asks for, with the flag or variable that does; empty variables of refused ones don't."""
+    for row in rows:
+        if flags.get(row.attr) is not None:
+            yield row, row.flag
+        yield from ((row, name) for name in row.envs if name in env and (env[name] or not row.instead))
 
 
 def _raw(option: Option, flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Any, str]:

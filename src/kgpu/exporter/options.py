@@ -1,4 +1,7 @@
-"""The exporter's options as data: the replaced exporter's flags and variables, kgpu's, and those that do nothing."""
+"""The exporter's options as data: the replaced exporter's flags and variables, and kgpu's.
+
+Those that do nothing here, or are refused, are in ``kgpu.formats.exporter_flags``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Final
 from kgpu.exporter.readers import (
     NO_CONFIG_MAP,
     Option,
-    Without,
     one_of,
     read_address,
     read_allowed_labels,
@@ -99,24 +101,3 @@ OPTIONS: Final = (
     Option(attr="series_limit", flag="--series-limit", envs=(f"{_K}SERIES_LIMIT",), read=read_limit,
            default=str(SERIES_LIMIT), help="The most series per scrape, and different ones in an hour."),
 )  # fmt: skip
-
-_NO_DCGM: Final = "there is no DCGM behind kgpu, it reads the driver itself"
-_NO_DUMP: Final = "there are no debug dumps; see `kgpu exporter --once`"
-_ALWAYS: Final = "GPUs that come and go are always followed"
-
-WITHOUT: Final = (
-    Without("--remote-hostengine-info", ("DCGM_REMOTE_HOSTENGINE_INFO",), _NO_DCGM, aliases=("-r",)),
-    Without("--switch-devices", (f"{_P}OTHER_DEVICES_STR",), "NVSwitches can't be read without DCGM", aliases=("-s",)),
-    Without("--enable-dcgm-log", (f"{_P}ENABLE_DCGM_LOG",), _NO_DCGM, is_flag=True),
-    Without("--dcgm-log-level", (f"{_P}DCGM_LOG_LEVEL",), _NO_DCGM),
-    Without("--disable-startup-validate", ("DISABLE_STARTUP_VALIDATE",), _NO_DCGM, is_flag=True),
-    Without("--dump-enabled", (f"{_P}DUMP_ENABLED",), _NO_DUMP, is_flag=True),
-    Without("--dump-directory", (f"{_P}DUMP_DIRECTORY",), _NO_DUMP),
-    Without("--dump-retention", (f"{_P}DUMP_RETENTION",), _NO_DUMP),
-    Without("--dump-compression", (f"{_P}DUMP_COMPRESSION",), _NO_DUMP, is_flag=True),
-    Without("--enable-gpu-bind-unbind-watch", (f"{_P}ENABLE_GPU_BIND_UNBIND_WATCH",), _ALWAYS, is_flag=True),
-    Without("--gpu-bind-unbind-poll-interval", (f"{_P}GPU_BIND_UNBIND_POLL_INTERVAL",), _ALWAYS),
-    Without("--enable-pprof", (f"{_P}ENABLE_PPROF",), "it is a profiler of Go programs", is_flag=True),
-    Without("--container-labels", (f"{_P}CONTAINER_LABELS",), "containers are known from the kubelet", is_flag=True),
-    Without("--container-runtime-socket", ("DCGM_CONTAINER_RUNTIME_SOCKET",), "containers are known from the kubelet"),
-)

@@ -40,22 +40,6 @@ class Option:
     is_flag: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Without:
-    """A flag of the replaced exporter that does nothing here, and why."""
-
-    flag: str
-    envs: tuple[str, ...]
-    why: str
-    is_flag: bool = False
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def attr(self) -> str:
-        """The parameter's name."""
-        return self.flag.removeprefix("--").replace("-", "_")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """Where to listen; ``host`` "" is every address."""

@@ -1,7 +1,8 @@
-"""Values of flags and environment variables as Go programs read them, so that a user's manifests keep their meaning."""
+"""Flags and environment variables as Go programs read them, so that a user's manifests keep their meaning."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
@@ -20,3 +21,30 @@ def read_bool(value: Any, where: str) -> bool:
     if text in FALSE:
         return False
     raise ConfigError(f"{where}: {text!r} is not a boolean", "true or false", f"correct {where}")
+
+
+def long_words(words: Iterable[str], known: Mapping[str, str], switches: Iterable[str] = ()) -> list[str]:
+    """The words of a command line with flags as Go's parsers take them in one spelling: ``--flag=value``.
+
+    There one dash or two are the same, and so are ``flag value`` and ``flag=value``. ``known`` has each flag's name or
+    short form without dashes, and how it is to be spelled (``collectors`` and ``f`` -> ``--collectors``); ``switches``
+    are the spellings of those that may stand alone and never take the next word. What is not known stays as it is, and
+    so does all that follows ``--``.
+    """
+    alone, rest = frozenset(switches), iter(words)
+    made: list[str] = []
+    for word in rest:
+        if word == "--":
+            return [*made, word, *rest]
+        name, equals, value = word.lstrip("-").partition("=")
+        spelled = known.get(name) if word.startswith("-") else None
+        if spelled is None:
+            made.append(word)
+        elif equals:
+            made.append(f"{spelled}={value}")
+        elif spelled in alone:
+            made.append(spelled)
+        else:
+            following = next(rest, None)
+            made.append(spelled if following is None else f"{spelled}={following}")
+    return made
