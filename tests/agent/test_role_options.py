@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,22 @@ def test_what_a_role_is_not_concerned_with_does_not_change_its_options():
 def test_a_role_without_flags_refuses_arguments():
     with pytest.raises(ConfigError, match="takes no arguments"):
         options("features", told=RoleConfig(args=("--x",)))
+
+
+@pytest.mark.parametrize("word", ["exporter", "dcgm-exporter"])
+def test_arguments_of_a_role_s_own_process_are_for_that_role_alone(word):
+    base = dataclasses.replace(BASE, roles=(word, "health"), role_args=("-f", "/c.csv", "-k=false"))
+    assert options("exporter", base=base).exporter_overrides == {"collectors": "/c.csv", "kubernetes": "false"}
+    assert options("deviceplugin", base=base).exporter_overrides == {}
+
+
+@pytest.mark.parametrize(
+    ("arg", "instead"), [("--config-file=/c", "devicePlugin.config"), ("-kubelet-socket=/s", "kubeletRootDir")]
+)
+def test_a_flag_for_what_the_policy_says_elsewhere_is_refused_with_the_place(arg, instead):
+    with pytest.raises(ConfigError, match="there is no flag") as refused:
+        options(told=RoleConfig(args=(arg,)))
+    assert instead in refused.value.todo
 
 
 def library(root, folder="usr/lib64"):

@@ -41,11 +41,13 @@ class AgentOptions:
     components' own names. ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the
     files that the device plugin waits for before it offers anything, None to wait for nothing. ``toolkit_expected``:
     something on this node writes CDI specs, which the validator then looks for. ``foreign_nfd``: another node feature
-    discovery is known to work in this cluster.
+    discovery is known to work in this cluster. ``role_args`` are arguments of the first role in ``roles``, as the
+    replaced program takes them, in a process that runs that role for the operator.
     """
 
     roles: tuple[str, ...] = ()
     auto: bool = False
+    role_args: tuple[str, ...] = ()
     root: Path | None = None
     host_root: Path = Path("/")
     driver_install_dir: Path = Path(DRIVER_INSTALL_DIR)
@@ -101,6 +103,12 @@ class AgentOptions:
                 "--kubelet-socket is empty",
                 "the kubelet's socket: a device plugin that does not register serves nobody",
                 f"leave it out, or give its path, usually {KUBELET_SOCKET}",
+            )
+        if self.role_args and not (self.auto and self.roles):
+            raise ConfigError(
+                f"there is no role for the arguments after --: {' '.join(self.role_args):.200}",
+                "--auto and the role in --roles; without --auto the roles' flags are the agent's own",
+                "give them before --, or leave them out",
             )
         needs_node = {
             "--config-map": self.config_map is not None,

@@ -32,6 +32,15 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "toolkit_expected": (VALIDATOR,),
     "validations_dir": ("deviceplugin", VALIDATOR, "node-status", "probe"),
 }
+# Flags of the replaced programs for what the policy says in another place, or the operator by itself.
+_ELSEWHERE: Final = {
+    "config-file": "devicePlugin.config names a ConfigMap of configs",
+    "kubelet-socket": "hostPaths.kubeletRootDir says where the kubelet is",
+    **dict.fromkeys(
+        ("kubeconfig", "node-name", "namespace", "pod-name", "kube-api-qps", "kube-api-burst"),
+        "the operator's pods know it by themselves",
+    ),
+}
 # Kinds of rows that may be given several times, whose values are then taken together.
 _MANY: Final = frozenset({"list", "ints"})
 
@@ -41,12 +50,13 @@ def role_options(
 ) -> AgentOptions:
     """The options of one role on this node. Raises ConfigError for arguments that the role does not have."""
     given: dict[str, dict[str, Any]] = {}
+    args = _args(base, role, told)
     if role.flags is not None:
         attribute, rows = role.flags()
-        given[attribute] = parse_args(told.args, rows, role.name)
-    elif told.args:
+        given[attribute] = parse_args(args, rows, role.name)
+    elif args:
         raise ConfigError(
-            f"the role {role.name} takes no arguments, and was given {' '.join(told.args)}",
+            f"the role {role.name} takes no arguments, and was given {' '.join(args)}",
             "no args for this operand in the ClusterPolicy",
             "remove them there",
         )
@@ -77,6 +87,12 @@ def role_options(
     # What a role is not told can't make it start again.
     told_to = {name: value for name, value in common.items() if role.name in _ONLY.get(name, (role.name,))}
     return dataclasses.replace(base, **told_to)
+
+
+def _args(base: AgentOptions, role: Role, told: RoleConfig) -> tuple[str, ...]:
+    """Those of the role's own process, if this is it, else those of the document."""
+    own = base.role_args and base.roles[0] in (role.name, *role.aliases)
+    return base.role_args if own else told.args
 
 
 def _enabled(config: AgentConfig, role: str) -> bool:
@@ -111,9 +127,10 @@ def _takes_many(row: Any) -> bool:
 
 
 def _unknown(word: str, name: str, known: Mapping[str, Any], who: str) -> ConfigError:
-    hint = did_you_mean(name, list(known))
+    instead = _ELSEWHERE.get(name, "") if word.startswith("-") else ""
+    hint = "" if instead else did_you_mean(name, list(known))
     return ConfigError(
         f'{who}: there is no flag "{word}"{"; " if hint else ""}{hint}',
         f"flags of this operand, such as --{next(iter(known), '')}=VALUE",
-        "correct args in the ClusterPolicy",
+        f"remove it from args in the ClusterPolicy; {instead}" if instead else "correct args in the ClusterPolicy",
     )

@@ -48,6 +48,7 @@ kgpu agent --roles deviceplugin --config-map gpu-operator/plugin-configs --defau
 kgpu agent --roles labels --labels-sink file --health-address 127.0.0.1:8090
 kgpu agent --auto --node-name "$NODE_NAME" --namespace gpu-operator
 kgpu agent --auto --roles deviceplugin --node-name "$NODE_NAME" --namespace gpu-operator
+kgpu agent --auto --roles exporter --node-name "$NODE_NAME" --namespace gpu-operator -- -f /etc/counters.csv
 """
 
 # (flag, environment, parameter, default, metavar, help) of what the agent itself is told.
@@ -94,6 +95,15 @@ class AgentCommand(ExampleCommand):
         own = super().get_params(ctx)
         taken = {option for parameter in own for option in parameter.opts}
         return [*own[:-1], *component_parameters(taken), *own[-1:]]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What follows ``--`` are arguments of the role, as the replaced program takes them: the parameter
+        ``role_args``.
+        """
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
+        ctx.params["role_args"] = tuple(args[end + 1 :])
+        return rest
 
 
 def component_rows() -> tuple[tuple[str, Any], ...]:
@@ -171,7 +181,8 @@ def agent(*, log_level: str, log_format: str, **given: Any) -> None:
     """Run this node's roles in one process, beside the child that talks to the driver.
 
     A role that lacks something waits and says for what; the others run. SIGHUP reads the configuration again, SIGTERM
-    ends the agent.
+    ends the agent. With --auto, what follows -- are flags for the first role in --roles, as the program that it
+    replaces takes them.
     """
     from kgpu.base.log import configure
 
@@ -214,6 +225,7 @@ def build_options(given: Mapping[str, Any], env: Mapping[str, str]) -> AgentOpti
     options = AgentOptions(
         roles=_words(given["roles"], () if given["auto"] else DEFAULT_ROLES),
         auto=given["auto"],
+        role_args=given.get("role_args", ()),
         root=path("root"),
         host_root=Path(given["host_root"]),
         driver_install_dir=Path(given["driver_install_dir"]),

@@ -113,7 +113,9 @@ class SideContainer(EnvImage, frozen=True, kw_only=True):
 class Container(EnvImage, frozen=True, kw_only=True):
     """An operand's main container."""
 
-    args: Annotated[tuple[str, ...], doc("Arguments added to the container.")] = ()
+    args: Annotated[
+        tuple[str, ...], doc("Arguments of the container's program; a warning names those that change nothing.")
+    ] = ()
     resources: Annotated[Resources | None, doc("What the container may use and is promised.")] = None
     host_network: Annotated[bool | None, doc("Whether its pods use the host's network.")] = None
 

@@ -9,9 +9,10 @@ from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.kube.port import NODE_FEATURES
 from kgpu.operator.model import Layout, Observed, Policy, Settings
 from kgpu.operator.objects import shape
+from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, has_kind
 from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.objects.env import role_args, role_env
+from kgpu.operator.objects.env import role_env
 from kgpu.operator.tables import OPERANDS
 
 

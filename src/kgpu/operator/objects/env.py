@@ -16,7 +16,6 @@ from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec, Validator
 from kgpu.formats.crd.common import EnvVar
 from kgpu.formats.crd.fields import rows
-from kgpu.operator.model import Policy
 from kgpu.operator.objects.common import Scene, given_env
 
 Value: TypeAlias = str | Callable[[ClusterPolicySpec], str | None]
@@ -132,13 +131,6 @@ def role_env(role: str, scene: Scene) -> dict[str, str]:
         env.pop(name, None)
         env[name] = value
     return env
-
-
-def role_args(role: str, policy: Policy) -> tuple[str, ...]:
-    """The arguments that the policy adds."""
-    told = section(role, policy.spec)
-    args: tuple[str, ...] = told.args if told is not None else ()
-    return args
 
 
 VALIDATOR_PARTS: Final = ("driver", "toolkit", "cuda", "plugin")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from kgpu.base.decision import Decision, Severity
 from kgpu.formats.crd.common import Container
 from kgpu.operator.model import Layout
+from kgpu.operator.objects.args import idle_args
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import cdi_on, nri_on, section
@@ -38,8 +39,24 @@ def ignored(scene: Scene) -> Iterator[Decision]:
             remedy="set cdi.enabled: true, unless NVIDIA's container runtime is set up on every GPU node",
             reason="CDISwitchedOff",
         )
+    yield from _arguments(scene)
     if scene.settings.layout is Layout.AGENT:
         yield from _of_own_pods(scene)
+
+
+def _arguments(scene: Scene) -> Iterator[Decision]:
+    """Arguments of which nothing comes, in either layout."""
+    for operand in OPERANDS:
+        if operand.role and is_enabled(operand, scene.policy, scene.settings):
+            for idle in idle_args(operand.role, scene.policy):
+                shown = f"{' '.join(idle.args):.200}"
+                yield _told(
+                    scene,
+                    what=f"without effect in the policy's section of the {operand.title}: args {shown}",
+                    why=idle.why,
+                    remedy=idle.remedy,
+                    reason="ArgumentsIgnored",
+                )
 
 
 def _of_own_pods(scene: Scene) -> Iterator[Decision]:

@@ -19,9 +19,10 @@ from kgpu.formats.crd.common import Component, Container
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, RUN, agent_container, host_access
+from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.objects.env import check_role, nri_on, role_args, role_env, section
+from kgpu.operator.objects.env import check_role, nri_on, role_env, section
 from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, NRI_RULES, account, features
 from kgpu.operator.tables import BY_ROLE, OPERANDS, Operand
 
@@ -107,10 +108,11 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
     told: Container | None = section(operand.role, policy.spec)
     volumes, mounts = host_access(shape.paths(policy), operand.name)
     own = {"app": operand.daemon_set, **dict(pod.labels)}
+    given = role_args(operand.role, policy)
     container = agent_container(
         scene,
         name=pod.container,
-        args=["--roles", _roles(scene, operand), *role_args(operand.role, policy)],
+        args=["--roles", _roles(scene, operand), *(["--", *given] if given else [])],
         env=env_list(dict(pod.env) | _surroundings(scene, operand.role) | role_env(operand.role, scene)),
         mounts=[one for one in mounts if one["name"] in pod.volumes],
         readiness="/readyz",
