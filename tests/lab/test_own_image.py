@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import kgpu
-from kgpu.cli.main import PROGRAMS
+from kgpu.formats.programs import ENTRYPOINT, LINKS
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import bytecode, own_image, python_files
 
@@ -27,7 +27,7 @@ PROGRAM = f"{python_files.HOME}/bin/kgpu"
 
 @pytest.fixture(scope="module")
 def archive() -> Path:
-    return own_image.ensure_image(QuietProgress(), programs=PROGRAMS)
+    return own_image.ensure_image(QuietProgress())
 
 
 class Opened:
@@ -111,12 +111,20 @@ def test_what_somebody_may_be_about_to_read_stays_in_the_cache(tmp_path: Path) -
 def test_what_it_is_called_and_runs(image: Opened) -> None:
     names = [entry["annotations"]["io.containerd.image.name"] for entry in image.index["manifests"]]
     assert names == list(own_image.NAMES) == ["kgpu.dev/kgpu:dev", f"kgpu.dev/kgpu:{kgpu.__version__}"]
-    assert image.config["Entrypoint"] == [f"/{PROGRAM}"]
+    assert image.config["Entrypoint"] == [f"/{python_files.HOME}/bin/{ENTRYPOINT}"]
 
 
-def test_every_name_of_the_program_is_there(image: Opened) -> None:
-    for name in PROGRAMS:
+def test_every_name_of_the_program_is_there_and_where_the_replaced_images_have_it(image: Opened) -> None:
+    for name in LINKS:
         assert image.entries[f"{python_files.HOME}/bin/{name}"].linkname == "kgpu"
+        assert image.entries[f"usr/bin/{name}"].linkname == f"/{PROGRAM}"
+
+
+def test_the_other_way_to_make_it_has_the_same_entry_point_and_names() -> None:
+    lines = (Path(__file__).parents[2] / "Dockerfile").read_text().splitlines()
+    assert f'ENTRYPOINT ["/{python_files.HOME}/bin/{ENTRYPOINT}"]' in lines
+    told = [line for line in lines if "from kgpu.formats.programs import LINKS; print(*LINKS)" in line]
+    assert len(told) == 2, "beside the program, and in /usr/bin"
 
 
 def test_kgpu_and_what_it_needs_are_there_and_no_more(image: Opened) -> None:
@@ -172,6 +180,8 @@ def test_it_runs(image: Opened, tmp_path: Path) -> None:
     code = "import ssl, ctypes, anyio, httpx2, lightkube, kgpu.agent.run, kgpu.kube.client, sys; print(sys.prefix)"
     for command, printed in (
         ([f"/{PROGRAM}", "version"], f"kgpu {kgpu.__version__}"),
+        ([f"/{python_files.HOME}/bin/{ENTRYPOINT}", "version"], f"kgpu {kgpu.__version__}"),
+        (["/usr/bin/gpu-feature-discovery", "--version"], f"kgpu {kgpu.__version__}"),
         ([f"/{python_files.HOME}/bin/python3", "-c", code], f"/{python_files.HOME}"),
     ):
         done = subprocess.run(

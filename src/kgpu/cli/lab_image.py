@@ -11,7 +11,7 @@ import click
 from kgpu.base.errors import LabError
 from kgpu.cli._common import ExampleCommand
 from kgpu.cli._lab import open_lab, require_running, which_lab
-from kgpu.cli.main import PROGRAMS, Entry, LazyGroup
+from kgpu.cli.main import Entry, LazyGroup
 
 ENTRIES: Final = (
     Entry("build", "kgpu.cli.lab_image", "build", "Make the image from this kgpu and this Python."),
@@ -41,7 +41,7 @@ def build(*, target: Path | None) -> None:
     from kgpu.lab import progress
     from kgpu.lab.real import own_image
 
-    archive = own_image.ensure_image(progress.for_terminal(), programs=PROGRAMS)
+    archive = own_image.ensure_image(progress.for_terminal())
     if target is not None:
         shutil.copyfile(archive, target)
     size = archive.stat().st_size / 1e6
@@ -65,7 +65,7 @@ def import_(*, name: str, folder: Path | None, archive: Path | None) -> None:
             '"kgpu lab up --real" makes one',
         )
     own = ", ".join(own_image.NAMES)
-    archive = archive or own_image.ensure_image(there.progress, programs=PROGRAMS)
+    archive = archive or own_image.ensure_image(there.progress)
     with there.progress.step(f"import {archive.name}"):
         bootstrap.import_archive(there, archive.absolute())
     click.echo(f"Its pods find the image{f': {own}' if archive.parent == own_image.cache_folder() else ''}.")

@@ -23,6 +23,7 @@ from kgpu.base.problems import describe, obstacle_in
 from kgpu.base.signals import forget_interrupt
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleGroup, print_error
+from kgpu.formats.programs import ENTRYPOINT, PROGRAM, PROGRAMS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -43,6 +44,8 @@ COMMANDS: Final = (
     Entry("agent", "kgpu.cli.agent", "agent", "Run a node's roles, from device plugin to validator."),
     Entry("device-plugin", "kgpu.cli.device_plugin", "device_plugin", "The device plugin alone; try its choices."),
     Entry("labels", "kgpu.cli.labels", "labels", "Print or publish this node's accelerator labels."),
+    Entry("config-manager", "kgpu.cli.config_manager", "config_manager", "The config by node label.", hidden=True),
+    Entry("mps-control-daemon", "kgpu.cli.mps", "mps_control_daemon", "Refused: there is none yet.", hidden=True),
     Entry("status", "kgpu.cli.status", "status", "What works in a cluster, what does not, why, and what to do."),
     Entry("doctor", "kgpu.cli.doctor", "doctor", "Why a GPU pod or node does not work, with proof and a remedy."),
     Entry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
@@ -64,22 +67,11 @@ COMMANDS: Final = (
     Entry("version", "kgpu.cli.version", "version", "Print the version."),
 )
 
-# The replaced programs' names: a link of that name to kgpu behaves as that program, with these words put in front.
-PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
-    "nvidia-device-plugin": ("device-plugin", "run"),
-    "gpu-feature-discovery": ("labels", "--daemon"),
-    "gpu-operator": ("operator", "run"),
-    "nvidia-validator": ("nvidia-validator",),
-    "nvidia-ctk": ("nvidia-ctk",),
-    "dcgm-exporter": ("exporter",),
-    "manage-crds": ("crds",),
-    "kubectl-gpu": (),
-}
-
 # Replaced programs whose scripts expect another exit code than 2 for what is explained.
 EXPLAINED: Final = {"nvidia-ctk": 1}
 
 VERSION_WORDS: Final = (["-v"], ["--version"])
+HELP_WORDS: Final = (["-h"], ["--help"])
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 EXAMPLES: Final = """
@@ -153,12 +145,16 @@ def cli(ctx: click.Context) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. ``argv`` includes the program's name; default ``sys.argv``."""
     words = list(sys.argv if argv is None else argv)
-    program = os.path.basename(words[0]) if words else "kgpu"
-    if program == "__main__.py" or program not in PROGRAMS:
-        program = "kgpu"
-    # Which version it is, is asked of the program and not of the command whose name it stands for.
-    arguments = words[1:] if words[1:] in VERSION_WORDS else [*PROGRAMS.get(program, ()), *words[1:]]
+    program, arguments = os.path.basename(words[0]) if words else PROGRAM, words[1:]
     try:
+        if program == ENTRYPOINT:
+            program = PROGRAM  # for what is said if it stands for none
+            program = _meant(arguments)
+        elif program not in PROGRAMS:
+            program = PROGRAM
+        # Which version it is, is asked of the program and not of the command whose name it stands for.
+        if arguments not in VERSION_WORDS:
+            arguments = [*PROGRAMS.get(program, ()), *arguments]
         code = _run(program, arguments)
         sys.stdout.flush()
         return code
@@ -175,6 +171,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         code = _explain(program, problem)
         return EXPLAINED.get(arguments[0], code) if code == 2 and arguments else code
+
+
+def _meant(arguments: list[str]) -> str:
+    """The program that the image's entry point stands for. Raises ConfigError."""
+    if (arguments and not arguments[0].startswith("-")) or arguments in (*VERSION_WORDS, *HELP_WORDS):
+        return PROGRAM
+    from kgpu.cli.entrypoint import meant
+
+    return meant(arguments, os.environ)
 
 
 def _run(program: str, arguments: list[str]) -> int:

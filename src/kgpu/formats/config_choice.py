@@ -48,15 +48,20 @@ def parse_fallbacks(text: str) -> tuple[Fallback, ...]:
 
 
 def choose(
-    available: Iterable[str], *, label: str = "", default: str = "", fallbacks: Sequence[Fallback] = ()
+    available: Iterable[str],
+    *,
+    label: str = "",
+    default: str = "",
+    fallbacks: Sequence[Fallback] = (),
+    label_name: str = DEVICE_PLUGIN_CONFIG_LABEL,
 ) -> str | None:
     """The name of the configuration to use; None means the empty one. Raises ConfigError when nothing can be chosen.
 
     ``label`` is the node label's value and ``default`` the configured default, "" when absent. Names that begin with
-    ``..`` are the volume's own bookkeeping and don't count.
+    ``..`` are the volume's own bookkeeping and don't count. ``label_name`` is what the label is called.
     """
     known = sorted(name for name in available if not name.startswith(".."))
-    for asked, origin in ((label, f"the node label {DEVICE_PLUGIN_CONFIG_LABEL}"), (default, "the default")):
+    for asked, origin in ((label, f"the node label {label_name}"), (default, "the default")):
         if asked:
             if asked not in known:
                 raise _missing(asked, origin, known)
@@ -71,7 +76,7 @@ def choose(
     tried = ", ".join(fallbacks) or "none"
     raise ConfigError(
         f"no configuration is chosen for this node: no label, no default, and no fallback fits ({tried})",
-        f"the node label {DEVICE_PLUGIN_CONFIG_LABEL} or a default, naming {_listed(known)}",
+        f"the node label {label_name} or a default, naming {_listed(known)}",
         "set the label on the node, set a default, or add the fallback strategy empty",
     )
 

@@ -38,7 +38,7 @@ class NodeConfigSource:
         """``followed`` is an informer of this Node that somebody else runs, so that it is not watched twice."""
         self._runs_node = followed is None
         self._node = followed or Informer(
-            api, Scope(NODES, selector=Selector.named(node)), clock=clock, project=_labels_only
+            api, Scope(NODES, selector=Selector.named(node)), clock=clock, project=labels_only
         )
         self._map = Informer(api, Scope(CONFIG_MAPS, namespace, Selector.named(config_map)), clock=clock)
         self._key = (namespace, config_map)
@@ -110,8 +110,8 @@ def _texts(config_map: Object) -> dict[str, str]:
     return {str(name): str(text) for name, text in data.items()} if isinstance(data, dict) else {}
 
 
-def _labels_only(node: Object) -> Object:
-    """A Node's images and conditions change all the time and are of no interest here."""
+def labels_only(node: Object) -> Object:
+    """What an informer keeps of a Node whose labels matter: its images and conditions change all the time."""
     metadata = node["metadata"]
     kept = {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata}
     return {"metadata": kept}

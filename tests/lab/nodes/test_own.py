@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu import __version__
 from kgpu.formats.cdi import DeviceNode, Mount
 from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, HOST_ROOT, IMAGE_REPOSITORY, KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.lab.nodes import machine, own, starter
@@ -65,8 +67,13 @@ def test_mounts_are_told_as_variables() -> None:
     assert not {"STATE_DIR", "WAIT_FOR_VALIDATION", "KUBECONFIG"} & found.keys()
 
 
-def test_the_program_of_the_image_is_this_python() -> None:
-    assert run("kgpu", "validate").args == (sys.executable, "-m", "kgpu", "validate")
+@pytest.mark.parametrize("program", ["kgpu", "kgpu-entrypoint", "nvidia-device-plugin", "/usr/bin/config-manager"])
+def test_a_program_of_the_image_is_this_python_under_its_name(program: str) -> None:
+    *start, name, word = run(program, "--version").args
+    assert name == program.rpartition("/")[2]
+    done = subprocess.run([*start, name, word], capture_output=True, text=True, check=True)
+    assert (start[0], done.stdout) == (sys.executable, f"kgpu {__version__}\n")
+    assert run("sh", "-c", "true").args == ("sh", "-c", "true")
 
 
 def test_a_service_account_becomes_a_kubeconfig_whose_token_is_read_anew(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import pytest
 
 from kgpu.base.errors import LabError
-from kgpu.cli.main import PROGRAMS
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import bootstrap, build, hosttools, own_image
 from kgpu.lab.real.cluster import RealLab
@@ -188,7 +187,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     )
     try:
         lab.up()
-        bootstrap.import_archive(lab, own_image.ensure_image(progress, programs=PROGRAMS))
+        bootstrap.import_archive(lab, own_image.ensure_image(progress))
         yield Site(lab, helm, folder)
     finally:
         lab.down()

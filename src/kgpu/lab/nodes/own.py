@@ -28,14 +28,16 @@ from kgpu.formats.names import (
     RUN_DIR,
     STATE_DIR,
 )
+from kgpu.formats.programs import ENTRYPOINT, LINKS, PROGRAM
 from kgpu.lab.samples import Sample
 
 SAMPLE: Final = Sample(
     name="kgpu",
     pattern=rf"{re.escape(IMAGE_REPOSITORY)}([:@].*)?",
-    entrypoint=(sys.executable, "-m", "kgpu"),
+    entrypoint=(ENTRYPOINT,),
 )
-PROGRAM: Final = "kgpu"  # what the image has on its PATH
+# The image has kgpu under several names; a process here is told which of them it is by its first word.
+_START: Final = (sys.executable, "-c", "import sys; from kgpu.cli.main import main; sys.exit(main(sys.argv[1:]))")
 TOKENS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 # Where a container has it -> the variable by which kgpu is told, and what of the folder it names.
 PLACES: Final = (
@@ -75,7 +77,8 @@ def command(
         told["KUBECONFIG"] = str(kubeconfig)
     listening = {name: f"{address}:{port}" for name, port in ADDRESSES if name not in env}
     modules = os.pathsep.join(filter(None, (_SOURCE, env.get("PYTHONPATH"))))
-    words = (*SAMPLE.entrypoint, *args[1:]) if args[:1] == (PROGRAM,) else args
+    name = os.path.basename(args[0]) if args else ""
+    words = (*_START, name, *args[1:]) if name in (PROGRAM, *LINKS) else args
     return Command(
         tuple(_at(address, word) for word in words),
         {**listening, **env, **told, "PYTHONPATH": modules, "PYTHONSAFEPATH": "1"},

@@ -25,6 +25,7 @@ import kgpu
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.formats.names import IMAGE_REPOSITORY
+from kgpu.formats.programs import ENTRYPOINT, LINKS, PEERS_FOLDER
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import images, python_files
 from kgpu.lab.real.images import File, Image, Layer
@@ -33,7 +34,7 @@ from kgpu.lab.real.python_files import HOME, PREFIX, SITE, Source
 NAMES: Final = (f"{IMAGE_REPOSITORY}:dev", f"{IMAGE_REPOSITORY}:{kgpu.__version__}")
 """What the image is called: the name for trying things out, and the one that the chart asks for."""
 USER: Final = 65532
-_FORMAT: Final = "1"  # of what is made here: a new number makes everything anew
+_FORMAT: Final = "2"  # of what is made here: a new number makes everything anew
 _KEPT: Final = 4  # archives and layers that stay in the cache
 _IN_USE_S: Final = 3600.0  # since it was asked for; labs of other checkouts share the cache
 _ENV: Final = (
@@ -51,35 +52,32 @@ def cache_folder(env: Mapping[str, str] | None = None) -> Path:
     return (Path(found) if found else Path.home() / ".cache") / "kgpu" / "image"
 
 
-def ensure_image(progress: Progress | None = None, *, cache: Path | None = None, programs: Iterable[str] = ()) -> Path:
-    """The image as an OCI archive, which is made when any of its files has changed. Raises LabError.
-
-    ``programs`` are further names of the program, as links to it.
-    """
+def ensure_image(progress: Progress | None = None, *, cache: Path | None = None) -> Path:
+    """The image as an OCI archive, which is made when any of its files has changed. Raises LabError."""
     progress, cache = progress or PlainProgress(), cache or cache_folder()
     own = python_files.own_package()
     lower = ensure_base(progress, cache)
-    links = sorted(programs)
-    archive = cache / f"kgpu-{_key([lower.diff_id, *NAMES, *links], own)}.tar"
+    archive = cache / f"kgpu-{_key([lower.diff_id, *NAMES, *LINKS], own)}.tar"
     if not _kept(archive):
         with progress.step("make kgpu's layer and the image"):
-            write_atomic(archive, images.oci_archive(_image(lower, own, links), architecture=images.architecture()))
+            write_atomic(archive, images.oci_archive(_image(lower, own), architecture=images.architecture()))
         _forget_old(cache, "kgpu-*.tar")
     return archive
 
 
-def _image(lower: Layer, own: Sequence[Source], links: Sequence[str]) -> Image:
+def _image(lower: Layer, own: Sequence[Source]) -> Image:
     program = f"{HOME}/bin/kgpu"
     files = [
         *_contents(own),
         File(path=program, data=f"#!/{HOME}/bin/python3\n{_START}".encode()),
-        *(File(path=f"{HOME}/bin/{name}", link="kgpu") for name in links),
+        *(File(path=f"{HOME}/bin/{name}", link="kgpu") for name in LINKS),
+        *(File(path=f"{PEERS_FOLDER}/{name}", link=f"/{program}") for name in LINKS),
     ]
     return Image(
         names=NAMES,
         under=(lower,),
         files=(*images.folders(files), *files),
-        entrypoint=(f"/{program}",),
+        entrypoint=(f"/{HOME}/bin/{ENTRYPOINT}",),
         env=_ENV,
         labels={
             "org.opencontainers.image.title": "kgpu",

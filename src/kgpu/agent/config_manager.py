@@ -1,0 +1,204 @@
+"""The replaced plugin's config manager: a link to the config file that the Node's label chooses, kept true.
+
+It stands beside a device plugin or feature discovery of any make that reads the link: the files are those of a mounted
+ConfigMap, and the program is told by a signal. Promises: nothing is chosen before the Node is known; the link is
+exchanged in one step; a label that names no file changes nothing, and says so; text that changes under the same name is
+news, too. Only names that are in the folder can be chosen, so no label leads out of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import HostError, UserError
+from kgpu.base.inotify import CONTENT, Inotify, homes
+from kgpu.formats.config_choice import REFUSED, Fallback, choose
+from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
+from kgpu.host import processes
+from kgpu.kube.informer import Informer, Scope
+from kgpu.kube.node_config import labels_only
+from kgpu.kube.port import NODES, KubeApi, Selector
+
+NOTHING: Final = Path("/dev/null")
+"""What the link leads to where no config is chosen: an empty file means all defaults."""
+POLL_SECONDS: Final = 5.0
+MAX_BYTES: Final = 1 << 20  # what a ConfigMap can hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``source`` has the config files, ``target`` is the link. ``signal`` is None where nobody is to be told."""
+
+    node: str
+    label: str = DEVICE_PLUGIN_CONFIG_LABEL
+    source: Path
+    target: Path
+    default: str = ""
+    fallbacks: Sequence[Fallback] = ()
+    signal: int | None = signal.SIGHUP
+    process: str = "nvidia-device-plugin"
+
+
+class ConfigManager:
+    """The link, and what it was last seen to lead to."""
+
+    def __init__(self, settings: Settings, report: DecisionSink) -> None:
+        self._settings = settings
+        self._report = report
+        self._known: bytes | None = None  # of the text behind the link, None before the first look
+        self._said = ""
+
+    def apply(self, label: str) -> None:
+        """Bring the link in line with the label's value, "" for none; tell the process if that is news.
+
+        Raises ConfigError where nothing can be chosen, HostError where the files or the link can't be used.
+        """
+        settings = self._settings
+        chosen = choose(
+            _files(settings.source), label=label, default=settings.default, fallbacks=settings.fallbacks,
+            label_name=settings.label,
+        )  # fmt: skip
+        leads_to = NOTHING if chosen is None else settings.source / chosen
+        text = _digest(leads_to)
+        moved = _link(settings.target, leads_to)
+        changed = self._known is not None and self._known != text
+        self._known, self._said = text, ""
+        if not moved and not changed:
+            return
+        name = "the empty config" if chosen is None else f"the config {chosen}"
+        why = f"the node label {settings.label} is {label}" if label else "the node has no label that names one"
+        self._report(
+            Decision(
+                subject=str(settings.target),
+                what=f"{settings.target} is {name}" if moved else f"{name} has another text",
+                why=why if moved else f"{leads_to} was changed",
+                reason="ConfigChosen",
+            )
+        )
+        if settings.signal is not None:
+            self._signal(settings.signal)
+
+    def problem(self, error: UserError) -> None:
+        """Say once what keeps the link as it is."""
+        if error.one_line() != self._said:
+            self._said = error.one_line()
+            self._report(Decision.from_error(error, subject=str(self._settings.target), reason=REFUSED))
+
+    def _signal(self, number: int) -> None:
+        name = self._settings.process
+        try:
+            told = processes.tell(processes.named(name), number, name)
+            why = "" if told else f"no process of this pod is called {name}"
+        except OSError as error:
+            told, why = (), f"{name} can't be told: {error.strerror}"
+        if told:
+            pids = ", ".join(map(str, told))
+            what = f"signal {number} was sent to {name} ({pids})"
+            self._report(Decision(subject=name, what=what, why="its config is another one", reason="ProcessTold"))
+            return
+        self._report(
+            Decision(
+                subject=name,
+                what=f"signal {number} was not sent",
+                why=why,
+                severity=Severity.WARNING,
+                remedy="a program that starts later reads the new config; set shareProcessNamespace: true in the pod, "
+                "and --process-to-signal (PROCESS_TO_SIGNAL) to the program's name, for one that runs",
+                reason="ProcessNotTold",
+            )
+        )
+
+
+async def run(manager: ConfigManager, settings: Settings, api: KubeApi, *, once: bool) -> None:
+    """Follow the Node and the files; with ``once``, until the link has been settled. ``once`` raises UserError."""
+    informer = Informer(api, Scope(NODES, selector=Selector.named(settings.node)), project=labels_only)
+    following = asyncio.ensure_future(informer.run())
+    try:
+        async with Inotify() as inotify:
+            while True:
+                seen = informer.revision
+                inotify.watch(homes(settings.source / "..data", settings.source / "file", settings.target), CONTENT)
+                if informer.synced.is_set():
+                    try:
+                        manager.apply(_label(informer, settings))
+                    except UserError as error:
+                        if once:
+                            raise
+                        manager.problem(error)
+                    if once:
+                        return
+                elif informer.error is not None:
+                    manager.problem(informer.error)
+                await _either(informer, seen, inotify)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def _either(informer: Informer, seen: int, inotify: Inotify) -> None:
+    tasks = [asyncio.ensure_future(informer.changed(seen)), asyncio.ensure_future(inotify.wait(POLL_SECONDS))]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _label(informer: Informer, settings: Settings) -> str:
+    node = informer.objects.get(("", settings.node)) or {}
+    labels = node.get("metadata", {}).get("labels") or {}
+    return str(labels.get(settings.label) or "").strip()
+
+
+def _files(folder: Path) -> list[str]:
+    """Names of the config files; a mounted ConfigMap also has folders and links of its own. Raises HostError."""
+    try:
+        return [name for name in os.listdir(folder) if not (folder / name).is_dir()]
+    except OSError as error:
+        raise HostError(
+            f"can't read the folder {folder}: {error.strerror}",
+            "a folder with one file per config, such as a mounted ConfigMap",
+            "correct --config-file-srcdir (CONFIG_FILE_SRCDIR), or mount the ConfigMap there",
+        ) from error
+
+
+def _digest(path: Path) -> bytes:
+    """Of a file's text. Raises HostError."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise HostError(
+            f"can't read the config {path}: {error.strerror}", "a file that this user may read", "correct its rights"
+        ) from error
+    return hashlib.sha256(raw).digest()
+
+
+def _link(target: Path, leads_to: Path) -> bool:
+    """Make it a link to there in one step; False where it leads there already. Raises HostError."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if target.samefile(leads_to):
+                return False
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            made = Path(folder, target.name)
+            made.symlink_to(leads_to)
+            made.replace(target)
+        return True
+    except OSError as error:
+        raise HostError(
+            f"can't make {target} a link to {leads_to}: {error.strerror}",
+            "a path in a folder that is there and can be written, such as an emptyDir",
+            "correct --config-file-dst (CONFIG_FILE_DST), or mount a volume there",
+        ) from error
