@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kgpu.cli.cdi import OPTIONS as CDI_OPTIONS
+from kgpu.cli.config_manager import FLAGS as MANAGER_FLAGS
 from kgpu.cli.runtime import PLACE_FLAGS, RESTART_FLAGS, USUAL, WANTED_FLAGS
 from kgpu.deviceplugin.config import FLAGS
 from kgpu.discovery.config import OPTIONS
@@ -340,8 +341,16 @@ def _support() -> str:
     )  # fmt: skip
 
 
+def _config_manager() -> str:
+    return _table(
+        ("flag", "environment", "default", "meaning"),
+        [(f"`{flag}`", f"`{env}`", default or "-", text) for flag, env, _, _, default, text in MANAGER_FLAGS],
+    )
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "device-plugin-flags": lambda: _flags(FLAGS),
+    "config-manager-flags": _config_manager,
     "labels-flags": lambda: _flags(OPTIONS),
     "profiles": _profiles,
     "settings": _settings,

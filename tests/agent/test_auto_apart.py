@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -179,6 +180,22 @@ async def test_environment_and_arguments_of_its_own_container_count(cluster: Clu
         await eventually(lambda: "+deviceplugin" in started.log)
     options = started.options["deviceplugin"]
     assert (options.env["MIG_STRATEGY"], options.plugin_overrides["id_strategy"]) == ("single", "index")
+
+
+async def test_an_argument_that_its_role_does_not_have_is_said_and_ends_no_process(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    started = Started()
+    (row,) = choose_roles(("exporter",))
+    role = dataclasses.replace(row, start=started.role("exporter"))
+    cluster.tell(config(roles={"exporter": RoleConfig()}))
+    async with alone(cluster, tmp_path, "exporter", (role,), role_args=("--collectrs=/x",)) as agent:
+        await eventually(lambda: state(cluster, "exporter") == ("waiting", "BadArguments"))
+        report = said(cluster, "exporter")
+        assert report is not None
+        assert 'there is no flag "--collectrs=/x"; did you mean "collectors"?' in report.roles["exporter"].reason
+        assert not agent.stop.is_set()
+    assert started.log == []
 
 
 async def test_a_node_that_was_deleted_is_not_made_anew_by_last_words(cluster: Cluster, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ def test_where_labels_go(given, sink):
         {"labels_sink": LabelsSink.NODE_FEATURE},
         {"labels_sink": LabelsSink.NODE},
         {"kubelet_socket": Path("")},
+        {"roles": ("exporter",), "role_args": ("-f", "x"), "node_name": "n"},
+        {"roles": (), "role_args": ("-f", "x"), "auto": True, "node_name": "n", "namespace": "n"},
     ],
 )
 def test_contradictions_are_refused(given):

@@ -244,3 +244,14 @@ def test_without_auto_device_plugin_and_labels_are_run():
 
 def test_a_wrong_role_is_refused_with_auto_too(capsys):
     assert 'did you mean "labels"' in refused(capsys, "--auto", "--roles", "labelss", "--node-name", "n")
+
+
+def test_what_follows_two_dashes_is_for_the_role(capsys):
+    words = ["--auto", "--roles=exporter,health", "--node-name=n", "--namespace=n"]
+    context = command.agent.make_context("agent", [*words, "--", "-f", "x", "--", "--roles=y"])
+    options = command.build_options(dict(context.params), {})
+    assert options.role_args == ("-f", "x", "--", "--roles=y")
+    assert options.roles == ("exporter", "health")
+    assert command.build_options(dict(command.agent.make_context("agent", words).params), {}).role_args == ()
+    assert "there is no role for the arguments after --: -f x" in refused(capsys, "--roles=exporter", "--", "-f", "x")
+    assert "unexpected extra argument" in refused(capsys, *words, "exporter")

@@ -22,7 +22,7 @@ from kgpu.discovery.publish import (
     StreamPublisher,
 )
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.port import NODE_FEATURES, NODES, PODS, Object, version_of
+from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeRefusedError, Object, Resource, version_of
 
 LABELS = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.sharing-strategy": ""}
 OTHERS = {"kubernetes.io/hostname": "n", "nvidia.com/gpu.present": "true"}
@@ -109,6 +109,34 @@ async def test_a_pod_that_is_gone_gives_no_owner() -> None:
     found = await api.get(NODE_FEATURES, "nvidia-features-for-n", namespace="gpu")
     assert found is not None
     assert "ownerReferences" not in found["metadata"]
+
+
+async def test_with_the_rights_of_the_replaced_program_alone_objects_are_made_and_replaced_whole() -> None:
+    """Its chart gives get, create and update of NodeFeatures, and in older ones nothing of pods."""
+    api = FakeApi()
+    api.refuse = {("apply", "nodefeatures"): 403, ("patch", "nodefeatures"): 403, ("get", "pods"): 403}
+    replaced: list[Object] = []
+
+    async def replace(resource: Resource, obj: Object) -> Object:
+        replaced.append(obj)
+        return api.put(resource, obj)
+
+    with pytest.raises(KubeRefusedError):
+        await NodeFeaturePublisher(api, node="n", namespace="gpu").publish(LABELS)
+    publisher = NodeFeaturePublisher(api, node="n", namespace="gpu", pod="kgpu-x", replace=replace)
+    await publisher.publish({"nvidia.com/old": "x"})
+    assert await publisher.published() == {"nvidia.com/old": "x"}
+    there = await api.get(NODE_FEATURES, "nvidia-features-for-n", namespace="gpu")
+    assert there is not None
+    api.put(NODE_FEATURES, {**there, "other": 1, "metadata": {**there["metadata"], "labels": {"a": "b"}}})
+    await publisher.publish(LABELS)
+    await publisher.publish(LABELS)
+    assert await publisher.published() == LABELS
+    (whole,) = replaced
+    assert whole["other"] == 1, "it is written as it was read"
+    assert whole["metadata"]["labels"] == {"a": "b", "nfd.node.kubernetes.io/node-name": "n"}
+    assert whole["metadata"]["resourceVersion"]
+    assert "ownerReferences" not in whole["metadata"]
 
 
 async def test_node_labels_of_others_stay() -> None:

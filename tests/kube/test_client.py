@@ -98,6 +98,17 @@ async def test_requests_carry_credentials_path_and_manager(tmp_path: Path) -> No
     assert json.loads(body)["kind"] == "ConfigMap"
 
 
+async def test_a_whole_object_is_put_with_its_version(tmp_path: Path) -> None:
+    server = Server(lambda _line, _headers, _body: (200, "{}"))
+    obj: Object = {"metadata": {"name": "c", "namespace": "n", "resourceVersion": "7"}, "data": {"a": "b"}}
+    async with server.running(tmp_path) as api:
+        await api.replace(CONFIG_MAPS, obj)  # type: ignore[attr-defined]
+    ((line, headers, body),) = server.requests
+    assert line == "PUT /api/v1/namespaces/n/configmaps/c HTTP/1.1"
+    assert headers["content-type"] == "application/json"
+    assert json.loads(body) == {"apiVersion": "v1", "kind": "ConfigMap", **obj}
+
+
 async def test_subresources_and_delete_options_as_they_are_sent(tmp_path: Path) -> None:
     server = Server(lambda _line, _headers, _body: (200, "{}"))
     binding: Object = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p", "namespace": "n"}}

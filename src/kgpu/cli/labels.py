@@ -262,7 +262,9 @@ def _publisher(place: Place, *, once: bool) -> tuple[Publisher, KubeApi | None]:
     api = connect(place.kubeconfig)
     if place.sink == NODE:
         return publish.NodeLabelsPublisher(api, node=place.node), api
-    return publish.NodeFeaturePublisher(api, node=place.node, namespace=place.namespace, pod=place.pod), api
+    return publish.NodeFeaturePublisher(
+        api, node=place.node, namespace=place.namespace, pod=place.pod, replace=api.replace
+    ), api
 
 
 async def _publish_once(root: str, settings: ProgramSettings, place: Place) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import IO, Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import IO, Any, Final, Protocol, TypeAlias
 
 from kgpu.base.errors import HostError, KubeError
 from kgpu.base.files import write_atomic
@@ -18,10 +18,13 @@ from kgpu.base.threads import beside
 from kgpu.discovery.lines import as_lines, from_lines
 from kgpu.formats import names
 from kgpu.kube.nodes import get_node, label_owners
-from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, KubeRefusedError, Object
+from kgpu.kube.port import NODE_FEATURES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource
 
 log = logging.getLogger(__name__)
 
+FORBIDDEN: Final = 403
+Replace: TypeAlias = Callable[[Resource, Object], Awaitable[Object]]
+"""Write a whole object as it was read, with what has changed."""
 _EMPTY_FEATURES: Final[Mapping[str, Mapping[str, str]]] = {"flags": {}, "attributes": {}, "instances": {}}
 
 
@@ -126,10 +129,15 @@ class NodeFeaturePublisher:
     """The object ``nvidia-features-for-<node>``, which node feature discovery's master turns into node labels.
 
     With ``pod`` it belongs to that pod and its DaemonSet, so that it goes away with an uninstall and not before.
+    The replaced program's rights have ``create`` and ``update``, where applying needs ``patch``: ``replace``, which
+    writes a whole object as it was read, then does it.
     """
 
-    def __init__(self, api: KubeApi, *, node: str, namespace: str, pod: str = "") -> None:
+    def __init__(
+        self, api: KubeApi, *, node: str, namespace: str, pod: str = "", replace: Replace | None = None
+    ) -> None:
         self._api = api
+        self._replace = replace
         self._node = node
         self._namespace = namespace
         self._pod = pod
@@ -150,7 +158,13 @@ class NodeFeaturePublisher:
         if owners:
             metadata["ownerReferences"] = owners
         obj = {"metadata": metadata, "spec": {"features": _EMPTY_FEATURES, "labels": dict(labels)}}
-        result = await self._api.apply(NODE_FEATURES, obj, manager=names.LABELS_FIELD_MANAGER)
+        try:
+            result = await self._api.apply(NODE_FEATURES, obj, manager=names.LABELS_FIELD_MANAGER)
+        except KubeRefusedError as refused:
+            if refused.code != FORBIDDEN or self._replace is None:
+                raise
+            await self._write_whole(obj, self._replace)
+            return
         # Labels that another program put into the object under its own field manager, before kgpu took over.
         stale = set(_string_map((result.get("spec") or {}).get("labels"))) - set(labels)
         if stale:
@@ -160,13 +174,30 @@ class NodeFeaturePublisher:
     async def close(self) -> None:
         return
 
+    async def _write_whole(self, obj: Object, replace: Replace) -> None:
+        found = await self._api.get(NODE_FEATURES, self._name, namespace=self._namespace)
+        if found is None:
+            await self._api.create(NODE_FEATURES, obj)
+            return
+        there, made = found["metadata"], obj["metadata"]
+        metadata = {**there, **made, "labels": {**(there.get("labels") or {}), **made["labels"]}}
+        spec = {**(found.get("spec") or {}), **obj["spec"]}
+        if (metadata, spec) != (there, found.get("spec")):
+            await replace(NODE_FEATURES, {**found, "metadata": metadata, "spec": spec})
+
     async def _owner_references(self) -> list[Object]:
         if not self._pod:
             return []
         if self._owners is None:
-            pod = await self._api.get(PODS, self._pod, namespace=self._namespace)
+            pod, why = None, "does not exist"
+            try:
+                pod = await self._api.get(PODS, self._pod, namespace=self._namespace)
+            except KubeRefusedError as refused:
+                if refused.code != FORBIDDEN:
+                    raise
+                why = "can't be read with this service account's rights"
             if pod is None:
-                log.warning("pod %s/%s does not exist: the NodeFeature gets no owner", self._namespace, self._pod)
+                log.warning("pod %s/%s %s: the NodeFeature gets no owner", self._namespace, self._pod, why)
             self._owners = [] if pod is None else owner_references(pod)
         return self._owners
 

@@ -142,6 +142,15 @@ class Client:
     ) -> Object:  # fmt: skip
         return await self._call("PATCH", _path(resource, namespace, name, subresource), {}, change, kind)
 
+    async def replace(self, resource: Resource, obj: Object) -> Object:
+        """Write the whole object as it was read, its version included, with what has changed; 409 when there is another
+        one by now. For rights that have ``update`` and not ``patch``; what can apply applies.
+        """
+        metadata = obj.get("metadata") or {}
+        path = _path(resource, str(metadata.get("namespace") or ""), str(metadata["name"]))
+        body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
+        return await self._call("PUT", path, {}, body, "application/json")
+
     async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         metadata = obj.get("metadata") or {}
         name = str(metadata["name"]) if subresource else ""
