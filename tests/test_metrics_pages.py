@@ -17,7 +17,7 @@ from kgpu.exporter.labels import PodLabels, Style, Texts
 from kgpu.exporter.model import Generation, Look, PodFacts, Unit, Users
 from kgpu.exporter.plan import plan
 from kgpu.exporter.render import render
-from kgpu.exporter.settings import Pods, Settings
+from kgpu.exporter.settings import Pods, Settings, Virtual
 from kgpu.exporter.windows import Clocks, Xids
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.pod_resources import Claim
@@ -101,7 +101,7 @@ def test_the_gpus_page_has_the_documented_labels_and_metrics() -> None:
                 )
                 settings = Settings(
                     counters=counters, style=Style(generation=generation, hostname="n", old_namespace=old), pods=pods,
-                    pod_uid=True, pod_labels=PodLabels(), virtual_gpus=True,
+                    pod_uid=True, pod_labels=PodLabels(), virtual_gpus=Virtual.ALWAYS,
                 )  # fmt: skip
                 seen = everything(generation)
                 told = [

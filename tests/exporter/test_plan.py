@@ -15,7 +15,7 @@ from kgpu.exporter.model import Generation, Made, PodFacts, Tick, Unit, Users
 from kgpu.exporter.own import Figures
 from kgpu.exporter.plan import Memory, plan
 from kgpu.exporter.render import render
-from kgpu.exporter.settings import Pods, Settings
+from kgpu.exporter.settings import Pods, Settings, Virtual
 from kgpu.exporter.ticks import Ticks
 from kgpu.hw.port import Finding, Problem, Reading
 from kgpu.kubelet.pod_resources import Claim
@@ -68,14 +68,33 @@ def test_an_idle_gpu_has_no_pod_labels():
 
 def test_every_pod_on_a_shared_gpu_is_shown_and_sums_can_be_right():
     held = tuple(holding(f"p{n}", f"{uuid(0)}::{n}", resource="nvidia.com/gpu.shared") for n in (1, 0, 2))
-    rows = series(plan(look(gpu(), holdings=held), wanted()), POWER)
-    assert [labels["pod"] for labels, _ in rows] == ["p0", "p1", "p2"]
-    assert sum(value for labels, value in rows if not labels.get("shared_copy")) == 1.0
+    for virtual, shown in ((Virtual.NEVER, ["p0", "p1", "p2"]), (Virtual.AUTO, [None, "p0", "p1", "p2"])):
+        rows = series(plan(look(gpu(), holdings=held), wanted(virtual_gpus=virtual)), POWER)
+        assert [labels.get("pod") for labels, _ in rows] == shown
+        assert sum(value for labels, value in rows if not labels.get("shared_copy")) == 1.0
 
 
 def test_two_shares_of_one_container_are_one_series():
     asked = look(gpu(), holdings=(holding("p", f"{uuid(0)}::0", f"{uuid(0)}::1"),))
-    assert len(series(plan(asked, wanted()), POWER)) == 1
+    found = [(row.get("pod"), row.get("vgpu")) for row, _ in series(plan(asked, wanted()), POWER)]
+    assert found == [(None, None), ("p", "0")]
+    assert len(series(plan(asked, wanted(virtual_gpus=Virtual.NEVER)), POWER)) == 1
+    assert len(series(plan(asked, wanted(virtual_gpus=Virtual.ALWAYS)), POWER)) == 3
+
+
+def test_t32_a_shared_gpus_pods_have_their_own_values_without_being_asked_and_a_whole_gpus_has_the_devices():
+    held = (holding("a", f"{uuid(0)}::0"), holding("b", f"{uuid(0)}::1"), holding("whole", uuid(1)))
+    of = {"a": 3.0, "whole": 1.0}
+    shares = {
+        (Unit(uuid(int(pod == "whole"))), ("team", pod, "main")): {"memory_used_mib": used} for pod, used in of.items()
+    }
+    planned = plan(look(gpu(0), gpu(1), holdings=held, shares=shares, pods={}), wanted())
+    found = [(row["gpu"], row.get("pod"), value, row.get("vgpu")) for row, value in series(planned, USED)]
+    assert found == [
+        ("0", None, 5.0, None), ("0", "a", 3.0, "0"), ("0", "b", 0.0, "1"), ("1", "whole", 5.0, None)
+    ]  # fmt: skip
+    off = plan(look(gpu(0), holdings=held[:2], shares=shares), wanted(virtual_gpus=Virtual.NEVER))
+    assert {value for _, value in series(off, USED)} == {5.0}
 
 
 def test_pods_can_be_joined_instead():
@@ -90,7 +109,7 @@ def test_virtual_gpus_have_their_processes_values_and_one_series_of_the_device()
     shares = {(Unit(uuid(0)), ("team", "a", "main")): {"memory_used_mib": 3.0, "utilization_percent": 7.0}}
     pods = {("team", "a"): PodFacts(uid="u-a")}
     asked = look(gpu(), holdings=held, shares=shares, pods=pods)
-    planned = plan(asked, wanted(virtual_gpus=True))
+    planned = plan(asked, wanted(virtual_gpus=Virtual.ALWAYS))
     found = {
         labels.get("pod"): (value, labels.get("vgpu"), labels.get("pod_uid")) for labels, value in series(planned, USED)
     }
@@ -103,7 +122,7 @@ def test_a_containers_memory_is_told_once_whatever_it_has_the_device_by():
     held = (holding("a", f"{uuid(0)}::0", f"{uuid(0)}::1"), holding("a", "g", resource="d", claim=Claim("c", "n")))
     shares = {(Unit(uuid(0)), ("team", "a", "main")): {"memory_used_mib": 3.0}}
     asked = look(gpu(), holdings=held, shares=shares, claimed={("d", "n", "g"): uuid(0)})
-    for chosen in (wanted(), wanted(virtual_gpus=True)):
+    for chosen in (wanted(), wanted(virtual_gpus=Virtual.ALWAYS)):
         assert [value for _, value in series(plan(asked, chosen), "kgpu_pod_gpu_memory_used_bytes")] == [3 << 20]
 
 
@@ -291,7 +310,7 @@ NAMES = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 
 
 @tries(60)
-@given(READINGS, READINGS, st.lists(st.tuples(NAMES, NAMES, st.integers(0, 3)), max_size=5), st.booleans())
+@given(READINGS, READINGS, st.lists(st.tuples(NAMES, NAMES, st.integers(0, 3)), max_size=5), st.sampled_from(Virtual))
 def test_whatever_is_read_the_text_can_be_read_and_series_are_unique(first, second, pods, virtual):
     values = {Unit(uuid(0)): first, Unit(uuid(1)): {**second, "driver_version": "1"}}
     held = tuple(holding(pod, f"{uuid(n % 2)}::{n}", namespace=space) for pod, space, n in pods)

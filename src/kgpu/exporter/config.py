@@ -18,7 +18,7 @@ from kgpu.exporter.labels import PodLabels, Style
 from kgpu.exporter.model import Generation
 from kgpu.exporter.options import OPTIONS
 from kgpu.exporter.readers import Address, Option
-from kgpu.exporter.settings import Pods, Settings
+from kgpu.exporter.settings import Pods, Settings, Virtual
 from kgpu.formats.exporter_flags import REFUSED, WITHOUT, Without
 
 
@@ -53,7 +53,7 @@ class Given:
     pod_resources: str
     jobs_dir: str
     resources: frozenset[str]
-    virtual_gpus: bool
+    virtual_gpus: Virtual
     dra: bool
     own_metrics: bool
     write_timeout: float

@@ -22,6 +22,7 @@ from kgpu.exporter.readers import (
     read_pods,
     read_selector,
     read_text,
+    read_virtual,
 )
 from kgpu.exporter.settings import SERIES_LIMIT
 from kgpu.formats.go_flags import read_bool
@@ -83,8 +84,10 @@ OPTIONS: Final = (
            default="", help="Folder with a file of batch job ids per GPU."),
     Option(attr="resources", flag="--nvidia-resource-names", envs=("NVIDIA_RESOURCE_NAMES",), read=read_names,
            default="", help="Further resources that are GPUs."),
-    _switch("virtual_gpus", "--kubernetes-virtual-gpus", "KUBERNETES_VIRTUAL_GPUS",
-            "One series per pod and share of a shared GPU, with its processes' own values."),
+    Option(attr="virtual_gpus", flag="--kubernetes-virtual-gpus", envs=("KUBERNETES_VIRTUAL_GPUS",), read=read_virtual,
+           default="auto", is_flag=True,
+           help="A pod's series have what its own processes use, and vgpu, its share's number; auto: on GPUs that are "
+           "offered in shares, true: on every GPU."),
     _switch("dra", "--kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", "Resolve the devices of resource claims."),
     _switch("own_metrics", "--enable-exporter-metrics", f"{_P}ENABLE_EXPORTER_METRICS",
             "Metrics about the exporter itself, kgpu_*.", default="true"),

@@ -32,7 +32,7 @@ _XID: Final = "last_xid"
 _NOTHING: Final[Mapping[str, Value]] = {}
 _NO_FAILURES: Final[Mapping[str, str]] = {}
 _SHARED: Final = ("utilization_percent", "memory_used_mib")
-"""Readings that processes have too: with virtual GPUs each pod's series has its own."""
+"""Readings that processes have too: on a shared device each pod's series has its own."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ def plan(look: Look, settings: Settings, memory: Memory | None = None) -> Planne
     rows = memory.rows(look, settings)
     missing = Missing()
     families = [
-        _family(counter, memory.by_scope[counter.spelled.field.scope], look, settings, missing)
+        _family(counter, memory.by_scope[counter.spelled.field.scope], look, missing)
         for counter in settings.counters
         if counter.kind is not Kind.LABEL
     ]
@@ -151,10 +151,10 @@ def _fixed(label_fields: Iterable[Counter], *places: Mapping[str, Value]) -> Pai
     return tuple(sorted(found))
 
 
-def _family(counter: Counter, rows: Iterable[Row], look: Look, settings: Settings, missing: Missing) -> Family:
+def _family(counter: Counter, rows: Iterable[Row], look: Look, missing: Missing) -> Family:
     spelled = counter.spelled
     scope = spelled.field.scope
-    own_values = settings.virtual_gpus and bool(look.shares)
+    own_values = bool(look.shares) and not spelled.field.made and spelled.field.sources[0].reading in _SHARED
     xid = not spelled.field.made and spelled.field.sources[0].reading == _XID
     samples: dict[str, str] = {}
     if spelled.field.made:
@@ -166,13 +166,14 @@ def _family(counter: Counter, rows: Iterable[Row], look: Look, settings: Setting
         value = _value(counter, values, missing, row.target, look)
         if value is None:
             continue
-        if not xid and not own_values:
+        own = own_values and row.target.own_values
+        if not xid and not own:
             for _, ready in row.variants:
                 samples.setdefault(ready, value)
             continue
         more: Pairs = (("err_code", value), ("err_msg", look.xid_texts.get(int(value), UNKNOWN_XID))) if xid else ()
         for variant, ready in row.variants:
-            share = _share(counter, variant, row.target, look) if own_values else None
+            share = _share(counter, variant, row.target, look) if own else None
             samples.setdefault(row.text(variant, ready, more), value if share is None else share)
     return Family(counter.name, counter.kind, counter.help, _samples(samples))
 
@@ -224,9 +225,9 @@ def _rate(value: float, before: Value | None, seconds: float) -> float:
 
 
 def _share(counter: Counter, variant: Variant, target: Target, look: Look) -> str | None:
-    """What one container's processes account for, with virtual GPUs; 0 for an idle one."""
+    """What one container's processes account for; 0 for an idle one, None for the device's own series."""
     source = counter.spelled.field.sources[0]
-    if variant.holder is None or source.reading not in _SHARED:
+    if variant.holder is None:
         return None
     value = look.shares.get((target.unit, variant.holder.key), {}).get(source.reading, 0.0)
     return render_value(counter.spelled, value, source.factor)

@@ -15,8 +15,9 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.exporter.devices import Selector, parse_selector
 from kgpu.exporter.labels import PodLabels, read_allowed
 from kgpu.exporter.model import Generation
-from kgpu.exporter.settings import Pods
+from kgpu.exporter.settings import Pods, Virtual
 from kgpu.formats.duration import INFINITE, parse_duration
+from kgpu.formats.go_flags import read_bool
 
 NO_CONFIG_MAP: Final = "none"
 _MILLISECONDS: Final = 10_000_000
@@ -141,6 +142,16 @@ _which = one_of(*Generation)
 
 def _generation(word: str, where: str) -> Generation:
     return Generation(_which(word, where))
+
+
+def read_virtual(value: Any, where: str) -> Virtual:
+    """A boolean in Go's spelling, or ``auto``."""
+    if str(value).strip().lower() == Virtual.AUTO:
+        return Virtual.AUTO
+    try:
+        return Virtual.ALWAYS if read_bool(value, where) else Virtual.NEVER
+    except ConfigError as error:
+        raise ConfigError(error.what, "true, false or auto", error.todo) from error
 
 
 def read_pods(value: Any, where: str) -> Pods:

@@ -13,6 +13,18 @@ from kgpu.exporter.labels import PodLabels, Style
 SERIES_LIMIT: Final = 20_000
 
 
+class Virtual(enum.StrEnum):
+    """Whether a container's series have what its own processes use, beside one series of the device.
+
+    ``AUTO``: of a device that is offered in several shares; a container's shares of it are one series, so that a pod's
+    sums are right. ``ALWAYS``: of every device, and each share has a series, as the replaced exporter has it.
+    """
+
+    AUTO = "auto"
+    ALWAYS = "true"
+    NEVER = "false"
+
+
 class Pods(enum.StrEnum):
     """How users are shown: on every series, or in one info metric to join with (fewer labels on everything)."""
 
@@ -36,7 +48,7 @@ class Settings:
     pods: Pods = Pods.EACH
     pod_uid: bool = False
     pod_labels: PodLabels | None = None
-    virtual_gpus: bool = False
+    virtual_gpus: Virtual = Virtual.AUTO
     resources: frozenset[str] = frozenset()
     mig_copies: bool = False
     own_metrics: bool = True

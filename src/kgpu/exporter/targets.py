@@ -8,14 +8,14 @@ gives every instance the GPU's values instead, as the replaced exporter does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kgpu.exporter.fields import Scope
 from kgpu.exporter.holders import Holder
 from kgpu.exporter.labels import Pairs, cpu_labels, device_labels, joined, link_labels
-from kgpu.exporter.model import Look, PodFacts, Unit
-from kgpu.exporter.settings import Pods, Settings
+from kgpu.exporter.model import Look, PodFacts, PodKey, Unit
+from kgpu.exporter.settings import Pods, Settings, Virtual
 from kgpu.hw.port import Accelerator
 
 COPY_LABEL = "shared_copy"
@@ -38,7 +38,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A device with series of its own. ``labels`` are its first labels, ``holders`` all who use it."""
+    """A device with series of its own. ``labels`` are its first labels, ``holders`` all who use it.
+
+    ``own_values``: a holder's series have what its own processes use.
+    """
 
     unit: Unit
     labels: Pairs
@@ -46,6 +49,7 @@ class Target:
     gpu: Accelerator | None = None
     holders: tuple[Holder, ...] = ()
     variants: tuple[Variant, ...] = (Variant(None, ()),)
+    own_values: bool = False
 
 
 class Making(NamedTuple):
@@ -107,38 +111,55 @@ def _target(
     # A GPU whose instances are exported is used by those who use the instances.
     users = held.get(unit, ()) if settings.kubernetes else ()
     labels = device_labels(settings.style, gpu, profile, unit.gpu_instance)
-    variants = _variants(users, look, settings)
+    virtual = _is_virtual(users, settings)
+    variants = _variants(users, look, settings, virtual=virtual)
     jobs = look.jobs.get(unit, ())
     if jobs:
         variants = tuple(
             Variant(one.holder, (*one.labels, ("hpc_job", job)), one.pod_labels) for one in variants for job in jobs
         )
-    return Target(unit=unit, gpu=gpu, labels=labels, scopes=scopes, holders=users, variants=variants)
+    return Target(
+        unit=unit, gpu=gpu, labels=labels, scopes=scopes, holders=users, variants=variants, own_values=virtual
+    )  # fmt: skip
 
 
-def _variants(users: tuple[Holder, ...], look: Look, settings: Settings) -> tuple[Variant, ...]:
+def _is_virtual(users: tuple[Holder, ...], settings: Settings) -> bool:
+    if settings.virtual_gpus is Virtual.AUTO:
+        return any(holder.replica for holder in users)
+    return settings.virtual_gpus is Virtual.ALWAYS
+
+
+def _variants(users: tuple[Holder, ...], look: Look, settings: Settings, *, virtual: bool) -> tuple[Variant, ...]:
     nobody = Variant(None, ())
     if not users or settings.pods is Pods.JOIN:
         return (nobody,)
-    if not settings.virtual_gpus:
+    if settings.virtual_gpus is not Virtual.ALWAYS:
         # A container's shares of one device are one series, and so are its claims on it.
-        users = tuple({holder.key: replace(holder, replica="") for holder in users}.values())
-    found = [nobody] if settings.virtual_gpus else []
+        first: dict[PodKey, Holder] = {}
+        for holder in users:
+            first.setdefault(holder.key, holder)
+        users = tuple(first.values())
+    found = [nobody] if virtual else []
     for holder in users:
         copy = ((COPY_LABEL, "1"),) if found else ()
         found.append(
-            Variant(holder, (*holder_labels(holder, look, settings), *copy), own_labels(holder, look, settings))
+            Variant(
+                holder,
+                (*holder_labels(holder, look, settings, vgpu=virtual), *copy),
+                own_labels(holder, look, settings),
+            )
         )
     return tuple(found)
 
 
-def holder_labels(holder: Holder, look: Look, settings: Settings) -> Pairs:
-    """Who it is: pod, namespace, container, and uid and share where they are wanted."""
+def holder_labels(holder: Holder, look: Look, settings: Settings, *, vgpu: bool = False) -> Pairs:
+    """Who it is: pod, namespace, container; uid and share where they are wanted. ``vgpu``: the share in any case."""
     labels = settings.style.pod(holder.namespace, holder.pod, holder.container)
     uid = look.pods.get((holder.namespace, holder.pod), _NO_POD).uid
-    if uid and (settings.pod_uid or settings.virtual_gpus) and "pod_uid" not in settings.without:
+    always = settings.virtual_gpus is Virtual.ALWAYS
+    if uid and (settings.pod_uid or always) and "pod_uid" not in settings.without:
         labels = (*labels, ("pod_uid", uid))
-    if settings.virtual_gpus and holder.replica:
+    if holder.replica and (always or vgpu):
         labels = (*labels, ("vgpu", holder.replica))
     return (*labels, *(pair for pair in holder.claim if pair[0] not in settings.without))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kgpu.base.clock import Clock
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.exporter.config import Given
+from kgpu.exporter.settings import Virtual
 from kgpu.exporter.users import KubeletUsers, Sources
 from kgpu.exporter.users_containers import Containers, ask_api
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
@@ -47,7 +48,7 @@ def open_users(
     from kgpu.kubelet.pod_resources import PodResources
 
     known = api if node else None
-    facts = given.pod_labels or given.pod_uid or given.virtual_gpus
+    facts = given.pod_labels or given.pod_uid or given.virtual_gpus is Virtual.ALWAYS
     if known is None and (facts or given.dra):
         tell(_without(facts, given.dra, node))
     simulated = any(state_file(str(root)) for root in (driver_root, host_root) if root)
