@@ -263,6 +263,7 @@ CONTAINER_LOGS: Final = "/var/log/containers"
 
 # On a simulated node: the address of this machine that stands for all of the pod's
 ENV_LAB_POD_ADDRESS: Final = "KGPU_LAB_POD_ADDRESS"
+ENV_LAB_POD_IP: Final = "KGPU_LAB_POD_IP"  # and the address that it has in the cluster
 
 # Labels and others that the doctor reads
 JOB_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"

@@ -16,7 +16,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError, KubeError, LabError
 from kgpu.formats.cdi import Spec, parse_spec
-from kgpu.formats.names import CDI_ANNOTATION_PREFIX, ENV_LAB_POD_ADDRESS
+from kgpu.formats.names import CDI_ANNOTATION_PREFIX, ENV_LAB_POD_ADDRESS, ENV_LAB_POD_IP
 from kgpu.kube.port import Object
 from kgpu.lab import samples
 from kgpu.lab.nodes import environment, own, volumes
@@ -130,7 +130,8 @@ async def start(node: NodeContext, state: PodState, container: Container, claims
         raise StartTroubleError(CREATE_ERROR, text) from error
     places = await make_volumes(node, state, facts)
     config = node.machine.applied(config)
-    config = replace(config, env={**config.env, ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip)})
+    network_env = {ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip), ENV_LAB_POD_IP: state.pod_ip}
+    config = replace(config, env={**config.env, **network_env})
     try:
         mounts = volumes.mounts(spec, places, config.env)
     except (volumes.VolumeError, OSError) as error:
