@@ -259,14 +259,25 @@ def test_no_nodes_without_asking_and_none_without_a_driver(host, tmp_path, capsy
     (tmp_path / "proc/driver").mkdir(parents=True)
     assert ctk("system", "create-device-nodes", "--control-devices", "--root", tmp_path) == 1
     assert "no NVIDIA driver" in capsys.readouterr().err
+    # With the modules loaded there would be one.
+    again = ("--control-devices", "--root", tmp_path, "--load-kernel-modules", "--dry-run")
+    assert ctk("system", "create-device-nodes", *again) == 0
+    assert "when the modules are loaded" in capsys.readouterr().err
     assert host.devices == {}
 
 
-def test_modules_are_loaded_only_when_asked_and_not_in_a_dry_run(host, driver, monkeypatch) -> None:
+def test_modules_are_loaded_only_when_asked_and_not_in_a_dry_run(host, driver, monkeypatch, capsys) -> None:
     seen: list[str] = []
     monkeypatch.setattr(dev_files, "load_modules", seen.append)
     words = ["system", "create-device-nodes", "--control-devices", "--root", driver]
-    assert ctk(*words) == ctk(*words, "--load-kernel-modules", "--dry-run") == 0
+    assert ctk(*words) == 0
+    capsys.readouterr()
+    for asked in (words, ["system", "create-dev-char-symlinks", "--driver-root", driver]):
+        assert ctk(*asked, "--load-kernel-modules", "--dry-run") == 0
+        told = capsys.readouterr().out.splitlines()
+        assert told[: len(dev_files.MODULES)] == [
+            f"would run chroot {driver} {dev_files.MODPROBE} {module}" for module in dev_files.MODULES
+        ]
     assert seen == []
     assert ctk(*words, "--load-kernel-modules") == 0
     assert seen == [str(driver)]

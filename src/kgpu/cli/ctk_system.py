@@ -81,14 +81,13 @@ def create_dev_char_symlinks(*, dev_char: str, root: str, every: str, load: str,
     Without the links, a systemctl daemon-reload takes the devices from containers that did not get them through CDI.
     Links of other numbers are replaced; minors are those that the driver says.
     """
-    from kgpu.host.dev_files import RealDevFiles, dev_folder, load_modules, read_facts
+    from kgpu.host.dev_files import RealDevFiles, dev_folder, read_facts
     from kgpu.host.dev_nodes import control_nodes, every_node, existing_nodes, join_nodes, plan_links, plan_nodes
 
     _absolute("--dev-char-path", dev_char)
     _absolute("--driver-root", root)
     dry = _true("--dry-run", dry_run)
-    if _true("--load-kernel-modules", load) and not dry:
-        load_modules(root)
+    _load(root, load, dry=dry)
     files = RealDevFiles()
     facts = read_facts(root)
     dev = dev_folder(files, root)
@@ -114,19 +113,21 @@ def create_dev_char_symlinks(*, dev_char: str, root: str, every: str, load: str,
 @_options(NODE_FLAGS)
 def create_device_nodes(*, root: str, dev_root: str, control: str, load: str, dry_run: str) -> None:
     """Make the driver's control nodes, with the majors that the kernel gave; nodes of other numbers are replaced."""
-    from kgpu.host.dev_files import RealDevFiles, load_modules, read_facts
+    from kgpu.host.dev_files import RealDevFiles, read_facts
     from kgpu.host.dev_nodes import control_nodes, plan_nodes
 
     _absolute("--root", root)
     _absolute("--dev-root", dev_root or root)
     dry = _true("--dry-run", dry_run)
-    if _true("--load-kernel-modules", load) and not dry:
-        load_modules(root)
+    _load(root, load, dry=dry)
     if not _true("--control-devices", control):
         click.echo("note: no nodes are made without --control-devices", err=True)
         return
     wanted = control_nodes(read_facts(root).majors, dev=f"{(dev_root or root).rstrip('/')}/dev")
     _say(wanted.notes)
+    if not wanted.nodes and dry and _true("--load-kernel-modules", load):
+        click.echo("note: which nodes would be made is known when the modules are loaded", err=True)
+        return
     if not wanted.nodes:
         raise HostError(
             "no device node can be made: the kernel has no NVIDIA driver",
@@ -135,6 +136,18 @@ def create_device_nodes(*, root: str, dev_root: str, control: str, load: str, dr
         )
     files = RealDevFiles()
     _carry_out(files, plan_nodes(files, wanted.nodes), dry=dry)
+
+
+def _load(root: str, asked: str, *, dry: bool) -> None:
+    from kgpu.host.dev_files import load_commands, load_modules
+
+    if not _true("--load-kernel-modules", asked):
+        return
+    if dry:
+        for command in load_commands(root):
+            click.echo(f"would run {command}")
+    else:
+        load_modules(root)
 
 
 def _carry_out(files: DevFiles, steps: Sequence[Step], *, dry: bool) -> None:

@@ -196,15 +196,20 @@ def load_modules(
     root: str = "/", *, modules: Sequence[str] = MODULES, run: Callable[[Sequence[str]], str] | None = None
 ) -> None:
     """Load the driver's modules with the root's own modprobe. ``run`` returns an error's text. Raises HostError."""
-    inside = "" if Path(root) == Path("/") else f"chroot {root} "
-    for module in modules:
+    for module, command in zip(modules, load_commands(root, modules), strict=True):
         problem = (run or _run)(in_root(root, [MODPROBE, module]))
         if problem:
             raise HostError(
                 f"the kernel module {module} can't be loaded: {problem}",
                 f"a driver for the running kernel under {root}",
-                f"run `{inside}{MODPROBE} {module}`, and see the kernel's log",
+                f"run `{command}`, and see the kernel's log",
             )
+
+
+def load_commands(root: str = "/", modules: Sequence[str] = MODULES) -> list[str]:
+    """For people: what loads the modules, one command each, in order."""
+    inside = "" if Path(root) == Path("/") else f"chroot {root} "
+    return [f"{inside}{MODPROBE} {module}" for module in modules]
 
 
 def nodes_of(text: Iterable[Node]) -> str:
