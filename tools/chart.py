@@ -18,18 +18,15 @@ from typing import Any
 
 from kgpu.doctor.sources.live import KINDS
 from kgpu.formats import yaml
+from kgpu.formats.crd import provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
-from kgpu.formats.crd.decode import IMAGE
-from kgpu.formats.crd.decode import SWITCH as SWITCH_NAME
 from kgpu.formats.crd.definitions import crds
-from kgpu.formats.crd.fields import rows
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.model import DURATION
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts" / "kgpu"
 Schema = dict[str, Any]
-Switches = tuple[tuple[str, bool], ...]
 
 TEXT: Schema = {"type": ["string", "null"]}
 TEXTS: Schema = {"type": ["array", "null"], "items": {"type": "string"}}
@@ -232,24 +229,13 @@ def doctor_rules() -> str:
     return "\n".join(lines) + "\n" + POD_LOGS
 
 
-def unbuilt(struct: type, path: str = "", why: str = "", *, on: bool = False, switches: Switches = ()) -> list[Schema]:
-    """Fields of which nothing comes yet, by ``decode``'s rule: what each is when it asks for nothing, and the switches
-    of the sections around it, with what one is when it is not given.
-    """
-    found: list[Schema] = []
-    for row in rows(struct):
-        here = f"{path}{row.name}"
-        within, is_on = (row.unbuilt, bool(row.usual)) if row.unbuilt else (why, on)
-        inner = row.type.struct
-        if inner:
-            switch = bool(within) and any(one.name == SWITCH_NAME for one in rows(inner))
-            around = (*switches, (f"{here}.{SWITCH_NAME}", is_on)) if switch else switches
-            found += unbuilt(inner, f"{here}.", within, on=is_on, switches=around)
-        elif within and row.name not in IMAGE:
-            quiet = [row.default, *row.usual, *([True] if row.name == SWITCH_NAME and is_on else [])]
-            off = [{"path": name, "on": default} for name, default in switches]
-            found.append({"path": here, "quiet": quiet, "switches": off})
-    return found
+def unbuilt() -> list[Schema]:
+    """Values of which nothing comes yet, as the templates read them; in a policy ``decode`` finds the same."""
+    return [
+        {"path": leaf.path, "instead": leaf.says, "quiet": list(leaf.quiet),
+         "switches": [{"path": name, "on": on} for name, on in leaf.switches]}
+        for leaf in provided.unbuilt(ClusterPolicySpec)
+    ]  # fmt: skip
 
 
 def files() -> dict[Path, str]:
@@ -258,7 +244,7 @@ def files() -> dict[Path, str]:
     found = {
         CHART / "values.schema.json": json.dumps(schema, indent=1) + "\n",
         CHART / "values.names.json": json.dumps(names(schema), indent=1) + "\n",
-        CHART / "values.unbuilt.json": json.dumps(unbuilt(ClusterPolicySpec), indent=1) + "\n",
+        CHART / "values.unbuilt.json": json.dumps(unbuilt(), indent=1) + "\n",
     }
     rules = doctor_rules()
     found[CHART / "templates" / "doctor.yaml"] = DOCTOR_IN_CHART + DOCTOR + LABELLED + rules + "{{- end }}\n"

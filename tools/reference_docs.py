@@ -21,7 +21,7 @@ from kgpu.doctor.rules import all_rules
 from kgpu.exporter import options as exporter
 from kgpu.exporter.fields import all_fields
 from kgpu.formats import exporter_flags, support
-from kgpu.formats.crd import common, core
+from kgpu.formats.crd import common, core, provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
@@ -40,6 +40,7 @@ from kgpu.lab import samples
 from kgpu.lab.conformance.skips import SIGS, SKIPS
 from kgpu.lab.scenarios import model as scenarios
 from kgpu.operator.metrics import OWN_ROWS, PREFIX, ROWS
+from kgpu.operator.objects import ignored
 from kgpu.toolkit.modes.table import MODULES, mode_named
 from kgpu.validator.metrics import METRICS
 
@@ -177,6 +178,16 @@ def _blocks() -> str:
         own = [(BLOCK_NAMES[block], *row) for row in _crd_rows(block)]
         found += [(BLOCK_NAMES[block], f"all of {base}", "", "", "")] * bool(base) + own
     return _table(("block", "field", "type", "default", "meaning"), found)
+
+
+def _provided() -> str:
+    """What this version does with each field, then what depends on another one."""
+    found: list[tuple[str, ...]] = []
+    for kind, struct in (("ClusterPolicy", ClusterPolicySpec), ("NVIDIADriver", NVIDIADriverSpec)):
+        parts = provided.parts(struct)
+        found += [(kind, f"`{one.path}`", f"{one.does}{f': {one.says}' if one.says else ''}") for one in parts]
+    found += [("ClusterPolicy", row.field, f"{row.when}: {row.does}") for row in ignored.CONDITIONAL]
+    return _table(("kind", "field of `spec`", "what this version does with it"), found)
 
 
 def _cdi_flags() -> str:
@@ -362,6 +373,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "clusterpolicy": lambda: _crd(ClusterPolicySpec),
     "nvidiadriver": lambda: _crd(NVIDIADriverSpec),
     "crd-blocks": _blocks,
+    "fields-provided": _provided,
     "xids": _xids,
     "sxids": _sxids,
     "doctor-rules": _doctor_rules,

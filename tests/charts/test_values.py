@@ -14,7 +14,8 @@ import yaml
 from charts.conftest import CHART, Chart, Object
 from charts.value_sets import FILES, SETS
 
-from kgpu.formats.crd import decode
+from kgpu.formats.crd import decode, provided
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 
 
 def test_the_documents_defaults(chart: Chart) -> None:
@@ -235,7 +236,8 @@ def test_the_notes_name_values_of_which_nothing_comes(helm: str, tmp_path: Path)
         "vgpuDeviceManager.config.name=mine", "migManager.enabled=true", "toolkit.installDir=/opt/x",
     )  # fmt: skip
     named = {
-        line.strip() for line in told.partition("(condition FieldsProvided):")[2].partition("\n\n")[0].splitlines()
+        line.strip().partition(":")[0]
+        for line in told.partition("(condition FieldsProvided):")[2].partition("\n\n")[0].splitlines()
     }
     assert {"driver.upgradePolicy.maxParallelUpgrades", "vgpuManager.enabled"} <= named
     assert "migManager.enabled" not in named
@@ -246,7 +248,11 @@ def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Ch
             "ccManager.defaultMode=off", "gds.enabled=true")  # fmt: skip
     told = notes(helm, tmp_path, *sets).partition("(condition FieldsProvided):")[2].partition("\n\n")[0]
     policy = decode.clusterpolicy({"metadata": {"name": "p"}, "spec": chart(*sets).policy})
-    assert {f"spec.{line.strip()}" for line in told.splitlines() if line.strip()} == set(policy.unbuilt)
+    said = {
+        f"spec.{path}": says for path, _, says in (one.strip().partition(": ") for one in told.splitlines()) if path
+    }
+    assert said == {path: provided.instead(ClusterPolicySpec, path) for path in policy.unbuilt}
+    assert all(said.values())
 
 
 def defaults() -> Object:

@@ -46,6 +46,16 @@ def test_it_prints_what_the_simulated_gpus_do(sim_root: MakeRoot):
     assert samples(result.stdout, "kgpu_gpu_up") == {"0": 1, "1": 1}
 
 
+def test_profiling_fields_are_there_from_hopper_on(sim_root: MakeRoot):
+    """Older GPUs have PCIe's from elsewhere; the others are counted as absent."""
+    for profile, has in (("dgx-h100", True), ("dgx-a100-80g", False), ("t4", False)):
+        text = run("--root", sim_root(profile, gpus=1)).stdout
+        found = {name for name in ("GR_ENGINE_ACTIVE", "DRAM_ACTIVE") if samples(text, f"DCGM_FI_PROF_{name}")}
+        assert found == ({"GR_ENGINE_ACTIVE", "DRAM_ACTIVE"} if has else set())
+        assert samples(text, "DCGM_FI_PROF_PCIE_TX_BYTES")
+        assert ('kgpu_exporter_field_absent{field="DCGM_FI_PROF_DRAM_ACTIVE"' in text) is not has
+
+
 def test_openmetrics_has_the_same_series(sim_root: MakeRoot):
     root = sim_root("dgx-h100", gpus=1)
     text = run("--root", root, "--openmetrics").stdout

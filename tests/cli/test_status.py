@@ -16,8 +16,8 @@ from kgpu.kube.fake import FakeApi
 from kgpu.operator.model import Observed
 from kgpu.operator.overview import Operator, Overview, overview
 from tests.operator.test_breakages import CASES, library_missing, quota, taint
-from tests.operator.test_overview import cluster, written
-from tests.operator.world import SETTINGS, healthy_node, node_object, world
+from tests.operator.test_overview import UPGRADES, cluster, written
+from tests.operator.world import SETTINGS, healthy_node, node_object, policy, world
 
 
 def seen(observed: Observed) -> Overview:
@@ -154,6 +154,25 @@ def test_ready_is_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_json_has_nodes_operands_and_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(run(monkeypatch, cluster(), "-o", "json").output)
     assert (found["ready"], [row["name"] for row in found["nodes"]], bool(found["problems"])) == (False, ["n1"], True)
+
+
+def test_fields_of_which_nothing_comes_yet_are_shown_and_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = policy(spec={**UPGRADES, "vgpuManager": {"enabled": True}})
+    observed = dataclasses.replace(world(healthy_node()), policies=(asked,))
+    shown = screen(observed)
+    assert "2 fields ask for what this version can't do yet:" in shown
+    assert "  ClusterPolicy/cluster-policy spec.vgpuManager.enabled: nothing for virtual machines is provided" in shown
+    assert "can't do yet" not in screen(world(healthy_node()))
+
+    async def read(*_: Any) -> Overview:
+        return seen(observed)
+
+    monkeypatch.setattr(module, "read", read)
+    told = json.loads(run(monkeypatch, cluster(), "-o", "json").output)["fields"]
+    assert told[1] == {
+        "object": "ClusterPolicy/cluster-policy", "field": "spec.vgpuManager.enabled",
+        "instead": "nothing for virtual machines is provided",
+    }  # fmt: skip
 
 
 def test_an_api_server_that_is_away_is_told_in_three_parts(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

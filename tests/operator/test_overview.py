@@ -19,6 +19,8 @@ from kgpu.operator.reading import look
 from tests.operator.test_breakages import CASES
 from tests.operator.world import HOST_DRIVER, NAMESPACE, SETTINGS, healthy_node, node_object, policy, report, world
 
+GPU = names.GPU_RESOURCE
+
 
 def written(observed: Observed) -> Observed:
     """The same with the status that the operator writes."""
@@ -327,16 +329,41 @@ async def test_looking_writes_nothing() -> None:
 
 
 def test_gpus_that_nobody_offers_are_told_in_the_headline() -> None:
-    bare = {"status": {"capacity": {}, "allocatable": {}}}
     switched_off = policy(spec={**HOST_DRIVER, "devicePlugin": {"enabled": False}})
-    node = healthy_node(gpus=8)
-    node["status"] = {**node["status"], **bare["status"]}
-    off = dataclasses.replace(world(node), policies=(switched_off,))
-    found = seen(off)
-    assert "no GPU is offered on 1 of 1: the device plugin is switched off" in found.headline
+    # The kubelet forgets the resource when it starts again; until then it has 0 of 8.
+    for counts in ({"capacity": {}, "allocatable": {}}, {"capacity": {GPU: "8"}, "allocatable": {GPU: "0"}}):
+        node = healthy_node(gpus=8)
+        node["status"] = {**node["status"], **counts}
+        off = dataclasses.replace(world(node), policies=(switched_off,))
+        assert "no GPU is offered on 1 of 1: the device plugin is switched off" in seen(off).headline
     assert "not offered" not in seen(world(healthy_node())).headline
 
 
 def test_only_what_is_validated_is_said_to_be() -> None:
     node = healthy_node(validated=None, labels={names.LABEL_DEPLOY_PREFIX + "operator-validator": "false"})
     assert seen(world(node, healthy_node("n2"))).headline.endswith("2 GPU nodes, 1 of 2 validated")
+
+
+UPGRADES = {**HOST_DRIVER, "driver": {"enabled": False, "upgradePolicy": {"maxParallelUpgrades": 4}}}
+
+
+def test_fields_of_which_nothing_comes_yet_are_rows_of_their_own_and_no_problems() -> None:
+    asked = policy(spec={**UPGRADES, "vgpuManager": {"enabled": True}, "psp": {"enabled": True}})
+    found = seen(dataclasses.replace(world(healthy_node()), policies=(asked,)))
+    assert [(row.object, row.field) for row in found.fields] == [
+        ("ClusterPolicy/cluster-policy", "spec.driver.upgradePolicy.maxParallelUpgrades"),
+        ("ClusterPolicy/cluster-policy", "spec.vgpuManager.enabled"),
+    ]
+    assert found.fields[0].instead == "to exchange a node's driver, drain the node and delete its driver pod"
+    assert ["psp" in one.what for one in found.problems] == [True]
+    assert seen(world(healthy_node())).fields == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [({"cdi": {"enabled": False}}, "CDISwitchedOff"), ({"gfd": {"hostNetwork": True}}, "SettingIgnored")],
+)
+def test_what_is_done_in_another_way_than_asked_is_a_warning(spec: dict[str, Any], reason: str) -> None:
+    asked = policy(spec={**HOST_DRIVER, **spec})
+    found = seen(dataclasses.replace(world(healthy_node()), policies=(asked,)))
+    assert [(one.reason, one.warning, bool(one.remedy)) for one in found.problems] == [(reason, True, True)]

@@ -11,7 +11,7 @@
 {{- list $place | toJson -}}
 {{- end }}
 
-{{- /* The paths of values that ask for what kgpu can't do yet, with blanks between. */ -}}
+{{- /* The values that ask for what kgpu can't do yet, as a JSON list of their rows in values.unbuilt.json. */ -}}
 {{- define "kgpu.unbuilt" -}}
 {{- $values := .Values -}}
 {{- $found := list -}}
@@ -24,8 +24,8 @@
 {{- $asked = and $asked $is -}}
 {{- end -}}
 {{- if $asked -}}
-{{- $found = append $found $field.path -}}
+{{- $found = append $found $field -}}
 {{- end -}}
 {{- end -}}
-{{- join " " $found -}}
+{{- $found | toJson -}}
 {{- end }}

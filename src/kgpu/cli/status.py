@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from kgpu.operator.overview import NodeRow, Overview, Problem
+    from kgpu.operator.overview import FieldRow, NodeRow, Overview, Problem
     from kgpu.operator.watching import Cluster
 
 EXAMPLES: Final = """
@@ -129,9 +129,24 @@ def _show(console: Console, found: Overview) -> None:
         style = "green" if driver.state == "ready" else "yellow"
         line = f"NVIDIADriver {driver.name}: {driver.state or 'no state yet'}, {driver.nodes} nodes"
         console.print(Text(line + (f"; {driver.message}" if driver.state != "ready" else ""), style=style))
+    _fields(console, found.fields)
     _problems(console, found.problems)
     for line in found.unread:
         console.print(Text(f"not known: {line}", style="yellow"))
+
+
+def _fields(console: Console, fields: tuple[FieldRow, ...]) -> None:
+    """Fields that ask for what kgpu can't do yet; nothing waits for them."""
+    from rich.text import Text
+
+    if not fields:
+        return
+    many = "field asks" if len(fields) == 1 else "fields ask"
+    console.print(Text(f"{len(fields)} {many} for what this version can't do yet:", style="yellow"))
+    for row in fields[:MOST_PROBLEMS]:
+        console.print(Text(f"  {row.object} {row.field}: {row.instead}"))
+    if len(fields) > MOST_PROBLEMS:
+        console.print(Text(f"  and {len(fields) - MOST_PROBLEMS} more; kgpu status -o json has them all", style="dim"))
 
 
 def _problems(console: Console, problems: tuple[Problem, ...]) -> None:

@@ -13,8 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
+from kgpu.base.decision import Severity
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
+from kgpu.formats.crd import provided
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.support import cuda_of
 from kgpu.operator import conditions
 from kgpu.operator.active import Active, choose, foreign_message, ignored_message
@@ -24,6 +30,7 @@ from kgpu.operator.gpu_health import gpus_of
 from kgpu.operator.judges import Finding, Verdict
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
 from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
+from kgpu.operator.objects.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
 from kgpu.operator.verdicts import root_causes
@@ -114,6 +121,15 @@ class DriverRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRow:
+    """A field in force that asks for what this version can't do yet: of which object, and what there is instead."""
+
+    object: str
+    field: str
+    instead: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """All of it. ``unread`` is what could not be read, so that nothing is known about it."""
 
@@ -127,6 +143,7 @@ class Overview:
     other_nodes: int = 0
     operands: tuple[OperandRow, ...] = ()
     drivers: tuple[DriverRow, ...] = ()
+    fields: tuple[FieldRow, ...] = ()
     problems: tuple[Problem, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -174,7 +191,7 @@ def overview(
     here = known.summary.state == STATE_READY
     problems = (
         *sorted((*_problems(known), *_gpus(known.view.gpu_nodes)), key=_weight),
-        *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy),
+        *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy), *_without_effect(known),
     )  # fmt: skip
     if here and written != STATE_READY:
         problems = (_disagreement(policy, written), *problems)
@@ -189,6 +206,7 @@ def overview(
         other_nodes=len(known.view.nodes) - len(known.view.gpu_nodes),
         operands=tuple(map(_operand, known.verdicts)),
         drivers=_drivers(observed.drivers, known.view.nodes),
+        fields=_fields(policy, observed.drivers),
         problems=tuple(map(with_remedy, problems)),
         unread=unread,
     )
@@ -405,9 +423,31 @@ def _outside(findings: Iterable[Outside]) -> Iterable[Problem]:
 
 
 def _warnings(policy: Policy) -> Iterable[Problem]:
+    """But for fields that are not built yet: they are rows of their own."""
     return (
         Problem(what=f"ClusterPolicy {policy.name}: {warning}", reason="ManifestWarning", warning=True)
         for warning in policy.warnings
+        if warning.partition(" ")[0] not in policy.unbuilt
+    )
+
+
+def _without_effect(known: Survey) -> Iterable[Problem]:
+    """What the policy asks for and is done in another way, or not in this layout."""
+    for one in known.rendered.decisions:
+        if one.severity is Severity.WARNING and one.reason != SANDBOX:
+            yield Problem(what=f"{one.what} ({one.why})", remedy=one.remedy, reason=one.reason, warning=True)
+
+
+def _fields(policy: Policy, drivers: Iterable[Driver]) -> tuple[FieldRow, ...]:
+    of_drivers = [(one.name, one.unbuilt) for one in drivers if not one.deleting]
+    asked: list[tuple[str, type[msgspec.Struct], tuple[str, ...]]] = [
+        (f"ClusterPolicy/{policy.name}", ClusterPolicySpec, policy.unbuilt),
+        *((f"NVIDIADriver/{name}", NVIDIADriverSpec, paths) for name, paths in sorted(of_drivers)),
+    ]
+    return tuple(
+        FieldRow(object=name, field=path, instead=provided.instead(struct, path))
+        for name, struct, paths in asked
+        for path in paths
     )
 
 

@@ -50,7 +50,7 @@ def _in_force(found: Labelled, settings: Settings, active: Active, policy: Polic
         },
         driver_status=driver_statuses(known.view, found.assignment, found.rules),
         decisions=(*telling.decisions(known, found.rules), *losers),
-        metrics=telling.metrics(known, found.rules, ready=summary.state == conditions.STATE_READY),
+        metrics=telling.metrics(known, ready=summary.state == conditions.STATE_READY),
     )
 
 

@@ -70,19 +70,21 @@ def plain_metrics(observed: Observed, status: float) -> dict[str, float]:
     }
 
 
-def metrics(found: Survey, rules: Rules, *, ready: bool) -> dict[str, float]:
-    """All of a policy in force; OpenShift's driver toolkit is -1: not there."""
+def metrics(found: Survey, *, ready: bool) -> dict[str, float]:
+    """All of a policy in force; OpenShift's driver toolkit is -1: not there. Nothing here upgrades a driver, whatever
+    the policy says; the other figures of upgrades are those of labels that another operator has left.
+    """
     view = found.view
     broken = bool(view.errors) or found.summary.failed
     states = [node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "") for node in view.gpu_nodes]
     counts = {name: float(states.count(state)) for name, state in _UPGRADES.items()}
     return {
         **plain_metrics(view.observed, BROKEN if broken else OK if ready else NOT_READY),
-        "gpu_operator_driver_auto_upgrade_enabled": float(rules.auto_upgrade),
+        "gpu_operator_driver_auto_upgrade_enabled": 0.0,
         "gpu_operator_openshift_driver_toolkit_enabled": NO_POLICY,
         **counts,
         "gpu_operator_nodes_upgrades_in_progress": float(sum(state not in _NOT_UPGRADING for state in states)),
-        "gpu_operator_nodes_upgrades_available": float(states.count("upgrade-required") if rules.auto_upgrade else 0),
+        "gpu_operator_nodes_upgrades_available": 0.0,
     }
 
 

@@ -6,6 +6,8 @@ Each is a Warning Event on the ClusterPolicy and a line of the operator's log; n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.formats.crd.common import Container
@@ -15,6 +17,28 @@ from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import cdi_on, nri_on, section
 from kgpu.operator.tables import OPERANDS
+
+SANDBOX: Final = "SandboxNotProvided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditional:
+    """Fields that are in force, but not always, for the reference: which, when not, and what is so then."""
+
+    field: str
+    when: str
+    does: str
+
+
+NO_CDI: Final = Conditional(
+    field="`cdi.enabled`", when="when it is false",
+    does="containers get device files, but the driver's libraries only where a container runtime on the host adds them",
+)  # fmt: skip
+OWN_PODS: Final = Conditional(
+    field="`resources`, `hostNetwork` of an operand", when="in the layout `agent`",
+    does="nothing, as one pod, kgpu-agent, does the work of all operands",
+)  # fmt: skip
+CONDITIONAL: Final = (NO_CDI, OWN_PODS)
 
 
 def ignored(scene: Scene) -> Iterator[Decision]:
@@ -27,14 +51,13 @@ def ignored(scene: Scene) -> Iterator[Decision]:
             what="sandboxWorkloads is enabled, and kgpu has nothing for virtual machines yet",
             why="nodes for virtual machines get no operands",
             remedy="set sandboxWorkloads.enabled: false; keep NVIDIA's operator where GPUs go to virtual machines",
-            reason="SandboxNotProvided",
+            reason=SANDBOX,
         )
     # With the NRI plugin this is a combination that can't work, which is told as such.
     if not cdi_on(spec) and not nri_on(spec):
         yield _told(
             scene,
-            what="cdi.enabled is false: containers get device files, but the driver's libraries only where a container "
-            "runtime on the host adds them",
+            what=f"cdi.enabled is false: {NO_CDI.does}",
             why="kgpu gives libraries to containers by CDI alone and installs no container runtime",
             remedy="set cdi.enabled: true, unless NVIDIA's container runtime is set up on every GPU node",
             reason="CDISwitchedOff",
@@ -72,7 +95,7 @@ def _of_own_pods(scene: Scene) -> Iterator[Decision]:
             yield _told(
                 scene,
                 what=f"without effect in the policy's section of the {operand.title}: {' and '.join(fields)}",
-                why="one pod, kgpu-agent, does the work of all operands",
+                why=OWN_PODS.does.removeprefix("nothing, as "),
                 remedy="remove it, or install the chart with layout=operands, where each operand has a pod of its own",
                 reason="SettingIgnored",
             )
