@@ -187,10 +187,11 @@ def test_as_a_plugin_of_kubectl(broken: str, healthy: str, capsys: Said) -> None
     assert "kubectl gpu doctor" in capsys.readouterr().out
 
 
-def test_standard_input(broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+@pytest.mark.parametrize("words", [["--from", "-"], ["-"]])
+def test_standard_input(words: list[str], broken: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     with open(broken, "rb") as file:
         monkeypatch.setattr("sys.stdin", type("In", (), {"buffer": file}))
-        assert main(["kgpu", "doctor", "--from", "-"]) == 1
+        assert main(["kgpu", "doctor", *words]) == 1
     assert "SCH-08" in capsys.readouterr().out
 
 

@@ -24,11 +24,13 @@ kgpu doctor pod ml/train-0
 kgpu doctor node gpu-1
 kgpu doctor deployment ml/serve --from cluster.yaml
 kgpu doctor --from bundle.tar.gz -o json
+kubectl describe pod train-0 | kgpu doctor -
 kgpu doctor --host
 kgpu doctor --watch
 kgpu doctor --explain SCH-08
 kgpu doctor --explain
 """
+STDIN: Final = "-"
 ALL: Final = "all"
 """What --explain means without an id."""
 # What may be typed, and the kind that is meant; plurals and short names as kubectl has them.
@@ -51,7 +53,11 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
 @click.option("-n", "--namespace", default="", metavar="NS", help="Of the object, where NAME does not say it.",
               shell_complete=_complete.namespaces)  # fmt: skip
 @click.option(
-    "--from", "path", default="", metavar="PATH", help="Look at this archive, folder, dump or text (-: standard input)."
+    "--from",
+    "path",
+    default="",
+    metavar="PATH",
+    help="Look at this archive, folder, dump or text (-, also without --from: standard input).",
 )
 @click.option("--host", is_flag=True, help="Look at this machine itself: run it on the node.")
 @click.option("--root", default="/", show_default=True, metavar="DIR", help="With --host: where the host's root is.")
@@ -76,6 +82,8 @@ def doctor(
     if explain_id:
         click.echo(_explain(explain_id, output))
         return
+    if target == (STDIN,):
+        path, target = path or STDIN, ()
     if path and host:
         raise ConfigError("--from and --host exclude each other", "one of the two", "leave one out")
     if namespace and not target:

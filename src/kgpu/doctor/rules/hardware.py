@@ -32,6 +32,7 @@ KNOWN: Final = frozenset({_LOST, *_ECC - {63}, *_NVLINK, *_GSP, *_APPLICATION})
 _NOTHING: Final = frozenset({"", "ignore", "none"})
 _BEFORE: Final = "; that is from before: now the driver can't be read at all"
 IS_LOST: Final = "GPU is lost"  # NVML error 15
+_LOST_PROBLEM: Final = "lost: "
 _ABOVE: Final = ("SCH-03", "DPL-*", "MET-15")
 """Pods that wait are a consequence of SCH-03, where it is proven that they would fit with the GPU back."""
 
@@ -123,6 +124,21 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
         if seen.xid.code == _LOST:
             numbered[seen.node] += 1
             yield _finding(seen, f"{seen.gpu} of node {seen.node} has fallen off the bus (Xid 79)", reboot=True)
+    for host in snapshot.hosts.values():
+        for gpu in host.gpus or ():
+            said = next((one for one in gpu.problems if one.startswith(_LOST_PROBLEM)), "")
+            if said and not numbered[host.node] and not host.told_by:
+                yield Finding(
+                    subject=Subject("Node", host.node),
+                    cause=f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: {said.removeprefix(_LOST_PROBLEM)}",
+                    evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {said}"),),
+                    remedy=(
+                        f"on node {host.node}: dmesg | grep -E 'Xid|NVRM' # which error it was: kgpu xid NUMBER",
+                        f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it comes back",
+                    ),
+                    confidence=LIKELY,
+                    nodes=(host.node,),
+                )
     silent = sorted((one for one in told(snapshot) if IS_LOST in one.what), key=lambda one: _LOST not in one.xids)
     for one in silent:
         # As many as have the number are told already, whether or not the agent names it still.

@@ -10,7 +10,7 @@ import datetime as dt
 import email.utils
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 _NODE: Final = re.compile(r"^Name:[ \t]+(\S+)[ \t]*$", re.MULTILINE)
@@ -33,15 +33,15 @@ def nodes(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _node(text: str) -> dict[str, Any]:
-    found = _fields(text)
+    found = fields(text)
     first = {name: rows[0] if rows else "" for name, rows in found.items()}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": first["Name"],
-            "labels": dict(_pairs(found.get("Labels", ()), "=")),
-            "annotations": dict(_pairs(found.get("Annotations", ()), ":")),
+            "labels": dict(pairs(found.get("Labels", ()), "=")),
+            "annotations": dict(pairs(found.get("Annotations", ()), ":")),
             "creationTimestamp": time_of(first.get("CreationTimestamp", "")),
         },
         "spec": {
@@ -49,31 +49,34 @@ def _node(text: str) -> dict[str, Any]:
             "unschedulable": first.get("Unschedulable") == "true",
         },
         "status": {
-            "capacity": dict(_pairs(found.get("Capacity", ()), ":")),
-            "allocatable": dict(_pairs(found.get("Allocatable", ()), ":")),
+            "capacity": dict(pairs(found.get("Capacity", ()), ":")),
+            "allocatable": dict(pairs(found.get("Allocatable", ()), ":")),
             "conditions": list(_conditions(found.get("Conditions", ()))),
             "nodeInfo": {
-                _INFO[name]: value for name, value in _pairs(found.get("System Info", ()), ":") if name in _INFO
+                _INFO[name]: value for name, value in pairs(found.get("System Info", ()), ":") if name in _INFO
             },
         },
     }
 
 
-def _fields(text: str) -> dict[str, list[str]]:
-    """The rows of every field at the left edge; the first stands beside its name."""
+def fields(text: str) -> dict[str, list[str]]:
+    """The rows of every field at the left edge, the first beside its name. What else is at the left edge ends it."""
     found: dict[str, list[str]] = {}
     rows: list[str] = []
     for line in text.splitlines():
         hit = _FIELD.match(line)
         if hit:
             rows = found.setdefault(hit[1], [])
+        elif line[:1] not in ("", " ", "\t"):
+            rows = []
         value = hit[2] if hit else line
         if value.strip():
             rows.append(value.strip())
     return found
 
 
-def _pairs(rows: list[str] | tuple[()], between: str) -> Iterator[tuple[str, str]]:
+def pairs(rows: Sequence[str], between: str) -> Iterator[tuple[str, str]]:
+    """Rows of ``NAME BETWEEN VALUE``."""
     for row in rows:
         name, mark, value = row.partition(between)
         if mark and name:

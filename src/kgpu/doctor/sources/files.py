@@ -1,8 +1,8 @@
-"""``--from PATH``: an archive of ``kgpu collect``, a must-gather folder, or what ``kubectl get -o yaml|json`` wrote.
+"""``--from PATH``: an archive of ``kgpu collect``, a must-gather, a dump, a node's ``/var/log``, any text.
 
 Files are hostile: nothing is ever unpacked to disk, links are not followed, sizes and counts are bounded, and an object
-or file that can't be read is told as missing evidence while everything else counts. Rows of ``READERS`` say how a file
-is read, by the end of its name.
+or file that can't be read is told as missing evidence while everything else counts. A file is a container's log by its
+place, objects by its name or its beginning, or else what it says it is (``loose.py``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
-from kgpu.doctor import secrets
-from kgpu.doctor.kinds import Log
 from kgpu.doctor.model import Missing
-from kgpu.doctor.obj import Key, lean, seconds
+from kgpu.doctor.obj import Key, seconds
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.sources import described, probed, texts
+from kgpu.doctor.sources import engine_lines, probed, tailed, texts
+from kgpu.doctor.sources.container_logs import ContainerLogs, lines
 from kgpu.doctor.sources.logs import take_facts
 from kgpu.doctor.sources.loose import Loose
 from kgpu.doctor.sources.tarred import Bounded, Member
@@ -37,16 +36,16 @@ from kgpu.formats import yaml
 MAX_FILE: Final = 512 * 1024 * 1024
 MAX_TOTAL: Final = 2 * 1024 * 1024 * 1024
 MAX_FILES: Final = 50_000
-MAX_LOG: Final = 1024 * 1024
-MAX_LINES: Final = 5000
-MAX_LINE: Final = 2000
 MAX_PROBLEMS: Final = 50
 META: Final = "kgpu-collect.json"
-_NO_LOG: Final = b"unable to retrieve container logs for "
 _LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
-_OWN_LOG: Final = re.compile(r"(?:^|/)logs/([^/]+)/([^/]+)/([^/]+?)(\.previous)?\.log$")
-_GATHERED_LOG: Final = re.compile(r"([a-z0-9][a-z0-9.-]*?)(\.previous)?\.log$")
-_KERNEL_LOG: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report_(.+?)\.log|dmesg_?(.*?)(?:\.log|\.txt)?|(.+)\.dmesg)$")
+_LOG: Final = re.compile(r"\.log$")
+_HOST: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
+"""Logs that are a node's own, whatever they say."""
+_SHOWN: Final = 5
+_LONG: Final = 50
+_GZIP: Final = b"\x1f\x8b"
+_HEAD: Final = 4096
 
 
 class _List(msgspec.Struct):
@@ -66,11 +65,10 @@ class Reading:
         self.alone = False
         """Whether it is one file, which the user has named."""
         self._problems = 0
-        self._pending_logs: list[tuple[str, str, bool, bytes]] = []
         self._facts: list[tuple[Key, dict[str, Any], str]] = []
-        self.described: list[tuple[str, dict[str, Any]]] = []
-        """Nodes that were read from a text: they count where no file has the object itself."""
-        self.loose = Loose()
+        self._logs = ContainerLogs(self.facts)
+        self._loose = Loose()
+        self._unread: list[str] = []
 
     def problem(self, where: str, why: str, how: str = "write it again") -> None:
         """Something could not be read."""
@@ -84,29 +82,51 @@ class Reading:
         self.alone = sniff
         if self.files > MAX_FILES:
             return
+        if data[:2] == _GZIP:
+            name, data = name.removesuffix(".gz"), self._unpacked(name, data)
         data = texts.utf8(data)
+        if not data.strip():
+            return
+        if not self._objects(name, data, sniff=sniff) and not self._text(name, data, alone=sniff):
+            self._unread.append(name)
+
+    def _objects(self, name: str, data: bytes, *, sniff: bool) -> bool:
+        """Whether it is a log by its place, or objects by its name or its beginning."""
+        if self._logs.by_place(name, data):
+            return True
         for pattern, reader in READERS:
             if pattern.search(name):
                 reader(self, name, data)
-                return
+                return True
         if sniff and self.facts(("", ""), data, name):
-            return
-        if data[:2] == b"\x1f\x8b":
-            name, data = name.removesuffix(".gz"), texts.utf8(self._unpacked(name, data))
-        objects = texts.like_objects(data)
-        if not objects and self.loose.add(name, data, alone=sniff):
-            return
-        if sniff or objects:
-            (_json if data.lstrip()[:1] in (b"{", b"[") else _yaml)(self, name, data)
+            return True
+        if _LOG.search(name) and not sniff:
+            return False
+        rest, found = tailed.sections(data)
+        self._logs.take(name, found)
+        if texts.like_objects(rest):
+            (_json if rest.lstrip()[:1] in (b"{", b"[") else _yaml)(self, name, rest)
+            return True
+        return bool(found)
+
+    def _text(self, name: str, data: bytes, *, alone: bool) -> bool:
+        """Whether it is a text that tells something."""
+        if b"\x00" in data[:_HEAD]:
+            return False
+        if self._logs.by_lines(name, data):
+            return True
+        if _LOG.search(name) and not _HOST.search(name):
+            self._logs.by_name(name, data)
+            return True
+        return self._loose.add(name, engine_lines.unwrapped(data), alone=alone)
 
     def _unpacked(self, name: str, data: bytes) -> bytes:
-        """A packed file inside a folder or archive, where it has objects; what it takes is counted."""
+        """A packed file inside a folder or archive, where it is a text; what it takes is counted."""
+        limit = min(MAX_FILE, self.left)
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-                head = file.peek(1)[:4096]
-                if not texts.like_objects(head):
-                    return b""
-                limit = min(MAX_FILE, self.left)
+                if b"\x00" in texts.utf8(file.peek(1)[:_HEAD]):
+                    return data
                 unpacked = file.read(limit + 1)
         except (OSError, EOFError, zlib.error, ValueError) as error:
             self.problem(name, str(error))
@@ -126,20 +146,20 @@ class Reading:
 
     def finish(self) -> Snapshot:
         """The snapshot, with logs put to the pods that they are of."""
-        for name, node in self.described:
-            if node["metadata"]["name"] not in self.snapshot.nodes:
-                self.snapshot.add(node, name)
-        by_name: dict[str, list[str]] = {}
-        for namespace, pod in self.snapshot.pods:
-            by_name.setdefault(pod, []).append(namespace)
-        for name, pod, previous, data in self._pending_logs:
-            namespaces = by_name.get(pod)
-            if namespaces:
-                self.snapshot.add_log(_log(name, (namespaces[0], pod), "", data, previous=previous))
-            told = not previous and self.facts((namespaces[0] if namespaces else "", pod), data, name)
-            if not namespaces and not told and self.alone:  # among others it is anybody's
-                self.loose.add(name, data, alone=True)
-        self.loose.finish(self.snapshot)
+        for name, data in self._logs.finish(self.snapshot):
+            if not self.facts(("", ""), data, name):
+                self._loose.add(name, data, alone=self.alone, log=True)
+        for name in self._loose.finish(self.snapshot):
+            how = "name it as its pod, with .log at the end, or write it anew: kubectl logs --prefix"
+            self.problem(f"whose log {name} is", "no pod has that name", how)
+        if self._logs.strangers:
+            pods = ", ".join(self._logs.strangers[:_SHOWN]) + (" ..." if len(self._logs.strangers) > _SHOWN else "")
+            why = "the pods are not in what was given"
+            self.snapshot.missing.append(Missing(f"logs of {pods}", why, "kubectl get pods -A -o yaml", slight=True))
+        for log in self._logs.forged:
+            self.problem(
+                log, "it has marks of other containers' logs, which it may have written", "kubectl logs of each"
+            )
         self.snapshot.sort()
         latest = self.snapshot.taken if self.own else time.time()
         for key, facts, name in self._facts:
@@ -156,32 +176,31 @@ class Reading:
             self.snapshot.missing.append(
                 Missing(f"{self._problems - MAX_PROBLEMS} more files or objects", "unreadable")
             )
+        self._say_unread()
         return self.snapshot
 
-    def later(self, name: str, pod: str, previous: bool, data: bytes) -> None:
-        """A log whose pod's namespace is known only when the pods are."""
-        self._pending_logs.append((name, pod, previous, data))
+    def _say_unread(self) -> None:
+        """Files of which nothing is known, in one sentence."""
+        if self._unread:
+            names = (name if len(name) <= _LONG else f".../{os.path.basename(name)}" for name in self._unread[:_SHOWN])
+            shown = ", ".join(one_line(name, 2 * _LONG) for name in names)
+            more = f" and {len(self._unread) - _SHOWN} more" if len(self._unread) > _SHOWN else ""
+            files = "a file" if len(self._unread) == 1 else f"{len(self._unread)} files"
+            why = f"nothing in {'it' if len(self._unread) == 1 else 'them'} has a form that is known"
+            self.snapshot.missing.append(Missing(f"{files}: {shown}{more}", why, slight=True))
 
 
 def read(path: str) -> Snapshot:
     """Everything at a path ("-" for standard input). Raises ConfigError when there is nothing that can be read."""
     reading = Reading()
     if path == "-":
-        reading.file("standard input", sys.stdin.buffer.read(MAX_FILE), sniff=True)
+        _stream("standard input", io.BufferedReader(io.BytesIO(sys.stdin.buffer.read(MAX_FILE))), reading)
     elif os.path.isdir(path):
         for name, data in _folder(path, reading):
             reading.file(name, data)
     else:
         with _opened(path) as file:
-            head = file.read(262)
-            file.seek(0)
-            if head[:2] == b"\x1f\x8b" or head[257:262] == b"ustar":
-                _archive(path, file, reading)
-            else:
-                data = file.read(MAX_FILE + 1)
-                if len(data) > MAX_FILE:
-                    raise ConfigError(f"{path} is larger than {MAX_FILE} bytes", "a smaller file", "make it a .tar.gz")
-                reading.file(os.path.basename(path), data, sniff=True)
+            _stream(os.path.basename(path), file, reading)
     found = reading.finish()
     if not found.nodes and not found.pods and not found.kinds and not found.hosts:
         why = f" ({found.missing[0].what}: {found.missing[0].why})" if found.missing else ""
@@ -195,6 +214,19 @@ def read(path: str) -> Snapshot:
 
         found.missing += gaps(found)
     return found
+
+
+def _stream(name: str, file: io.BufferedReader, reading: Reading) -> None:
+    """One file that the user has named: an archive, or all that there is."""
+    head = file.read(262)
+    file.seek(0)
+    if head[:2] == _GZIP or head[257:262] == b"ustar":
+        _archive(name, file, reading)
+        return
+    data = file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise ConfigError(f"{name} is larger than {MAX_FILE} bytes", "a smaller file", "make it a .tar.gz")
+    reading.file(name, data, sniff=True)
 
 
 def _opened(path: str) -> io.BufferedReader:
@@ -338,10 +370,6 @@ def _is_object(found: Any) -> bool:
     return "items" in found or found.keys() <= _LIST_ENDS
 
 
-def _describe(reading: Reading, name: str, data: bytes) -> None:
-    reading.described += [(name, node) for node in described.nodes(data.decode("utf-8", "replace"))]
-
-
 def _meta(reading: Reading, name: str, data: bytes) -> None:
     try:
         said = msgspec.json.decode(data)
@@ -363,64 +391,11 @@ def _meta(reading: Reading, name: str, data: bytes) -> None:
             snapshot.missing.append(Missing(what, why, how, slight=row.get("slight") is True))
 
 
-def _own_log(reading: Reading, name: str, data: bytes) -> None:
-    hit = _OWN_LOG.search(name)
-    if hit:
-        reading.snapshot.add_log(_log(name, (hit[1], hit[2]), hit[3], data, previous=bool(hit[4])))
-        if not hit[4]:
-            reading.facts((hit[1], hit[2]), data, name)
-
-
-def _gathered_log(reading: Reading, name: str, data: bytes) -> None:
-    hit = _GATHERED_LOG.search(os.path.basename(name))
-    if hit:
-        reading.later(name, hit[1], bool(hit[2]), data)
-
-
-def _log(name: str, key: Key, container: str, data: bytes, *, previous: bool) -> Log:
-    return Log(namespace=key[0], pod=key[1], container=container, previous=previous, lines=lines(data), file=name)
-
-
-def lines(data: bytes) -> tuple[str, ...]:
-    """The last lines of a log, cut and cleaned; what is packed in it is no line.
-
-    The kubelet answers with one of its own, and no error, where the engine has the log no more.
-    """
-    if data.startswith(_NO_LOG) and data.count(b"\n") < 2:
-        return ()
-    text = probed.without(data[-MAX_LOG:]).decode("utf-8", "replace")
-    return secrets.lines(line[:MAX_LINE] for line in text.splitlines()[-MAX_LINES:])
-
-
-def _kernel(reading: Reading, name: str, data: bytes) -> None:
-    hit = _KERNEL_LOG.search(name.removesuffix(".gz"))
-    if name.endswith(".gz"):
-        try:
-            data = zlib.decompressobj(31).decompress(data, 64 * 1024 * 1024)
-        except zlib.error as error:
-            reading.problem(name, str(error))
-            return
-    node = next((part for part in hit.groups() if part), "") if hit else ""
-    if not node:
-        reading.loose.add(name, texts.utf8(data), alone=False)
-        return
-    known = reading.snapshot.hosts.get(node)
-    if known is not None and known.kernel_log is not None:
-        return
-    told = tuple(line for line in lines(data) if "NVRM" in line or "nouveau" in line or "nvidia" in line.lower())
-    document = {"kind": "HostFacts", "metadata": {"name": node}, "kernelLog": list(told)}
-    reading.snapshot.add(document, name)
-
-
 READERS: Final[tuple[tuple[re.Pattern[str], Callable[[Reading, str, bytes], None]], ...]] = (
     (re.compile(rf"(?:^|/){re.escape(META)}$"), _meta),
     (re.compile(r"\.json$"), _json),
     (re.compile(r"\.ya?ml$"), _yaml),
-    (re.compile(r"nvidia-bug-report_[^/]*\.log(?:\.gz)?$|(?:^|/)dmesg[^/]*$|\.dmesg$"), _kernel),
-    (_OWN_LOG, _own_log),
-    (re.compile(r"\.log$"), _gathered_log),
-    (re.compile(r"(?:^|/)[^/]*nodes?\.descr$"), _describe),
 )
-"""The first row whose pattern is in a file's name reads it; files of no row are left alone."""
+"""The first row whose pattern is in a file's name reads it."""
 
-__all__ = ["META", "Reading", "lean", "lines", "read"]
+__all__ = ["META", "Reading", "lines", "read"]

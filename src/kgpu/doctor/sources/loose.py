@@ -1,48 +1,30 @@
-"""Texts of any name that hold no objects: what kubectl prints, a kernel's log, or the log of one container alone.
+"""Texts of any name that hold no objects: what kubectl prints, what a node says of itself, or a container's log alone.
 
 What they are is known by what they say. They are put together last, when it is known which objects there are: an object
-itself beats its description, and a kernel's log without a name is of the only GPU node that there is.
+itself beats its description.
 """
 
-# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
-from kgpu.doctor import matching, secrets
+from kgpu.doctor import matching
 from kgpu.doctor.kinds import Log
 from kgpu.doctor.model import Missing
-from kgpu.doctor.obj import seconds
+from kgpu.doctor.obj import Key, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import printed
+from kgpu.doctor.sources.container_logs import NAMESPACE, app_by_name, app_by_words, lines, stand_in
+from kgpu.doctor.sources.host_texts import HostTexts
 
-_KERNEL: Final = re.compile(
-    r"\bNVRM: |\bnouveau\b.*: |\bnvidia[\w-]*: (?:loading|module|disagrees|Unknown symbol)|\bamdgpu\b.*: "
-)
-_JOURNAL: Final = re.compile(
-    r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<host>[\w.-]+) kernel: ", re.MULTILINE
-)
-_OF_GPU: Final = re.compile(r"NVRM|nouveau|nvidia|amdgpu|habanalabs", re.IGNORECASE)
-_MAX_LINES: Final = 20_000
-_MAX_LINE: Final = 2000
 _MAX_TEXT: Final = 16 * 1024 * 1024
 """What is longer is no text that a person has printed."""
-_WHOSE: Final = (
-    (re.compile(r"NVIDIA Software Installer|nvidia-driver init|modprobe.*nvidia|Installing NVIDIA driver"), "nvidia-driver-daemonset"),
-    (re.compile(r"device plugin|Starting GRPC server for|Starting to serve '|Retr(?:ie|ei)ving plugins|NVML library|platform detect|plugin manager"), "nvidia-device-plugin-daemonset"),
-    (re.compile(r"mps-control-daemon|MPS daemon"), "nvidia-device-plugin-mps-control-daemon"),
-    (re.compile(r"MIG config|mig-manager|mig-parted"), "nvidia-mig-manager"),
-    (re.compile(r"nvidia-toolkit|container-toolkit|Flushing config to|nvidia-ctk"), "nvidia-container-toolkit-daemonset"),
-    (re.compile(r"dcgm-exporter|DCGM_FI|nv-hostengine"), "nvidia-dcgm-exporter"),
-    (re.compile(r"driver-validation|toolkit-validation|nvidia-validator|running command (?:chroot|bash) with args"), "nvidia-operator-validator"),
-    (re.compile(r"gpu-operator|clusterpolicy-controller|controllers\.ClusterPolicy"), "gpu-operator"),
-)  # fmt: skip
-"""Words by which a lone log is known to be a part's, and the label that this part has."""
 
 
 class Loose:
@@ -50,27 +32,28 @@ class Loose:
 
     def __init__(self) -> None:
         self._printed: list[tuple[str, printed.Printed]] = []
-        self._kernel: list[tuple[str, str]] = []
-        self._lone: list[tuple[str, str]] = []
+        self._lone: list[tuple[str, bytes, bool]] = []
+        self._hosts = HostTexts()
 
-    def add(self, name: str, data: bytes, *, alone: bool) -> bool:
-        """Whether it is any of these. ``alone``: it is all that there is, so that it is somebody's log at least."""
-        if len(data) > _MAX_TEXT or b"\x00" in data:
+    def add(self, name: str, data: bytes, *, alone: bool, log: bool = False) -> bool:
+        """Whether it is any of these. ``alone``: it is all that there is, so that it is somebody's log at least.
+        ``log``: its name says that it is one.
+        """
+        if b"\x00" in data:
             return False
-        text = data.decode("utf-8", "replace")
+        text = data[:_MAX_TEXT].decode("utf-8", "replace")
+        is_host, is_kernel = self._hosts.add(name, data)
         found = printed.read(text)
         if found:
             self._printed.append((name, found))
-        elif _KERNEL.search(text):
-            self._kernel.append((name, text))
-        elif alone and text.strip():
-            self._lone.append((name, text))
+        elif (log or alone) and text.strip() and not (is_kernel and not app_by_words(text)):
+            self._lone.append((name, data, is_host))
         else:
-            return False
+            return is_host
         return True
 
-    def finish(self, snapshot: Snapshot) -> None:
-        """Everything into the snapshot."""
+    def finish(self, snapshot: Snapshot) -> list[str]:
+        """Everything into the snapshot. Gives the logs of which nothing tells whose they are."""
         for _, found in self._printed:
             for one in [*found.objects, *map(_named, found.rows), *_befallen(found.told)]:
                 _add_unknown(snapshot, one)
@@ -85,16 +68,19 @@ class Loose:
                 snapshot.missing.append(
                     Missing(f"the pods behind {one_line(name, 200)}", why, "kubectl get pods -A -o yaml")
                 )
-        for name, text in self._kernel:
-            _kernel(snapshot, name, text)
-        for name, text in self._lone:
-            _log_alone(snapshot, name, text)
+        self._hosts.finish(snapshot)
+        known = bool(snapshot.pods)
+        only = len(self._lone) == 1
+        return [
+            name
+            for name, data, is_host in self._lone
+            if not _lone(snapshot, name, data, known=known, only=only) and not is_host
+        ]
 
 
 def _named(pod: dict[str, Any]) -> dict[str, Any]:
     """A pod of which no more is known than its name: under a usual name of a part it counts as that part."""
-    name = pod["metadata"]["name"]
-    app = next((app for _, app in _WHOSE if name.startswith(f"{app}-")), "")
+    app = app_by_name(pod["metadata"]["name"])
     return {**pod, "metadata": {**pod["metadata"], **({"labels": {"app": app}} if app else {})}}
 
 
@@ -145,26 +131,33 @@ def _time(moment: float) -> str:
     return dt.datetime.fromtimestamp(max(moment, 0.0), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _kernel(snapshot: Snapshot, name: str, text: str) -> None:
-    hit = _JOURNAL.search(text)
-    nodes = matching.gpu_nodes(snapshot) or list(snapshot.nodes.values())
-    node = hit["host"] if hit else nodes[0].name if len(nodes) == 1 else printed.NODE
-    known = snapshot.hosts.get(node)
-    if known is not None and known.kernel_log is not None:
-        return
-    told = secrets.lines(line[:_MAX_LINE] for line in text.splitlines()[-_MAX_LINES:] if _OF_GPU.search(line))
-    snapshot.add({"kind": "HostFacts", "metadata": {"name": node}, "kernelLog": list(told)}, name)
+def _lone(snapshot: Snapshot, name: str, data: bytes, *, known: bool, only: bool) -> bool:
+    """A log by itself: of the pod of the part that it is by its words, or of the only pod that there is. Where no pod
+    is ``known``, one stands for whoever has written it. Whether it could be told whose it is.
+    """
+    app = app_by_words(data[-_MAX_TEXT:].decode("utf-8", "replace"))
+    if not known:
+        pod = printed.POD if only else _stem(name)
+        snapshot.add(stand_in(NAMESPACE, pod, app=app))
+        key: Key | None = (NAMESPACE, pod)
+    else:
+        key = _of_part(snapshot, app) or (next(iter(snapshot.pods)) if len(snapshot.pods) == 1 else None)
+    if key is None or key not in snapshot.pods:
+        return False
+    snapshot.add_log(Log(namespace=key[0], pod=key[1], lines=lines(data), file=name))
+    return True
 
 
-def _log_alone(snapshot: Snapshot, name: str, text: str) -> None:
-    """A pod that stands for whoever has written it: not ready, for somebody asks about it."""
-    app = next((app for pattern, app in _WHOSE if pattern.search(text)), "")
-    if not snapshot.pods:
-        pod = {
-            "kind": "Pod", "metadata": {"name": printed.POD, "namespace": "NAMESPACE", "labels": {"app": app} if app else {}},
-            "spec": {"containers": []}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
-        }  # fmt: skip
-        snapshot.add(pod, "")
-    key = next(iter(snapshot.pods))
-    lines = secrets.lines(line[:_MAX_LINE] for line in text.splitlines()[-_MAX_LINES:])
-    snapshot.add_log(Log(namespace=key[0], pod=key[1], container="", previous=False, lines=lines, file=name))
+def _stem(name: str) -> str:
+    """A file's name as the name of a pod."""
+    base = os.path.basename(name).partition(".")[0].lower()
+    return re.sub(r"[^a-z0-9]+", "-", base).strip("-")[:200] or printed.POD
+
+
+def _of_part(snapshot: Snapshot, app: str) -> Key | None:
+    """The only pod of a part, or the only one of it that is not well."""
+    parts = {part.name for part in matching.PARTS if app in part.apps}
+    pods = {pod.key: pod for part in parts for pod in matching.pods_of_part(snapshot, part)}
+    ill = [key for key, pod in pods.items() if not pod.ready]
+    found = list(pods) if len(pods) == 1 else ill
+    return found[0] if len(found) == 1 else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,10 +61,11 @@ def read(text: str) -> Printed:
     for block in _parts(text, _BLOCK):
         if re.search(r"^(?:Containers|Init Containers|Node-Selectors|QoS Class):", block, re.MULTILINE):
             _pod(block, found)
-        elif re.search(r"^(?:Capacity|System Info|Non-terminated Pods):", block, re.MULTILINE):
+        elif re.search(r"^(?:Capacity|System Info|Non-terminated Pods|Unschedulable):", block, re.MULTILINE):
             nodes = list(described.nodes(block))
+            rows = described.fields(block).get("Events", ())
             found.objects += nodes
-            found.told += [one for node in nodes for one in _events(block, "Node", node["metadata"]["name"], "")]
+            found.told += [one for node in nodes for one in _events(rows, "Node", node["metadata"]["name"], "")]
     for part in _parts(text, _EVENTS):
         found.told += _table(part)
     return found
@@ -86,11 +87,15 @@ def seconds(age: str) -> float:
 
 
 def _pod(block: str, found: Printed) -> None:
-    tree = _tree(block)
+    tree, fields = _tree(block), described.fields(block)
     name, namespace = _text(tree, "Name"), _text(tree, "Namespace") or "default"
     node = _text(tree, "Node").partition("/")[0]
     kind, _, owner = _text(tree, "Controlled By").partition("/")
-    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": dict(_pairs(block, "Labels", "="))}
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "labels": dict(described.pairs(fields.get("Labels", ()), "=")),
+    }
     if owner:
         metadata["ownerReferences"] = [{"kind": kind, "name": owner, "controller": True}]
     spec: dict[str, Any] = {"nodeName": node if node not in ("", "<none>") else ""}
@@ -104,15 +109,15 @@ def _pod(block: str, found: Printed) -> None:
         rows = [_container(one, body) for one, body in _map(tree, title).items()]
         spec[key] = [row for row, _ in rows]
         status["initContainerStatuses" if key == "initContainers" else "containerStatuses"] = [said for _, said in rows]
-    if selector := dict(_pairs(block, "Node-Selectors", "=")):
+    if selector := dict(described.pairs(fields.get("Node-Selectors", ()), "=")):
         spec["nodeSelector"] = selector
     status["conditions"] = [
         {"type": cells[0], "status": cells[1]}
-        for row in _lines(block, "Conditions")
+        for row in fields.get("Conditions", ())
         if len(cells := row.split()) == 2 and cells[1] in ("True", "False", "Unknown")
     ]
     found.objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
-    found.told += _events(block, "Pod", name, namespace)
+    found.told += _events(fields.get("Events", ()), "Pod", name, namespace)
 
 
 def _container(name: str, body: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -194,31 +199,10 @@ def _map(tree: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name} if isinstance(found, dict) else {}
 
 
-def _lines(block: str, title: str) -> list[str]:
-    """The rows below a title at the left edge, and what stands beside it."""
-    rows: list[str] = []
-    inside = False
-    for line in block.splitlines():
-        row = line
-        if line[:1] not in ("", " ", "\t"):
-            inside = line.startswith(f"{title}:")
-            row = line.partition(":")[2]
-        if inside and row.strip():
-            rows.append(row.strip())
-    return rows
-
-
-def _pairs(block: str, title: str, between: str) -> Iterator[tuple[str, str]]:
-    for row in _lines(block, title):
-        name, mark, value = row.partition(between)
-        if mark and name and " " not in name:
-            yield name, value
-
-
-def _events(block: str, kind: str, name: str, namespace: str) -> list[Told]:
+def _events(rows: Sequence[str], kind: str, name: str, namespace: str) -> list[Told]:
     """The table at the end of a description: Type, Reason, Age, From, Message."""
     found = []
-    for row in _lines(block, "Events")[:MAX_ROWS]:
+    for row in rows[:MAX_ROWS]:
         cells = _ROW.split(row, maxsplit=4)
         if len(cells) == 5 and cells[0] in ("Normal", "Warning"):
             level, reason, age, source, message = cells

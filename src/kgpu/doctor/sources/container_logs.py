@@ -1,0 +1,224 @@
+"""Logs of containers in files: whose each is, and which run of its container, by its path, its lines or its name.
+
+Pods are known only when every file is read, so that logs are kept until then. Rows of ``_PLACES`` are the paths that
+tools give logs: an archive of ``kgpu collect``, OpenShift's must-gather, and a node's own ``/var/log``. Where no pod
+was given at all, a log has a pod that stands for its own: nothing is known of it but its name.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.doctor import secrets
+from kgpu.doctor.kinds import Log
+from kgpu.doctor.obj import Key
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources import engine_lines, probed, tailed
+
+MAX_LOG: Final = 1024 * 1024
+MAX_LINES: Final = 5000
+MAX_LINE: Final = 2000
+NAMESPACE: Final = "NAMESPACE"
+"""What stands in commands for a namespace that nothing tells."""
+_NO_LOG: Final = b"unable to retrieve container logs for "
+_NAME: Final = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
+_OWN: Final = re.compile(
+    r"(?:^|/)logs/(?P<namespace>[^/]+)/(?P<pod>[^/]+)/(?P<container>[^/]+?)(?P<previous>\.previous)?\.log$"
+)
+_GATHERED: Final = re.compile(
+    rf"(?:^|/)namespaces/(?P<namespace>{_NAME})/pods/(?P<pod>{_NAME})/(?P<container>{_NAME})/(?P=container)/logs/(?:current|(?P<previous>previous))(?:\.insecure)?\.log$"
+)
+_KUBELET: Final = re.compile(
+    rf"(?:^|/)(?P<namespace>{_NAME})_(?P<pod>{_NAME})_[0-9a-f-]{{32,36}}/(?P<container>{_NAME})/(?P<run>\d{{1,9}})\.log(?P<rotated>\.\d{{8}}-\d{{6}})?$"
+)
+_LINKED: Final = re.compile(
+    rf"(?:^|/)(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container>{_NAME})-[0-9a-f]{{64}}\.log$"
+)
+_PLACES: Final = (_OWN, _GATHERED, _KUBELET, _LINKED)
+_BY_NAME: Final = re.compile(r"([a-z0-9][a-z0-9.-]*?)(\.previous)?\.log$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A file's log. ``run``: its place among those of one container; the last is of what runs now."""
+
+    file: str
+    namespace: str
+    pod: str
+    container: str
+    data: bytes
+    previous: bool = False
+    run: tuple[int, str] | None = None
+
+
+class ContainerLogs:
+    """All of them. ``facts`` takes what a node's agent says of the node in a log."""
+
+    def __init__(self, facts: Callable[[Key, bytes, str], bool]) -> None:
+        self._facts = facts
+        self._found: list[_Found] = []
+        self._named: list[tuple[str, str, bool, bytes]] = []
+        self.forged: list[str] = []
+        """Logs with marks of others in them."""
+        self.strangers: list[str] = []
+        """Pods that have a log, and were not given themselves among those that were."""
+
+    def by_place(self, name: str, data: bytes) -> bool:
+        """Whether a file lies where a tool puts a container's log."""
+        for pattern in _PLACES:
+            hit = pattern.search(name)
+            if hit is None:
+                continue
+            said = hit.groupdict()
+            data = engine_lines.unwrapped(data)
+            number, rotated = said.get("run"), said.get("rotated")
+            run = (int(number), rotated or "~") if number else (0, _first_time(data)) if pattern is _LINKED else None
+            self._found.append(
+                _Found(
+                    file=name, namespace=said["namespace"], pod=said["pod"], container=said["container"], data=data,
+                    previous=bool(said.get("previous")), run=run,
+                )
+            )  # fmt: skip
+            return True
+        return False
+
+    def by_lines(self, name: str, data: bytes, *, previous: bool = False) -> bool:
+        """Whether every line says whose it is."""
+        found = tailed.parts(data)
+        self.take(name, found, previous=previous)
+        return bool(found)
+
+    def take(self, name: str, found: tuple[tailed.Part, ...] | list[tailed.Part], *, previous: bool = False) -> None:
+        """Logs that stood in one text."""
+        for one in found:
+            self._found.append(
+                _Found(
+                    file=name, namespace=one.namespace, pod=one.pod, container=one.container, data=one.data,
+                    previous=previous,
+                )
+            )  # fmt: skip
+            if one.forged:
+                self.forged.append(f"the log of Pod {one.namespace}/{one.pod}, container {one.container}, in {name}")
+
+    def by_name(self, name: str, data: bytes) -> None:
+        """A file whose name is all that may tell whose log it is, if it is one."""
+        hit = _BY_NAME.search(os.path.basename(name))
+        previous = bool(hit and hit[2])
+        if not self.by_lines(name, data, previous=previous):
+            self._named.append((name, hit[1] if hit else "", previous, engine_lines.unwrapped(data)))
+
+    def finish(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
+        """Every log to its pod. Gives the files that are of no pod that is known."""
+        by_name: dict[str, list[str]] = {}
+        for namespace, pod in snapshot.pods:
+            by_name.setdefault(pod, []).append(namespace)
+        left: list[tuple[str, bytes]] = []
+        for file, named, previous, data in self._named:
+            pod = named if named in by_name else _in(os.path.basename(file), by_name)
+            if pod:
+                self._found.append(
+                    _Found(file=file, namespace=by_name[pod][0], pod=pod, container="", data=data, previous=previous)
+                )
+            else:
+                left.append((file, data))
+        given = frozenset(snapshot.pods)
+        runs: dict[tuple[str, str, str], list[_Found]] = {}
+        for one in self._found:
+            namespace = one.namespace or next(iter(by_name.get(one.pod, ())), NAMESPACE)
+            key = (namespace, one.pod)
+            if given and key not in given:
+                self.strangers.append(f"{namespace}/{one.pod}")
+            elif key not in snapshot.pods:
+                snapshot.add(stand_in(namespace, one.pod, one.container))
+            if one.run is None:
+                self._add(snapshot, key, one, one.data, previous=one.previous)
+            else:
+                runs.setdefault((*key, one.container), []).append(one)
+            if not one.previous:
+                self._facts(key if key in given else ("", one.pod), one.data, one.file)
+        self.strangers = list(dict.fromkeys(self.strangers))
+        for (namespace, pod, _), rows in runs.items():
+            self._add_runs(snapshot, (namespace, pod), rows)
+        return left
+
+    def _add_runs(self, snapshot: Snapshot, key: Key, rows: list[_Found]) -> None:
+        """What runs now, with what the kubelet has put aside of it, and the run before."""
+        by_run: dict[tuple[int, str], list[_Found]] = {}
+        for one in sorted(rows, key=lambda row: row.run or (0, "")):
+            assert one.run is not None
+            by_run.setdefault((one.run[0], "" if _KUBELET.search(one.file) else one.run[1]), []).append(one)
+        for back, parts in enumerate(list(by_run.values())[:-3:-1]):
+            self._add(snapshot, key, parts[-1], b"".join(part.data for part in parts), previous=back > 0)
+
+    def _add(self, snapshot: Snapshot, key: Key, one: _Found, data: bytes, *, previous: bool) -> None:
+        log = Log(
+            namespace=key[0], pod=key[1], container=one.container, previous=previous, lines=lines(data), file=one.file
+        )
+        snapshot.add_log(log)
+
+
+def _first_time(data: bytes) -> str:
+    """By what two runs of one container are put in order: the time of the first line."""
+    return data[:40].split(b" ", 1)[0].decode("ascii", "replace")
+
+
+def _in(name: str, pods: dict[str, list[str]]) -> str:
+    """The pod whose whole name is in a file's name, the longest of several; "" for none."""
+    found = [pod for pod in pods if len(pod) >= _TELLING and pod in name]
+    return max(found, key=len, default="")
+
+
+_TELLING: Final = 6
+"""Letters that a pod's name must have to be no accident within another name."""
+
+
+def stand_in(namespace: str, pod: str, container: str = "", app: str = "") -> dict[str, Any]:
+    """A pod of which no more is known than a log of it: not ready, for somebody asks about it."""
+    app = app or app_by_name(pod)
+    return {
+        "kind": "Pod", "metadata": {"name": pod, "namespace": namespace, "labels": {"app": app} if app else {}},
+        "spec": {"containers": [{"name": container}] if container else []},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
+    }  # fmt: skip
+
+
+_PARTS: Final = (
+    ("nvidia-driver-daemonset", "nvidia-driver-daemonset|nvidia-gpu-driver", r"NVIDIA Software Installer|nvidia-driver init|modprobe.*nvidia|Installing NVIDIA driver"),
+    ("nvidia-device-plugin-daemonset", "nvidia-device-plugin(?!-mps)|nvidia-gpu-device-plugin", r"device plugin|Starting GRPC server for|Starting to serve '|Retr(?:ie|ei)ving plugins|NVML library|platform detect|plugin manager"),
+    ("nvidia-device-plugin-mps-control-daemon", "mps-control-daemon", r"mps-control-daemon|MPS daemon"),
+    ("nvidia-mig-manager", "mig-manager", r"MIG config|mig-manager|mig-parted"),
+    ("nvidia-container-toolkit-daemonset", "container-toolkit", r"nvidia-toolkit|container-toolkit|Flushing config to|nvidia-ctk"),
+    ("nvidia-dcgm-exporter", "dcgm-exporter", r"dcgm-exporter|DCGM_FI|nv-hostengine"),
+    ("nvidia-operator-validator", "operator-validator", r"driver-validation|toolkit-validation|nvidia-validator|running command (?:chroot|bash) with args"),
+    ("gpu-operator", "^gpu-operator-(?!node-feature)", r"gpu-operator|clusterpolicy-controller|controllers\.ClusterPolicy"),
+    ("amdgpu-dp-ds", "amdgpu-device-plugin|amdgpu-dp", r"AMD GPU device plugin"),
+)  # fmt: skip
+"""The label of a part of a GPU stack, the names that its pods have, and what it says in its log."""
+_NAMES: Final = tuple((app, re.compile(named)) for app, named, _ in _PARTS)
+_WORDS: Final = tuple((app, re.compile(said)) for app, _, said in _PARTS)
+
+
+def app_by_name(pod: str) -> str:
+    """The label of the part that a pod is by its name, "" for none."""
+    return next((app for app, pattern in _NAMES if pattern.search(pod)), "")
+
+
+def app_by_words(said: str) -> str:
+    """The label of the part that says such things in its log, "" for none."""
+    return next((app for app, pattern in _WORDS if pattern.search(said)), "")
+
+
+def lines(data: bytes) -> tuple[str, ...]:
+    """The last lines of a log, cut and cleaned; what is packed in it is no line.
+
+    The kubelet answers with one of its own, and no error, where the engine has the log no more.
+    """
+    if data.startswith(_NO_LOG) and data.count(b"\n") < 2:
+        return ()
+    said = probed.without(data[-MAX_LOG:]).decode("utf-8", "replace")
+    return secrets.lines(line[:MAX_LINE] for line in said.splitlines()[-MAX_LINES:])

@@ -1,0 +1,106 @@
+"""What somebody has copied from a node: its kernel's log (dmesg, journal), nvidia-smi, nvidia-bug-report.log.
+
+Which node it is of the text says itself (the journal's host, the report's uname), or the file's path, in which a node's
+name stands; else it is of the only GPU node that there is. All of one node's texts are one host; facts that the node's
+agent has told, or ``--host`` has seen, are not touched.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+import msgspec
+
+from kgpu.doctor import host_facts, matching, secrets
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources import printed, smi
+
+_KERNEL: Final = re.compile(
+    rb"\bNVRM: |\bnouveau\b.*: |\bnvidia[\w-]*: (?:loading|module|disagrees|Unknown symbol)|\bamdgpu\b.*: "
+)
+_NAMED: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
+"""Names of which the content is a node's own, whatever it says."""
+_SMI: Final = re.compile(
+    rb"^\| NVIDIA-SMI \d|=NVSMI LOG=|^GPU \d+: .*\(UUID: GPU-|^Unable to determine the device handle for|^NVRM version: NVIDIA UNIX",
+    re.MULTILINE,
+)
+_OF_SMI: Final = re.compile(r"smi|nvidia-bug-report", re.IGNORECASE)
+"""Names of which a refusal of nvidia-smi is the node's own: elsewhere a container may have printed it."""
+_REFUSALS: Final = ("nvmlError", "libraryVersion")
+_HOST: Final = re.compile(
+    r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<journal>[\w.-]+) kernel: |^uname: Linux (?P<uname>[\w.-]+) ",
+    re.MULTILINE,
+)
+_IN_PATH: Final = re.compile(
+    r"(?:^|/)(?:nodes|hosts)/(?P<folder>[a-z0-9][a-z0-9.-]*)/|(?:^|/)(?:nvidia-bug-report|dmesg)[_-](?P<file>[a-z0-9][a-z0-9.-]*?)(?:\.log|\.txt)?$|(?:^|/)(?P<stem>[a-z0-9][a-z0-9.-]*)\.dmesg$"
+)
+_OF_GPU: Final = re.compile(r"NVRM|nouveau|nvidia|amdgpu|habanalabs", re.IGNORECASE)
+_SAMPLE: Final = 16 * 1024 * 1024
+_MAX_LINES: Final = 20_000
+_MAX_LINE: Final = 2000
+
+
+class HostTexts:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[str, str]] = []
+
+    def add(self, name: str, data: bytes) -> tuple[bool, bool]:
+        """Whether a text is of a node, and whether it is its kernel's log."""
+        kernel = bool(_NAMED.search(name) or _KERNEL.search(data, 0, _SAMPLE))
+        found = kernel or bool(_OF_SMI.search(os.path.basename(name)) or _SMI.search(data, 0, _SAMPLE))
+        if found:
+            self._found.append((name, data.decode("utf-8", "replace")))
+        return found, kernel
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """One host for each node."""
+        hosts: dict[str, dict[str, Any]] = {}
+        files: dict[str, str] = {}
+        for name, text in self._found:
+            node = _node(snapshot, name, text)
+            files.setdefault(node, name)
+            _take(hosts.setdefault(node, {}), name, text)
+        for node, fields in hosts.items():
+            _put(snapshot, node, fields, files[node])
+
+
+def _take(host: dict[str, Any], name: str, text: str) -> None:
+    if _NAMED.search(name) or _KERNEL.search(text.encode("utf-8", "replace")):
+        told = secrets.lines(line[:_MAX_LINE] for line in text.splitlines()[-_MAX_LINES:] if _OF_GPU.search(line))
+        host["kernelLog"] = [*host.get("kernelLog", ()), *told]
+    trusted = _OF_SMI.search(os.path.basename(name)) is not None
+    for field, value in smi.read(text).items():
+        if trusted or field not in _REFUSALS:
+            host.setdefault(field, value)
+
+
+def _put(snapshot: Snapshot, node: str, fields: dict[str, Any], name: str) -> None:
+    """To what is known of a host only what it lacks is added."""
+    document = {"kind": host_facts.KIND, "metadata": {"name": node}, **fields}
+    known = snapshot.hosts.get(node)
+    if known is None:
+        snapshot.add(document, name)
+        return
+    snapshot.add({**document, **msgspec.to_builtins(known)}, name)
+
+
+def _node(snapshot: Snapshot, name: str, text: str) -> str:
+    """Whose text it is, NODE where nothing tells."""
+    inside = [node for node in snapshot.nodes if node in name]
+    if inside:
+        return max(inside, key=len)
+    said = _HOST.search(text)
+    host = (said["journal"] or said["uname"]) if said else ""
+    if host:
+        return next((node for node in snapshot.nodes if node.partition(".")[0] == host.partition(".")[0]), host)
+    nodes = matching.gpu_nodes(snapshot) or list(snapshot.nodes.values())
+    path = _IN_PATH.search(name)
+    named = next((part for part in path.groups() if part), "") if path else ""
+    if named and os.path.basename(name) != named:
+        return named
+    return nodes[0].name if len(nodes) == 1 else printed.NODE
