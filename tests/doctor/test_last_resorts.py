@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -143,3 +144,70 @@ def test_a_name_that_begins_alike_hides_nothing() -> None:
     found = ids(report(job, refused, other, bases=("gpu-node", "running")))
     assert "QTA-00" in found
     assert len(found) == 2
+
+
+def fetching(minutes: int, *lines: str, accelerators: bool = True) -> list[dict[str, Any]]:
+    """A pod whose init container has run for that long, and what it has written."""
+    began = dt.datetime.fromtimestamp(TAKEN - 60 * minutes, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = {"name": "fetch", "ready": False, "restartCount": 0, "state": {"running": {"startedAt": began}}}
+    asked = {"limits": {"nvidia.com/gpu": "1"}} if accelerators else {}
+    found: list[dict[str, Any]] = [{
+        "kind": "Pod", "metadata": {"name": "serve", "namespace": "ml", "creationTimestamp": began},
+        "spec": {"nodeName": "gpu-1", "initContainers": [{"name": "fetch", "image": "fetcher"}],
+                 "containers": [{"name": "main", "image": "server", "resources": asked}]},
+        "status": {"phase": "Pending", "startTime": began, "initContainerStatuses": [status],
+                   "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": began}]},
+    }]  # fmt: skip
+    if lines:
+        found.append(
+            {
+                "kind": "PodLog",
+                "metadata": {"name": "serve", "namespace": "ml"},
+                "container": "fetch",
+                "lines": list(lines),
+            }
+        )
+    return found
+
+
+WAITS = ("waiting for minio:9000 (1)", "waiting for minio:9000 (2)", "waiting for minio:9000 (3)")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "lines", "level"),
+    [
+        (5, WAITS, None),
+        (15, (), Level.WAIT),
+        (15, WAITS, Level.WAIT),
+        (15, ("Cloning into '/data'...",), Level.WAIT),
+        (15, ("2026-01-01T11:30:00Z connecting",), Level.WAIT),
+        (90, WAITS, Level.PROBLEM),
+        (90, (), Level.PROBLEM),
+    ],
+)
+def test_an_init_container_that_does_not_end_is_told(minutes: int, lines: tuple[str, ...], level: Level | None) -> None:
+    found = report(*fetching(minutes, *lines)).findings
+    assert [(one.id, one.level) for one in found] == ([("POD-00", level)] if level else [])
+    for one in found:
+        assert f"for {minutes} minutes" in one.cause
+        assert one.confidence < 1
+        assert ("again and again" in one.cause) == (lines == WAITS)
+        assert not lines or lines[-1] in one.cause
+        assert ("an hour" in one.expected) == (one.level is Level.WAIT)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("model.safetensors:  12%|#   | 1.2G/10G", "model.safetensors:  13%|#   | 1.3G/10G"),
+        ("Downloaded 40 MB / 100 MB",),
+        ("2026-01-01T11:58:10Z shard 3 of 30", "2026-01-01T11:59:00Z verifying shard 3"),
+    ],
+)
+@pytest.mark.parametrize("minutes", [15, 90])
+def test_an_init_container_that_works_is_left_alone(minutes: int, lines: tuple[str, ...]) -> None:
+    assert report(*fetching(minutes, *lines)).findings == ()
+
+
+def test_a_download_that_stands_still_is_told() -> None:
+    assert ids(report(*fetching(15, *["model:  12%|#   | 1.2G/10G"] * 4))) == ["POD-00"]

@@ -29,6 +29,8 @@ R = TypeVar("R")
 
 LOG_KIND: Final = "PodLog"
 MAX_EVENTS: Final = 50_000
+OVERDUE: Final = 300.0
+"""Seconds after its time to end: what is still there then will not end by itself."""
 _TYPES: Final[Mapping[str, type[Obj]]] = {"Pod": Pod, "Node": Node, "Event": Event}
 _VOLUME_KINDS: Final = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _NO_VOLUMES: Final = Missing(
@@ -271,6 +273,11 @@ class Snapshot:
         """Seconds between a time and the moment of this snapshot, None when either is unknown."""
         began = seconds(when)
         return None if began is None or not self.taken else max(self.taken - began, 0.0)
+
+    def overdue(self, obj: Obj) -> float | None:
+        """Since how many seconds what is being deleted should be gone, None while it may still end by itself."""
+        age = self.age(obj.text("metadata.deletionTimestamp"))  # of a pod: by then its time to end is over
+        return None if age is None or age < OVERDUE else age
 
     def once(self, make: Callable[[Snapshot], R]) -> R:
         """What a function makes of this snapshot, worked out the first time only."""

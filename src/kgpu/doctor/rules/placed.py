@@ -16,6 +16,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import UNSTARTED, Container, Event, Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import plain, seconds
+from kgpu.doctor.progress import waits, works
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import UNREADABLE, ill, says_more
@@ -26,6 +27,9 @@ _OLD: Final = 300.0
 """Seconds: what is younger may still be starting."""
 _PATIENCE: Final = 20 * 60.0
 """Seconds that an init container or a pull may take: a driver is built, gigabytes are fetched."""
+_SHORT: Final = 10 * 60.0
+"""Seconds after which an init container that shows no work is worth a word."""
+_INIT: Final = "seconds to minutes as a rule; up to an hour where a model or data of many gigabytes is fetched"
 _PULL: Final = "20 minutes at most, for an image of some gigabytes"
 _MANY: Final = 3
 """Restarts after which the age, which dumps often do not tell, does not matter."""
@@ -75,6 +79,7 @@ class _Stuck:
     """It is being deleted, and does not go."""
     over: bool = False
     """It ran, and others have ended it."""
+    sure: float = POSSIBLE
 
     @property
     def word(self) -> str:
@@ -151,8 +156,8 @@ def _ended(_: Snapshot, pod: Pod) -> _Stuck:
 
 def _leaving(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     """A pod that should have gone by now: something holds it, or its node does not end it."""
-    age = snapshot.age(pod.text("metadata.deletionTimestamp"))  # by then its time to end is over
-    if age is None or age < _OLD:
+    age = snapshot.overdue(pod)
+    if age is None:
         return None
     held = ", ".join(plain(text(one)) for one in pod.list("metadata.finalizers"))
     how = f"it is being deleted, and should have gone {int(age // 60)} minutes ago"
@@ -185,9 +190,7 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
         return _ending(pod, at, warning, _age(snapshot, pod, at), stack=stack)
     at = matching.initialising(pod)
     if at is not None:
-        age = _age(snapshot, pod, at)
-        late = age is not None and age >= (_PATIENCE if stack else 3 * _PATIENCE)
-        return _Stuck(pod=pod, how=f"initialising {_for(age)}", container=at, warning=warning) if late else None
+        return _initialising(snapshot, pod, at, warning, stack=stack)
     if pod.phase == "Pending":
         return _creating(snapshot, pod, warning, _age(snapshot, pod, None))
     at = next((one for one in pod.containers if not one.ready and one.state == "running"), None)
@@ -207,6 +210,20 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     if at is None or age is None or age < patience:
         return None
     return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=warning)
+
+
+def _initialising(snapshot: Snapshot, pod: Pod, at: Container, warning: Event | None, *, stack: bool) -> _Stuck | None:
+    """An init container that has not ended, unless it can be seen to work. It is not known how long it should take."""
+    age = _age(snapshot, pod, at)
+    if age is None or age < (_PATIENCE if stack else _SHORT) or (not stack and works(snapshot, pod, at)):
+        return None
+    late = stack or age >= 3 * _PATIENCE
+    again = " and says the same again and again" if waits(snapshot, pod, at) else ""
+    return _Stuck(
+        pod=pod, how=f"initialising {_for(age)}{again}", container=at, warning=warning,
+        level=Level.PROBLEM if late else Level.WAIT, expected="" if late else _INIT,
+        sure=POSSIBLE if stack else LIKELY,
+    )  # fmt: skip
 
 
 def _was_ready(pod: Pod, at: Container) -> str:
@@ -301,7 +318,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         else "does not start"
     )
     said = _said(first)
-    line = _last_line(snapshot, pod, at) if at is not None and (first.ends or not said) else None
+    line = _last_line(snapshot, pod, at) if at is not None and (first.ends or not said or at.init) else None
     quoted: list[Evidence] = []
     if at is not None:
         quoted.append(at.cite_status())
@@ -314,14 +331,15 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     if at is not None and (at.exit_code is not None or at.state == "running"):
         previous = " --previous" if at.restarts and at.state != "running" else ""
         steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
+    describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
     return Finding(
         subject=pod.subject,
         cause=f"{pod}{f' on node {pod.node}' if pod.node else ''}{more} {verb}{what}"
         + (f"; {said}" if said else "")
         + (f'; it said last: "{line.value}"' if line else ""),
         evidence=tuple(quoted) or (pod.cite("status.phase"),),
-        remedy=(*steps, f"kubectl -n {pod.namespace} describe pod {pod.name}"),
-        confidence=POSSIBLE,
+        remedy=(*steps, *(() if any(describe in step for step in steps) else (describe,))),
+        confidence=first.sure,
         level=first.level,
         expected=first.expected,
         since=lost or pod.created,

@@ -1,4 +1,4 @@
-"""Rows QTA that need the pods: quotas that are passed by, queues that hold work back, containers without a GPU."""
+"""Rows QTA that need the pods: quotas that are passed by, queues that hold work back, GPUs that nobody counts."""
 
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
@@ -8,17 +8,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import Container, Log, Pod
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
-_NO_GPU: Final = re.compile(
-    r"nvidia-smi: (?:command )?not found|exec: \"?nvidia-smi\"?: executable file not found"
-    r"|is_available\(\)(?: is| ==|:)? *False|No CUDA GPUs are available|Found no NVIDIA driver"
-)
 _ALL: Final = frozenset({"all"})
 _SEES: Final = names.ENV_VISIBLE_DEVICES
 
@@ -68,51 +64,6 @@ def kueue(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-10: the container that wants a GPU has asked for none."""
-    for pod in snapshot.pods.values():
-        if not pod.node or pod.phase == "Succeeded" or (pod.ready and pod.key not in snapshot.logs):
-            continue
-        if pod.list("spec.resourceClaims") or matching.parts_of_pod(snapshot, pod):
-            continue
-        node = snapshot.nodes.get(pod.node)
-        others = [one for one in pod.containers if _asks(one)]
-        if not others and (node is None or not matching.vendors_of(node)):
-            continue  # a program that finds no GPU where there is none, and does without
-        for one in pod.containers:
-            if _asks(one) or _SEES in one.env:
-                continue
-            seen = _complains(snapshot, pod, one)
-            if seen is None:
-                continue
-            where = f"; the GPU is given to container {others[0].name} alone" if others else ""
-            yield Finding(
-                subject=pod.subject,
-                cause=f"container {one.name} of {pod} sees no GPU, because it asks for none{where}",
-                evidence=(seen, one.cite("resources")),
-                remedy=(f"put nvidia.com/gpu: 1 into resources.limits of container {one.name}", "every container of a pod gets only the devices that it asks for itself"),
-                confidence=CERTAIN if others else LIKELY,
-                nodes=(pod.node,),
-                pods=(pod.path,),
-            )  # fmt: skip
-
-
-def _asks(container: Container) -> bool:
-    return any(matching.is_accelerator(str(name)) for name in (*container.limits, *container.requests))
-
-
-def _complains(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence | None:
-    for log in snapshot.logs_of(pod):
-        if log.container in ("", container.name) and (line := _line(log)) is not None:
-            return log.cite(line)
-    field = next((field for field, said in container.messages if _NO_GPU.search(said)), "")
-    return container.cite_status(field) if field else None
-
-
-def _line(log: Log) -> int | None:
-    return next((at for at in range(len(log.lines) - 1, -1, -1) if _NO_GPU.search(log.lines[at])), None)
-
-
 def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
     """QTA-11: all GPUs by an environment variable, none by request."""
     nodes = {node.name: node for node in matching.gpu_nodes(snapshot, matching.NVIDIA)}
@@ -154,6 +105,5 @@ RULES: Final = (
     ),
     Rule("QTA-06", "Accelerators that the quota does not count", Place.CLUSTER, passed_by, "Each resource name is a key of its own: nvidia.com/gpu.shared, nvidia.com/mig-... and device classes are not counted with nvidia.com/gpu."),
     Rule("QTA-09", "Kueue has no quota left", Place.CLUSTER, kueue, "Kueue keeps a job suspended until its ClusterQueue has quota for all of it.", ("SCH-01",)),
-    Rule("QTA-10", "The container asks for no GPU", Place.CLUSTER, without_gpu, "Devices are given to containers, not to pods: one without a limit gets no driver files and no device."),
     Rule("QTA-11", "GPUs that nobody counts", Place.CLUSTER, uncounted, "Where nvidia is the default runtime, NVIDIA_VISIBLE_DEVICES=all gives all GPUs to a container that asked for none."),
 )  # fmt: skip

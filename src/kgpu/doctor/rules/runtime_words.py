@@ -151,20 +151,6 @@ def _main(pod: Pod) -> list[Container]:
     return [one for one in pod.containers if not one.init]
 
 
-def injected(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """What the pod asks for: no accelerator at all, or not the tools. None where another container has the GPU: QTA-10."""
-    del snapshot
-    if hit.pod is None:
-        return ()
-    bad = matching.failing(hit.pod)
-    given = [one.name for one in hit.pod.containers if any(map(matching.is_accelerator, map(str, one.limits)))]
-    if bad is not None and given and bad.name not in given:
-        return None
-    if not matching.uses_accelerators(hit.pod):
-        return tuple(one.cite("resources") for one in _main(hit.pod)[:1])
-    return tuple(matching.cite_env(hit.pod, one, _CAPABILITIES) for one in _main(hit.pod)[:1])
-
-
 def without_video(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """None where the container has all capabilities: then the library is missing for another reason."""
     del snapshot
@@ -216,17 +202,6 @@ RULES: Final = (
             cause="{who}: the driver of the node took too long to answer when the container was made",
             remedy=("on node {node}: time nvidia-smi; dmesg | grep -i xid", "systemctl enable --now nvidia-persistenced"),
             explain="Without persistence mode the driver starts every GPU anew; one that is ill takes longest.",
-        ),
-        Sign(
-            id="RUN-24", title="nvidia-smi is not in the container", place=Place.RUNTIME,
-            pattern=r"exec: \\?\"nvidia-smi\\?\": executable file not found", words="nvidia-smi", where=(EVENT, STATUS, LOG),
-            cause="{who} has no nvidia-smi inside: no GPU was injected (no limit nvidia.com/gpu), or not with the capability utility",
-            remedy=(
-                "set resources.limits nvidia.com/gpu: 1 on the container",
-                "and NVIDIA_DRIVER_CAPABILITIES=compute,utility where the image sets it to something else",
-            ),
-            explain="nvidia-smi comes from the node's driver when a GPU is injected; images do not bring it.",
-            confidence=CERTAIN, proof=injected, explains=("QTA-10",),
         ),
         Sign(
             id="RUN-25", title="Libraries for video or graphics are not injected", place=Place.RUNTIME,

@@ -15,7 +15,6 @@ from kgpu.doctor.waiting import RESOURCES, Waiting, waiting
 from kgpu.doctor.whatif import named
 
 _QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
-_DELETE_SECONDS: Final = 300.0  # a pod that is still there so long after its time to end will not end by itself
 
 
 def busy(snapshot: Snapshot) -> Iterator[Finding]:
@@ -82,8 +81,8 @@ def _ends(one: Waiting, nodes: Iterable[str]) -> str:
 def _end_of(snapshot: Snapshot, pod: Pod) -> str:
     """In words when a pod ends by itself, "" when it does not."""
     if pod.deleting:
-        late = snapshot.age(pod.text("metadata.deletionTimestamp")) or 0.0
-        return "" if late > _DELETE_SECONDS else f"{pod}, which is being deleted, is gone"
+        late = snapshot.overdue(pod) is not None
+        return "" if late else f"{pod}, which is being deleted, is gone"
     kind, _, name = pod.owner.partition("/")
     if not kind.endswith("Job"):
         return ""

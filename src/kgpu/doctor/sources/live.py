@@ -147,7 +147,9 @@ async def collect(
     await asyncio.gather(*(_list(api, row, served, found, gate) for row in KINDS))
     found.sort()  # before anything is worked out once: nothing may depend on the order of the answers
     matter = nodes_that_matter(found, target)
-    await _read_logs(logs if logs is not None else _logs_of(api), found, gate, frozenset(matter))
+    await _read_logs(
+        logs if logs is not None else _logs_of(api), found, gate, worth_reading(found, frozenset(matter), target)
+    )
     found.missing += host_gaps(found, matter, "the API server has no such thing, and no agent of kgpu has told it")
     return found
 
@@ -192,8 +194,9 @@ def _logs_of(api: object) -> Logs | None:
     return api if callable(getattr(api, "logs", None)) else None  # type: ignore[return-value]
 
 
-async def _read_logs(logs: Logs | None, found: Snapshot, gate: asyncio.Semaphore, nodes: frozenset[str]) -> None:
-    wanted = worth_reading(found, nodes)
+async def _read_logs(
+    logs: Logs | None, found: Snapshot, gate: asyncio.Semaphore, wanted: list[tuple[Pod, str, bool]]
+) -> None:
     if not wanted:
         return
     if logs is None:

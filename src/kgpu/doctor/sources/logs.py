@@ -32,18 +32,29 @@ _HOW: Final = "kgpu doctor --host, run on the node; kgpu's agents tell it by the
 _SIGNS: Final = (names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
 
 
-def worth_reading(found: Snapshot, nodes: frozenset[str] = frozenset()) -> list[tuple[Pod, str, bool]]:
-    """Containers, and whether what they said before their last restart is meant: of a GPU stack, and of GPU pods that
-    fail. First the agents of ``nodes``, then what runs badly.
+def worth_reading(
+    found: Snapshot, nodes: frozenset[str] = frozenset(), target: Subject | None = None
+) -> list[tuple[Pod, str, bool]]:
+    """Containers, and whether what they said before their last restart is meant: of a GPU stack, of GPU pods that fail,
+    and of the pods of ``target``, however they are. First these, then the agents of ``nodes``, then what runs badly.
     """
+    asked = {pod.key for pod in _pods_of(found, target) if pod.node}
 
     def rank(pod: Pod, previous: bool) -> int:
-        if pod.node in nodes and not previous and is_agent(found, pod):
+        if pod.key in asked or (pod.node in nodes and not previous and is_agent(found, pod)):
             return 0
         return 1 if previous or not pod.ready else 2
 
     rows = found.once(_containers)
-    return sorted(rows, key=lambda row: (rank(row[0], row[2]), row[0].key))
+    known = {pod.key for pod, _, _ in rows}
+    more = [row for key in sorted(asked - known) for row in _of_pod(found.pods[key])]
+    return sorted([*rows, *more], key=lambda row: (rank(row[0], row[2]), row[0].key))
+
+
+def _pods_of(found: Snapshot, target: Subject | None) -> list[Pod]:
+    """The pods that a target is, or has made."""
+    obj = found.get(target.kind, target.name, target.namespace) if target is not None else None
+    return [] if obj is None else [obj] if isinstance(obj, Pod) else found.pods_of(obj)
 
 
 def _containers(found: Snapshot) -> list[tuple[Pod, str, bool]]:
@@ -54,15 +65,20 @@ def _containers(found: Snapshot) -> list[tuple[Pod, str, bool]]:
             not parts and (pod.ready or pod.phase == "Succeeded" or not matching.uses_accelerators(pod))
         ):
             continue
-        for one in pod.containers:
-            if one.state in ("", "waiting") and not one.restarts:
-                continue
-            if one.init and one.exit_code == 0 and one.state == "terminated":
-                continue
-            rows.append((pod, one.name, False))
-            if one.restarts and not one.ready:
-                rows.append((pod, one.name, True))
+        rows += _of_pod(pod)
     return rows
+
+
+def _of_pod(pod: Pod) -> Iterator[tuple[Pod, str, bool]]:
+    """The containers that have written anything that may tell more."""
+    for one in pod.containers:
+        if one.state in ("", "waiting") and not one.restarts:
+            continue
+        if one.init and one.exit_code == 0 and one.state == "terminated":
+            continue
+        yield pod, one.name, False
+        if one.restarts and not one.ready:
+            yield pod, one.name, True
 
 
 def is_agent(found: Snapshot, pod: Pod) -> bool:
@@ -111,8 +127,7 @@ def _that_matter(found: Snapshot, target: Subject | None) -> Iterator[str]:
         obj = found.get(target.kind, target.name, target.namespace)
         if isinstance(obj, Node):
             yield obj.name
-        pods = [obj] if isinstance(obj, Pod) else found.pods_of(obj) if obj is not None else []
-        yield from (pod.node for pod in pods if pod.node)
+        yield from (pod.node for pod in _pods_of(found, target) if pod.node)
     for pod, _, _ in found.once(_containers):
         if not pod.ready and pod.phase != "Succeeded":
             yield pod.node

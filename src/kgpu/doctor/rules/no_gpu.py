@@ -1,0 +1,311 @@
+"""Programs that say that they see no GPU, also in pods that run and are Ready, and why, by what the objects say.
+
+A container has asked for none (QTA-10), or it has asked and none was put into it (RUN-24). Rows of ``_CAUSES`` tell why
+that was; the last one knows no more than that the runtime has not done it.
+"""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.doctor import matching, signs
+from kgpu.doctor.kinds import Container, Log, Pod
+from kgpu.doctor.matching import Hit
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules.runtime_files import toolkits
+from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
+
+_SEES: Final = names.ENV_VISIBLE_DEVICES
+_CAPABILITIES: Final = names.ENV_DRIVER_CAPABILITIES
+_CUDA_SEES: Final = "CUDA_VISIBLE_DEVICES"
+_TOOL: Final = (
+    r"nvidia-smi: (?:command )?not found|exec: \\?\"?nvidia-smi\\?\"?: executable file not found"
+    r"|No such file or directory: '(?:/usr/bin/)?nvidia-smi'"
+)
+_STRONG: Final = (
+    rf"{_TOOL}|lib(?:cuda|nvidia-ml)\.so(?:\.1)?: cannot open shared object|NVML Shared Library Not Found"
+    r"|Found no NVIDIA driver|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|No CUDA GPUs are available"
+)
+_SOFT: Final = (
+    r"is_available\(\)(?: is|\W{0,5}) ?False|(?:CUDA|GPU) (?:is )?available\W{1,3}(?:False|No\b)|CUDA is not available"
+    r"|Could not find cuda drivers|not compiled with CUDA enabled"
+)
+"""What programs also say that do well without a GPU."""
+_SAID: Final = re.compile(rf"(?P<strong>{_STRONG})|{_SOFT}", re.IGNORECASE)
+_OF_TOOL: Final = re.compile(_TOOL, re.IGNORECASE)
+_OTHER: Final = re.compile(
+    r"driver on your system is too old|version mismatch|forward compatibility was attempted|insufficient for CUDA runtime"
+    r"|unsupported display driver|couldn't communicate with the NVIDIA driver|Unknown Error|system not yet initialized",
+    re.IGNORECASE,
+)
+"""What says more exactly why there is none: other rules tell of it."""
+_WITHOUT_CUDA: Final = re.compile(r"not compiled with CUDA enabled|\b\d+\.\d+\.\d+\+cpu\b")
+_NONE: Final = frozenset({"void", "none"})
+_NO_INDEX: Final = frozenset({"-1", "none", "NoDevFiles"})
+_PUT: Final = "every container of a pod gets only the devices that it asks for itself"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A container that says that it sees no GPU."""
+
+    snapshot: Snapshot
+    pod: Pod
+    container: Container
+    seen: Evidence
+    strong: bool
+
+    @property
+    def logged(self) -> str:
+        """All that it has written."""
+        return "\n".join(
+            line
+            for log in self.snapshot.logs_of(self.pod)
+            if log.container in ("", self.container.name)
+            for line in log.lines
+        )
+
+
+def _cases(snapshot: Snapshot) -> list[_Case]:
+    return list(_complaining(snapshot))
+
+
+def _complaining(snapshot: Snapshot) -> Iterator[_Case]:
+    for pod in snapshot.pods.values():
+        if not pod.containers or (pod.ready and pod.key not in snapshot.logs):
+            continue
+        if pod.phase == "Succeeded" or matching.superseded(snapshot, pod) or matching.parts_of_pod(snapshot, pod):
+            continue
+        for one in pod.containers:
+            found = _said(snapshot, pod, one)
+            if found is not None:
+                yield _Case(snapshot, pod, one, *found)
+
+
+def _said(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[Evidence, bool] | None:
+    for log in snapshot.logs_of(pod):
+        if log.container in ("", container.name) and (found := _line(log)) is not None:
+            return log.cite(found[0]), found[1]
+    for field, said in container.messages:
+        if hit := _SAID.search(said):
+            return container.cite_status(field), bool(hit["strong"])
+    return None
+
+
+def _line(log: Log) -> tuple[int, bool] | None:
+    """The last line that says it, and whether it is one that only who wants a GPU says."""
+    soft = None
+    for at in range(len(log.lines) - 1, -1, -1):
+        hit = _SAID.search(log.lines[at])
+        if hit and hit["strong"]:
+            return at, True
+        soft = at if hit and soft is None else soft
+    return None if soft is None else (soft, False)
+
+
+def _asks(container: Container) -> bool:
+    return any(matching.is_accelerator(str(name)) for name in (*container.limits, *container.requests))
+
+
+def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
+    """QTA-10: the container that wants a GPU has asked for none."""
+    for case in snapshot.once(_cases):
+        pod, one = case.pod, case.container
+        if not one.image:
+            if case.strong and not _OTHER.search(case.logged):
+                yield _unknown(case)
+            continue
+        if pod.list("spec.resourceClaims") or _asks(one) or one.env.get(_SEES) in _NONE:
+            continue
+        others = [each for each in pod.containers if _asks(each)]
+        node = snapshot.nodes.get(pod.node)
+        elsewhere = not others and node is not None and not matching.vendors_of(node, snapshot)
+        if not case.strong and not others and (elsewhere or node is None):
+            continue  # a program that finds no GPU where there is none, and does without
+        where = f"; the GPU is given to container {others[0].name} alone" if others else ""
+        by_env = f"; {_SEES} alone gives one only where the runtime nvidia runs it" if _SEES in one.env else ""
+        yield Finding(
+            subject=pod.subject,
+            cause=f"container {one.name} of {pod} sees no GPU, because it asks for none{where}{by_env}",
+            evidence=(case.seen, one.cite("resources"), *((matching.cite_env(pod, one, _SEES),) if by_env else ())),
+            remedy=(f"put nvidia.com/gpu: 1 into resources.limits of container {one.name}", _PUT),
+            confidence=CERTAIN if others else LIKELY,
+            level=Level.NOTE if elsewhere and pod.ready else Level.PROBLEM,
+            nodes=(pod.node,) if pod.node else (),
+            pods=(pod.path,),
+        )
+
+
+def _unknown(case: _Case) -> Finding:
+    pod = case.pod
+    return Finding(
+        subject=pod.subject,
+        cause=f"{pod} sees no GPU: it has asked for none, or none was put into it; what it asks for is not known here",
+        evidence=(case.seen,),
+        remedy=(
+            f"kubectl -n {pod.namespace} get pod {pod.name} -o jsonpath='{{.spec.containers[*].resources}}' # is nvidia.com/gpu in limits?",
+            "if not, put it there; if it is: kgpu doctor with the pod, its node and the pods of the GPU stack on it",
+        ),
+        confidence=LIKELY,
+        pods=(pod.path,),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Why:
+    cause: str
+    remedy: tuple[str, ...]
+    evidence: tuple[Evidence, ...] = ()
+    confidence: float = LIKELY
+
+
+def _without_cuda(case: _Case) -> _Why | None:
+    if not _WITHOUT_CUDA.search(case.logged):
+        return None
+    return _Why(
+        "the program in its image was built without CUDA, whatever the pod has",
+        (f"use an image that is built with CUDA instead of {case.container.image}",),
+        (case.container.cite("image"),),
+        CERTAIN,
+    )
+
+
+def _hidden(case: _Case) -> _Why | None:
+    one, env = case.container, case.container.env
+    name = _SEES if env.get(_SEES) in _NONE else _CUDA_SEES if env.get(_CUDA_SEES) in _NO_INDEX else ""
+    if not name:
+        return None
+    return _Why(
+        f"its variable {name}={env[name]} takes it away",
+        (f"take {name} out of the env of container {one.name}: the device plugin says which GPU it has",),
+        (matching.cite_env(case.pod, one, name),),
+        CERTAIN,
+    )
+
+
+def _capability(case: _Case) -> _Why | None:
+    """``utility`` brings nvidia-smi and NVML, ``compute`` CUDA."""
+    said = case.container.env.get(_CAPABILITIES)
+    wanted = "utility" if _OF_TOOL.search(case.seen.value) or "nvidia-ml" in case.seen.value else "compute"
+    if not said or "all" in said or wanted in said:
+        return None
+    return _Why(
+        f"{_CAPABILITIES}={said} leaves out {wanted}",
+        (f"set {_CAPABILITIES}=compute,utility in the env of container {case.container.name}, or take it out",),
+        (matching.cite_env(case.pod, case.container, _CAPABILITIES),),
+        CERTAIN,
+    )
+
+
+def _class(case: _Case) -> _Why | None:
+    """Where the stack's own pods on the node run under a RuntimeClass, no toolkit works there, and this pod has none."""
+    pod, snapshot = case.pod, case.snapshot
+    if pod.runtime_class or snapshot.once(toolkits).get(pod.node):
+        return None
+    plugins = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=matching.NVIDIA, node=pod.node)
+    under = next((one for one in plugins if one.runtime_class), None)
+    if under is None:
+        return None
+    wanted = under.runtime_class
+    return _Why(
+        f"it runs under the node's default runtime, and the device plugin there under RuntimeClass {wanted}",
+        (
+            f"set spec.runtimeClassName: {wanted} in the pod's template",
+            f"or make {wanted} the default runtime of node {pod.node}, or let the plugin give devices by CDI",
+        ),
+        (Evidence(str(pod), "spec.runtimeClassName", "<none>", pod.source), under.cite("spec.runtimeClassName")),
+    )
+
+
+def _toolkit(case: _Case) -> _Why | None:
+    pods = case.snapshot.once(toolkits).get(case.pod.node, [])
+    bad = next((one for one in pods if not one.ready), None)
+    if bad is None:
+        return None
+    return _Why(
+        f"{bad}, which sets up the runtime of its node, is not ready",
+        (
+            f"kubectl -n {bad.namespace} describe pod {bad.name}",
+            f"when it is ready: kubectl -n {case.pod.namespace} delete pod {case.pod.name} # made anew, it gets its GPU",
+        ),
+        (bad.cite("status.phase"),),
+    )
+
+
+def _runtime(case: _Case) -> _Why:
+    node = case.pod.node or "NODE"
+    known = case.snapshot.nodes.get(case.pod.node)
+    return _Why(
+        "its node's runtime has put none into it: neither the runtime nvidia nor CDI is in force for it",
+        (
+            f"on node {node}: kgpu runtime status; kgpu cdi list; nvidia-smi",
+            "bring the toolkit there (GPU operator: toolkit.enabled=true), or set runtimeClassName: nvidia where a RuntimeClass of that name is",
+            f"then: kubectl -n {case.pod.namespace} delete pod {case.pod.name} # made anew, it gets its GPU",
+        ),
+        (known.cite("status.nodeInfo.containerRuntimeVersion"),) if known else (),
+    )
+
+
+_CAUSES: Final[tuple[Callable[[_Case], _Why | None], ...]] = (
+    _without_cuda, _hidden, _capability, _class, _toolkit, _runtime,
+)  # fmt: skip
+"""The first that knows why counts."""
+
+
+def not_injected(snapshot: Snapshot) -> Iterator[Finding]:
+    """RUN-24: a container has asked for a GPU, and says that there is none."""
+    yield from signs.findings(snapshot, _NO_TOOL, _NO_TOOL_PATTERN)
+    for case in snapshot.once(_cases):
+        pod, one = case.pod, case.container
+        claimed = bool(pod.list("spec.resourceClaims"))
+        nvidia = any(matching.vendor_of(str(name)) == matching.NVIDIA for name in (*one.limits, *one.requests))
+        if not one.image or not (nvidia or claimed) or _OTHER.search(case.logged):
+            continue
+        why = next(found for cause in _CAUSES if (found := cause(case)) is not None)
+        yield Finding(
+            subject=pod.subject,
+            cause=f"container {one.name} of {pod}{f' on node {pod.node}' if pod.node else ''} has asked for a GPU and sees none: {why.cause}",
+            evidence=(case.seen, one.cite("resources"), *why.evidence),
+            remedy=why.remedy,
+            confidence=why.confidence,
+            nodes=(pod.node,) if pod.node else (),
+            pods=(pod.path,),
+        )
+
+
+def _nobody_asks(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """What the pod asks for, where it is no accelerator at all: else it is said above, or by QTA-10."""
+    del snapshot
+    if hit.pod is None:
+        return ()
+    if matching.uses_accelerators(hit.pod):
+        return None
+    return tuple(one.cite("resources") for one in hit.pod.containers if not one.init)[:1]
+
+
+_NO_TOOL: Final = Sign(
+    id="RUN-24", title="nvidia-smi is not in the container", place=Place.RUNTIME,
+    pattern=r"exec: \\?\"nvidia-smi\\?\": executable file not found", words="nvidia-smi", where=(EVENT, STATUS, LOG),
+    cause="{who} has no nvidia-smi inside: no GPU was injected (no limit nvidia.com/gpu), or not with the capability utility",
+    remedy=(
+        "set resources.limits nvidia.com/gpu: 1 on the container",
+        "and NVIDIA_DRIVER_CAPABILITIES=compute,utility where the image sets it to something else",
+    ),
+    explain="", confidence=CERTAIN, proof=_nobody_asks,
+)  # fmt: skip
+_NO_TOOL_PATTERN: Final = re.compile(_NO_TOOL.pattern)
+
+RULES: Final = (
+    Rule("QTA-10", "The container asks for no GPU", Place.CLUSTER, without_gpu,
+         "Devices are given to containers, not to pods: one without a limit gets no driver files and no device."),
+    Rule("RUN-24", "A GPU was asked for, and none is in the container", Place.RUNTIME, not_injected,
+         "nvidia-smi, libcuda and the devices come from the node when a GPU is injected; images do not bring them. The "
+         "runtime does it as nvidia or by CDI, unless the container's own variables forbid it.", explains=("QTA-10",)),
+)  # fmt: skip
