@@ -143,7 +143,7 @@ def test_each_gpu_that_fails_a_check_is_told_once_as_what_it_is() -> None:
     found = report(node(8, WELL, checked(wrong("1"), wrong("4"))), AGENT)
     for one, gpu in zip(found.findings, "14", strict=True):
         assert f"GPU {gpu} of node gpu-1" in one.cause
-        assert one.remedy[0] == "on the node: kgpu health; kgpu validate"
+        assert one.remedy[:2] == ("on the node:", "kgpu health; kgpu validate")
         assert not any(f"replace {gpu}" in step for step in one.remedy), (
             "orders of a condition's text are not passed on"
         )

@@ -197,7 +197,7 @@ def test_slices_of_another_size_are_not_taken_for_it() -> None:
 
 def test_a_whole_gpu_is_the_last_way_also_where_none_is_cut() -> None:
     found = told(PLAIN[0], pod(SLICE))
-    assert "nvidia-smi mig -i INDEX" in found.remedy[0]
+    assert "nvidia-smi mig -i INDEX" in found.remedy[1]
     assert "takes a whole GPU for each slice" in found.remedy[-2]
     assert "it may be one that is cut" not in found.remedy[-2]
 

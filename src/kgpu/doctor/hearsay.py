@@ -8,6 +8,7 @@ no tenant is given.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -28,11 +29,18 @@ def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
     authors = {one.author for one in finding.evidence}
     if not authors or "" in authors or not authors.isdisjoint(snapshot.once(_trusted)):
         return finding
-    kept = tuple(step for step in finding.remedy if not _takes(step, authors))
+    kept = tuple(_without(finding.remedy, authors))
     if kept != finding.remedy:
         node = str(Subject("Node", finding.nodes[0])) if finding.nodes else "the node"
         kept = (_FIRST.format(author=min(authors), node=node), *kept)
     return replace(finding, confidence=min(finding.confidence, LIKELY), remedy=kept)
+
+
+def _without(remedy: tuple[str, ...], authors: set[str]) -> Iterator[str]:
+    """The steps that take nothing from others; what stands above one that does goes with it."""
+    for step, then in zip(remedy, (*remedy[1:], ""), strict=True):
+        if not _takes(step, authors) and not (step.endswith(":") and _takes(then, authors)):
+            yield step
 
 
 def _takes(step: str, authors: set[str]) -> bool:

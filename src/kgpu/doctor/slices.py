@@ -183,14 +183,14 @@ def _steps(snapshot: Snapshot, node: Node, wanted: str) -> tuple[str, ...]:
         (name for name, rows in layouts.items() if any(row.enabled and wanted in row.profiles for row in rows)), ""
     )
     strategy = mig_strategy(snapshot, node)
-    mixed = f"and offer slices by their size: {cluster_policy.change(snapshot, cluster_policy.MIXED)}"
+    mixed = ("and offer slices by their size:", cluster_policy.change(snapshot, cluster_policy.MIXED))
     if manager and layout:
-        cut = (
-            f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={layout} --overwrite  # ends what is on its GPUs"
+        cut: tuple[str, ...] = (
+            f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={layout} --overwrite  # ends what is on its GPUs",
         )
     else:
         cut = (
-            f"cut a GPU that nobody uses, on node {node.name}: nvidia-smi -i INDEX -mig 1 && nvidia-smi mig "
-            f"-i INDEX -cgi {wanted} -C"
+            f"cut a GPU that nobody uses, on node {node.name}, with its number in place of INDEX:",
+            f"nvidia-smi -i INDEX -mig 1 && nvidia-smi mig -i INDEX -cgi {wanted} -C",
         )
-    return (cut, *(() if strategy == "mixed" else (mixed,)))
+    return (*cut, *(() if strategy == "mixed" else mixed))

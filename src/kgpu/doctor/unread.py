@@ -42,7 +42,7 @@ def _finding(snapshot: Snapshot, daemons: Obj, config: SharingConfig, hurt: tupl
         evidence=(config.cite(kind), *(as_variables or (daemons.cite("spec.template.spec.volumes"),)), *_runs_with(snapshot, daemons)),
         remedy=(
             f"mount ConfigMap {name} at /config in {daemons}, and set CONFIG_FILE=/config/{key} in its env",
-            f"or install it by its chart: helm upgrade -i nvdp nvdp/nvidia-device-plugin -n {space} --set config.name={name} --set config.default={key}",
+            "or install it by its chart:", f"helm upgrade -i nvdp nvdp/nvidia-device-plugin -n {space} --set config.name={name} --set config.default={key}",
         ),
         confidence=LIKELY,
         pods=hurt,

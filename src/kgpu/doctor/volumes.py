@@ -115,5 +115,5 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
     provisioner = plain(known.text("provisioner"))
     return (
         f"the provisioner {provisioner} of storage class {name} has made none", (asks, known.cite("provisioner")),
-        (f"look whether {provisioner} runs: kubectl get pods -A", ),
+        (f"look whether {provisioner} runs:", "kubectl get pods -A" ),
     )  # fmt: skip

@@ -54,7 +54,7 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} has AMD GPUs on its bus, and the module amdgpu is not loaded",
             (host.cite("present", "/sys/module/amdgpu/drivers: not there"), host.cite("pci", ", ".join(one.address for one in host.pci or () if one.vendor == "1002"))),
-            (f"on {node.name}: modprobe amdgpu; without it: apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
+            (f"on {node.name}:", "modprobe amdgpu", "where there is no such module:", "apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
         )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} has amdgpu loaded without its compute part: there is no /dev/kfd, so it offers no {_RESOURCE}{f' although {plugins[0]} runs' if plugins else ''}",
             (host.cite("modules", "amdgpu"), host.cite("present", "/sys/class/kfd: not there")),
-            (f"on {node.name}: modinfo amdgpu | grep -i filename; dmesg | grep -i kfd", "take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)"),
+            (f"on {node.name}:", "modinfo amdgpu | grep -i filename; dmesg | grep -i kfd", "take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)"),
         )  # fmt: skip
 
 
@@ -157,12 +157,12 @@ def left_taint(snapshot: Snapshot) -> Iterator[Finding]:
             key = text(taint.get("key"))
             words = _TAINTS.get(key)
             if words is not None:
-                rule, why, step = words
+                rule, why, *steps = words
                 yield _of_node(
                     node,
                     f"node {node.name} takes no pods: the taint {key} of {why} is still there",
                     (node.cite(f"spec.taints[{position}]"),),
-                    (step.format(node=node.name, key=key),),
+                    tuple(step.format(node=node.name, key=key) for step in steps),
                     confidence=LIKELY,
                     id=rule,
                 )
@@ -177,7 +177,10 @@ _TAINTS: Final = {
     "amd-gpu-unhealthy": (
         "AMD-16",
         "a remediation",
-        "kubectl get workflows -A; resume the one of {node} (argo resume NAME) or stop it, then: kubectl taint node {node} {key}-",
+        "resume or stop the workflow of {node} (argo resume, argo stop):",
+        "kubectl get workflows -A",
+        "then:",
+        "kubectl taint node {node} {key}-",
     ),
 }
 
@@ -196,7 +199,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                     node,
                     f"AMD GPU {hit['index']} of node {node.name} is withdrawn: the metrics exporter counts it as unhealthy (any uncorrectable memory error, unless told otherwise)",
                     (node.cite(f"metadata.labels[{label}]"), node.cite(f"status.allocatable[{_RESOURCE}]")),
-                    (f"on {node.name}: amd-smi metric --ecc -g {hit['index']}; dmesg | grep -i ras", "let its pods end and reset it (amd-smi reset -G), or set the threshold in the exporter's configuration"),
+                    (f"on {node.name}:", f"amd-smi metric --ecc -g {hit['index']}; dmesg | grep -i ras", "let its pods end and reset it (amd-smi reset -G), or set the threshold in the exporter's configuration"),
                 )  # fmt: skip
 
 
@@ -226,7 +229,7 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=job.subject,
                 cause=f"helm uninstall waits for {job}, which waits for {left[0]} to go",
                 evidence=(job.cite("metadata.annotations[helm.sh/hook]"), left[0].cite("metadata.deletionTimestamp")),
-                remedy=(f"kubectl -n {left[0].namespace} delete deviceconfig {left[0].name}", "then: helm uninstall RELEASE --no-hooks"),
+                remedy=(f"kubectl -n {left[0].namespace} delete deviceconfig {left[0].name}", "then, with the name of the release in place of RELEASE:", "helm uninstall RELEASE --no-hooks"),
             )  # fmt: skip
 
 
@@ -265,7 +268,7 @@ def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
                         node,
                         f"node {node.name} has the condition {one.type}, for which {maps[0][0]} has no workflow: {config} repairs nothing",
                         (one.cite(), maps[0][0].cite("data", maps[0][1])),
-                        (f"kubectl -n {maps[0][0].namespace} edit configmap {maps[0][0].name}: add nodeCondition: {plain(one.type)}",),
+                        (f"add nodeCondition: {plain(one.type)} there:", f"kubectl -n {maps[0][0].namespace} edit configmap {maps[0][0].name}"),
                     )  # fmt: skip
 
 
@@ -322,7 +325,7 @@ RULES: Final = (
             pattern=r"amdgpu driver unavailable", words="amdgpu driver unavailable", where=(LOG, STATUS), parts=(PLUGIN, GFD),
             besides=no_driver, confidence=CERTAIN,
             cause="{who} ends: the module amdgpu is not loaded on node {node}",
-            remedy=("on the node: modprobe amdgpu; without it: apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
+            remedy=("on the node:", "modprobe amdgpu", "where there is no such module:", "apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
             explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
             explains=_ABOVE,
         ),
@@ -338,7 +341,7 @@ RULES: Final = (
             id="AMD-07", title="No more inotify instances", place=Place.KERNEL,
             pattern=r"too many open files|inotify.*(?:limit|no space left)", words="", where=(LOG, STATUS), parts=_PARTS, proof=_is_amd,
             cause="{who} ends: node {node} has no inotify instances left",
-            remedy=("on the node: sysctl -w fs.inotify.max_user_instances=8192",),
+            remedy=("on the node:", "sysctl -w fs.inotify.max_user_instances=8192"),
             explain="Each watcher of files takes an instance; the usual limit of 128 is soon reached.",
         ),
         Sign(
@@ -346,7 +349,7 @@ RULES: Final = (
             pattern=r"[Pp]artitions of different styles .*not supported|not supported with single strategy", words="not supported", where=(LOG, STATUS),
             parts=(PLUGIN,), always=True, proof=still_broken, confidence=CERTAIN,
             cause="{who} offers nothing: GPUs of node {node} are partitioned in different ways, and its naming strategy is single",
-            remedy=("start the plugin with -resource_naming_strategy=mixed", "or partition all GPUs alike: amd-smi set --compute-partition SPX"),
+            remedy=("start the plugin with -resource_naming_strategy=mixed", "or partition all GPUs alike:", "amd-smi set --compute-partition SPX"),
             explain="With strategy single everything is called amd.com/gpu and has to be the same (SPX, DPX, CPX; NPS).",
             explains=_ABOVE,
         ),
@@ -354,7 +357,7 @@ RULES: Final = (
             id="AMD-11", title="The driver is in use", place=Place.KERNEL,
             pattern=r"Module amdgpu is in use|amdgpu.*(?:is in use by|module is busy|resource busy)", words="amdgpu", where=(LOG, STATUS, EVENT),
             cause="{who} can't replace the driver on node {node}: amdgpu is in use",
-            remedy=("on the node: lsmod | grep amdgpu; fuser -v /dev/kfd /dev/dri/*", "let the upgrade controller empty the node: spec.driver.upgradePolicy.enable: true"),
+            remedy=("on the node:", "sh -c 'lsmod | grep amdgpu; fuser -v /dev/kfd /dev/dri/*'", "let the upgrade controller empty the node: spec.driver.upgradePolicy.enable: true"),
             explain="Workloads, the metrics exporter and the device plugin hold the module.",
             explains=_ABOVE,
         ),
@@ -363,7 +366,7 @@ RULES: Final = (
             pattern=r"hipErrorNoDevice|[Uu]nable to open /dev/kfd|/dev/kfd.*[Pp]ermission denied|[Pp]ermission denied.*/dev/(?:kfd|dri)",
             words="", where=(LOG, STATUS), proof=_no_group,
             cause="{who} has an AMD GPU and may not open /dev/kfd: its user is in none of the groups that may",
-            remedy=("on the node: stat -c %g /dev/kfd /dev/dri/renderD128", "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]"),
+            remedy=("on the node:", "stat -c %g /dev/kfd /dev/dri/renderD128", "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]"),
             explain="The device files belong to the groups video and render of the host; a user other than root needs their numbers.",
         ),
         Sign(

@@ -141,7 +141,8 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
             remedy=(
                 f'guard it: "{key}" in device.attributes["{bad.device.driver}"] && ..., or correct the name',
-                f"see what devices have: kubectl get resourceslice {bad.device.slice.name} -o yaml",
+                "see what devices have:",
+                f"kubectl get resourceslice {bad.device.slice.name} -o yaml",
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
@@ -224,7 +225,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
                 request.claim.cite(request.path), *(rule.cite("spec") for rule in rules[:1]),
             ),
             remedy=(
-                f"mend what the taint stands for: kgpu doctor node {first.node or 'NODE'}",
+                "mend what the taint stands for:", f"kgpu doctor node {first.node or 'NODE'}",
                 "or, if the pod can bear it, add a toleration to the request: {key: "
                 + bad[0].why.split(":", 1)[0].split("=", 1)[0] + ", operator: Exists}",
             ),

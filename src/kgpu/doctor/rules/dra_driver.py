@@ -77,12 +77,12 @@ def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
             else f"node {bare[0].name} has no label nvidia.com/gpu.clique, so no NVLink fabric" if bare
             else "its IMEX daemons have not found each other"
         )  # fmt: skip
-        steps = (f"systemctl disable --now nvidia-imex.service, on {imex[0].node}",) if imex else ()
+        steps = (f"on node {imex[0].node}:", "systemctl disable --now nvidia-imex.service") if imex else ()
         yield Finding(
             subject=domain.subject,
             cause=f"{domain} is not ready: {why}",
             evidence=(domain.cite("status"), *(host.cite("units", "nvidia-imex.service") for host in imex[:1]), *(node.cite("metadata.labels[nvidia.com/gpu.clique]") for node in bare[:1])),
-            remedy=(*steps, "kubectl get pods -A -o wide -l resource.nvidia.com/computeDomain", "see the fabric state: nvidia-smi -q | grep -A 3 Fabric; let TCP 50000 and 50005 through between the nodes"),
+            remedy=(*steps, "kubectl get pods -A -o wide -l resource.nvidia.com/computeDomain", "let TCP 50000 and 50005 through between the nodes, and see on each the state of the fabric:", "nvidia-smi -q | grep -A 3 Fabric"),
             confidence=CERTAIN if proven else LIKELY,
             level=Level.WAIT if early else Level.PROBLEM,
             expected="a couple of minutes (DeadlineExceeded in its daemons' logs is normal until then)" if early else "",
@@ -157,7 +157,7 @@ RULES: Final = (
             id="DRA-13", title="The DRA driver looks for the GPU driver in the wrong place", place=Place.DRIVER, where=(LOG,),
             pattern=r"Check failed\. Has the NVIDIA GPU driver been set up\?", words="Check failed. Has the NVIDIA GPU driver",
             cause="{who} finds no GPU driver under its nvidiaDriverRoot",
-            remedy=("set nvidiaDriverRoot to / for a driver on the host, to /run/nvidia/driver for the operator's", "on {node}: ls /usr/bin/nvidia-smi /run/nvidia/driver/usr/bin/nvidia-smi"),
+            remedy=("set nvidiaDriverRoot to / for a driver on the host, to /run/nvidia/driver for the operator's", "on {node}:", "ls /usr/bin/nvidia-smi /run/nvidia/driver/usr/bin/nvidia-smi"),
             explain="The chart's nvidiaDriverRoot says where the driver is installed: the host's / or the driver container's /run/nvidia/driver.",
             explains=("DRA-07", "DRA-09"),
         ),

@@ -36,7 +36,8 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(host.cite("driver_version"), host.cite("library_version")),
                 remedy=(
                     f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
-                    "and keep the packages from being upgraded by themselves: apt-mark hold 'nvidia-*' 'libnvidia-*'",
+                    "and keep the packages from being upgraded by themselves:",
+                    "apt-mark hold 'nvidia-*' 'libnvidia-*'",
                 ),
                 confidence=CERTAIN,
                 nodes=(host.node,),
@@ -51,7 +52,8 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=one.evidence,
                 remedy=(
                     f"kubectl drain {one.node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
-                    "and keep the packages from being upgraded by themselves: apt-mark hold 'nvidia-*' 'libnvidia-*'",
+                    "and keep the packages from being upgraded by themselves:",
+                    "apt-mark hold 'nvidia-*' 'libnvidia-*'",
                 ),
                 confidence=CERTAIN if one.now else LIKELY,
                 since=one.since,
@@ -73,9 +75,9 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the NVIDIA kernel module is not loaded on node {one.node}, or its device files are not there: none of its GPUs can be used",
             evidence=one.evidence,
             remedy=(
-                f"on node {one.node}: lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r",
+                f"on node {one.node}:", "lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r",
                 *(f"kubectl -n {pod.namespace} delete pod {pod.name}  # the driver's pod: it loads the module anew" for pod in pods),
-                *(() if pods else ("modprobe nvidia; where it was not built for this kernel: apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",)),
+                *(() if pods else ("modprobe nvidia", "where it was not built for this kernel:", "apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia")),
             ),
             confidence=CERTAIN if one.now else LIKELY,
             since=one.since,
@@ -145,8 +147,8 @@ RULES: Final = (
             pattern=r"couldn't communicate with the NVIDIA driver|(?:nvml error|initialize NVML): [Dd]river [Nn]ot [Ll]oaded", words="river",
             cause="{who}: the NVIDIA kernel module is not loaded on the node, or was not built for its kernel",
             remedy=(
-                "on node {node}: lsmod | grep nvidia; dkms status; uname -r",
-                "install the headers of that kernel, rebuild and load: apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
+                "on node {node}:", "lsmod | grep nvidia; dkms status; uname -r",
+                "install the headers of that kernel, rebuild and load:", "apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
             ),
             explain="nvidia-smi, NVML, or the runtime's hook that starts a container, finds no driver: no /proc/driver/nvidia/version.",
             explains=(*_BELOW, "SCH-03", "HW-09"), besides=not_loaded,
@@ -157,8 +159,8 @@ RULES: Final = (
             where=(LOG, STATUS), parts=(DRIVER, DRIVER_MANAGER),
             cause="{who} can't unload the old driver: something on the node still uses it",
             remedy=(
-                "on node {node}: fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt",
-                "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg): kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
+                "on node {node}:", "sh -c 'fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt'",
+                "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg):", "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
             ),
             explain="Pods with GPUs, or services of the host, hold the module while it is to be replaced.",
             confidence=CERTAIN, explains=_BELOW,
@@ -169,7 +171,7 @@ RULES: Final = (
             cause="{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were upgraded under the running driver",
             remedy=(
                 "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
-                "and keep the packages from being upgraded by themselves: apt-mark hold 'nvidia-*' 'libnvidia-*'",
+                "and keep the packages from being upgraded by themselves:", "apt-mark hold 'nvidia-*' 'libnvidia-*'",
             ),
             explain="A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
             "/proc/driver/nvidia/version differs from the version in the name of libnvidia-ml.so.",

@@ -229,8 +229,10 @@ def fabric(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _FABRIC_REMEDY: Final = (
-    "on the node: systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log",
-    "install the fabric manager of exactly the driver's version, then: systemctl restart nvidia-fabricmanager",
+    "on the node:",
+    "systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log",
+    "install the fabric manager of exactly the driver's version, then:",
+    "systemctl restart nvidia-fabricmanager",
 )
 _NVLINK5: Final = re.compile(r"\bG?B[23]00\b")
 
@@ -248,7 +250,7 @@ def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"on node {host.node} the fabric of its {out[0].name} can't start: the kernel modules {' and '.join(lacks)} are not loaded",
             evidence=(host.cite("modules", ", ".join(sorted(host.modules))), host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}")),
-            remedy=("on the node: modprobe -a mlx5_ib ib_umad", "and for every boot: printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf"),
+            remedy=("on the node:", "modprobe -a mlx5_ib ib_umad", "and for every boot:", "printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf"),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -263,7 +265,12 @@ def no_uvm(snapshot: Snapshot) -> Iterator[Finding]:
                 host,
                 f"node {host.node} has no /dev/nvidia-uvm: nvidia-smi works there, and every CUDA program fails",
                 "devices",
-                remedy=("on the node: nvidia-modprobe -u -c=0", "if that fails: modprobe nvidia-uvm; dmesg | tail"),
+                remedy=(
+                    "on the node:",
+                    "nvidia-modprobe -u -c=0",
+                    "if that fails:",
+                    "modprobe nvidia-uvm; dmesg | tail",
+                ),
             )
 
 
@@ -283,7 +290,7 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(matching.cite_env(pod, one, name), host.cite("devices")),
                 remedy=(
                     f"take {name} out of validator.driver.env of the ClusterPolicy",
-                    f"on node {pod.node}: nvidia-ctk system create-dev-char-symlinks --create-all",
+                    f"on node {pod.node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
                 ),
                 confidence=CERTAIN,
                 nodes=(pod.node,),
@@ -452,7 +459,7 @@ RULES: Final = (
             pattern=r"(?i)(?:failed|error|unable).*(?:creat\w* |sym)links? .*/dev/char|/dev/char/195:\d+.*(?:no such file|missing|failed)", words="/dev/char", where=(LOG, STATUS), parts=(VALIDATOR,),
             cause="{who} can't make the links below /dev/char: running pods lose their GPU at the next systemctl daemon-reload",
             remedy=(
-                "on node {node}: nvidia-ctk system create-dev-char-symlinks --create-all",
+                "on node {node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
                 "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy",
             ),
             explain="systemd rebuilds a container's device rules from /dev/char/MAJOR:MINOR; NVIDIA's devices have no such links by themselves.",

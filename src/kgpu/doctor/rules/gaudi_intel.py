@@ -38,7 +38,7 @@ def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=Subject("Node", name),
                 cause=f"node {name} has {len(cards)} Gaudi cards on its bus, and the modules {', '.join(gone)} are not loaded",
                 evidence=(host.cite("pci", ", ".join(cards)), host.cite("modules", ", ".join(one for one in _MODULES if one in host.modules) or "none of habanalabs")),
-                remedy=(f"on {name}: modprobe habanalabs habanalabs_cn habanalabs_ib habanalabs_en; hl-smi", "without them: apt-get install habanalabs-dkms habanalabs-firmware"),
+                remedy=(f"on {name}:", "modprobe habanalabs habanalabs_cn habanalabs_ib habanalabs_en; hl-smi", "without them:", "apt-get install habanalabs-dkms habanalabs-firmware"),
                 confidence=CERTAIN,
                 nodes=(name,),
             )  # fmt: skip
@@ -102,7 +102,9 @@ def no_health(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(host.cite_log(position), main.cite("args")),
                 remedy=(
                     "start the plugin with -health-management",
-                    f"kubectl cordon {pod.node}, and look at its cooling",
+                    f"kubectl cordon {pod.node}",
+                    "look at its cooling, and when it is well:",
+                    f"kubectl uncordon {pod.node}",
                 ),
                 nodes=(pod.node,),
             )
@@ -156,8 +158,8 @@ RULES: Final = (
             confidence=CERTAIN,
             cause="{who} can't be started: the container runtime of node {node} has no handler habana",
             remedy=(
-                "on the node: apt-get install habanalabs-container-runtime, and add the handler habana to /etc/containerd/config.toml",
-                "kubectl get runtimeclass habana; or take runtimeClassName out where the device plugin injects by CDI",
+                "on the node:", "apt-get install habanalabs-container-runtime", "and add the handler habana to /etc/containerd/config.toml",
+                "where the device plugin injects by CDI: take runtimeClassName out", "else see that the class is there:", "kubectl get runtimeclass habana",
             ),
             explain="The RuntimeClass names a handler that containerd's configuration does not have on this node.",
             explains=("RUN-01", "RUN-02"),
@@ -166,7 +168,7 @@ RULES: Final = (
             id="GAU-03", title="The card is taken", place=Place.DRIVER,
             pattern=r"Device already acquired|synStatus=20\b", words="", where=(LOG, STATUS), proof=_holders,
             cause="{who} finds its Gaudi card in use by another process on node {node}",
-            remedy=("on the node: hl-smi   # its table of processes", "take HABANA_VISIBLE_DEVICES=all out of manifests: the device plugin sets it"),
+            remedy=("on the node:", "hl-smi   # its table of processes", "take HABANA_VISIBLE_DEVICES=all out of manifests: the device plugin sets it"),
             explain="A card has one user. An old process, or containers that see all cards, hold it (synStatus 20).",
             explains=("GAU-04",),
         ),
@@ -174,7 +176,7 @@ RULES: Final = (
             id="GAU-04", title="Driver, firmware and image do not go together", place=Place.DRIVER,
             pattern=r"synStatus=26\b|synStatus.*Generic failure", words="synStatus", where=(LOG, STATUS),
             cause="{who} can't start its Gaudi card: driver or firmware of node {node} and the image's SynapseAI are of different releases, most often",
-            remedy=("on the node: hl-smi -v", "kubectl -n {namespace} exec {name} -- pip list | grep -i habana", "take the same release everywhere; see that hugepages-2Mi are asked for"),
+            remedy=("on the node:", "hl-smi -v", "kubectl -n {namespace} exec {name} -- pip list | grep -i habana", "take the same release everywhere; see that hugepages-2Mi are asked for"),
             explain="synStatus 26 is a generic failure; different releases are the usual cause, missing huge pages the next.",
         ),
         Sign(
@@ -190,7 +192,7 @@ RULES: Final = (
             pattern=r"[Hh]uge.?[Pp]ages?.*(?:fail|not|insufficient|unavailable)|(?:fail\w*|[Cc]annot|[Uu]nable).*[Hh]uge.?[Pp]age", words="", where=(LOG, STATUS),
             proof=_no_pages,
             cause="{who} needs huge pages for its Gaudi card and asks for none",
-            remedy=("resources.limits: {{hugepages-2Mi: 95000Mi, memory: 409Gi}} on the container (requests alike)", "on the node: grep Huge /proc/meminfo"),
+            remedy=("resources.limits: {{hugepages-2Mi: 95000Mi, memory: 409Gi}} on the container (requests alike)", "on the node:", "grep Huge /proc/meminfo"),
             explain="SynapseAI maps host memory in huge pages; the pod has to ask for hugepages-2Mi.",
         ),
         Sign(

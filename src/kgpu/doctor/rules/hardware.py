@@ -58,7 +58,7 @@ def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
         subject=Subject("Node", seen.node),
         cause=cause + seen.but,
         evidence=seen.evidence,
-        remedy=(*drain, seen.xid.advice or f"see: kgpu xid {seen.xid.code}", f"kgpu xid {seen.xid.code}"),
+        remedy=(*drain, seen.xid.advice or "see what the table says:", f"kgpu xid {seen.xid.code}"),
         confidence=seen.sure,
         since=seen.xid.first,
         nodes=(seen.node,),
@@ -239,11 +239,12 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+_RESET: Final = ("let the pods on that GPU end, then with its number in place of GPU:", "nvidia-smi -r -i GPU")
 _RECOVERY: Final = {
-    "reset": ("let the pods on that GPU end, then: nvidia-smi -r -i GPU",),
+    "reset": _RESET,
     "reboot": ("drain the node, then reboot it",),
     "drain": ("let the programs that use NVLink between GPUs end, then look again",),
-    "drain-reset": ("let the pods on that GPU end, then: nvidia-smi -r -i GPU",),
+    "drain-reset": _RESET,
     "imex": ("look at nvidia-imex on all nodes of its domain",),
 }
 

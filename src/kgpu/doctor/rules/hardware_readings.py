@@ -95,7 +95,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
         yield _about(
             host, gpu, "has bad memory rows that are remapped at its next reset",
             "remapped_rows_pending", "retired_pages_pending", "remapped_rows_uncorrectable",
-            remedy=(f"kubectl cordon {host.node}", f"when the pods on that GPU have ended: nvidia-smi -r -i {gpu.index}", f"kubectl uncordon {host.node}"),
+            remedy=(f"kubectl cordon {host.node}", "when the pods on that GPU have ended:", f"nvidia-smi -r -i {gpu.index}", f"kubectl uncordon {host.node}"),
         )  # fmt: skip
     for one in told(snapshot):
         # After an error that ended programs the memory itself is the finding, and the row only follows.
@@ -186,7 +186,7 @@ def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"NVSwitch {xid.pci} of node {host.node} has an error (SXid {xid.code}{': ' + xid.what if xid.what else ''})",
                 evidence=(host.cite("xids", f"sxid {xid.code} on {xid.pci}, {xid.count} times: {xid.text}"),),
                 remedy=(
-                    xid.advice or f"kubectl cordon {host.node}; then as the table says",
+                    *((xid.advice,) if xid.advice else (f"kubectl cordon {host.node}", "then as the table says:")),
                     f"kgpu xid {xid.code} --sxid",
                 ),
                 confidence=CERTAIN,
@@ -222,7 +222,7 @@ def hanging(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"{', '.join(f'{one.name} ({one.pid})' for one in stuck[:4])} on node {host.node} hang in the driver and can't be ended",
             evidence=(host.cite("processes", ", ".join(f"{one.pid} {one.name} {one.state}" for one in stuck[:4])), *lines),
-            remedy=("on the node: dmesg | grep -E 'NVRM|blocked for'", f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it"),
+            remedy=("on the node:", "dmesg | grep -E 'NVRM|blocked for'", f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it"),
             confidence=CERTAIN if proven else POSSIBLE,
             nodes=(host.node,),
         )  # fmt: skip
@@ -239,7 +239,7 @@ def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
         ):
             yield _about(
                 host, gpu, "has persistence mode off: the first CUDA call of each program takes seconds", "persistence_mode",
-                remedy=("systemctl enable --now nvidia-persistenced", "or until the next boot: nvidia-smi -pm 1"),
+                remedy=("systemctl enable --now nvidia-persistenced", "or until the next boot:", "nvidia-smi -pm 1"),
                 level=Level.NOTE,
             )  # fmt: skip
 
@@ -310,7 +310,7 @@ def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=node.subject,
                     cause=f"the condition {one.type} of node {node.name} ({product or 'no product known'}) is a false alarm: {why}",
                     evidence=(one.cite(), node.cite(f"metadata.labels[{LABEL_GPU_PRODUCT}]")),
-                    remedy=("switch that check off for such nodes, or upgrade the watcher", f"if it has cordoned the node: kubectl uncordon {node.name}"),
+                    remedy=("switch that check off for such nodes, or upgrade the watcher", "if it has cordoned the node:", f"kubectl uncordon {node.name}"),
                     confidence=LIKELY,
                     nodes=(node.name,),
                 )  # fmt: skip

@@ -43,14 +43,14 @@ _ROWS: Final = (
     _row("HW-03", r"could not be replaced|its memory can't be repaired", "has bad memory that can't be repaired: it must be replaced", "have the card replaced (RMA)"),
     _row("HW-14", r"(?:the driver asks for: |recovery action )(?!none)[\w-]+|the driver wants it to be reset", "calls for an action by the driver's own word"),
     _row("HW-09", r"the driver does not list it any more", "is missing"),
-    _row("HW-02", r"uncorrectable memory errors|on-chip memory has too many errors|rows of memory were replaced for|memory pages are retired", "has errors of its memory", "on the node: nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),
+    _row("HW-02", r"uncorrectable memory errors|on-chip memory has too many errors|rows of memory were replaced for|memory pages are retired", "has errors of its memory", "on the node:", "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),
     _row("HW-04", r"waits to be (?:replaced|retired)|\bXid 63\b", "has bad memory that is mapped out at its next reset"),
-    _row("HW-06", r"NVLinks? (?:are|is) down|on its NVLinks", "has trouble with its NVLinks", "on the node: nvidia-smi nvlink -s; nvidia-smi nvlink -e"),
-    _row("HW-05", r"degrees (?:above|below) its limit|slowed down by its hardware", "runs hot, or is slowed down by its hardware", _COOL, "on the node: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"),
+    _row("HW-06", r"NVLinks? (?:are|is) down|on its NVLinks", "has trouble with its NVLinks", "on the node:", "nvidia-smi nvlink -s; nvidia-smi nvlink -e"),
+    _row("HW-05", r"degrees (?:above|below) its limit|slowed down by its hardware", "runs hot, or is slowed down by its hardware", _COOL, "on the node:", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"),
     _row("HW-10", r"\bPCIe (?:link|replays)", "has a bad PCIe link", "reseat the card or its riser; some slots have fewer lanes by design"),
 )  # fmt: skip
 _USUAL: Final = _row("HW-00", "", "is not well")
-_WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work", "on the node: kgpu health; kgpu validate")
+_WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work", "on the node:", "kgpu health; kgpu validate")
 """With no row of the catalogue: what is withdrawn explains that pods wait, and what goes on working does not."""
 _READ: Final[dict[str, Callable[[Snapshot], Iterable[Finding]]]] = {
     "HW-03": hardware_readings.remap_failed,

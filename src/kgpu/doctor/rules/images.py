@@ -56,7 +56,8 @@ def evicted(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} was evicted from node {pod.node or '?'}: its disk was full of images, models or what the pod wrote",
             evidence=(pod.cite("status.message"), *((pressure.cite(),) if pressure else ())),
             remedy=(
-                f"on node {pod.node or 'NODE'}: crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet",
+                f"on node {pod.node or 'NODE'}:",
+                "crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet",
                 "put models on a volume, set requests and limits of ephemeral-storage, or give the node a bigger disk",
             ),
             confidence=CERTAIN,
@@ -140,7 +141,7 @@ RULES: Final = (
             pattern=_IMAGE + r"(?:x509: |proxyconnect|no such host|server misbehaving|Method Not Allowed|Proxy Authentication Required|(?:Bad Gateway|Gateway Time-?out|Service Unavailable)|(?:unexpected|invalid)[^\n]{0,20} status[^\n]{0,200}[: ](?:405|407|502|503|504)\b|TLS handshake timeout|tls: |net/http: request canceled while waiting for connection|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))", words="ull", where=(EVENT, STATUS),
             cause="{who}: node {node} can't reach the registry of {image}, or does not trust it: the container runtime lacks the proxy or the CA",
             remedy=(
-                "on node {node}: systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",
+                "on node {node}:", "systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",
                 "on node {node}: put the CA into /usr/local/share/ca-certificates, update-ca-certificates, systemctl restart containerd",
             ),
             explain="Images are pulled by the runtime on the node; a proxy in a pod's environment does not help.",
@@ -159,7 +160,7 @@ RULES: Final = (
             pattern=_IMAGE + r"(?:manifest[^\n]*(?:unknown|not found)|: not found|name unknown|repository does not exist)", words="ull", where=(EVENT, STATUS),
             cause="{who}: {image} does not exist in its registry",
             remedy=(
-                "skopeo list-tags docker://REPOSITORY  # or the registry's page",
+                "see which tags there are, with HOST/PATH of the image in place of REPOSITORY, or on the registry's page:", "skopeo list-tags docker://REPOSITORY",
                 "tags of nvidia/cuda and pytorch carry the patch: nvidia/cuda:12.1.0-base-ubuntu22.04, pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",
             ),
             explain="Guides shorten tags, and old tags are removed.",

@@ -40,7 +40,8 @@ def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
 
 _BLACKLIST: Final = (
     "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf",
-    "update-initramfs -u, then drain and reboot the node",
+    "update-initramfs -u",
+    "then drain and reboot the node",
 )
 
 
@@ -103,7 +104,7 @@ RULES: Final = rules_of(
         pattern=r"Key was rejected by service|Required key not available|module verification failed.*nvidia.*Lockdown|not signed by a key that is trusted by the kernel|Loading of (?:unsigned )?module(?: with unavailable key)? is rejected|Lockdown: \S+: unsigned module loading is restricted", words="", where=(LOG, KERNEL),
         cause="{who}: Secure Boot is on and the NVIDIA module is not signed with a key that the machine knows",
         remedy=(
-            "on node {node}: mokutil --sb-state",
+            "on node {node}:", "mokutil --sb-state",
             "enrol the key that signs the module (mokutil --import), use signed precompiled modules, or switch Secure Boot off",
         ),
         explain="With Secure Boot the kernel loads only modules signed with an enrolled key.",

@@ -83,7 +83,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                 else f"{file.told_by} tells the exporter to use ConfigMap {file.name}, which does not exist"
             ),
             evidence=(told, file.source.cite("data", keys)) if file.source else (told,),
-            remedy=(f"kubectl -n {file.source.namespace if file.source else 'gpu-operator'} create configmap {file.name} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | kubectl apply -f -",),
+            remedy=("with the file of counters in place of FILE:", f"kubectl -n {file.source.namespace if file.source else 'gpu-operator'} create configmap {file.name} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | kubectl apply -f -"),
             confidence=CERTAIN,
         )  # fmt: skip
         return
@@ -94,7 +94,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=file.source.subject,
                 cause=f"line {position} of the counters in {file.source} is wrong: {problem}",
                 evidence=(told, Evidence(file=f"{file.source}, {file.key}", line=position, value=line)),
-                remedy=(f"kubectl -n {file.source.namespace} edit configmap {file.name}: a line is FIELD, gauge|counter|label, help",),
+                remedy=("a line is a field, its type (gauge, counter or label) and its help, with commas between them:", f"kubectl -n {file.source.namespace} edit configmap {file.name}"),
                 confidence=CERTAIN,
             )  # fmt: skip
             return
@@ -223,7 +223,7 @@ def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
                 host,
                 f"GPU {gpu.index} of node {host.node} holds {used:.0f} MiB for somebody and does nothing now: a notebook with an open CUDA context looks like this",
                 host.cite("gpus", f"GPU {gpu.index}: memory used {used:.0f} MiB, utilization 0 %"),
-                "kgpu top shows whose it is; alert on memory used and no utilisation together, for an hour",
+                "whose it is:", "kgpu top", "alert on memory used and no utilisation together, for an hour",
                 confidence=POSSIBLE,
                 pods=tuple(pod.path for pod in old),
             )  # fmt: skip
@@ -234,9 +234,9 @@ def _reading(readings: Any, name: str) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def _note(host: HostFacts, cause: str, evidence: Evidence, step: str, **more: Any) -> Finding:
+def _note(host: HostFacts, cause: str, evidence: Evidence, *steps: str, **more: Any) -> Finding:
     return Finding(
-        subject=Subject("Node", host.node), cause=cause, evidence=(evidence,), remedy=(step,), level=Level.NOTE,
+        subject=Subject("Node", host.node), cause=cause, evidence=(evidence,), remedy=steps, level=Level.NOTE,
         **{"nodes": (host.node,), **more},
     )  # fmt: skip
 
@@ -257,7 +257,7 @@ def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
             subject=file.source.subject,
             cause=f"node {cut[0].name} has MIG on, where utilisation is not defined, and {file.source} has no other measure: panels of use stay empty",
             evidence=(Evidence(file=f"{file.source}, {file.key}", value="DCGM_FI_DEV_GPU_UTIL"), cut[0].cite("metadata.labels[nvidia.com/gpu.product]")),
-            remedy=(f"kubectl -n {file.source.namespace} edit configmap {file.name}: add DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines.", "show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+            remedy=("add the line DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines:", f"kubectl -n {file.source.namespace} edit configmap {file.name}", "show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
             confidence=CERTAIN,
             level=Level.NOTE,
         )  # fmt: skip
@@ -280,7 +280,10 @@ def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=obj.subject,
                 cause=f"dashboard {obj.path} shows {', '.join(gone[:_MAX_SHOWN])}{more}, which {file.source} does not have exported: its panels are empty",
                 evidence=(obj.cite("data", ", ".join(gone)), file.told_by.cite("spec.dcgmExporter.config.name")),
-                remedy=(f"kubectl -n {file.source.namespace} edit configmap {file.name}: add {gone[0]}, gauge, ...",),
+                remedy=(
+                    f"add a line for {gone[0]}, with its type (gauge, counter or label) and its help:",
+                    f"kubectl -n {file.source.namespace} edit configmap {file.name}",
+                ),
                 confidence=CERTAIN,
                 level=Level.NOTE,
             )
@@ -320,7 +323,7 @@ RULES: Final = (
             cause="{who} has no profiling metrics (DCGM_FI_PROF_*): it may not profile, the card can't, or another profiler holds it",
             remedy=(
                 "give its container securityContext.capabilities.add: [SYS_ADMIN]",
-                "end other profilers (Nsight, ncu) on {node}, or: dcgmi profile --pause",
+                "end other profilers (Nsight, ncu) on {node}, or:", "dcgmi profile --pause",
                 "on cards without them: take DCGM_FI_PROF_* out of the counters file",
             ),
             explain="Profiling needs SYS_ADMIN, a data centre card of Volta or later, and nobody else who profiles.",
@@ -354,7 +357,7 @@ RULES: Final = (
             pattern=r"(?:Liveness|Readiness) probe failed: .*(?:context deadline exceeded|Client\.Timeout|timeout)", words="probe failed",
             where=(EVENT,), parts=(EXPORTER,), proof=_hung,
             cause="{who} does not answer in time: a call to a sick GPU's driver keeps it",
-            remedy=("on the node: timeout 10 nvidia-smi; dmesg | grep -i xid", "kgpu health, on {node}", "kubectl -n {namespace} delete pod {name}"),
+            remedy=("on node {node}:", "timeout 10 nvidia-smi; dmesg | grep -i xid; kgpu health", "when the GPU is well:", "kubectl -n {namespace} delete pod {name}"),
             explain="The replaced exporter asks the driver while it is scraped: one GPU that hangs stops all metrics of the node.",
         ),
     ),

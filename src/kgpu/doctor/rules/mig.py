@@ -87,7 +87,7 @@ def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} is to have the MIG layout {name}, which ConfigMap {config.name} does not have{near and f' ({near})'}",
             (_cite(node, _LABEL), _cite(node, names.MIG_CONFIG_STATE_LABEL), config.cite()),
-            (_relabel(node, fitting[0] if len(fitting) == 1 else "NAME"), f"NAME is one of: {', '.join(fitting[:20])}"),
+            (f"NAME is one of: {', '.join(fitting[:20])}", _relabel(node, fitting[0] if len(fitting) == 1 else "NAME")),
         )
 
 
@@ -252,7 +252,7 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
         cause=f"{config.told_by} tells the MIG manager to use ConfigMap {config.name}, which {what}",
         evidence=(config.told_by.cite("spec.migManager.config.name"), config.cite()),
         remedy=(
-            f"kubectl -n {config.source.namespace if config.source else 'gpu-operator'} create configmap {config.name} --from-file={stack_config.MIG_KEY}=FILE --dry-run=client -o yaml | kubectl apply -f -",
+            "with the file of layouts in place of FILE:", f"kubectl -n {config.source.namespace if config.source else 'gpu-operator'} create configmap {config.name} --from-file={stack_config.MIG_KEY}=FILE --dry-run=client -o yaml | kubectl apply -f -",
             "then set the label nvidia.com/mig.config again",
         ),
         confidence=CERTAIN,
@@ -314,7 +314,7 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"node {node.name} has {there.get(one, 0)} {one.removeprefix(names.MIG_RESOURCE_PREFIX)} slices and offers {offered.get(one, 0)}: they were changed after {pod} started",
                 (host.cite("gpus", f"{there.get(one, 0)} of {one}"), node.cite(f"status.capacity[{one}]")),
-                (f"kubectl -n {pod.namespace} delete pod {pod.name}", f"the next time by the label: kubectl label node {node.name} {_LABEL}=NAME --overwrite"),
+                (f"kubectl -n {pod.namespace} delete pod {pod.name}", "the next time by the label, with a layout of the MIG manager's ConfigMap in place of NAME:", f"kubectl label node {node.name} {_LABEL}=NAME --overwrite"),
                 confidence=LIKELY,
             )  # fmt: skip
 
@@ -349,7 +349,7 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
                     node,
                     f"the MIG layout {name} ({said}) does not fit on the cards of node {node.name}: it takes {slices} of {limit} compute slices and {asked} of {blocks} blocks of memory",
                     (_cite(node, _LABEL), mig_config(snapshot).cite(), _cite(node, names.LABEL_GPU_PRODUCT)),
-                    ("on the node: nvidia-smi mig -lgipp", f"take slices out of {name}, then: {_relabel(node, name)}"),
+                    ("on the node:", "nvidia-smi mig -lgipp", f"take slices out of {name}, then:", _relabel(node, name)),
                 )  # fmt: skip
 
 
@@ -400,7 +400,7 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=pod.subject,
                     cause=f"{pod} was ended by the change of MIG layout on node {node.name}: it had a GPU there when the MIG manager stopped all users",
                     evidence=(hit.evidence, ended[0].cite_status()),
-                    remedy=(f"start it again; before the next change: kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data",),
+                    remedy=("start it again; before the next change:", f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data"),
                     nodes=(node.name,), pods=(pod.path,),
                 )  # fmt: skip
 
@@ -451,7 +451,7 @@ def other_card(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"the MIG layout {name} of node {node.name} asks for {', '.join(bad)}, which {product} does not have: its smallest slice is 1g.{memory[0]}gb",
             (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
-            ("on the node: nvidia-smi mig -lgip", _relabel(node, fitting[0] if fitting else "NAME")),
+            ("on the node:", "nvidia-smi mig -lgip", _relabel(node, fitting[0] if fitting else "NAME")),
         )  # fmt: skip
 
 

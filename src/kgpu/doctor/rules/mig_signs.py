@@ -67,7 +67,7 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"the MIG layout {wanted_mig(node)} could not be applied on node {node.name}: {who} on the host holds its GPUs",
                 evidence=(node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"), host.cite("processes", f"{held[0].pid} {held[0].name} holds {', '.join(held[0].holds[:3])}")),
                 remedy=(
-                    f"on {node.name}: systemctl stop the service of {who}; then kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted_mig(node)} --overwrite",
+                    f"end {who} on {node.name} (systemctl stop), then:", f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted_mig(node)} --overwrite",
                     "for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env",
                 ),
                 nodes=(node.name,),
@@ -82,7 +82,7 @@ def invalid_label(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"node {node.name} has MIG devices of several sizes, or none at all, under strategy single, which offers one size only",
                 evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]")),
-                remedy=(cluster_policy.change(snapshot, cluster_policy.MIXED), "or give the node slices of one size: kubectl label node " + node.name + " nvidia.com/mig.config=NAME --overwrite"),
+                remedy=(cluster_policy.change(snapshot, cluster_policy.MIXED), "or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:", f"kubectl label node {node.name} nvidia.com/mig.config=NAME --overwrite"),
                 confidence=CERTAIN,
                 nodes=(node.name,),
             )  # fmt: skip
@@ -96,7 +96,7 @@ RULES: Final = rules_of(
         cause="the MIG layout of node {node} can't be changed: somebody uses its GPUs, says {pod}",
         remedy=(
             "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
-            "on the node: fuser -v /dev/nvidia*",
+            "on the node:", "sh -c 'fuser -v /dev/nvidia*'",
             "a service of the host: name it in the ConfigMap of migManager.gpuClientsConfig, with WITH_SHUTDOWN_HOST_GPU_CLIENTS=true",
         ),
         explain="Changing the mode or the slices needs GPUs that nobody uses: no pod, and no service of the host such as "
@@ -110,7 +110,7 @@ RULES: Final = rules_of(
         cause="{who} offers nothing: node {node} has MIG devices of several sizes, and strategy single knows one",
         remedy=(
             "kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"mig\":{{\"strategy\":\"mixed\"}}}}}}'",
-            "or give the node slices of one size: kubectl label node {node} nvidia.com/mig.config=NAME --overwrite",
+            "or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:", "kubectl label node {node} nvidia.com/mig.config=NAME --overwrite",
         ),
         explain="Under strategy single a slice is called nvidia.com/gpu, which has to mean the same thing on the whole node.",
         explains=(*_ABOVE, "MIG-08"),
@@ -121,8 +121,8 @@ RULES: Final = rules_of(
         where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, confidence=CERTAIN,
         cause="{who} offers nothing: only some GPUs of node {node} have MIG on, which strategy single does not allow",
         remedy=(
-            "on the node: nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
-            "kubectl label node {node} nvidia.com/mig.config=all-disabled --overwrite, or strategy mixed",
+            "on the node:", "nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
+            "use strategy mixed, or:", "kubectl label node {node} nvidia.com/mig.config=all-disabled --overwrite",
         ),
         explain="Strategy single needs MIG on all GPUs of a node or on none.",
         explains=_ABOVE,
@@ -133,8 +133,8 @@ RULES: Final = rules_of(
         words="configured", where=(LOG, STATUS), parts=(PLUGIN, GFD), always=True, proof=still_broken, confidence=CERTAIN,
         cause="{who} offers nothing: MIG is on on node {node}, and a GPU has no slices, as after a reboot",
         remedy=(
-            "on the node: nvidia-smi mig -lgi",
-            "kubectl label node {node} nvidia.com/mig.config- && kubectl label node {node} nvidia.com/mig.config=NAME",
+            "on the node:", "nvidia-smi mig -lgi",
+            "with the layout that the node had in place of NAME:", "kubectl label node {node} nvidia.com/mig.config- && kubectl label node {node} nvidia.com/mig.config=NAME",
         ),
         explain="The mode outlives a reboot, instances do not: the layout has to be applied again.",
         explains=_ABOVE,
@@ -145,7 +145,7 @@ RULES: Final = rules_of(
         words="Insufficient Resources", where=(EVENT, STATUS, LOG), parts=(), always=False,
         cause="{who} waits: the DRA driver could not make its MIG slice on node {node}, which has no room for it or MIG off",
         remedy=(
-            "on the node: nvidia-smi mig -lgi; nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
+            "on the node:", "nvidia-smi mig -lgi; nvidia-smi --query-gpu=index,mig.mode.current --format=csv",
             "enable MIG (nvidia-smi -mig 1), take away slices that nobody has, and let the kubelet try again; else take a newer driver of DRA",
         ),
         explain="Slices are made when the pod starts; a race between two pods, or a mode that is off, ends in this message.",

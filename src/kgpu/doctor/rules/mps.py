@@ -83,7 +83,10 @@ def mode_left(snapshot: Snapshot) -> Iterator[Finding]:
                 _mode(host),
                 Evidence(object=f"Node {name}", field="pod of the MPS control daemon", value="none"),
             ),
-            remedy=(f"on {name}: nvidia-smi -c DEFAULT",),
+            remedy=(
+                f"on {name}:",
+                "nvidia-smi -c DEFAULT",
+            ),
             confidence=CERTAIN if users else LIKELY,
             level=Level.PROBLEM if users else Level.NOTE,
             nodes=(name,),
@@ -102,7 +105,8 @@ def too_many(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"{config.source} shares {row.get('name')} among {replicas} by MPS, and a server takes {_CLIENTS} clients",
                     evidence=(config.cite("mps"),),
                     remedy=(
-                        f"kubectl -n {config.source.namespace} edit configmap {config.source.name}: replicas at most {_CLIENTS}",
+                        f"set replicas to at most {_CLIENTS}:",
+                        f"kubectl -n {config.source.namespace} edit configmap {config.source.name}",
                     ),
                     confidence=CERTAIN,
                 )
@@ -156,7 +160,7 @@ def both_ways(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=config.source.subject,
                 cause=f"{config.source} shares by time-slicing and by MPS at once in {config.key}: only one can be, and the plugin takes MPS without a word",
                 evidence=(config.cite("timeSlicing"), config.cite("mps")),
-                remedy=(f"kubectl -n {config.source.namespace} edit configmap {config.source.name}: keep sharing.timeSlicing or sharing.mps",),
+                remedy=("keep one of sharing.timeSlicing and sharing.mps:", f"kubectl -n {config.source.namespace} edit configmap {config.source.name}"),
                 confidence=CERTAIN,
             )  # fmt: skip
 
@@ -198,7 +202,7 @@ RULES: Final = (
             words="", where=(LOG, STATUS),
             cause="{who} can't use its GPU: the MPS server of node {node} takes no clients",
             remedy=(
-                "on the node: tail /run/nvidia/mps/nvidia.com/gpu/log/*.log",
+                "on the node:", "sh -c 'tail /run/nvidia/mps/nvidia.com/gpu/log/*.log'",
                 "delete the pod of the MPS control daemon on {node}; let all clients run as the same user",
             ),
             explain="A fault of one client, or a client of another user, ends the server (CUDA error 807); clients of one server need "
@@ -230,7 +234,7 @@ RULES: Final = (
             pattern=r"using MPS requires --mps-root to be specified", words="--mps-root", where=(LOG, STATUS), parts=(PLUGIN, MPS),
             confidence=CERTAIN, always=True, proof=still_broken,
             cause="{who} does not start: its configuration shares by MPS, and it has no --mps-root",
-            remedy=("kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps",),
+            remedy=("on the plugin's DaemonSet, with its name in place of NAME:", "kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps"),
             explain="The pipe and log folders of MPS are below that folder, which plugin and daemon share.",
             explains=_ABOVE,
         ),
@@ -257,7 +261,7 @@ RULES: Final = (
             pattern=r"(?:failed|unable) to get (?:device )?minor(?: number)?|error getting (?:device )?minor", words="minor",
             where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_tegra,
             cause="{who} can't share by MPS: node {node} is a Tegra machine, which MPS does not know",
-            remedy=("take sharing.mps off for that node: kubectl label node {node} nvidia.com/device-plugin.config=NAME, of one with timeSlicing",),
+            remedy=("give that node a configuration without sharing.mps, with its key in place of NAME:", "kubectl label node {node} nvidia.com/device-plugin.config=NAME --overwrite"),
             explain="Integrated GPUs have no minor number and no MPS support in the plugin.",
             explains=_ABOVE,
         ),

@@ -23,7 +23,9 @@ _RDMA: Final = re.compile(
 )
 _NODES: Final = re.compile(r"--nnodes[= ](?P<count>\d+)\b")
 _MEETING: Final = re.compile(r"--rdzv[-_]endpoint|--master[-_]addr|--node[-_]rank")
-_LINK: Final = re.compile(r"(?P<device>mlx5_core \S+|mlx5_\d+).*[Ll]ink\s*(?P<state>[Uu][Pp]|[Dd][Oo][Ww][Nn])")
+_LINK: Final = re.compile(
+    r"(?P<device>(?:mlx5_core )?(?P<port>(?<=mlx5_core )[\w:.]+|mlx5_\d+)).*[Ll]ink\s*(?P<state>[Uu][Pp]|[Dd][Oo][Ww][Nn])"
+)
 _MOFED_READY: Final = "/run/mellanox/drivers/.driver-ready"
 _MOFED_IMAGE: Final = re.compile(r"/(?:mofed|doca-driver)[:@-]")
 _OLD_SECONDS: Final = 24 * 3600.0
@@ -157,10 +159,8 @@ def no_meeting(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"every one of {hit['count']} pods like {pod} waits for the others on its own localhost: torchrun --nnodes={hit['count']} has no --rdzv-endpoint",
                 evidence=(one.cite("args" if not one.spec.get("command") else "command"), one.cite("env")),
                 remedy=(
-                    "make the Job Indexed (completionMode: Indexed) and give it a headless Service (spec.template.spec.subdomain: NAME)",
-                    "torchrun --nnodes={} --rdzv-backend=c10d --rdzv-endpoint=JOB-0.NAME:29500 --rdzv-id=JOB ...".format(
-                        hit["count"]
-                    ),
+                    "make the Job Indexed (completionMode: Indexed) and give it a headless Service (spec.template.spec.subdomain: its name)",
+                    f"and let torchrun know where its pods meet, by the names of the Job and the Service: --nnodes={hit['count']} --rdzv-backend=c10d --rdzv-endpoint=JOB-0.SERVICE:29500 --rdzv-id=JOB",
                 ),
                 pods=tuple(each.path for each in pods),
                 confidence=LIKELY,
@@ -227,9 +227,9 @@ RULES: Final = (
             proof=_peer_memory, level=Level.PROBLEM,
             cause="{who} moves its data through host memory: NCCL has no GPUDirect RDMA to the network card {card}",
             remedy=(
-                "on the node: lsmod | grep nvidia_peermem || modprobe nvidia_peermem",
+                "on the node:", "lsmod | grep nvidia_peermem || modprobe nvidia_peermem",
                 "with the operator: --set driver.rdma.enabled=true",
-                "loaded already: nvidia-smi topo -m; NCCL_NET_GDR_LEVEL=SYS; ACS off in the firmware",
+                "where it is loaded already: NCCL_NET_GDR_LEVEL=SYS, ACS off in the firmware, and see how near the card is:", "nvidia-smi topo -m",
             ),
             explain="It needs nvidia_peermem or DMA-BUF, a card near enough to the GPU, and ACS off.",
         ),
@@ -270,15 +270,15 @@ RULES: Final = (
             pattern=r"(?:NCCL|NET/IB).*(?:local work queue operation error|vendor err\w* 129|status=12\b|transport retry counter exceeded)|Got completion (?:from peer .*)?with (?:status|error) 12\b",
             words="", where=(LOG,), always=True,
             cause="{who} loses RDMA transfers: the GID index is wrong, or the switches are not lossless (PFC, ECN)",
-            remedy=("on the node: show_gids | grep v2; NCCL_IB_GID_INDEX=3 for RoCE v2", "ethtool -S INTERFACE | grep -E 'prio3_pause|out_of_sequence|packet_seq'"),
+            remedy=("NCCL_IB_GID_INDEX=3 for RoCE v2, by what the node says:", "show_gids | grep v2", "and with the card's interface in place of INTERFACE:", "ethtool -S INTERFACE | grep -E 'prio3_pause|out_of_sequence|packet_seq'"),
             explain="Retry counter exceeded and error 12 are time-outs on the wire.",
             explains=_EARLIER,
         ),
         Sign(
             id="NET-09", title="An InfiniBand port is down", place=Place.HARDWARE,
-            pattern=r"(?P<device>mlx5_core \S+|mlx5_\d+).*[Ll]ink\s*[Dd](?:own|OWN)", words="mlx5", where=(KERNEL,), proof=_still_down,
+            pattern=r"(?P<device>(?:mlx5_core )?(?P<port>(?<=mlx5_core )[\w:.]+|mlx5_\d+)).*[Ll]ink\s*[Dd](?:own|OWN)", words="mlx5", where=(KERNEL,), proof=_still_down,
             cause="a network port of node {node} is down ({device})",
-            remedy=("on the node: ibstat; mlxlink -d {device}", "change cable or transceiver, look at the switch's port"),
+            remedy=("on the node:", "ibstat", "mlxlink -d {port}", "change cable or transceiver, look at the switch's port"),
             explain="All ports of a machine of its kind should be active (H100, H200, B200: 8 at 400 Gb/s).",
             explains=(*_EARLIER, "NET-08"),
         ),
@@ -293,7 +293,7 @@ RULES: Final = (
             id="NET-11", title="A collective timed out", place=Place.CLUSTER,
             pattern=r"Watchdog caught collective operation timeout", words="collective operation timeout", where=(LOG, STATUS), proof=_first_dead,
             cause="{who} waited in a collective operation for a rank that died or hangs",
-            remedy=("look at the rank that ended first: kubectl -n {namespace} get pods -o wide; its log and exit code", "kgpu doctor node of that rank's node"),
+            remedy=("look at the rank that ended first:", "kubectl -n {namespace} get pods -o wide", "its log and exit code, and what is told of its node (kgpu doctor node)"),
             explain="After 10 or 30 minutes all ranks give up; the cause is with the one that ended or hung first (memory, Xid).",
         ),
     ),

@@ -26,7 +26,8 @@ _CRD: Final = "clusterpolicies.nvidia.com"
 _SCHEMA: Final = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties"
 CRDS: Final = (
     "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.upgradeCRD=true",
-    "or apply them by hand: helm show crds nvidia/gpu-operator | kubectl apply --server-side --force-conflicts -f -",
+    "or apply them by hand:",
+    "helm show crds nvidia/gpu-operator | kubectl apply --server-side --force-conflicts -f -",
 )
 FIELDS: Final = frozenset(one.encode_name for one in msgspec.structs.fields(ClusterPolicySpec)) - {
     "nodeFeatureDiscovery"
@@ -186,7 +187,8 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
                 remedy=(
                     f'kubectl patch clusterpolicy {policy.name} --type merge -p \'{{"metadata":{{"finalizers":null}}}}\'',
                     f"kubectl delete crd {_CRD} nvidiadrivers.nvidia.com",
-                    "the modules stay loaded until a reboot; labels: kubectl label nodes --all nvidia.com/gpu.present-",
+                    "the modules stay loaded until a reboot; labels:",
+                    "kubectl label nodes --all nvidia.com/gpu.present-",
                 ),
                 confidence=CERTAIN,
                 since=policy.text("metadata.deletionTimestamp"),
@@ -251,7 +253,8 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{policy} {what}: the API server refuses it, or drops the field",
             evidence=(policy.cite(f"spec.{strange[0] if strange else lacks[0]}"),),
             remedy=(
-                "take the chart's instead: helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace",
+                "take the chart's instead:",
+                "helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace",
                 "kubectl explain clusterpolicy.spec",
             ),
             confidence=CERTAIN,
@@ -313,7 +316,7 @@ def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
                 obj.cite(f"metadata.annotations[{names.OPERATOR_LAST_APPLIED_HASH}]"),
                 obj.cite(f"metadata.annotations[{names.LAST_APPLIED}]"),
             ),
-            remedy=("make the change where it lasts: kubectl edit clusterpolicy", f"kubectl -n {obj.namespace} annotate daemonset {obj.name} {names.LAST_APPLIED}-"),
+            remedy=("make the change where it lasts:", "kubectl edit clusterpolicy", f"kubectl -n {obj.namespace} annotate daemonset {obj.name} {names.LAST_APPLIED}-"),
             confidence=LIKELY,
             level=Level.NOTE,
         )  # fmt: skip

@@ -55,7 +55,7 @@ def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"the operator was installed {int(age // 60)} minutes ago and still builds its driver on {len(pods)} nodes: helm install --wait gives up after 5 minutes, and nothing is wrong",
                 evidence=(policy.cite("metadata.creationTimestamp"), pods[0].cite("status.phase")),
-                remedy=(f"kubectl wait clusterpolicy/{policy.name} --for=jsonpath='{{.status.state}}'=ready --timeout=20m", "next time: helm install --wait --timeout 20m"),
+                remedy=(f"kubectl wait clusterpolicy/{policy.name} --for=jsonpath='{{.status.state}}'=ready --timeout=20m", "next time:", "helm install --wait --timeout 20m"),
                 confidence=CERTAIN,
                 level=Level.WAIT,
                 expected="3 to 10 minutes for the driver's build, 20 at most",
@@ -103,7 +103,7 @@ def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"no node of this cluster has a GPU: {policy} has nothing to do, and only the operator and feature discovery run",
                 evidence=(said.cite(), policy.cite("status.state")),
-                remedy=("none on a machine without GPUs; with GPUs: kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present", "to try everything without GPUs: kgpu lab up"),
+                remedy=("none on a machine without GPUs; with GPUs:", "kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present", "to try everything without GPUs:", "kgpu lab up"),
                 confidence=CERTAIN,
                 level=Level.NOTE,
             )  # fmt: skip
@@ -220,7 +220,8 @@ def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(first.cite("metadata.namespace"), second.cite("metadata.namespace")),
             remedy=(
                 "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set nfd.enabled=false",
-                "or remove the other one: helm list -A | grep node-feature-discovery",
+                "or remove the other one:",
+                "helm list -A | grep node-feature-discovery",
             ),
             confidence=CERTAIN,
         )

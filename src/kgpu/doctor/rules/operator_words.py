@@ -75,7 +75,7 @@ def no_constraint(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Namespace", namespace),
             cause=f"no SecurityContextConstraints allow the GPU stack's pods in namespace {namespace}",
             evidence=(hits[0].evidence,),
-            remedy=("install the operator from OperatorHub (OLM), which brings them", f"or: oc adm policy add-scc-to-user privileged -z nvidia-driver -n {namespace}  # for each service account"),
+            remedy=("install the operator from OperatorHub (OLM), which brings them", "or:", f"oc adm policy add-scc-to-user privileged -z nvidia-driver -n {namespace}  # for each service account"),
             confidence=CERTAIN,
         )  # fmt: skip
 
@@ -199,7 +199,7 @@ RULES: Final = (
             id="OPR-14", title="A hand-written ClusterPolicy", place=Place.CLUSTER,
             pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"|ClusterPolicy[^\n]*spec\.(?P<section>\w+): Required value", words="spec.", where=(LOG, STATUS, EVENT), always=True,
             cause="{who}: a ClusterPolicy with spec.{field}{section} as it is in some guide is refused: no such field, or a required section is left out",
-            remedy=("take the chart's instead: helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace", "kubectl explain clusterpolicy.spec"),
+            remedy=("take the chart's instead:", "helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace", "kubectl explain clusterpolicy.spec"),
             explain="operator, daemonsets, driver, toolkit, devicePlugin, dcgm, dcgmExporter, gfd and nodeStatusExporter are required; spec.nodeFeatureDiscovery does not exist.",
             confidence=CERTAIN, proof=unknown_field, besides=by_hand,
         ),
@@ -247,7 +247,7 @@ RULES: Final = (
             id="OPR-25", title="Installed twice by Helm", place=Place.CLUSTER,
             pattern=r"(?P<what>\w+ \\?\"?[\w.:-]+\\?\"?)[^\n]{0,80} exists and cannot be imported into the current release", words="cannot be imported into the current release", where=(LOG, STATUS, EVENT), always=True,
             cause="{who}: Helm can't install a second release: {what} belongs to the first one",
-            remedy=("helm list -A | grep gpu-operator", "helm upgrade THAT_RELEASE nvidia/gpu-operator -n ITS_NAMESPACE --reuse-values"),
+            remedy=("helm list -A | grep gpu-operator", "upgrade the release that is listed, by its name (RELEASE) in its NAMESPACE:", "helm upgrade RELEASE nvidia/gpu-operator -n NAMESPACE --reuse-values"),
             explain="Cluster-wide objects carry the name of their release; --generate-name makes another one with each install.",
             confidence=CERTAIN,
         ),

@@ -57,9 +57,9 @@ _BACK_OFF: Final = re.compile(r"back-off\b(?! pulling)")
 _NO_CAUSE: Final = frozenset({"FailedScheduling", "BackOff", "NotTriggerScaleUp"})
 """Reasons of warnings that say no more than the pod's status does."""
 _STEPS: Final = (
-    (matching.IMAGE_WORDS, "kubectl -n {namespace} describe pod {name}  # its events have the registry's own words; on the node: crictl pull IMAGE"),
-    (frozenset({"CreateContainerConfigError"}), "make the ConfigMap or Secret that it names, or correct its name in the manifest"),
-    (frozenset({"FailedMount", "FailedAttachVolume"}), "make what the volume names: kubectl -n {namespace} get configmap,secret,pvc"),
+    (matching.IMAGE_WORDS, ("its events have the registry's own words:", "kubectl -n {namespace} describe pod {name}")),
+    (frozenset({"CreateContainerConfigError"}), ("make the ConfigMap or Secret that it names, or correct its name in the manifest",)),
+    (frozenset({"FailedMount", "FailedAttachVolume"}), ("make what the volume names, unless it is here:", "kubectl -n {namespace} get configmap,secret,pvc")),
 )  # fmt: skip
 
 
@@ -327,7 +327,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     quoted += [line] if line is not None else []
     words = {"namespace": pod.namespace, "name": pod.name}
     known = {at.waiting if at else "", first.warning.reason if first.warning else ""}
-    steps = [step.format_map(words) for these, step in _STEPS if these & known]
+    steps = [step.format_map(words) for these, steps in _STEPS if these & known for step in steps]
     if at is not None and (at.exit_code is not None or at.state == "running"):
         previous = " --previous" if at.restarts and at.state != "running" else ""
         steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
@@ -391,7 +391,7 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"Node {node.name} {what}" + (f": {said}" if said else ""),
                 evidence=(one.cite(), *((warning.quote(),) if warning else ())),
-                remedy=(f"kubectl describe node {node.name}", "on the node: journalctl -u kubelet --since -1h"),
+                remedy=(f"kubectl describe node {node.name}", "on the node:", "journalctl -u kubelet --since -1h"),
                 confidence=CERTAIN,
                 level=Level.WAIT if joins else Level.PROBLEM,
                 expected="2 minutes after it has joined" if joins else "",
@@ -419,7 +419,8 @@ def _unheard(node: Node, wanted: str) -> Finding:
         evidence=(node.cite(label),),
         remedy=(
             "let the GPU operator bring it: migManager.enabled=true in its values",
-            f"or cut the GPUs by hand, on {node.name}: nvidia-smi mig -i 0 -cgi PROFILE -C",
+            f"or cut the GPUs by hand, on {node.name}:",
+            "nvidia-smi mig -i 0 -cgi PROFILE -C",
         ),
         confidence=LIKELY,
         nodes=(node.name,),
@@ -445,7 +446,8 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 log or f"kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={node.name}",
-                f"end the pods that hold its GPUs, then: kubectl label node {node.name} {names.MIG_CONFIG_LABEL}- && kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted or 'LAYOUT'}",
+                "end the pods that hold its GPUs, then:",
+                f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}- && kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted or 'LAYOUT'}",
             ),
             confidence=CERTAIN,
             nodes=(node.name,),

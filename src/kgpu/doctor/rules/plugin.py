@@ -70,7 +70,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
                     node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]"),
                     *((pod.cite("status.phase"),) if pod else ()),
                 ),
-                remedy=(*steps, f"if it stays at 0: systemctl restart kubelet, on {node.name}"),
+                remedy=(*steps, f"if it stays at 0, on node {node.name}:", "systemctl restart kubelet"),
                 confidence=LIKELY,
                 nodes=(node.name,),
                 pods=tuple(p.path for one in waits if one.resource == resource for p in one.pods),
@@ -179,8 +179,8 @@ RULES: Final = (
             pattern=r"No devices found\. Waiting indefinitely", words="No devices found", where=(LOG,), parts=(PLUGIN,), always=True,
             cause="{who} runs, but the driver shows it no device, so the node offers none",
             remedy=(
-                "on the node: nvidia-smi -L; ls /proc/driver/nvidia/gpus",
-                "mend the driver (kgpu doctor node {node}), then: kubectl -n {namespace} delete pod {name}",
+                "on the node:", "nvidia-smi -L; ls /proc/driver/nvidia/gpus",
+                "mend the driver (kgpu doctor node {node}), then:", "kubectl -n {namespace} delete pod {name}",
             ),
             explain="NVML found no device: the driver is not loaded, or every GPU is excluded. With failOnInitError=false "
             "the plugin stays alive and offers nothing.",
@@ -212,7 +212,7 @@ RULES: Final = (
             pattern=r"requested number of devices unavailable for (?P<resource>\S+?)\. Requested: (?P<asked>\d+), Available: (?P<left>\d+)",
             words="requested number of devices unavailable", where=(STATUS, EVENT),
             cause="{who} was refused by the kubelet: it asked for {asked} {resource}, and the kubelet has {left} left, other than the scheduler thinks",
-            remedy=("kubectl -n {namespace} delete pod {name}", "if it happens again: systemctl restart kubelet, on {node}"),
+            remedy=("kubectl -n {namespace} delete pod {name}", "if it happens again, on node {node}:", "systemctl restart kubelet"),
             explain="The kubelet's own list of devices differs from what the scheduler counts: a stale checkpoint, pods that "
             "have ended, or a plugin that was registering again at that moment.",
             confidence=CERTAIN, besides=of_before,

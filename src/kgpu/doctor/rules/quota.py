@@ -111,7 +111,8 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
                     for pod in holders[:1]
                     if not alone
                 ),
-                f"{'or ' if holders or alone else ''}raise the quota: kubectl -n {subject.namespace} edit resourcequota {hit['quota']}",
+                f"{'or ' if holders or alone else ''}raise the quota:",
+                f"kubectl -n {subject.namespace} edit resourcequota {hit['quota']}",
             ),
             confidence=CERTAIN,
             since=event.first,
@@ -140,8 +141,7 @@ def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{hit['resource']} for one {hit['per'].lower()}, and {hit['asked']} are asked for"
             ),
             evidence=(event.quote(), *(one.cite("spec.limits") for one in ranges[:2])),
-            remedy=(("ask for less in each container, or raise the LimitRange: "
-                    f"kubectl -n {subject.namespace} edit limitrange"),),
+            remedy=("ask for less in each container, or raise the LimitRange:", f"kubectl -n {subject.namespace} edit limitrange"),
             confidence=CERTAIN,
             since=event.first,
         )  # fmt: skip
@@ -217,7 +217,8 @@ def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} that does not ask for any",
                     evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
                     remedy=(
-                        f"set {found[0]} in default and defaultRequest to 0, and keep max: kubectl -n {one.namespace} edit limitrange {one.name}",
+                        f"set {found[0]} in default and defaultRequest to 0, and keep max:",
+                        f"kubectl -n {one.namespace} edit limitrange {one.name}",
                         "a max without a default is taken for the default too",
                     ),
                     confidence=CERTAIN,

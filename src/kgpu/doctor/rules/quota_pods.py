@@ -96,7 +96,7 @@ RULES: Final = (
             pattern=r"unknown flag: --(?P<flag>requests|limits)\b", words="unknown flag: --",
             cause="{who} calls kubectl run with --{flag}, which kubectl does not have any more",
             remedy=(
-                "kubectl run NAME --image=IMAGE --overrides='{{\"spec\":{{\"containers\":[{{\"name\":\"NAME\",\"image\":\"IMAGE\",\"resources\":{{\"limits\":{{\"nvidia.com/gpu\":1}}}}}}]}}}}'",
+                "with the pod's name in place of NAME, and its image in place of IMAGE:", "kubectl run NAME --image=IMAGE --overrides='{{\"spec\":{{\"containers\":[{{\"name\":\"NAME\",\"image\":\"IMAGE\",\"resources\":{{\"limits\":{{\"nvidia.com/gpu\":1}}}}}}]}}}}'",
                 "or write a manifest: a GPU has to be in limits",
             ),
             explain="The flags --requests and --limits of kubectl run are gone since 1.24; requests alone would not do for a GPU either.",

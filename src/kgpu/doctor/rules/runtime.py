@@ -97,7 +97,7 @@ RULES: Final = (
             cause="{who}: the container runtime of the node has no handler {handler}: the toolkit has not configured it, or not where the runtime looks",
             remedy=(
                 "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep toolkit",
-                "on node {node}: kgpu runtime status; containerd config dump | grep -A3 nvidia",
+                "on node {node}:", "kgpu runtime status; containerd config dump | grep -A3 nvidia",
                 "correct CONTAINERD_CONFIG and CONTAINERD_SOCKET in toolkit.env where the distribution has its own files, then restart the runtime",
             ),
             explain="Normal for a short time while the toolkit starts. When it lasts: the toolkit failed, wrote another "
@@ -125,8 +125,8 @@ RULES: Final = (
             pattern=r"(?:unresolvable CDI devices (?!management\.)(?=[\w.-]+/[\w.-]+=)|device error: (?=\S+: unknown device)|unknown device:? \\?[\"']?(?=\w+[-/=]))(?P<device>[^\s\"'\\,;]+?)(?=:?(?:[\s\"'\\,]|$))", words="device", where=(EVENT, STATUS),
             cause="{who}: no CDI spec or driver on the node knows the device {device}: it was taken away, or specs and plugin are older than a change of GPUs or slices",
             remedy=(
-                "on node {node}: kgpu cdi list; nvidia-smi -L",
-                "on node {node}: kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device plugin's pod there",
+                "on node {node}:", "kgpu cdi list; nvidia-smi -L",
+                "on node {node}:", "kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device plugin's pod there",
             ),
             explain="The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID.",
             confidence=CERTAIN,
@@ -136,7 +136,7 @@ RULES: Final = (
             pattern=r"load library failed: (?P<library>libnvidia-ml\.so\.1)", words="load library failed", where=(EVENT, STATUS, LOG),
             cause="{who}: {library} is not found where the toolkit looks: no driver on the node, or its root is another",
             remedy=(
-                "on node {node}: ls /run/nvidia/driver/usr/lib/*/libnvidia-ml.so.1 /usr/lib/*/libnvidia-ml.so.1",
+                "on node {node}:", "sh -c 'ls /run/nvidia/driver/usr/lib/*/libnvidia-ml.so.1 /usr/lib/*/libnvidia-ml.so.1'",
                 "set the driver root to where it is: hostPaths.driverInstallDir in the ClusterPolicy, or install the driver",
             ),
             explain="nvidia-container-cli.root in the toolkit's config.toml points to / or to /run/nvidia/driver; the library is in neither.",

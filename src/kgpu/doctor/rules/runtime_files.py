@@ -236,7 +236,7 @@ def no_cri(snapshot: Snapshot) -> Iterator[Finding]:
             + (f"; the toolkit has written {wrote.match['path']} there" if wrote else ""),
             evidence=(ready.cite(), *((wrote.evidence,) if wrote else ())),
             remedy=(
-                f"on node {node.name}: journalctl -u containerd | grep -i 'failed to load plugin'; containerd config dump | head -60",
+                f"on node {node.name}:", "journalctl -u containerd | grep -i 'failed to load plugin'; containerd config dump | head -60",
                 *((f"on node {node.name}: move that file away, then systemctl restart containerd",) if wrote else ()),
                 "let the toolkit write whole runtimes: NVIDIA_RUNTIME_SET_AS_DEFAULT=true in toolkit.env, or a toolkit release with the fix",
             ),
@@ -282,7 +282,8 @@ def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
                 "bring the GPU nodes to one runtime",
-                "or set toolkit.enabled=false and install the toolkit on the nodes of the other one: nvidia-ctk runtime configure --runtime=crio",
+                "or set toolkit.enabled=false and install the toolkit on the nodes of the other one:",
+                "nvidia-ctk runtime configure --runtime=crio",
             ),
             confidence=CERTAIN,
             nodes=tuple(dict.fromkeys(row[1].name for row in bad)),
@@ -333,7 +334,7 @@ def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
             f"on node {node.name} the runtime nvidia is configured for Docker alone (nvidia-docker2), and the kubelet uses {node.runtime[0]}",
             host.cite_file(_LEGACY, value="runtimes: nvidia"), node.cite("status.nodeInfo.containerRuntimeVersion"),
             remedy=(
-                "on the node: apt install nvidia-container-toolkit",
+                "on the node:", "apt install nvidia-container-toolkit",
                 f"nvidia-ctk runtime configure --runtime={kind} --set-as-default && systemctl restart {kind}",
             ),
             confidence=LIKELY,
@@ -362,7 +363,7 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
                 *(host.cite_file(found[folder], value=f"BinaryName = {folder}/nvidia-container-runtime") for folder in (own[0], others[0])),
                 remedy=(
                     "choose one: toolkit.enabled=false in the ClusterPolicy, or",
-                    f"on node {host.node}: apt remove nvidia-container-toolkit, and take its runtime out of {found[others[0]]}",
+                    f"on node {host.node}:", "apt remove nvidia-container-toolkit", f"and take its runtime out of {found[others[0]]}",
                 ),
                 confidence=LIKELY,
             )  # fmt: skip
@@ -412,7 +413,7 @@ def old_spec(snapshot: Snapshot) -> Iterator[Finding]:
                     host,
                     f"the CDI spec {path} of node {host.node} names files of driver {', '.join(sorted(versions))}, and {host.driver_version} is installed",
                     host.cite_file(path, value=f"libcuda.so.{min(versions)}"), host.cite("driver_version"),
-                    remedy=(f"on node {host.node}: kgpu cdi generate --output {path}", "and let it be made anew with each driver: systemctl enable --now nvidia-cdi-refresh.path"),
+                    remedy=(f"on node {host.node}:", f"kgpu cdi generate --output {path}", "and let it be made anew with each driver:", "systemctl enable --now nvidia-cdi-refresh.path"),
                 )  # fmt: skip
 
 

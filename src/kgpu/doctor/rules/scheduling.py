@@ -78,7 +78,8 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]")),
                 remedy=(
                     f"kgpu doctor node {node.name}",
-                    "look at the kernel's log for the Xid of the GPU: kgpu doctor --host on the node, or kgpu xid",
+                    "look for the Xid of the GPU in the kernel's log (kgpu doctor --host on the node); what each one means:",
+                    "kgpu xid",
                 ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
@@ -185,11 +186,11 @@ def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
         node = snapshot.nodes[nodes[0]]
         state, upgrade = _upgrade(node)
         shown = (node.cite(f"metadata.labels[{names.DRIVER_UPGRADE_STATE_LABEL}]"),) if state else ()
-        first = "let the driver upgrade end, or mend what holds it up; then: " if upgrade else ""
+        first = ("let the driver upgrade end, or mend what holds it up; then:",) if upgrade else ()
         yield Finding(
             cause=f"{one.who} waits: {named(nodes)} would do, but is cordoned{upgrade}",
             evidence=(node.cite("spec.unschedulable"), *shown, *one.said()),
-            remedy=tuple(f"{first}kubectl uncordon {name}" for name in nodes[:3]),
+            remedy=(*first, *(f"kubectl uncordon {name}" for name in nodes[:3])),
             confidence=CERTAIN,
             **one.shared(nodes=nodes),
         )
@@ -271,7 +272,8 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _apart(node: str) -> tuple[str, ...]:
     return (
-        f"or keep pods without GPUs off GPU nodes: kubectl taint node {node} {names.GPU_RESOURCE}=present:NoSchedule",
+        "or keep pods without GPUs off GPU nodes:",
+        f"kubectl taint node {node} {names.GPU_RESOURCE}=present:NoSchedule",
     )
 
 

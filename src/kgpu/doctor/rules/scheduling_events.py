@@ -170,7 +170,7 @@ def gang(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(held[0].cite("spec.nodeName"), one.pod.cite("status.phase"), theirs[0].cite("spec.nodeName"), other.pod.cite("status.phase")),
             remedy=(
-                f"delete one of them: kubectl -n {other.pod.namespace} delete {other.pod.owner.lower()}",
+                "delete one of them:", f"kubectl -n {other.pod.namespace} delete {other.pod.owner.lower()}",
                 "schedule such jobs as a gang: Kueue, KAI or Volcano admit all workers or none",
             ),
             confidence=LIKELY,
@@ -208,7 +208,7 @@ def preempted(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(event.quote(), *shown),
             remedy=(
                 "give the pod a PriorityClass that is as high, or the other one preemptionPolicy: Never",
-                "kubectl get priorityclasses; a PodDisruptionBudget is heeded as far as there is a choice",
+                "a PodDisruptionBudget is heeded as far as there is a choice; priorities:", "kubectl get priorityclasses",
             ),
             confidence=CERTAIN if winner else LIKELY,
             since=event.first,
@@ -349,7 +349,7 @@ RULES: Final = (
             cause="HAMi finds no card for {who}: {why}",
             remedy=(
                 "kubectl get nodes -o yaml | grep -A 3 hami.io/node",
-                "CardInsufficientMemory, CardInsufficientCore: ask for less nvidia.com/gpumem or gpucores; CardTypeMismatch, CardUuidMismatch: look at the pod's annotations use-gputype and use-gpuuuid; CardNotHealth, CardCordoned: kgpu doctor node",
+                "CardInsufficientMemory, CardInsufficientCore: ask for less nvidia.com/gpumem or gpucores; CardTypeMismatch, CardUuidMismatch: look at the pod's annotations use-gputype and use-gpuuuid; CardNotHealth, CardCordoned:", "kgpu doctor node",
             ),
             explain="HAMi's scheduler extender counts the reasons card by card in its event FilteringFailed.",
             confidence=CERTAIN, explains=("SCH-01", "SCH-02", "SCH-14"),

@@ -53,7 +53,7 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 *_ask_for(one, names.GPU_RESOURCE),
-                f"or offer slices by their size: {cluster_policy.change(snapshot, cluster_policy.MIXED)}",
+                "or offer slices by their size:", cluster_policy.change(snapshot, cluster_policy.MIXED),
             ),
             confidence=CERTAIN,
             **one.shared(nodes=tuple(one.name for one in nodes)),

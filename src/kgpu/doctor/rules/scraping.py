@@ -153,7 +153,7 @@ def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
             subject=monitor.obj.subject,
             cause=f"{server} does not take {monitor.obj}: its {field} does not match the {'labels of the monitor' if by_label else 'namespace of the monitor'}",
             evidence=(server.cite(f"spec.{field}"), monitor.obj.cite("metadata.labels")),
-            remedy=(*steps, f"or for all: helm upgrade ... --set prometheus.prometheusSpec.{kind}SelectorNilUsesHelmValues=false"),
+            remedy=(*steps, f"or for all, in the values of Prometheus' chart: prometheus.prometheusSpec.{kind}SelectorNilUsesHelmValues=false"),
             confidence=CERTAIN,
         )  # fmt: skip
 

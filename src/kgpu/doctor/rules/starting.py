@@ -69,7 +69,7 @@ RULES: Final = rules_of(
         cause="{who} does not start: its image has no program {program}, or it may not be executed",
         remedy=(
             "correct command or args in the manifest: the first word is the program, and every further word an entry of its own",
-            "what is in the image: kubectl -n {namespace} debug {name} -it --image=IMAGE -- sh  # IMAGE: the container's own; it takes no GPU",
+            "what is in the image:", "kubectl -n {namespace} debug {name} -it --image=IMAGE -- sh  # IMAGE: the container's own; it takes no GPU",
         ),
         explain="The runtime looks the program up in the image's PATH, or under the path that is given. A misspelt name, a whole "
         "shell line as one word, another image than was meant, or a script without the right to be executed.",

@@ -23,38 +23,38 @@ from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names
 
 _OWN: Final = "node.kubernetes.io/"
-_DESCRIBE: Final = "kubectl describe node {node}"
+_DESCRIBE: Final = ("kubectl describe node {node}",)
 _LIFECYCLE: Final = tuple(
-    (re.compile(pattern), cause, step, level)
-    for pattern, cause, step, level in (
+    (re.compile(pattern), cause, steps, level)
+    for pattern, cause, steps, level in (
         (
             r"ToBeDeletedByClusterAutoscaler|DeletionCandidateOf",
             "is about to be removed by the autoscaler",
-            "wait for another node: kubectl get nodes -w",
+            ("wait for another node:", "kubectl get nodes -w"),
             Level.WAIT,
         ),
         (
             r"karpenter\.sh/disrupt",
             "is about to be replaced by Karpenter",
-            "wait for another node: kubectl get nodes -w",
+            ("wait for another node:", "kubectl get nodes -w"),
             Level.WAIT,
         ),
         (
             r"node\.cloudprovider\.kubernetes\.io/uninitialized",
             "is not initialised yet by the cloud controller manager",
-            "look at it: kubectl -n kube-system get pods | grep -i cloud-controller",
+            ("look at it:", "kubectl -n kube-system get pods | grep -i cloud-controller"),
             Level.WAIT,
         ),
         (
             r"[^=:]*/agent-not-ready",
             "has no network agent that is ready",
-            "kubectl get pods -A --field-selector spec.nodeName={node}",
+            ("kubectl get pods -A --field-selector spec.nodeName={node}",),
             Level.WAIT,
         ),
         (
             r"[^=:]*startup",
             "is still being set up",
-            "kubectl get pods -A --field-selector spec.nodeName={node}",
+            ("kubectl get pods -A --field-selector spec.nodeName={node}",),
             Level.WAIT,
         ),
         (r"node\.kubernetes\.io/not-ready", "is not Ready", _DESCRIBE, Level.PROBLEM),
@@ -113,17 +113,20 @@ def _tolerated_before(snapshot: Snapshot) -> dict[tuple[int, tuple[str, ...]], w
     return {}
 
 
-def _lifecycle(subject: str) -> tuple[str, str, Level] | None:
-    return next(((cause, step, level) for pattern, cause, step, level in _LIFECYCLE if pattern.match(subject)), None)
+def _lifecycle(subject: str) -> tuple[str, tuple[str, ...], Level] | None:
+    return next(((cause, steps, level) for pattern, cause, steps, level in _LIFECYCLE if pattern.match(subject)), None)
 
 
 def _passing(made: Finding, subject: str, node: str) -> Finding:
     """The same of a taint that a controller sets and takes away: what it means, instead of how to get around it."""
-    cause, step, level = _lifecycle(subject) or ("", "", made.level)
+    cause, steps, level = _lifecycle(subject) or ("", (), made.level)
     return replace(
         made,
         cause=f"Pod {made.subject.namespace}/{made.subject.name} waits: node {node} {cause} (taint {subject})",
-        remedy=(step.format(node=node), "do not tolerate or remove the taint: its controller does that"),
+        remedy=(
+            *(step.format(node=node) for step in steps),
+            "do not tolerate or remove the taint: its controller does that",
+        ),
         level=level,
         expected="some minutes" if level is Level.WAIT else "",
     )
@@ -269,7 +272,7 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
             ("look at its pods: " + f"kubectl -n {workers[0].namespace} get pods -o wide",)
             if workers
             else (
-                "let the chart bring it: helm upgrade ... --set nfd.enabled=true",
+                "let the chart bring it: nfd.enabled=true in its values",
                 "kubectl get nodes --show-labels | grep pci-",
             )
         ),

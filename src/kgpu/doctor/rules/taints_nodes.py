@@ -57,8 +57,8 @@ def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} was killed for lack of memory ({one.restarts} restarts): while it is away labels of GPU nodes can go, and the operator takes their driver down",
             evidence=(one.cite_status("lastState"), one.cite_status("restartCount"), one.cite("resources")),
             remedy=(
-                f"give it memory: kubectl -n {pod.namespace} set resources {pod.owner.split('/')[0].lower() or 'deployment'} nfd-master --limits=memory=4Gi, or in the chart's values",
-                "if a driver pod hangs since: kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite",
+                "give it memory, here or in the chart's values:", f"kubectl -n {pod.namespace} set resources {pod.owner.split('/')[0].lower() or 'deployment'} nfd-master --limits=memory=4Gi",
+                "if a driver pod hangs since, with its node in place of NODE:", "kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite",
             ),
             confidence=LIKELY,
             nodes=(pod.node,) if pod.node else (),
@@ -77,7 +77,7 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"node {node.name} is labelled {label}, and has no such device on its bus: the label is left from before",
             evidence=(node.cite(f"metadata.labels[{label}]"), host.cite("pci", [device.address for device in host.pci])),
-            remedy=(f"kubectl get nodefeatures -A | grep {node.name}; delete what is old, and restart nfd-worker there", "turn nfd-gc on (chart value gc.enable)"),
+            remedy=(f"kubectl get nodefeatures -A | grep {node.name}", "delete what is old, and restart nfd-worker there", "turn nfd-gc on (chart value gc.enable)"),
             confidence=CERTAIN,
             nodes=(node.name,),
         )  # fmt: skip

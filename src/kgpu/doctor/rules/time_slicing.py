@@ -132,7 +132,7 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{told.policy} names ConfigMap {told.name} for the device plugin, and there is none of that name"
             + (f"; did you mean {near}?" if near else ""),
             evidence=(told.policy.cite("spec.devicePlugin.config"), *said),
-            remedy=(_patched(told.policy, "name", near), f"or make it: {make}") if near else (make,),
+            remedy=(_patched(told.policy, "name", near), "or make it:", make) if near else (make,),
             confidence=CERTAIN,
             nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA)),
             pods=tuple(pod.path for pod in stuck),
@@ -165,7 +165,7 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
             subject=told.policy.subject,
             cause=f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}",
             evidence=(told.policy.cite("spec.devicePlugin.config"), nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
-            remedy=(_patched(told.policy, "default", keys[0]), f"or for one node: kubectl label node {nodes[0].name} {names.DEVICE_PLUGIN_CONFIG_LABEL}={keys[0]}"),
+            remedy=(_patched(told.policy, "default", keys[0]), "or for one node:", f"kubectl label node {nodes[0].name} {names.DEVICE_PLUGIN_CONFIG_LABEL}={keys[0]}"),
             confidence=CERTAIN,
             # Left behind by who has gone back to whole GPUs it hurts nobody; where pods wait, it may be what they wait for.
             level=Level.PROBLEM if shares and _would_share(snapshot) else Level.NOTE,
@@ -211,7 +211,7 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 f"kubectl patch clusterpolicy {policies[0].name} --type merge -p '{patch}'",
                 "use a merge patch: a JSON patch with replace fails where the path is not there yet",
-                *((f"where whole GPUs are wanted: kubectl -n {config.source.namespace} delete configmap {config.source.name}",) if changed else ()),
+                *(("where whole GPUs are wanted:", f"kubectl -n {config.source.namespace} delete configmap {config.source.name}") if changed else ()),
             ),
             confidence=POSSIBLE if changed else LIKELY,
             level=Level.NOTE if changed else Level.PROBLEM,
@@ -370,7 +370,7 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{told}: one fault ends all that share a GPU by time-slicing",
             evidence=(*(_end(pod) for pod in close[0]), *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if host and xid else ())),
-            remedy=("find the one that failed first: kubectl get pods -A -o wide --field-selector spec.nodeName=" + node.name, "where faults must stay apart, use MIG or whole GPUs"),
+            remedy=("find the one that failed first:", f"kubectl get pods -A -o wide --field-selector spec.nodeName={node.name}", "where faults must stay apart, use MIG or whole GPUs"),
             confidence=LIKELY,
             nodes=(node.name,),
             pods=pods,
@@ -433,7 +433,7 @@ RULES: Final = (
             id="TS-06", title="A neighbour took the memory", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
             pattern=r"CUDA(?: error:)? out of memory", proof=_neighbours,
             cause="{who} ran out of GPU memory on a GPU that it shares: time-slicing does not divide the memory, and neighbours have their part",
-            remedy=("see who has how much: kgpu top --node {node}", "fewer replicas, or MIG or MPS, which limit each one's memory"),
+            remedy=("see who has how much:", "kgpu top --node {node}", "fewer replicas, or MIG or MPS, which limit each one's memory"),
             explain="Replicas share one memory: whoever comes first takes what it wants.",
         ),
         Sign(

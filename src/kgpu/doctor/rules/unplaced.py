@@ -139,14 +139,14 @@ def _scheduler_says(one: Waiting) -> str:
 def _unknown(one: Waiting, said: str) -> Finding:
     known = f"by what is known here it fits node {one.fits[0]}" if one.fits else "nothing known here is against it"
     look = (
-        f"what its claims ask for and who has it: kubectl -n {one.pod.namespace} get resourceclaims -o yaml"
+        ("what its claims ask for and who has it:", f"kubectl -n {one.pod.namespace} get resourceclaims -o yaml")
         if one.view.claims
-        else "look at what it names beside nodes, volumes above all: kubectl get pvc,pv,sc -A"
+        else ("look at what it names beside nodes, volumes above all:", "kubectl get pvc,pv,sc -A")
     )
     return Finding(
         cause=f'{one.who} waits, and {known}; the scheduler says: "{said}"',
         evidence=(*one.said(), one.asked()),
-        remedy=(f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", look),
+        remedy=(f"kubectl -n {one.pod.namespace} describe pod {one.pod.name}", *look),
         confidence=POSSIBLE,
         **one.shared(nodes=()),
     )
