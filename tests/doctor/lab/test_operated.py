@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from doctor.lab import pairs
 from doctor.lab.breaking import Break, Ground, healthy, play, until
-from doctor.lab.breaks import operated
+from doctor.lab.breaks import operated, scheduling, workloads
 from doctor.lab.labs import brought_up
+from doctor.lab.pairs import Pair
+
+from tests.budget import count
 
 pytestmark = pytest.mark.timeout(180)
+NONE_HERE = {
+    "RUN-02": "the operator makes the RuntimeClass that nobody has made elsewhere",
+    "NET-13": "its two pods are not told within the time here",
+}
+"""Breakages of workloads that are none on this lab."""
+CARRIED = (*operated.BREAKS, *scheduling.BREAKS, *(one for one in workloads.BREAKS if one.first not in NONE_HERE))
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +35,8 @@ def test_a_healthy_lab_has_no_finding(ground: Ground) -> None:
 @pytest.mark.parametrize("broken", operated.BREAKS, ids=str)
 def test_the_first_finding_names_the_cause(ground: Ground, broken: Break) -> None:
     play(ground, broken)
+
+
+@pytest.mark.parametrize("pair", pairs.drawn(CARRIED, 20, of=operated.BREAKS)[: count(3, 20)], ids=str)
+def test_of_two_causes_both_are_told_and_the_more_urgent_first(ground: Ground, pair: Pair) -> None:
+    pairs.play(ground, pair)

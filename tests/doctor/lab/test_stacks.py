@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from doctor.lab import pairs
 from doctor.lab.breaking import Break, Ground, healthy, play
-from doctor.lab.breaks import courses, operators, stack, vendors
+from doctor.lab.breaks import courses, hosts, operators, scheduling, stack, vendors, workloads
 from doctor.lab.labs import brought_up
+from doctor.lab.pairs import Pair
 from doctor.lab.peers import defined
 
+from tests.budget import count
+
 pytestmark = pytest.mark.timeout(180)
+STACKS = (*stack.BREAKS, *vendors.BREAKS, *operators.BREAKS, *courses.BREAKS)
+CARRIED = (*STACKS, *scheduling.BREAKS, *workloads.BREAKS, *hosts.BREAKS)
+"""What can be broken on this lab."""
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +31,11 @@ def test_a_healthy_lab_has_no_finding(ground: Ground) -> None:
     healthy(ground)
 
 
-@pytest.mark.parametrize("broken", [*stack.BREAKS, *vendors.BREAKS, *operators.BREAKS, *courses.BREAKS], ids=str)
+@pytest.mark.parametrize("broken", STACKS, ids=str)
 def test_the_first_finding_names_the_cause(ground: Ground, broken: Break) -> None:
     play(ground, broken)
+
+
+@pytest.mark.parametrize("pair", pairs.drawn(CARRIED, 30)[: count(4, 30)], ids=str)
+def test_of_two_causes_both_are_told_and_the_more_urgent_first(ground: Ground, pair: Pair) -> None:
+    pairs.play(ground, pair)
