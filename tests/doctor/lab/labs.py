@@ -46,9 +46,8 @@ def brought_up(name: str, folder: Path, *, operator: bool = False, gpus: int = 8
 
 def settle(ground: Ground) -> None:
     """Start the healthy work, and wait until all of it runs and the doctor has nothing to tell."""
-    _apply(ground, obj("Namespace", HOME), obj("Namespace", SPACE))
-    for space in (HOME, SPACE):  # no pod is taken before its account is there
-        until(lambda space=space: ground.get("ServiceAccount", f"{space}/default") is not None, "accounts")  # type: ignore[misc]
+    for name in (HOME, SPACE):
+        space(ground, name)
     _apply(ground, *work())
     for row in DONE:
         until(lambda row=row: _is(ground, *row), f"{row[0]} {row[1]}: {row[2]} is {row[3]}")  # type: ignore[misc]
@@ -57,6 +56,12 @@ def settle(ground: Ground) -> None:
         until(lambda: ground.policy_state() == "ready", "the policy is ready")
     ground.settled = ground.offered()
     healthy(ground)
+
+
+def space(ground: Ground, name: str) -> None:
+    """A namespace, unless it is there; no pod is taken in it before its account is made."""
+    _apply(ground, obj("Namespace", name))
+    until(lambda: ground.get("ServiceAccount", f"{name}/default") is not None, "accounts")
 
 
 def _apply(ground: Ground, *objects: Object) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from doctor.lab import peers
 from doctor.lab.breaking import Break, Ground, Undo, healthy, until
+from doctor.lab.labs import space
 from doctor.lab.things import SPACE
 from doctor.lab.touching import exclude, touched
 from doctor.lab.urgency import urgency
@@ -74,6 +75,7 @@ def play(ground: Ground, pair: Pair) -> Report:
     """Break both, see that both causes are told and the more urgent first, repair both, see that nothing is told."""
     undos: list[Undo] = []
     try:
+        space(ground, SPACE + BESIDE)
         for broken in pair:
             undos.extend(step.do(ground) for step in broken.steps)
         return _told(ground, pair)

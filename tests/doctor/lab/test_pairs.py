@@ -29,7 +29,8 @@ def test_what_touches_the_same_thing_of_a_node_excludes_the_other() -> None:
     assert not together(waits, broken("TNT-01", taint(FIRST, {"key": "a", "effect": "NoSchedule"})))
     assert not together(waits, broken("TS-03", relabel(SMALL, {"nvidia.com/gpu.product": "T4"})))
     assert together(waits, broken("HW-01", xid(79, node=FIRST)))
-    assert together(broken("HW-01", xid(79, node=FIRST)), broken("HW-02", xid(95, node=FIRST)))
+    assert together(broken("HW-01", xid(79, node=FIRST)), broken("HW-02", xid(95, node=FIRST, gpu=4)))
+    assert not together(broken("HW-01", xid(79, node=FIRST)), broken("HW-02", xid(95, node=FIRST)))
     assert not together(broken("HW-01", xid(79, node=SMALL)), broken("SCH-00", make(pod(gpus=2, nodeSelector=small))))
     assert together(broken("HW-01", xid(79, node=FIRST)), broken("SCH-00", make(pod(gpus=2, nodeSelector=small))))
 

@@ -161,8 +161,10 @@ def _of_line(step: KernelLine, found: Touched) -> None:
 
 def _of_hardware(step: Any, found: Touched) -> None:
     """A fault takes a GPU away; what is about no single one may take them all."""
-    about = {**getattr(step, "about", {}), **{name: step.gpu for name in ("gpu",) if hasattr(step, "gpu")}}
-    found.gpus[step.node] += 1 if "gpu" in about else WHOLE
+    number = step.gpu if hasattr(step, "gpu") else getattr(step, "about", {}).get("gpu")
+    found.gpus[step.node] += WHOLE if number is None else 1
+    if number is not None:
+        found.changed.add(("gpu", step.node, str(number)))
 
 
 def _thing(kind: str, namespace: str, name: str) -> Thing:
