@@ -31,9 +31,10 @@ def _rows(*rows: tuple[str, str]) -> tuple[tuple[re.Pattern[str], re.Pattern[str
 _ROWS: Final = _rows(
     (r"(?:redis|valkey|keydb)-cli", _apart("-a")),
     (r"mysql\w*|mariadb[\w-]*|mycli|7za?|sshpass", r"(?<![\w.-])(-p[\"']?)" + _WORD),
-    (r"sshpass|mongo\w*|cypher-shell|rabbitmqadmin", _apart("-p")),
+    (r"sshpass|mongo\w*|cypher-shell|rabbitmqadmin|racadm|redfishtool|ilorest", _apart("-p")),
     (r"docker|podman|nerdctl|buildah|skopeo|crane|helm|oras|regctl|az|oc", _apart("-p", _NO_PORT)),
-    (r"sqlcmd|mosquitto_[ps]ub|zip|unzip", _apart("-P")),
+    (r"sqlcmd|mosquitto_[ps]ub|zip|unzip|ipmitool", _apart("-P")),
+    (r"snmp\w+", _apart("-c")),
     (r"ldap\w+", _apart("-w")),
     (r"https?|xh", r"(?<![\w.-])(-a" + BETWEEN + r"[^\s:]{1,100}:)" + _WORD),
     (
@@ -54,7 +55,7 @@ _PROGRAMS: Final = re.compile(
     rf"(?i)(?<![\w.-])(?:{'|'.join(dict.fromkeys(programs.pattern for programs, _ in _ROWS))})(?=[\s\"',\\])"
 )
 _END: Final = re.compile(r"[\n|&]")
-_MAYBE: Final = re.compile(r"[\s\"']-(?:[apPwUu]|-user|-proxy-user)|login|alias\W{1,9}set|host\W{1,9}add")
+_MAYBE: Final = re.compile(r"[\s\"']-(?:[acpPwUu]|-user|-proxy-user)|login|alias\W{1,9}set|host\W{1,9}add")
 
 
 def spans(text: str) -> list[tuple[int, int]]:

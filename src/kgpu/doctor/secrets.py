@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from kgpu.doctor import open_env, secret_commands
-from kgpu.doctor.secret_commands import BETWEEN, HIDDEN
+from kgpu.doctor.secret_commands import HIDDEN
 from kgpu.doctor.secret_names import sounds_secret
+from kgpu.doctor.secret_rows import BLOCK, FIELD, IN_TEXT, OPEN_FLAG
 
 __all__ = [
     "HIDDEN",
@@ -47,201 +48,11 @@ _SEVERAL: Final = re.compile(
     r"(?:PASSW(?:OR)?DS?|PASSPHRASES?|PASSCODES?|TOKENS?|API_?KEYS?|ACCESS_?KEYS?|SECRET_?KEYS?|CREDENTIALS?|CREDS?)$",
     re.IGNORECASE,
 )
-# What stands where a credential would, and is none: a shell's variable, the code or the words of a refusal.
-_NO_VALUE: Final = (
-    r"(?![\\\"']*(?:<redacted>|\$[({]?[A-Z_][A-Z0-9_]{0,60}[)}]?(?:[\\\"'\s]|$)))"
-    r"(?!\d{3}[\"',;:.)]{0,3}(?:\s|$))"
-    r"(?!(?:unexpected|failed|invalid|expired|not|no|error|dial|lookup|read|remote|tls|x509|proxyconnect|net/http|context"
-    r"|secrets?|configmaps?|references|volume|object|could|couldn't|cannot|can't|unable|permission|access|missing|required"
-    r"|must|unauthorized|forbidden|rpc|is|was|has|EOF)(?:[\s:]|$))"
-)
-# A value up to its closing quote, whichever the opening one was, or without quotes up to a blank or the like. Where the
-# words of a list are apart within quotes, all of them are hidden.
-_OPENING: Final = r"(?:(?P<escaped>\\{1,7}[\"'])|(?P<double>\")|(?P<single>'))?+"
-_QUOTED: Final = (
-    r"(?(escaped)(?:(?!(?<!\\)(?P=escaped))[^\r\n])+|(?(double)(?:[^\"\\\r\n]|\\[^\r\n])+"
-    r"|(?(single)(?:[^'\\\r\n]|\\[^\r\n]|'')+|NONE)))"
-)
-_VALUE: Final = r"(?![\s}\]]|,\s?[\\\"'])" + _QUOTED.replace("NONE", r"(?:[^\s\",;&\\]|\\(?![\"'])){3,}")
-# Of values that nothing but a word of people announces: no path, no name in a domain, letters with digits.
-_RANDOM: Final = (
-    r"(?![/<$])(?=[^\s\"',;&\\]{0,80}\d)(?=[^\s\"',;&\\]{0,80}[A-Za-z])(?!(?!"
-    # What is long and of base64's letters alone, of both cases, is no path for having a slash.
-    r"(?=[a-z0-9+/]{0,80}[A-Z])(?=[A-Z0-9+/]{0,80}[a-z])[A-Za-z0-9+/]{32,200}={0,2}(?![\w./+-])"
-    r")[\w.-]{1,80}/)[^\s\"',;&\\)\]]{8,}"
-)
-_END_OF_NAME: Final = r"\\{0,7}[\"']?"
-# A short word for a credential as one of a name's words: after a dash or the like, or with a capital in the middle.
-_SHORT_WORD: Final = (
-    r"(?:(?<![^\W_])(?:pass|pwd|pw|auth|cred(?:ential)?s?)|(?<=[A-Z0-9][-_])logins?"
-    r"|(?-i:(?<=[a-z0-9])(?:Pass|Pwd|Pw|Auth|Cred(?:ential)?s?|Logins?)))"
-)
-# The name of a variable, a header or a parameter, as one field of a row of two; below, a name with its value under it.
-_FIELD: Final = (
-    rf"\bname{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_END_OF_NAME}[\w.-]{{0,60}}(?:token(?!s|i[sz]e)|passw(?:or)?d"
-    r"|passphrase|passcode|secret|credential|api[-_]?key|access[-_]?key|[-_](?:key|pass|pwd|pw|creds?|login)|authorization"
-    r"|cookie|(?-i:(?<=[a-z0-9])(?:Pass|Pwd|Creds?|Login)))[\w.-]{0,20}"
-    rf"{_END_OF_NAME}\s{{0,8}},?"
-)
-_IS: Final = r"(?:[+?]?[=:]{1,2}>?|->|%3[dD]|\\u003[dD])"
-_KEYS_OF: Final = (
-    r"(?:private|signing|encryption|license|account|shared[-_]?access|access|api|master|storage|auth|ssh[-_]?private)"
-    r"[-_\s]?key|secret[-_]?key"
-)
-_BLOCK: Final = (
-    rf"(?:passw(?:or)?d|passphrase|passcode|secret|token|creds?|credentials|{_KEYS_OF})\\{{0,3}}[\"']?"
-    r"[ \t]{0,8}:[ \t]{0,8}[|>][+-]?\d?[ \t]{0,8}"
-)
-_NAMES: Final = "key passw passphrase"
-# Flags that only sound like a credential's, with a value that shows it.
-_OPEN_FLAG: Final = (
-    r"--?(?:pass-device|[\w.-]{0,60}?(?:tokeni[sz]e|tokens" + BETWEEN + r"[\d.]{1,12}(?![^\s\"'\\,\]])"
-    r"|[_-]file" + BETWEEN + r"(?:\.{0,2}|~)/))"
-)
-
-
-def _row(gates: str, pattern: str, lead: int = -1) -> tuple[tuple[str, ...], re.Pattern[str], int]:
-    """What to hide: all of it, or what comes after its first group. Texts with none of the small words are not read.
-
-    ``lead``: how many characters a match may begin before the first of these words, for what is slow to seek; -1: any.
-    """
-    return tuple(gates.split()), re.compile(pattern), lead
-
-
-# Every pattern begins at something literal, or right behind what can't be part of it: none is tried at each letter.
-_IN_TEXT: Final = (
-    _row(
-        "eyj",
-        r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?)\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
-    ),
-    _row(
-        "-----begin",
-        r"(?s)-----BEGIN[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----.*?(?:-----END[A-Z\s]{1,40}PRIVATE\sKEY(?:\sBLOCK)?-----|$)",
-    ),
-    _row(
-        "ghp gho ghu ghs ghr github_pat glpat glrt gldt glsa nvapi hf- hf_ sk- sk_ xox xapp pypi dckr_pat",
-        r"\b(?:gh[pousr]|github_pat|gl(?:pat|rt|dt|sa)|nvapi|xox[abeprs]|pypi|dckr_pat)[-_][\w-]{16,}"
-        # Objects may be named so too, in small letters and with dashes between.
-        r"|\b(?:hf|sk)_[\w-]{16,}|\b(?:hf|sk|xapp)-(?=[\w-]{0,400}[A-Z]|[\w-]{0,16}\w{24})[\w-]{16,}",
-    ),
-    _row(
-        "gsk_ r8_ rpa_ tskey- dapi hvs. hvb. dop_v1_ lsv2_",
-        r"\b(?:(?:gsk|r8|rpa|dop_v1|lsv2)_|tskey-)[\w-]{20,}|\bdapi[0-9a-f]{32}|\bhv[sb]\.[\w-]{20,}",
-    ),
-    _row("npm_ aiza ya29", r"\bnpm_[A-Za-z0-9]{30,}|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}"),
-    _row("akia asia agpa aroa", r"\bA(?:KIA|SIA|GPA|ROA)[0-9A-Z]{16}\b"),
-    _row(
-        "cookie",
-        r"(?i)\b((?:set-)?cookie\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?)"
-        r"(?!<redacted>)[^\s\"'\\=]{1,80}=[^\r\n\x1f\"'\\]+",
-    ),
-    _row("bearer", r"(?i)\b(bearer\\?[\"']?[\s:=]{1,99}\\?[\"']?)[\w.~+/=-]{16,}"),
-    _row("basic", r"(?i)\b(basic\s{1,99})[A-Za-z0-9+/]{8,}={1,2}"),
-    # Up to the last @ of the word. What follows a host is its port, what an image's name its tag and digest.
-    _row(
-        "://",
-        r"(://(?!\[)[^\s/:@]{0,100}:)(?!\d{1,5}/)(?:(?!://)[^\s\"'\\<>])+(?=@(?!sha256:))",
-    ),
-    _row("://", r"(://)[^\s/:@]{8,}(?=@(?!sha256:))"),
-    _row(  # As JSON is written where slashes are escaped.
-        ":\\",
-        r"(:\\{1,7}/\\{1,7}/[^\s/:@]{0,100}:)(?!\d{1,5}\\{0,7}/)[^\s\"'/@<>]{1,200}(?=@(?!sha256:))",
-    ),
-    # A database's or a proxy's address that has no scheme.
-    _row(
-        "@tcp( @unix(",
-        r"(?i)(?<![\w.-])([\w.-]{1,64}:)(?!<redacted>)[^\s\"'@]{1,200}(?=@(?:tcp|unix)\()",
-    ),
-    _row(
-        "proxy dsn",
-        rf"(?i)((?:proxy|dsn){_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_END_OF_NAME}[\w.-]{{1,64}}:)"
-        r"(?!<redacted>)[^\s\"'@/]{1,200}(?=@)",
-    ),
-    # What is kept of passwords in files such as htpasswd; a dollar may be doubled or escaped there.
-    _row(
-        "$",
-        r"\$(?:apr1|[1567y]|gy|2[abxy]|argon2\w{1,2}|scrypt|(?:pbkdf2|bcrypt)[\w-]{0,12})(?:\\{0,2}\$){1,2}[\w./+=,$\\-]{20,200}",
-    ),
-    _row("{sha {ssha {md5 {smd5", r"(?i)\{S?(?:SHA(?:256|384|512)?|MD5)\}[A-Z0-9+/]{16,}={0,2}"),
-    _row("hooks.slack", r"(?i)(\bhooks\.slack\.com/services/)[\w/-]+"),
-    _row(
-        "sig= signature= token= key= code= credential=",
-        r"(?i)([?&](?:sig|signature|token|key|code|X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token))=)[^&\s\"'\\]+",
-    ),
-    _row(  # A registry's refusal reads "may require authorization: server message: ...".
-        "authorization",
-        r"(?i)\b(authorization\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?(?!server\s|no\s|failed\s)\w{1,40}\s{1,8})"
-        r"(?!<redacted>)[^\s\"',;\\]+",
-    ),
-    _row(
-        f"{_NAMES} passcode secret token hmac connection",
-        rf"(?i)((?:passw(?:or)?d(?:[-_]?hash)?|passphrase|passcode|secret(?![-_ ]?name)|token|{_KEYS_OF}|hmac"
-        r"|connection[-_]?string"
-        r"|(?-i:(?<=[A-Z0-9])(?<!PUBLIC)_KEY(?==)))"
-        rf"{_END_OF_NAME}\s{{0,99}}{_IS}\s{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
-        lead=32,
-    ),
-    _row(  # The lines below a name, as YAML has them.
-        "| >",
-        rf"(?i)({_BLOCK}"
-        r"\r?(?:\n|\\n)\s{0,99})(?!<redacted>|\s|-----BEGIN)(?:(?!\\n)[^\r\n\x1f\"])+",
-    ),
-    _row(
-        "passwords passwds passphrases tokens keys",
-        r"(?i)((?:passw(?:or)?ds|passphrases|(?:auth|access|api|bearer)[-_]?tokens|(?:api|access|secret)[-_]?keys)"
-        rf"{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}\[\s{{0,99}})(?!<redacted>|\]|\s)[^\]\r\n]{{1,4096}}",
-    ),
-    _row(  # A variable, a header or a parameter, as a row of two fields; in JSON, in YAML, as Go prints it.
-        "value",
-        rf"(?i)({_FIELD}\s{{0,99}}{_END_OF_NAME}value{_END_OF_NAME}\s{{0,8}}[=:]\s{{0,8}}{_OPENING})"
-        rf"(?-i:{_NO_VALUE}){_VALUE}",
-    ),
-    _row(
-        "set",
-        r"(?i)(\bsetx?\s{1,8}(?:-\w{1,8}\s{1,8})?(?-i:[A-Z][A-Z0-9_]{0,60}(?:_KEY|TOKEN|PASSWORD|PASSWD|PASSCODE|SECRET|_PASS|_CREDS?|_LOGIN))\s{1,8}"
-        rf"{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
-    ),
-    _row(
-        "chpasswd",
-        r"(?i)(\becho\s{1,8}(?:-\w{1,4}\s{1,8})?\\{0,3}[\"']?[\w.-]{1,64}:)(?!<redacted>)[^\s\"'|\\]{1,200}"
-        r"(?=\\{0,3}[\"']?\s{0,8}\|\s{0,8}(?:sudo\s{1,8})?chpasswd)",
-    ),
-    _row(
-        "pass pwd pw auth cred login",
-        rf"(?i)({_SHORT_WORD}{_END_OF_NAME}[ \t\x1f]{{0,99}}{_IS}[ \t\x1f]{{0,99}}{_OPENING})(?-i:{_NO_VALUE}){_VALUE}",
-    ),
-    _row(
-        "passw passphrase",
-        rf"(?i)((?:passw(?:or)?d|passphrase)\s{{1,8}}{_OPENING})(?-i:{_NO_VALUE}){_QUOTED.replace('NONE', '(?!)')}",
-    ),
-    _row("</", r"(?i)(<[\w:.-]{0,40}(?:passw(?:or)?d|passphrase|secret|token|key)>)(?!\s|<)[^<\r\n\x1f]+(?=</)"),
-    _row(
-        "machine default",
-        r"(?i)\b((?:machine\s{1,8}\S{1,200}|default)\s{1,8}login\s{1,8}\S{1,200}\s{1,8}password\s{1,8})(?!<redacted>)\S+",
-    ),
-    _row(
-        "pass pwd token secret key cred",
-        r"(?i)(?<![\w.-])(?=--?[\w.-]{0,40}?(?:pass|pwd|token|secret|key|cred))"
-        rf"(?!{_OPEN_FLAG})(--?[\w.-]{{0,40}}(?:(?:pass(?:w(?:or)?d|phrase|code)?|cred(?:ential)?s?)(?![a-z])|pwd|token|secret|key)"
-        rf"[\w-]{{0,40}}(?:\s{{1,8}}|{BETWEEN}))(?![-,])(?-i:{_NO_VALUE})[^\s\"'\\]+",
-        lead=48,
-    ),
-    _row(  # "Using HF token hf9x...", "api_key 7f3a...", "the password is ...".
-        f"{_NAMES} token hmac credential authorization",
-        rf"(?i)((?:passw(?:or)?d|passphrase|token|{_KEYS_OF}|hmac|credentials?|authorization)"
-        rf"\\?[\"']?(?:\s{{1,8}}|:\s{{0,8}})(?:(?:is|was|of|to)\s{{1,8}})?\\?[\"']?)(?-i:{_NO_VALUE}{_RANDOM})",
-        lead=32,
-    ),
-    _row(
-        "-u --user --proxy-user",
-        r"(?<![\w.-])((?:-u|--user|--proxy-user)(?:\s{1,8}|=)[^\s:]{1,100}:)(?!\d+(?:\s|$)|<redacted>)\S+",
-    ),
-)
-_STAYS: Final = re.compile(_OPEN_FLAG, re.IGNORECASE)
+_STAYS: Final = re.compile(OPEN_FLAG, re.IGNORECASE)
 _KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _KEY_ENDS: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY")
 _VALUE_MAY_FOLLOW: Final = re.compile(r"[|>]|[Nn](?:ame|AME)")
-_VALUE_FOLLOWS: Final = re.compile(rf"(?i)(?:{_FIELD}|{_BLOCK})\s*$")
+_VALUE_FOLLOWS: Final = re.compile(rf"(?i)(?:{FIELD}|{BLOCK})\s*$")
 _BASE64: Final = re.compile(r"\s*[A-Za-z0-9+/=]{8,}\s*")
 _PLAIN: Final = frozenset({"", "true", "false", "enabled", "disabled"})
 _APART: Final = "\x1f"
@@ -261,7 +72,7 @@ def _hidden(text: str) -> Sequence[_Span]:
 def _sought(text: str) -> Sequence[_Span]:
     small = text.lower()
     found = secret_commands.spans(text)
-    for gates, pattern, lead in _IN_TEXT:
+    for gates, pattern, lead in IN_TEXT:
         for gate in gates:
             if gate in small:
                 found += _spans(pattern, text, _first(small, gates) - lead if lead >= 0 else 0)
