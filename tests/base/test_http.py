@@ -166,6 +166,23 @@ async def test_silent_connections_take_the_page_from_nobody(server, abroad, sour
     await eventually(lambda: not server._open)
 
 
+async def test_clients_that_do_not_take_their_answer_take_the_page_from_nobody(abroad):
+    """64 of them, of four pods, had every scrape refused for as long as an answer may take."""
+    server = StatusServer({"/large": lambda: Response(200, "x" * 8_000_000), **ROUTES}, patience=60.0)
+    server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
+    slow = [one for number in range(4) for one in await silent(server, room.MOST_OF_PEER, f"127.9.0.{number + 1}")]
+    for _, writer in slow:
+        writer.transport.pause_reading()
+        writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+    await eventually(lambda: sum(one.sending and not one.answered for one in server._open) == room.MOST)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port, local_addr=("127.8.0.1", 0))
+    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await asyncio.wait_for(reader.read(), 60)
+    for _, one in (*slow, (reader, writer)):
+        one.close()
+    await server.close()
+
+
 async def test_where_everybody_waits_for_an_answer_the_next_one_is_told(server, abroad):
     for one in range(room.MOST):
         server._open[Guest(f"127.9.1.{one}", own=False, asked=True)] = asyncio.create_task(asyncio.sleep(60))

@@ -39,6 +39,16 @@ def test_one_that_waits_for_its_answer_stays_and_one_that_has_it_goes() -> None:
     assert make_room(rows, Guest("10.0.1.1", own=False)) == (True, rows[7])
 
 
+def test_one_that_does_not_take_its_answer_goes_before_anybody_is_refused() -> None:
+    rows = others(MOST)
+    for one in rows:
+        one.asked = True
+    rows[5].sending = rows[9].sending = True
+    assert make_room(rows, Guest("10.0.1.1", own=False)) == (True, rows[5])
+    rows[9].answered = True
+    assert make_room(rows, Guest("10.0.1.1", own=False)) == (True, rows[9])
+
+
 def test_one_peer_makes_room_for_itself_alone() -> None:
     rows = [*others(3), *others(MOST_OF_PEER, "10.9.9.9")]
     assert make_room(rows, Guest("10.9.9.9", own=False)) == (True, rows[3])

@@ -277,6 +277,7 @@ class StatusServer:
                 if not encrypted:
                     return
                 response = Response(408, "too slow\n")
+            client.sending = True
             await self._send(writer, encode(response, with_body=with_body, more=self._door.headers()))
             client.answered = True
             async with asyncio.timeout(LINGER):

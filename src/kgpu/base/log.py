@@ -27,7 +27,7 @@ FORMATS: Final = ("text", "json")
 _LEVEL_OF: Final = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 _CREDENTIALS: Final = re.compile(
     r"(?i)(?P<name>bearer\s+|basic\s+(?=[a-z0-9+/]{8})|(?:token|password|passwd|secret)[\"']?\s*[:=]\s*[\"']?)[^\s\"',;]{4,}"
-    r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
+    r"|(?<![\w-])eyJ[\w-]{8,}+\.eyJ[\w-]{8,}\.[\w-]*"
 )
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 

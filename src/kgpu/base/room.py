@@ -1,8 +1,9 @@
 """Which connections a small server keeps when more come than it can carry: pure bookkeeping.
 
-Whoever may reach a port can open connections and say nothing. So the one that has to go is the oldest that has not sent
-a request; one peer can have only a few; and the node's own addresses, from which the kubelet asks whether this process
-lives, have room of their own. A client that sends its request at once is answered, however many others are silent.
+Whoever may reach a port can open connections and say nothing, or ask and not take the answer. So the one that has to go
+is the oldest that has not sent a request, and else the oldest that its client keeps open; one peer can have only a few;
+and the node's own addresses, from which the kubelet asks whether this process lives, have room of their own. A client
+that sends its request at once is answered, however many others are silent.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ _DEFAULT: Final = "00000000"
 @dataclass(slots=True, eq=False)
 class Guest:
     """One open connection. ``own``: from this node; ``local``: over the loopback interface. ``asked``: its request has
-    arrived; ``answered``: its answer has left.
+    arrived; ``sending``: its answer is made, and it is for the client to take it; ``answered``: that has left.
     """
 
     peer: str
     own: bool
     asked: bool = False
+    sending: bool = False
     answered: bool = False
     local: bool = False
 
@@ -61,10 +63,13 @@ def make_room(guests: Sequence[Guest], new: Guest) -> tuple[bool, Guest | None]:
 
 
 def _first_to_go(guests: Iterable[Guest]) -> Guest | None:
-    """The oldest that has not asked, else the oldest that only has to close; nobody who waits for an answer."""
+    """The oldest that has not asked, else the oldest that only has to close, else the oldest that is taking its answer;
+    nobody who waits for one.
+    """
     rows = list(guests)
     silent = next((one for one in rows if not one.asked), None)
-    return silent or next((one for one in rows if one.answered), None)
+    done = silent or next((one for one in rows if one.answered), None)
+    return done or next((one for one in rows if one.sending), None)
 
 
 def node_addresses(environment: str | None = None, routes: str | None = None) -> frozenset[str]:
