@@ -11,6 +11,7 @@ from exporter.made import gpu, holding, inventory, mig_uuid, partition, uuid
 
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HostError, HwError, KubeletError
+from kgpu.exporter import users_jobs
 from kgpu.exporter.holders import Holder, Unshown, resolve
 from kgpu.exporter.model import Unit
 from kgpu.exporter.users_claims import claimed, project
@@ -281,6 +282,13 @@ def test_a_job_file_that_is_wrong_costs_itself_only(tmp_path: Path) -> None:
     assert "hash" not in str(found)
     with pytest.raises(HostError):
         read_jobs(tmp_path / "none", NODE)
+
+
+def test_of_a_folder_full_of_names_only_so_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_jobs, "NAMES", 3)
+    for number in range(5):
+        (tmp_path / f"x{number}").touch()
+    assert read_jobs(tmp_path, NODE).missing == {("job-file", "too-many"): 1}
 
 
 def test_job_ids_of_any_bytes() -> None:

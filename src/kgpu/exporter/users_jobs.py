@@ -7,6 +7,7 @@ there is not followed: ids become labels that everybody may read.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from pathlib import Path
@@ -19,6 +20,8 @@ from kgpu.hw.port import Inventory
 
 _NAME: Final = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?", re.ASCII)
 FILES: Final = 512
+NAMES: Final = 8192
+"""How many of the folder's names are looked at."""
 FILE_BYTES: Final = 1 << 16
 JOBS: Final = 64
 """Jobs on one device: each is a series of each of its metrics."""
@@ -35,7 +38,8 @@ class Jobs(NamedTuple):
 def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
     """What the folder says now; a file for a device that is not there is counted. Raises HostError."""
     try:
-        names = sorted(os.listdir(folder))
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, NAMES + 1))
     except OSError as error:
         raise HostError(
             f"{folder} can't be read: {error.strerror}", "the folder of batch jobs by GPU",
@@ -49,6 +53,8 @@ def read_jobs(folder: Path, inventory: Inventory) -> Jobs:
     def count(reason: str) -> None:
         missing["job-file", reason] = missing.get(("job-file", reason), 0) + 1
 
+    if len(names) > NAMES:
+        count("too-many")
     read = 0
     for name in names:
         match = _NAME.fullmatch(name)
