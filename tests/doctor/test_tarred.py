@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.doctor.sources import files
-from kgpu.doctor.sources.tarred import MAX_HEADER, Member, records
+from kgpu.doctor.sources.tarred import MAX_ABOVE, MAX_HEADER, Archive, Member, records
 
 LONG = "folder/" * 30 + "설명.log"
 
@@ -37,7 +37,7 @@ def header(kind: bytes, raw: bytes) -> bytes:
 
 
 def read(raw: bytes) -> list[tuple[str, bytes]]:
-    with tarfile.open(fileobj=io.BytesIO(raw), mode="r|", tarinfo=Member) as archive:
+    with Archive.open(fileobj=io.BytesIO(raw), mode="r|", tarinfo=Member) as archive:
         return [(one.name, archive.extractfile(one).read()) for one in archive if one.isfile()]
 
 
@@ -45,7 +45,10 @@ def test_long_names_and_what_is_common_to_all_are_read_as_python_does() -> None:
     members = (LONG, b"x" * 1000), ("short", b""), (LONG + "2", b"end")
     raw = packed(*members, pax={"mtime": "1.5", "SCHILY.xattr.a": "b=c\nd"}, comment="all")
     assert read(raw) == list(members)
-    with tarfile.open(fileobj=io.BytesIO(raw)) as theirs, tarfile.open(fileobj=io.BytesIO(raw), tarinfo=Member) as ours:
+    with (
+        tarfile.open(fileobj=io.BytesIO(raw)) as theirs,
+        Archive.open(fileobj=io.BytesIO(raw), mode="r|", tarinfo=Member) as ours,
+    ):
         for one, other in zip(theirs, ours, strict=True):
             assert one.get_info() == other.get_info()
             assert one.pax_headers == other.pax_headers
@@ -79,6 +82,39 @@ def test_a_header_that_is_none_ends_the_archive_at_once(kind: bytes, raw: bytes,
 def test_a_header_that_is_too_large_is_not_read() -> None:
     with pytest.raises(tarfile.ReadError):
         read(header(tarfile.XHDTYPE, b"1" * (MAX_HEADER + 1)))
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_long_name_is_not_longer_than_a_header(kind: bytes) -> None:
+    """It took as much memory as it said, and packed it has a thousandth of that."""
+    longest = header(kind, b"x/" * 2000 + b"\0") + packed(("a", b"b"))
+    assert [data for _, data in read(longest)] == [b"b"]
+    with pytest.raises(tarfile.ReadError, match="a header of"):
+        read(header(kind, b"x" * (MAX_HEADER + 1)) + packed(("a", b"b")))
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_headers_upon_headers_are_refused(kind: bytes) -> None:
+    """Each is read within the one before: some hundreds were deeper than Python goes."""
+    raw = b"11 a=bcdef\n" if kind != tarfile.GNUTYPE_LONGNAME else b"name\0"
+    assert [data for _, data in read(header(kind, raw) * MAX_ABOVE + packed(("a", b"b")))] == [b"b"]
+    with pytest.raises(tarfile.ReadError, match="headers of one member"):
+        read(header(kind, raw) * 2000 + packed(("a", b"b")))
+
+
+def test_an_old_sparse_file_is_refused() -> None:
+    with pytest.raises(tarfile.ReadError, match="a sparse file"):
+        read(header(tarfile.GNUTYPE_SPARSE, b""))
+
+
+def test_an_archive_of_folders_without_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_MEMBERS", 5)
+    node = b'{"kind": "Node", "metadata": {"name": "n"}}'
+    path = tmp_path / "a.tgz"
+    path.write_bytes(gzip.compress(packed(("n.json", node))[:1024] + header(tarfile.DIRTYPE, b"") * 10))
+    found = files.read(str(path))
+    assert list(found.nodes) == ["n"]
+    assert any("more than 5 members" in gap.why for gap in found.missing)
 
 
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: "=" not in key), st.text(), max_size=5))

@@ -30,12 +30,14 @@ from kgpu.doctor.sources import engine_lines, probed, tailed, texts
 from kgpu.doctor.sources.container_logs import ContainerLogs, lines
 from kgpu.doctor.sources.logs import take_facts
 from kgpu.doctor.sources.loose import Loose
-from kgpu.doctor.sources.tarred import Bounded, Member
+from kgpu.doctor.sources.tarred import Archive, Bounded, Member
 from kgpu.formats import yaml
 
 MAX_FILE: Final = 512 * 1024 * 1024
 MAX_TOTAL: Final = 2 * 1024 * 1024 * 1024
 MAX_FILES: Final = 50_000
+MAX_MEMBERS: Final = 4 * MAX_FILES
+"""Of an archive, with its folders and links."""
 MAX_PROBLEMS: Final = 50
 META: Final = "kgpu-collect.json"
 _LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
@@ -272,8 +274,10 @@ def _archive(path: str, file: io.BufferedReader, reading: Reading) -> None:
         if packed and not _is_tar(bounded):
             reading.file(os.path.basename(path).removesuffix(".gz"), bounded.read(MAX_FILE), sniff=True)
             return
-        with tarfile.open(fileobj=bounded, mode="r|", tarinfo=Member) as archive:
-            for member in archive:
+        with Archive.open(fileobj=bounded, mode="r|", tarinfo=Member) as archive:
+            for number, member in enumerate(archive):
+                if number >= MAX_MEMBERS:
+                    raise tarfile.ReadError(f"more than {MAX_MEMBERS} members")
                 if not member.isfile() or reading.files >= MAX_FILES:
                     continue
                 if member.size > MAX_FILE:

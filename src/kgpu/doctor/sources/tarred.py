@@ -2,7 +2,7 @@
 
 Python's own reader of pax headers searches them for digits in time that grows with the square of their length
 (CVE-2024-6232), and a packed header of megabytes has a few hundred bytes. Records are ``LENGTH KEY=VALUE``, as POSIX.1
-has it; sparse files, which no collector of logs writes, are refused.
+has it; sparse files, which no collector of logs writes, are refused, and so is what has header upon header.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any, Final
 
 MAX_HEADER: Final = 1 << 20
 _DIGITS: Final = 8
+MAX_ABOVE: Final = 8
+"""Headers that one member may have before its own: a long name, a long link, what is common to all."""
+_PAX: Final = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _SPARSE: Final = b"GNU.sparse."
 
 
@@ -35,12 +38,32 @@ class Bounded(io.RawIOBase):
         return len(data)
 
 
+class Archive(tarfile.TarFile):
+    """Counts the headers above a member, each of which is read by the one before; forgets members that were read."""
+
+    above = 0
+
+    def next(self) -> tarfile.TarInfo | None:
+        self.above = 0
+        self.members.clear()
+        return super().next()
+
+
 class Member(tarfile.TarInfo):
     """A member whose pax header is read in one pass. Errors are ``tarfile.ReadError``."""
 
-    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.size > MAX_HEADER:
+    def _proc_member(self, archive: Archive) -> tarfile.TarInfo:
+        above = self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *_PAX)
+        archive.above += above
+        if archive.above > MAX_ABOVE:
+            raise tarfile.ReadError(f"more than {MAX_ABOVE} headers of one member")
+        if above and self.size > MAX_HEADER:
             raise tarfile.ReadError(f"a header of {self.size} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse file")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
+
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         assert archive.fileobj is not None
         raw = archive.fileobj.read(self._block(self.size))[: self.size]  # type: ignore[attr-defined]
         found = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in records(raw)}
