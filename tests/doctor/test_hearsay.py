@@ -75,6 +75,24 @@ def test_no_label_makes_a_namespace_the_stacks() -> None:
     assert not any("drain" in step for step in found.remedy)
 
 
+def test_a_namespace_without_pods_is_not_trusted_for_it() -> None:
+    """Whoever may write Events there may write them about others."""
+    said = event("empty")
+    said["involvedObject"] |= {"namespace": "tenant", "uid": "tenant-p"}
+    (found,) = [one for one in told(pod("tenant"), said) if one.id == "DPL-12"]
+    assert not any("drain" in step for step in found.remedy)
+
+
+def test_a_pod_that_only_looks_like_a_device_plugin_is_no_second_one() -> None:
+    """The remedy for two plugins would end the real one as well."""
+    image = {"containers": [{"name": "c", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"}]}
+    real = pod("gpu-operator", "plugin", {**image, "volumes": OF_HOST["volumes"]}, phase="Running")
+    pretender = pod("tenant", "plugin", image, phase="Running")
+    assert "DPL-20" not in [one.id for one in told(real, pretender)]
+    second = pod("nvdp", "plugin", {**image, "volumes": OF_HOST["volumes"]}, phase="Running")
+    assert "DPL-20" in [one.id for one in told(real, second)]
+
+
 def weighed(*evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
     """What becomes of a certain finding of a rule."""
     made = Finding(
@@ -89,10 +107,17 @@ WORDS = Evidence(object="log", value="x", author="tenant")
 FIELD = Evidence(object="Node gpu-1", field="status", value="x")
 
 
+OWN = Evidence(object="Pod tenant/p", field="spec.nodeName", value="gpu-1")
+OTHERS = Evidence(object="Pod other/p", field="status.phase", value="Failed")
+
+
 @pytest.mark.parametrize(
     ("evidence", "sure"),
-    [((WORDS,), False), ((WORDS, WORDS), False), ((WORDS, FIELD), True), ((FIELD,), True), ((), True)],
-)
+    [
+        ((WORDS,), False), ((WORDS, WORDS), False), ((WORDS, FIELD), True), ((FIELD,), True), ((), True),
+        ((WORDS, OWN), False), ((OWN,), True), ((WORDS, OTHERS), True),
+    ],
+)  # fmt: skip
 def test_one_thing_that_no_tenant_writes_is_enough(evidence: tuple[Evidence, ...], sure: bool) -> None:
     found = weighed(*evidence, remedy=("kubectl drain gpu-1 --ignore-daemonsets",))
     assert (found.confidence >= CERTAIN, any("drain" in step for step in found.remedy)) == (sure, sure)

@@ -57,7 +57,8 @@ def agent(node: str = "gpu-1", *, ready: bool = True, **metadata: Any) -> dict[s
 
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
           "status": {"state": "ready", "namespace": "gpu-operator"}}  # fmt: skip
-DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {},
+OF_NODE = {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}
+DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": {"spec": OF_NODE}},
               "metadata": {"name": "kgpu-agent", "namespace": "gpu-operator", "uid": "ds"}}  # fmt: skip
 OPERATED = (POLICY, DAEMON_SET)
 
@@ -201,7 +202,7 @@ def _owned(by: str, uid: str) -> list[dict[str, Any]]:
     return [{"kind": "DaemonSet", "name": by, "uid": uid, "controller": True}]
 
 
-TENANTS = {**DAEMON_SET, "metadata": {"name": "kgpu-agent", "namespace": "tenant", "uid": "theirs"}}
+TENANTS = {**DAEMON_SET, "spec": {}, "metadata": {"name": "kgpu-agent", "namespace": "tenant", "uid": "theirs"}}
 UNSAID = {**POLICY, "status": {}}
 
 
@@ -235,6 +236,20 @@ def test_in_files_it_must_be_known_which_agents_are_kgpus_own(
     found = files.read(str(tmp_path))
     assert list(found.hosts) == (["gpu-1"] if counts else [])
     assert any("kgpu's own" in gap.why for gap in found.missing) != counts
+
+
+@pytest.mark.parametrize(("others", "whose"), [((TENANTS,), []), ((TENANTS, DAEMON_SET), ["gpu-operator"])])
+def test_a_tenants_daemon_set_tells_nothing_where_policies_were_not_given(
+    others: tuple[dict[str, Any], ...], whose: list[str], tmp_path: Path
+) -> None:
+    pods = (agent(), agent(namespace="tenant", ownerReferences=_owned("kgpu-agent", "theirs")))
+    (tmp_path / "all.json").write_text(json.dumps({"kind": "List", "items": [*others, node(), *pods]}))
+    for namespace in ("gpu-operator", "tenant"):
+        log = tmp_path / "logs" / namespace / "kgpu-agent-gpu-1" / "agent.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(written(facts(driverVersion=namespace)))
+    found = files.read(str(tmp_path))
+    assert [host.driver_version for host in found.hosts.values()] == whose
 
 
 @pytest.mark.parametrize("name", ["logs/tenant/evil/c.log", "evil.log"])

@@ -2,18 +2,19 @@
 
 Such a finding is likely at most, and orders nothing that takes work away from others: anybody who may run a pod could
 else have a node drained. The words of the GPU stack count in full: its namespace has pods with rights on the node that
-no tenant is given.
+no tenant is given. What is quoted beside the words counts only where somebody else has written it: the author's own
+objects bear no witness.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.model import LIKELY, Finding, Subject
+from kgpu.doctor.model import LIKELY, Evidence, Finding, Subject
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import items, mapping, text
 
@@ -26,8 +27,10 @@ _FIRST: Final = "only words of namespace {author} say so: see on {node} itself b
 
 def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding as sure as its evidence allows, the same one where something else than words speaks for it."""
-    authors = {one.author for one in finding.evidence}
-    if not authors or "" in authors or not authors.isdisjoint(snapshot.once(_trusted)):
+    authors = {one.author for one in finding.evidence} - {""}
+    if not authors or not authors.isdisjoint(snapshot.once(_trusted)):
+        return finding
+    if not all(one.author or _is_own(one, authors) for one in finding.evidence):
         return finding
     kept = tuple(_without(finding.remedy, authors))
     if kept != finding.remedy:
@@ -43,6 +46,13 @@ def _without(remedy: tuple[str, ...], authors: set[str]) -> Iterator[str]:
             yield step
 
 
+def _is_own(evidence: Evidence, authors: set[str]) -> bool:
+    """Whether it is about an object in the namespace of one of them (``Pod NAMESPACE/NAME``)."""
+    _, _, path = evidence.object.partition(" ")
+    namespace, slash, _ = path.partition("/")
+    return bool(slash) and namespace in authors
+
+
 def _takes(step: str, authors: set[str]) -> bool:
     """Whether a step ends the work of others than those who said it."""
     hits = list(_TAKES.finditer(step))
@@ -50,18 +60,22 @@ def _takes(step: str, authors: set[str]) -> bool:
 
 
 def _trusted(snapshot: Snapshot) -> frozenset[str]:
-    """Namespaces of whose pods no object was read count too: whoever hands over a log alone, or what kubectl prints for
+    """Where no pod's object was read all namespaces count: whoever hands over a log alone, or what kubectl prints for
     people, knows where it is from.
     """
     known = {pod.namespace for pod in snapshot.pods.values() if pod.uid}
-    mighty = {pod.namespace for pod in snapshot.pods.values() if _is_mighty(pod)}
+    mighty = {pod.namespace for pod in snapshot.pods.values() if is_mighty(pod)}
     said = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
-    return frozenset({_SYSTEM, *mighty, *(said - known)})
+    return frozenset({_SYSTEM, *mighty, *(() if known else said)})
 
 
-def _is_mighty(pod: Pod) -> bool:
-    """Whether it may do anything on its node, or has a folder of it."""
-    spec = mapping(pod.data.get("spec"))
+def is_mighty(pod: Pod) -> bool:
+    """Whether it may do anything on its node, or has a folder of it: no tenant is given that."""
+    return makes_mighty(mapping(pod.data.get("spec")))
+
+
+def makes_mighty(spec: Mapping[str, Any]) -> bool:
+    """The same for the ``spec`` of a pod, or of a template."""
     containers = [mapping(one) for field in ("containers", "initContainers") for one in items(spec.get(field))]
     if any(mapping(one.get("securityContext")).get("privileged") is True for one in containers):
         return True

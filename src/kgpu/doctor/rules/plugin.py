@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
+from kgpu.doctor.hearsay import is_mighty
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
@@ -109,7 +110,8 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
     by_node: dict[tuple[str, str], list[Pod]] = {}
     for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL):
         for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor):
-            if pod.node and not pod.ended and not pod.deleting:
+            # Without a folder of its node none reaches the kubelet, whatever it is called.
+            if pod.node and not pod.ended and not pod.deleting and (is_mighty(pod) or not pod.uid):
                 by_node.setdefault((pod.node, vendor), []).append(pod)
     groups: dict[tuple[str, ...], list[tuple[str, list[Pod]]]] = {}
     for (node, _), pods in by_node.items():

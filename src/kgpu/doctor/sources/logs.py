@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kgpu.doctor import host_facts, matching
+from kgpu.doctor.hearsay import makes_mighty
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import Missing, Subject
 from kgpu.doctor.obj import seconds
@@ -100,14 +101,18 @@ def _daemon_set(pod: Pod) -> Mapping[str, Any]:
 
 
 def _homes(found: Snapshot) -> frozenset[str]:
-    """Namespaces where kgpu's DaemonSets are. Where no ClusterPolicy was given, the only one that has any: of two, one
-    may be a forger's.
+    """Namespaces where kgpu's DaemonSets are. Where no ClusterPolicy was given, the only one with any whose pods have a
+    folder of their node, as agents have and no tenant's: of two, one may be a forger's.
     """
     policies = list(found.all("ClusterPolicy"))
     told = {policy.text("status.namespace") for policy in policies} - {""}
     if told or ("ClusterPolicy" in found.listed and not policies):
         return frozenset(told)
-    there = {one.namespace for one in found.all("DaemonSet") if one.name in DAEMON_SETS}
+    there = {
+        one.namespace
+        for one in found.all("DaemonSet")
+        if one.name in DAEMON_SETS and makes_mighty(one.map("spec.template.spec"))
+    }
     return frozenset(there if len(there) == 1 else ())
 
 
