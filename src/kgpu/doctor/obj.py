@@ -24,6 +24,8 @@ Key: TypeAlias = tuple[str, str]
 
 _STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 MAX_ANNOTATION: Final = 4096
+MAX_TEXT: Final = 16 * 1024
+"""Characters of a text in custom objects, and of an image: nobody bounds them, and rules seek in them."""
 MAX_DATA: Final = 256 * 1024
 _NOISE: Final = frozenset({"deployment.kubernetes.io/revision"})
 _BUILT_IN: Final = frozenset(
@@ -230,7 +232,7 @@ def lean(data: Mapping[str, Any]) -> dict[str, Any]:
             found["status"] = secrets.messages(found["status"])
     else:
         found = {
-            field: one if field in _HEAD else secrets.under_key(field, secrets.scrubbed(one))
+            field: one if field in _HEAD else secrets.under_key(field, secrets.scrubbed(_cut(one)))
             for field, one in found.items()
         }
     for holder in _pod_specs(found):
@@ -238,6 +240,17 @@ def lean(data: Mapping[str, Any]) -> dict[str, Any]:
         if holder is not found and "metadata" in holder:
             holder["metadata"] = _lean_metadata(holder["metadata"])
     return found
+
+
+def _cut(value: Any, depth: int = 0) -> Any:
+    """Any document with no text longer than ``MAX_TEXT``."""
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if depth > secrets.MAX_DEPTH:
+        return None
+    if isinstance(value, dict):
+        return {key: _cut(one, depth + 1) for key, one in value.items()}
+    return [_cut(one, depth + 1) for one in value] if isinstance(value, list) else value
 
 
 def _lean_metadata(value: Any) -> dict[str, Any]:
@@ -319,7 +332,7 @@ def _lean_container(container: Mapping[str, Any]) -> dict[str, Any]:
         found["args"] = secrets.words(found["args"], strings_of(container.get("command")))
     for field in ("image", "workingDir"):
         if isinstance(found.get(field), str):
-            found[field] = secrets.cleaned(found[field])
+            found[field] = secrets.cleaned(found[field][:MAX_TEXT])
     for field in _UNREAD:
         found.pop(field, None)
     return found

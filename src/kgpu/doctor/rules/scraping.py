@@ -25,8 +25,8 @@ _OWN: Final = "shared_copy"
 _LATCHED: Final = re.compile(r"DCGM_FI_DEV_XID_ERRORS(?:\{[^}]*\})?\s*(?:!=|>=?|==)")
 _COUNTS: Final = re.compile(r"increase\(|changes\(|delta\(|rate\(|XID_ERRORS_COUNT")
 _RATIO: Final = re.compile(r"FB_USED(?:\{[^}]*\})?\s*/\s*\(?.*FB_FREE", re.DOTALL)
-_BUSY: Final = re.compile(r"GPU_UTIL(?:\{[^}]*\})?\)?\s*>=?\s*(?P<limit>\d+)")
-_NODE_LABEL: Final = re.compile(r"\{\{[^}]*\$labels\.(?P<label>node|kubernetes_node)\b")
+_BUSY: Final = re.compile(r"GPU_UTIL(?:\{[^{}]*\})?\)?\s*>=?\s*(?P<limit>\d+)")
+_NODE_LABEL: Final = re.compile(r"\{\{[^{}]*\$labels\.(?P<label>node|kubernetes_node)\b")
 _JOINS: Final = re.compile(r"group_left|label_replace|label_join|kube_\w+|on\s*\(")
 _FAST: Final = 5_000_000_000
 _WIDE: Final = frozenset({"endpoints", "endpointslice", "pod", "service"})

@@ -45,7 +45,7 @@ class Archive(tarfile.TarFile):
 
     def next(self) -> tarfile.TarInfo | None:
         self.above = 0
-        self.members.clear()
+        self.members.clear()  # type: ignore[attr-defined]
         return super().next()
 
 
