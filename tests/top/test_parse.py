@@ -73,3 +73,9 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(9):
         list(samples(f'kgpu_gpu_up{{a="{number}{big}"}} 1\n', WANTED, known))
     assert sum(map(len, known._made)) <= MOST_CHARACTERS
+
+
+def test_a_value_of_a_million_digits_is_read_in_one_pass() -> None:
+    """A page of 100 kB kept ``kgpu top`` for minutes."""
+    with pytest.raises(NotMetricsError):
+        list(samples(f"kgpu_gpu_up {'1' * 1_000_000}x\n", WANTED, LabelSets()))
