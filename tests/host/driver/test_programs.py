@@ -126,6 +126,18 @@ def test_a_folder_in_place_of_a_socket_or_program_is_none(tmp_path) -> None:
     assert any(note.startswith("nvidia-smi is in none of") for note in files.notes)
 
 
+@pytest.mark.parametrize("target", ["/run/containerd/containerd.sock", "/etc/shadow", "../containerd/containerd.sock"])
+def test_a_link_in_place_of_a_socket_is_none(tmp_path, target: str) -> None:
+    """The folder is nvidia-persistenced's own user's, who may make links in it to what only root may reach."""
+    driver(tmp_path)
+    touch(tmp_path, "/run/containerd/containerd.sock", "/etc/shadow")
+    link(tmp_path, "/run/nvidia-persistenced/socket", target)
+    files = find(tmp_path)
+    assert files.sockets == ()
+    mounts = driver_edits(DriverRoot.at(tmp_path), files).mounts
+    assert not any("containerd" in one.host_path or "shadow" in one.host_path for one in mounts)
+
+
 @pytest.mark.parametrize(
     ("interpreter", "mounted"),
     [

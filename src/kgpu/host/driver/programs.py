@@ -200,8 +200,17 @@ def _firmware_dirs(root: DriverRoot, search: Search) -> Iterator[str]:
 
 
 def _talks(tree: Tree, path: str) -> bool:
-    """Anything but a folder: sockets of simulated roots are plain files."""
-    return tree.kind(path) in {stat.S_IFSOCK, stat.S_IFREG, stat.S_IFIFO}
+    """Anything but a folder (sockets of simulated roots are plain files) or a link: a daemon's folder is its own
+    user's, who could bring any socket or file of the host into containers by one.
+    """
+    folder = tree.resolve(posixpath.dirname(path))
+    if folder is None:
+        return False
+    try:
+        mode = tree.local(folder).joinpath(posixpath.basename(path)).lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_IFMT(mode) in {stat.S_IFSOCK, stat.S_IFREG, stat.S_IFIFO}
 
 
 def _may_be_mounted(folder: str) -> bool:
