@@ -67,6 +67,7 @@ OF_SEVERAL_LINES = (
     f"passwords:\n  - {S}\n  - b{S}\nother: x",
     f"kind: Secret\nmetadata:\n  name: x\ndata:\n  foo: {S}\n",
     f"apiVersion: v1\nkind: Secret\nstringData:\n  a: b\n  foo: {S}\n",
+    f"apiVersion: v1\ndata:\n  a: b\n  foo: {S}\nkind: Secret\nmetadata:\n  name: x\n",
     json.dumps({"kind": "Secret", "metadata": "x", "data": {"foo": S}}),
     f"users:\n- name: a\n  user:\n    client-key-data: {packed(PEM)}\n",
 )  # fmt: skip
@@ -89,6 +90,18 @@ def test_a_credential_is_known_by_what_stands_before_it(text: str) -> None:
 @pytest.mark.parametrize("text", WITH_A_NAME)
 def test_so_it_is_in_a_log(text: str) -> None:
     assert S not in "\n".join(secrets.lines(["first", text, "last"]))
+
+
+@pytest.mark.parametrize("text", [one for one in OF_SEVERAL_LINES if "kind: Secret" in one])
+def test_so_is_a_secret_that_a_log_shows(text: str) -> None:
+    shown = secrets.lines(["first", *text.splitlines(), "last: x", "data:", "  stays: x"])
+    assert S not in "\n".join(shown)
+    assert (shown[0], shown[-3]) == ("first", "last: x")
+
+
+def test_the_data_of_others_in_a_log_stay() -> None:
+    text = ["kind: ConfigMap", "data:", "  a: b", "kind: SecretStore", "data:", "  c: d"]
+    assert list(secrets.lines(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,10 @@ IN_TEXT: Final = (
         "secret",
         r"(?s)(\bkind:[ \t]*Secret\b(?:(?!\n---).){0,1000}?\n(?:data|stringData):[ \t]*\n)(?!<redacted>)(?:[ \t]+[^\r\n]*(?:\r?\n|$))+",
     ),
+    _row(  # As kubectl prints it.
+        "secret",
+        r"(?s)((?:^|\n)(?:data|stringData):[ \t]*\r?\n)(?!<redacted>)(?:[ \t]+[^\r\n]*(?:\r?\n|$))++(?=(?:(?!\n---).){0,1000}?\bkind:[ \t]*Secret\b(?!\w))",
+    ),
     _row(
         "secret",
         r"(\"kind\"\s{0,8}:\s{0,8}\"Secret\"[^{}]{0,1000}\"(?:data|stringData)\"\s{0,8}:\s{0,8}\{)[^{}]+(?=\})",

@@ -54,6 +54,10 @@ _KEY_ENDS: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY")
 _VALUE_MAY_FOLLOW: Final = re.compile(r"[|>]|[Nn](?:ame|AME)")
 _VALUE_FOLLOWS: Final = re.compile(rf"(?i)(?:{FIELD}|{BLOCK})\s*$")
 _BASE64: Final = re.compile(r"\s*[A-Za-z0-9+/=]{8,}\s*")
+_IS_SECRET: Final = re.compile(r"[ \t]{0,40}(?:- )?kind:[ \t]{1,8}Secret[ \t\r]*$")
+_DATA_BEGINS: Final = re.compile(r"([ \t]{0,40})(?:data|stringData):[ \t\r]*$")
+_NEAR: Final = 60
+"""Lines between a manifest's kind and its data."""
 _PLAIN: Final = frozenset({"", "true", "false", "enabled", "disabled"})
 _APART: Final = "\x1f"
 """White space to every pattern, and in no word."""
@@ -139,7 +143,19 @@ def lines(texts: Iterable[str]) -> tuple[str, ...]:
         found.append(HIDDEN if hide else shown.partition("\n")[2] if name else shown)
         name = line if _names_the_next(line) else ""
         inside = (inside or begins is not None) and ends is None
+    _hide_manifests(found)
     return tuple(found)
+
+
+def _hide_manifests(found: list[str]) -> None:
+    """What a Secret has, where a log shows one as YAML: its kind stands after its data, or before it."""
+    for at in [at for at, line in enumerate(found) if _IS_SECRET.match(line)]:
+        for start in range(max(at - _NEAR, 0), min(at + _NEAR, len(found))):
+            data = _DATA_BEGINS.match(found[start])
+            below = start + 1
+            while data and below < len(found) and found[below].startswith(f"{data[1]} "):
+                found[below] = HIDDEN if found[below].strip() else found[below]
+                below += 1
 
 
 def _names_the_next(line: str) -> bool:
