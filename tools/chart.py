@@ -62,6 +62,7 @@ ADDED: dict[str, Schema] = {
     ),
     "imagePullSecrets": TEXTS,
     "layout": choice("agent", "operands"),
+    "agent": struct(nodes=choice("gpu", "all"), nodeSelector=LABELS),
     "admissionPolicy": struct(enabled=SWITCH),
     "health": struct(enabled=SWITCH, config=MAP),
     "doctor": struct(hostFacts=struct(enabled=SWITCH), clusterRole=struct(enabled=SWITCH, labels=LABELS)),

@@ -56,6 +56,13 @@ class Cluster:
                 labels[key] = value
         self.api.put(NODES, {"metadata": {"name": NODE, "labels": labels}})
 
+    def mark(self, value: str | None) -> None:
+        """Where the agent belongs, as the operator says it."""
+        labels = {key: old for key, old in self.labels.items() if key != names.AGENT_NODE_LABEL}
+        if value is not None:
+            labels[names.AGENT_NODE_LABEL] = value
+        self.api.put(NODES, {"metadata": {"name": NODE, "labels": labels}})
+
     def tell(self, config: AgentConfig | str) -> None:
         text = config if isinstance(config, str) else encode(config)
         metadata = {"name": names.AGENT_CONFIG_MAP, "namespace": NAMESPACE}

@@ -20,6 +20,7 @@ REFUSED: Final[dict[str, tuple[bool, Object, str]]] = {
     "a foreign label": (False, {"metadata": {"labels": {"team": "x"}}}, "labels"),
     "a foreign label less": (False, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "labels"),
     "what the operator says": (False, {"metadata": {"labels": {"nvidia.com/gpu.deploy.driver": "x"}}}, "labels"),
+    "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "true"}}}, "labels"),
     "a foreign annotation": (False, {"metadata": {"annotations": {"x": "y"}}}, "annotations"),
     "allocatable": (True, {"status": {"allocatable": {"nvidia.com/gpu": "99"}}}, "condition"),
     "capacity": (True, {"status": {"capacity": {"nvidia.com/gpu": "99"}}}, "condition"),
@@ -83,6 +84,7 @@ def refused_features(own: str) -> dict[str, tuple[Object, str]]:
         "under its name for another node": (feature(own, of=OTHER), "only of the Node that it runs on"),
         "under its name for nobody": (feature(own, of=""), "only of the Node that it runs on"),
         "a foreign label": (feature(own, team="x"), "may publish labels"),
+        "where agents are": (feature(own, **{"kgpu.dev/agent": "true"}), "may publish labels"),
         "what the operator says": (feature(own, **{"nvidia.com/gpu.deploy.driver": "x"}), "may publish labels"),
     }
 

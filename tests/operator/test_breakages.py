@@ -440,7 +440,7 @@ def test_a_role_that_waits_for_a_person_is_told() -> None:
 def test_a_node_that_nobody_has_looked_at_yet_is_waited_for() -> None:
     made = plan(world(node_object("new", features=False)), SETTINGS)
     assert condition_of(made, "Ready")["message"] == (
-        "ClusterPolicy is not ready; states not ready: [node-features]; node new: its agent has not reported yet"
+        "ClusterPolicy is not ready; states not ready: [node-features]; node new: its finder of node features has not reported yet"
     )
 
 

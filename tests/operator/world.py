@@ -91,6 +91,13 @@ def report(generation: int = 1, *, gpus: int = 8, **roles: agent_report.RoleRepo
     )
 
 
+def found_nothing(generation: int = 1) -> agent_report.AgentReport:
+    """What the finder says."""
+    return agent_report.AgentReport(
+        version="1", generation=generation, roles={"features": agent_report.role("running", "30 labels")}
+    )
+
+
 def reports_apart(whole: agent_report.AgentReport) -> dict[str, str]:
     """The same said by a process per role, as annotations."""
     return {
@@ -100,8 +107,9 @@ def reports_apart(whole: agent_report.AgentReport) -> dict[str, str]:
 
 
 def healthy_node(name: str = "n1", *, gpus: int = 8, **changes: Any) -> Object:
-    """A Node on which everything works."""
-    changes.setdefault("report", report(gpus=gpus))
+    """A Node on which everything works: by the agent where there are GPUs, elsewhere the finder looks for some."""
+    changes.setdefault("report", report(gpus=gpus) if gpus else found_nothing())
+    changes.setdefault("apart", not gpus)
     changes.setdefault("validated", ("True", "Validated", "8 GPUs have passed") if gpus else None)
     return node_object(name, gpus=gpus, **changes)
 

@@ -31,7 +31,7 @@ from kgpu.agent.roles import ROLES, Host, Role, hand_over_sink
 from kgpu.agent.shared import SharedReader
 from kgpu.agent.slot import Hardware, Slot
 from kgpu.agent.switched import SwitchedConfig
-from kgpu.agent.wanted import DISABLED, Wanted, wanted_roles, why_stopped
+from kgpu.agent.wanted import DISABLED, Wanted, belongs, leaves, wanted_roles, why_stopped
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.http import StatusServer, here_only
@@ -86,6 +86,8 @@ class AutoAgent(Process):
         self.wanted: dict[str, Wanted] = {}
         self.place: DriverPlace | None = None
         self.left = False
+        # It has left this node alone: it stays so, until its end or until it belongs here again.
+        self._gone = False
 
     async def run(self) -> tuple[str, ...]:
         """Until ``stop``. Returns the names of what did not end. Raises UserError for a bad start."""
@@ -159,8 +161,10 @@ class AutoAgent(Process):
     def _apply(self, config: AgentConfig, orders: Orders) -> None:
         found = wanted_roles(config, orders.labels, self._rows)
         self.wanted = {name: one for name, one in found.items() if not self._part or name in self._rows}
-        if not config.leaving:
-            self.left = False
+        leaving = self._leaves(config, orders)
+        if not leaving or (config.leaving and self._gone):  # the whole of kgpu goes, and the features with it
+            self.left = self._gone = False
+        if not leaving:
             orders.keep()
             self._follow(config.device_plugin_config)
         if any(one.run and self._rows[name].hardware for name, one in self.wanted.items()):
@@ -175,7 +179,7 @@ class AutoAgent(Process):
             else:
                 self._problems.pop(name, None)
                 slot.want(None)
-        if (config.leaving and not self.left) or self._to_withdraw() or self._stale_sink() is not None:
+        if (leaving and not self.left) or self._to_withdraw() or self._stale_sink() is not None:
             self._tidy.set()
 
     def _start(self, slot: Slot, config: AgentConfig, place: DriverPlace) -> None:
@@ -284,14 +288,20 @@ class AutoAgent(Process):
                 self._sink_left = stale
             else:
                 self._hand_over_at[stale] = time.monotonic() + HAND_OVER
-        if orders.config.leaving and not self.left:
-            async with self._ended(*self._slots):
-                if not orders.config.leaving:  # a policy was made anew while the roles ended
+        if self._leaves(orders.config, orders) and not self.left:
+            going = [name for name, one in self.wanted.items() if name in self._slots and not one.run]
+            alone = not orders.config.leaving
+            async with self._ended(*going):
+                if not self._leaves(orders.config, orders):  # a policy or a GPU has come while the roles ended
                     return
                 orders.forget()
-                await leave(self.api(), self.options, self._rows.values())
-                self.left = orders.config.leaving
+                await leave(self.api(), self.options, [self._rows[name] for name in going])
+                self.left = self._leaves(orders.config, orders)
+                self._gone = self.left and alone
                 log.info("everything that kgpu has put on this node is gone")
+
+    def _leaves(self, config: AgentConfig, orders: Orders) -> bool:
+        return leaves(config, orders.labels) or (self._gone and not belongs(orders.labels))
 
     @contextlib.asynccontextmanager
     async def _ended(self, *names: str) -> AsyncIterator[None]:
@@ -347,7 +357,7 @@ class AutoAgent(Process):
             wanted,
             slot.status if slot is not None else None,
             problem.one_line() if problem is not None else "",
-            left=self.left,
+            left=self.left and not wanted.run,
         )
 
     def _status(self, name: str, wanted: Wanted) -> RoleStatus:
@@ -402,7 +412,8 @@ class AutoAgent(Process):
         config = self.orders.config if self.orders is not None else None
         if config is None or not self.wanted:
             return False
-        return bool(self._to_withdraw()) or (config.leaving and not self.left)
+        leaving = self.orders is not None and self._leaves(config, self.orders)
+        return bool(self._to_withdraw()) or (leaving and not self.left)
 
     async def _shut_down(self, server: StatusServer | None) -> tuple[str, ...]:
         await self._finish()
@@ -412,7 +423,7 @@ class AutoAgent(Process):
         if last is not None and self._writer is not None:
             with contextlib.suppress(TimeoutError, UserError):
                 async with asyncio.timeout(LAST_WORDS):
-                    await self._writer.end(last)
+                    await (self._writer.withdraw() if self._gone else self._writer.end(last))
         closing = [("status pages", server.close())] if server is not None else []
         return (*stuck, *await self.close_all(closing))
 

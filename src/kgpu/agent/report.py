@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from kgpu import __version__
 from kgpu.agent.driver_place import DriverPlace
-from kgpu.agent.wanted import LEAVING, Wanted
+from kgpu.agent.wanted import LEAVING, LEAVING_NODE, Wanted
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
@@ -42,7 +42,7 @@ def role_report(wanted: Wanted, status: RoleStatus | None, problem: str = "", *,
     """One role: what is wanted of it, how it is (None: not there), and why it can't be started."""
     if left:
         return role(LEFT)
-    if wanted is LEAVING:  # not "stopped": who waits for this node must not take it for done
+    if wanted in (LEAVING, LEAVING_NODE):  # not "stopped": who waits for this node must not take it for done
         return role(RoleState.WAITING, wanted.reason, wanted.why)
     if not wanted.run:
         ending = "" if status is None else "it is being stopped: "
@@ -127,6 +127,11 @@ class ReportWriter:
         """The process's last words, once ``run`` has ended: ``last`` is how it was. Raises UserError."""
         if self._own.uid and self._written is not None:
             await self._write(ended(last))
+
+    async def withdraw(self) -> None:
+        """Instead of last words: nobody shall take the process for one that may come back. Raises UserError."""
+        if self._own.uid:
+            await self._api().apply(NODES, self._object(), manager=manager(self._part))
 
     async def _write(self, report: AgentReport) -> None:
         annotations = {self._key: encode(report)}

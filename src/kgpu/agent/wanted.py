@@ -2,6 +2,8 @@
 
 A role runs where the document names it, has it enabled, and its label is exactly ``true``. Every other value stops it
 on this node alone, which is how a pause for a driver upgrade works; the answer then says why, for people and programs.
+Everything leaves when kgpu is uninstalled; on a node that has no work for an agent any more, everything but the
+features, which it looks for until the finder does.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from typing import Any, Final
 
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
-from kgpu.formats.names import PAUSED_FOR_DRIVER_UPGRADE
+from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING, PAUSED_FOR_DRIVER_UPGRADE
 
 TRUE: Final = "true"
+FEATURES: Final = "features"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class Wanted:
 
 RUN: Final = Wanted(run=True)
 LEAVING: Final = Wanted(run=False, why="Leaving", reason="kgpu is being uninstalled")
+LEAVING_NODE: Final = Wanted(run=False, why="Leaving", reason="this node has no work for an agent any more")
 DISABLED: Final = Wanted(run=False, why="Disabled", reason="it is switched off in the ClusterPolicy")
 """On no node at all, so what the role has published goes too."""
 
@@ -40,6 +44,21 @@ def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collecti
     }
 
 
+def leaves(config: AgentConfig, labels: Mapping[str, str]) -> bool:
+    """True when the agent has to take away what it has put on this node."""
+    return config.leaving or leaves_node(labels)
+
+
+def leaves_node(labels: Mapping[str, str]) -> bool:
+    """The same because of this node alone."""
+    return labels.get(AGENT_NODE_LABEL) == AGENT_NODE_LEAVING
+
+
+def belongs(labels: Mapping[str, str]) -> bool:
+    """True when the operator wants the whole agent on this node."""
+    return labels.get(AGENT_NODE_LABEL) == TRUE
+
+
 def why_stopped(config: AgentConfig, labels: Mapping[str, str], name: str) -> str:
     """Why the document or the Node's labels keep the role from running on this node; "" when they do not."""
     return _wanted(name, config.roles.get(name), config, labels, (name,)).reason
@@ -47,7 +66,7 @@ def why_stopped(config: AgentConfig, labels: Mapping[str, str], name: str) -> st
 
 def labels_that_count(config: AgentConfig, labels: Mapping[str, str]) -> dict[str, str]:
     """The labels on which some role depends."""
-    keys = {role.label for role in config.roles.values() if role.label}
+    keys = {role.label for role in config.roles.values() if role.label} | {AGENT_NODE_LABEL}
     return {key: labels[key] for key in sorted(keys) if key in labels}
 
 
@@ -63,6 +82,8 @@ def _wanted(
 ) -> Wanted:
     if config.leaving:
         return LEAVING
+    if leaves_node(labels) and name != FEATURES:
+        return LEAVING_NODE
     if role is None or not role.enabled:
         return DISABLED
     if name not in known:

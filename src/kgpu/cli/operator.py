@@ -44,6 +44,10 @@ RUN: Final = (
     (("--image-pull-secrets",), ("OPERATOR_IMAGE_PULL_SECRETS",), "image_pull_secrets", "", "LIST",
      "Names of pull secrets for kgpu's own image, separated by commas."),
     (("--layout",), ("KGPU_LAYOUT",), "layout", "agent", "LAYOUT", "agent or operands."),
+    (("--agent-nodes",), ("KGPU_AGENT_NODES",), "agent_nodes", "gpu", "WHERE",
+     "Where the privileged agent runs: gpu (where there is work for it) or all (every Linux node)."),
+    (("--agent-node-selector",), ("KGPU_AGENT_NODE_SELECTOR",), "agent_selector", "", "YAML",
+     "Labels that nodes must have beside that: {pool: gpu}. Nothing privileged runs on others."),
     (("--discovery",), ("KGPU_DISCOVERY",), "discovery", "true", "BOOL", "Whether to find node features itself."),
     (("--other-discovery",), ("KGPU_OTHER_DISCOVERY",), "other_discovery", "detect", "HOW",
      "Whether another node feature discovery works here: detect (its account may patch Nodes), present, ignore."),
@@ -195,7 +199,7 @@ async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
 
 def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     """``Settings`` from click's parameters. Raises ConfigError."""
-    from kgpu.operator.model import Layout, Other, Settings
+    from kgpu.operator.model import AgentNodes, Layout, Other, Settings
 
     return Settings(
         namespace=_needed(given, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
@@ -203,6 +207,10 @@ def settings_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         image_pull_policy=given["image_pull_policy"],
         image_pull_secrets=tuple(one.strip() for one in given["image_pull_secrets"].split(",") if one.strip()),
         layout=Layout(_one_of(given, "layout", "--layout or KGPU_LAYOUT", [str(one) for one in Layout])),
+        agent_nodes=AgentNodes(
+            _one_of(given, "agent_nodes", "--agent-nodes or KGPU_AGENT_NODES", [str(one) for one in AgentNodes])
+        ),
+        agent_selector=_texts(given, "agent_selector", "--agent-node-selector or KGPU_AGENT_NODE_SELECTOR"),
         discovery=_bool(given, "discovery", "--discovery or KGPU_DISCOVERY"),
         other_discovery=Other(
             _one_of(given, "other_discovery", "--other-discovery or KGPU_OTHER_DISCOVERY", [str(one) for one in Other])

@@ -150,6 +150,9 @@ ROLES_ANNOTATION: Final = "kgpu.dev/roles"  # on Nodes: how this node's agent's 
 AGENT_CONFIG_MAP: Final = "kgpu-agent"
 AGENT_CONFIG_KEY: Final = "agent.json"
 AGENT_DAEMON_SET: Final = "kgpu-agent"
+FINDER_DAEMON_SET: Final = "kgpu-node-features"
+AGENT_NODE_LABEL: Final = "kgpu.dev/agent"  # on Nodes: the privileged agent belongs there; set by the operator alone
+AGENT_NODE_LEAVING: Final = "leaving"  # its value while the agent cleans up a node that has no work for it any more
 VALIDATOR_DAEMON_SET: Final = "nvidia-operator-validator"
 
 # kgpu's own image, which the chart asks for and `kgpu lab image` makes

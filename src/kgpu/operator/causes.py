@@ -21,7 +21,8 @@ from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names
 from kgpu.formats.agent_report import MAX_REASON
 from kgpu.formats.config_choice import REFUSED
-from kgpu.operator.model import Node, Object, Observed, PodTrouble, Policy, Settings
+from kgpu.operator.labels import has_agent
+from kgpu.operator.model import Layout, Node, Object, Observed, PodTrouble, Policy, Settings
 from kgpu.operator.selecting import BySelector, is_driver, node_selector
 
 
@@ -178,6 +179,14 @@ class View:
     def _agent_causes(self) -> dict[str, Cause | None]:
         return {}
 
+    def finder(self, node: Node) -> str:
+        """The DaemonSet whose pod looks for this node's features: the agent's where it belongs, else the finder's; ""
+        where another discovery does it alone.
+        """
+        if self.settings.layout is Layout.AGENT and has_agent(node):
+            return names.AGENT_DAEMON_SET
+        return names.FINDER_DAEMON_SET if names.FINDER_DAEMON_SET in self.wanted else ""
+
     def tainted(self, daemon_set: str) -> Mapping[str, tuple[Taint, ...]]:
         """The nodes with taints that a DaemonSet does not tolerate, with these taints."""
         if daemon_set not in self._bearing:
@@ -205,15 +214,15 @@ class View:
         return known[node.name]
 
     def _agent(self, node: Node) -> Cause | None:
-        found = self.pod(node, names.AGENT_DAEMON_SET, running=node.report is not None)
+        found = self.pod(node, names.AGENT_DAEMON_SET, running=node.agent is not None)
         if found is not None:
             return found
-        if node.report is None:
+        if node.agent is None:
             return Cause(reason="AgentStarting", text="its agent has not reported yet", passing=True)
-        if node.report.generation < self.policy.generation:
+        if node.agent.generation < self.policy.generation:
             return Cause(
                 reason="OldConfiguration",
-                text=f"its agent still acts on generation {node.report.generation} of the policy",
+                text=f"its agent still acts on generation {node.agent.generation} of the policy",
                 passing=True,
             )
         return None

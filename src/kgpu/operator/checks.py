@@ -34,11 +34,12 @@ def paused(operand: Operand, node: Node) -> Cause | None:
 
 
 def role(view: View, operand: Operand, node: Node) -> Cause | None:
-    """An operand that is a role of the agent, or a DaemonSet of its own."""
+    """An operand that is a role of the agent, or a DaemonSet of its own as the finder always is."""
     stopped = paused(operand, node)
     if stopped is not None:
         return stopped
-    if view.settings.layout is Layout.AGENT:
+    apart = operand.daemon_set == names.FINDER_DAEMON_SET and view.finder(node) == operand.daemon_set
+    if view.settings.layout is Layout.AGENT and not apart:
         return view.role(node, operand.role)
     return _own_pod(view, operand, node)
 
@@ -56,14 +57,19 @@ def _own_pod(view: View, operand: Operand, node: Node) -> Cause | None:
         return Cause(reason="RollingOut", text=f"DaemonSet {operand.daemon_set} is being rolled out", passing=True)
     report = node.reports.get(operand.role)
     if report is None:
-        return Cause(reason="RoleStarting", text=f"its {operand.title} has not reported yet", passing=True)
+        return Cause(reason="RoleStarting", text=f"its {_who(operand)} has not reported yet", passing=True)
     if report.generation < view.policy.generation:
         return Cause(
             reason="OldConfiguration",
-            text=f"its {operand.title} still acts on generation {report.generation} of the policy",
+            text=f"its {_who(operand)} still acts on generation {report.generation} of the policy",
             passing=True,
         )
     return view.role_alone(node, operand.role)
+
+
+def _who(operand: Operand) -> str:
+    """What an operand's pod is called in a sentence about it."""
+    return "finder of node features" if operand.daemon_set == names.FINDER_DAEMON_SET else operand.title
 
 
 def _is_current(view: View, operand: Operand, node: Node) -> bool:

@@ -96,8 +96,21 @@ def _more(count: int) -> str:
 def judge(view: View, rules: Rules) -> tuple[Verdict, ...]:
     """All operands, in the table's order."""
     container = [node for node in view.gpu_nodes if not opted_out(node) and workload(node, rules) == CONTAINER]
-    out = sum(map(opted_out, view.gpu_nodes))
+    out = _out(view)
     return tuple(_verdict(view, operand, container, out) for operand in OPERANDS)
+
+
+def _out(view: View) -> tuple[str, ...]:
+    """Notes on GPU nodes that kgpu keeps off, by whose word."""
+    aside = sum(node.aside for node in view.gpu_nodes)
+    labelled = sum(map(opted_out, view.gpu_nodes)) - aside
+    rows = (
+        (labelled, "opted out", names.LABEL_DEPLOY_OPERANDS),
+        (aside, "been left out", "the Helm value agent.nodeSelector"),
+    )
+    return tuple(
+        f"{count} GPU {'node has' if count == 1 else 'nodes have'} {what} ({by})" for count, what, by in rows if count
+    )
 
 
 def enabled(view: View, operand: Operand) -> bool:
@@ -107,7 +120,7 @@ def enabled(view: View, operand: Operand) -> bool:
     return is_enabled(operand, view.policy, view.settings)
 
 
-def _verdict(view: View, operand: Operand, container: list[Node], out: int) -> Verdict:
+def _verdict(view: View, operand: Operand, container: list[Node], out: tuple[str, ...]) -> Verdict:
     if not enabled(view, operand):
         missed = _unlabelled(view) if operand.name == "features" else ()
         if missed:
@@ -132,8 +145,7 @@ def _verdict(view: View, operand: Operand, container: list[Node], out: int) -> V
     notes = []
     if off:
         notes.append(f"switched off by node label on {_some(off)}")
-    if out:
-        notes.append(f"{out} GPU {'node has' if out == 1 else 'nodes have'} opted out ({names.LABEL_DEPLOY_OPERANDS})")
+    notes += out
     found = _summed(operand, [node.name for node in nodes], _unique(findings), notes)
     return replace(found, off=frozenset(off))
 
@@ -251,16 +263,19 @@ def _features(view: View, operand: Operand) -> Verdict:
     gpus = {node.name for node in view.gpu_nodes}
     findings = [Finding("", cause) for cause in _general(view, operand)]
     missed = {finding.node: finding for finding in _unlabelled(view)}
-    daemon_set = names.AGENT_DAEMON_SET if view.settings.layout is Layout.AGENT else operand.daemon_set
-    tainted = view.tainted(daemon_set)
     aside: list[str] = []
     unseen: list[Finding] = []
     counted: list[str] = []
+    others: list[str] = []
     for node in view.nodes:
         if node.os != "linux":
             continue
+        daemon_set = view.finder(node)
+        if not daemon_set:
+            (counted if looked_at(node) else others).append(node.name)
+            continue
         if node.name not in gpus:
-            taints = tainted.get(node.name)
+            taints = view.tainted(daemon_set).get(node.name)
             if taints or not node.ready:
                 why = f"taint {taints[0]} is not tolerated" if taints else "it is not Ready"
                 absent = view.pod(node, daemon_set, running=False)
@@ -283,4 +298,6 @@ def _features(view: View, operand: Operand) -> Verdict:
             f"{NOT_LOOKED_AT}{', '.join(sorted(aside)[:SHOWN])}{_more(max(0, len(aside) - SHOWN))}; if there are GPUs "
             f"on them, add the taint to spec.daemonsets.tolerations of ClusterPolicy {view.policy.name}"
         )
+    if others:
+        notes.append(f"{NOT_LOOKED_AT}{_some(others)}; the other node feature discovery has not labelled them")
     return _summed(operand, counted, _unique(findings), notes)

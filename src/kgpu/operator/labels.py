@@ -5,6 +5,9 @@ user's (``false``, ``pre-installed``) or an upgrade's (``paused-for-driver-upgra
 go only where it would start something that must not run: the value ``true`` of an operand that this node's workload
 does not have. When every feature label of a node is gone at once, its discovery has failed rather than its GPUs:
 everything then stays as it is. Rules: the replaced operator's node labelling.
+
+``kgpu.dev/agent`` says where the privileged agent belongs: where an operand's label gives it work. It stays, with the
+value ``leaving``, until the agent of a node without work has cleaned up there.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
-from kgpu.operator.model import Node, NodeLabels, Policy
+from kgpu.operator.model import AgentNodes, Layout, Node, NodeLabels, Policy, Settings
+from kgpu.operator.tables import OPERANDS
 
 TRUE: Final = "true"
 FALSE: Final = "false"
@@ -56,10 +60,18 @@ STATE_KEYS: Final = frozenset(
 )
 """Every operand's label that the operator sets on some node."""
 
+AGENT: Final = names.AGENT_NODE_LABEL
+LEAVING: Final = names.AGENT_NODE_LEAVING
+WORK: Final = frozenset(deploy(one.deploy) for one in OPERANDS if one.role and one.deploy)
+"""The labels that give an agent work."""
+_FEATURES: Final = "features"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a policy says about labels; ``active`` is False without a policy: then nothing of the operator's stays."""
+    """What policy and settings say about labels; ``active`` is False without a policy: then nothing of the operator's
+    stays. ``agents``: one agent per node does everything; ``everywhere``: it is wanted on nodes without work, too.
+    """
 
     active: bool = False
     sandbox: bool = False
@@ -70,9 +82,11 @@ class Rules:
     mig_manager: bool = False
     mig_disabled: bool = False
     auto_upgrade: bool = False
+    agents: bool = False
+    everywhere: bool = False
 
     @classmethod
-    def of(cls, policy: Policy | None) -> Rules:
+    def of(cls, policy: Policy | None, settings: Settings | None = None) -> Rules:
         """Of the policy that is in force."""
         if policy is None:
             return cls()
@@ -92,6 +106,8 @@ class Rules:
             mig_manager=mig,
             mig_disabled=mig and spec.mig_manager.config.default == ALL_DISABLED,
             auto_upgrade=driver and not sandbox and upgrade is not None and upgrade.auto_upgrade,
+            agents=settings is not None and settings.layout is Layout.AGENT,
+            everywhere=settings is not None and settings.agent_nodes is AgentNodes.ALL,
         )
 
 
@@ -123,8 +139,20 @@ def looked_at(node: Node) -> bool:
 
 
 def opted_out(node: Node) -> bool:
-    """True when a user wants no operand on this node."""
-    return node.labels.get(names.LABEL_DEPLOY_OPERANDS) == FALSE
+    """True when a user wants no operand on this node: by its label, or because ``agent.nodeSelector`` leaves it out."""
+    return node.aside or node.labels.get(names.LABEL_DEPLOY_OPERANDS) == FALSE
+
+
+def has_agent(node: Node) -> bool:
+    """True where the privileged agent belongs and nothing else looks for features."""
+    return AGENT in node.labels
+
+
+def is_cleaned(node: Node) -> bool:
+    """True when the node's agent says that it has taken away what it had put there; features are still its job."""
+    said = node.agent.roles if node.agent else {}
+    states = {role.state for name, role in said.items() if name != _FEATURES}
+    return "left" in states and states <= {"left", "stopped"}
 
 
 def workload(node: Node, rules: Rules) -> str:
@@ -180,6 +208,7 @@ def label_plan(node: Node, rules: Rules, owner: str | None = "") -> NodeLabels |
     if rules.active:
         _present(node, mine)
         _owner(node, owner, mine, clear if rules.driver_crd else [])
+        _agent(node, rules, mine, clear)
         if mine.get(names.LABEL_GPU_PRESENT, labels.get(names.LABEL_GPU_PRESENT)) == TRUE:
             _extras(node, rules, mine, annotations)
     same = node.owned == mine.keys() and all(labels.get(key) == value for key, value in mine.items())
@@ -219,6 +248,21 @@ def _present(node: Node, mine: dict[str, str]) -> None:
         _force(node, mine, key, TRUE)
     elif node.labels.get(key) == TRUE or key in node.owned:
         mine[key] = FALSE
+
+
+def _agent(node: Node, rules: Rules, mine: dict[str, str], clear: list[str]) -> None:
+    if rules.agents and node.os == "linux" and not node.aside and (rules.everywhere or _has_work(node, mine, clear)):
+        _force(node, mine, AGENT, TRUE)
+    elif rules.agents and (AGENT in node.owned or node.agent is not None) and not is_cleaned(node):
+        _force(node, mine, AGENT, LEAVING)
+    elif has_agent(node) and AGENT not in node.owned:
+        clear.append(AGENT)
+
+
+def _has_work(node: Node, mine: Mapping[str, str], clear: list[str]) -> bool:
+    """Whether a label of an operand will be there, whoever has set it; a pause is no end of work."""
+    kept = {key: value for key, value in node.labels.items() if key not in node.owned and key not in clear}
+    return any({**kept, **mine}.get(key, FALSE) not in {"", FALSE} for key in WORK)
 
 
 def _owner(node: Node, owner: str | None, mine: dict[str, str], clear: list[str]) -> None:

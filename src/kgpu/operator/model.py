@@ -45,6 +45,13 @@ class Other(enum.StrEnum):
     IGNORE = "ignore"
 
 
+class AgentNodes(enum.StrEnum):
+    """Where the privileged agent runs: where there is work for it, or on every Linux node."""
+
+    GPU = "gpu"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitoring:
     """What is made for Prometheus and Grafana: alert rules, dashboards in ConfigMaps, and how exporters are scraped.
@@ -69,6 +76,10 @@ class Settings:
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     layout: Layout = Layout.AGENT
+    agent_nodes: AgentNodes = AgentNodes.GPU
+    """Where the privileged agent runs in the layout ``agent`` (``agent.nodes``)."""
+    agent_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a node must have beside that; on others nothing privileged runs, whatever GPUs they have."""
     discovery: bool = True
     """The built-in node features (Helm value ``nfd.enabled``); they stand back where another discovery works."""
     other_discovery: Other = Other.DETECT
@@ -110,8 +121,9 @@ class Node:
 
     ``runtime`` is ``containerd``, ``docker``, ``cri-o`` or "" when the kubelet has not said. ``os_id``, ``os_version``
     and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``gpus`` and ``allocatable`` count
-    NVIDIA's extended resources by name. ``report`` is what the node's agent says, None without one; ``reports`` what
-    each role's own process says where there is one per role, which is in ``report`` too.
+    NVIDIA's extended resources by name. ``report`` is what the node's processes say together, None without any;
+    ``reports`` what each role's own process says, ``agent`` what the whole agent does: both are in ``report`` too.
+    ``discovered``: kgpu's own discovery has labels on it. ``aside``: ``Settings.agent_selector`` leaves it out.
     """
 
     name: str
@@ -135,6 +147,9 @@ class Node:
     conditions: Mapping[str, NodeCondition] = field(default_factory=dict)
     report: AgentReport | None = None
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
+    agent: AgentReport | None = None
+    discovered: bool = False
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +226,8 @@ class Observed:
     failures: Mapping[str, str] = field(default_factory=dict)
     apply_errors: Mapping[str, str] = field(default_factory=dict)
     """What the API server refused last time, by ``Kind/name``."""
+    unmarked: frozenset[str] = frozenset()
+    """Nodes where the agent belongs and whose label does not say so yet; known once they are labelled in thought."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def read_node(obj: Any) -> Node:
     os_id, os_version = _system(labels, _fact(info.get("osImage")))
     owned, owned_annotations = _owned(metadata.get("managedFields"))
     conditions = _conditions(status.get("conditions"))
-    report, reports = _reports(annotations)
+    agent, report, reports = _reports(annotations)
     ready = conditions.get("Ready")
     return Node(
         name=text(metadata.get("name")),
@@ -91,6 +91,8 @@ def read_node(obj: Any) -> Node:
         conditions=conditions,
         report=report,
         reports=reports,
+        agent=agent,
+        discovered=any(map(_is_discovery, items(metadata.get("managedFields")))),
     )
 
 
@@ -105,7 +107,8 @@ def project(obj: Any) -> Object:
     kept["labels"] = _shared(strings(metadata.get("labels")))
     told = (*KEPT_ANNOTATIONS, *_own_reports(annotations))
     kept["annotations"] = {key: annotations[key] for key in told if key in annotations}
-    kept["managedFields"] = [entry for entry in items(metadata.get("managedFields")) if _ours(entry)]
+    managers = items(metadata.get("managedFields"))
+    kept["managedFields"] = [entry for entry in managers if _ours(entry) or _is_discovery(entry)]
     return {
         "metadata": kept,
         "spec": {key: spec[key] for key in ("taints", "unschedulable") if key in spec},
@@ -150,7 +153,8 @@ def _own_reports(annotations: Mapping[str, str]) -> list[str]:
     return sorted(key for key in annotations if key.startswith(names.ROLES_ANNOTATION_PREFIX))[:MAX_REPORTS]
 
 
-def _reports(annotations: Mapping[str, str]) -> tuple[AgentReport | None, dict[str, AgentReport]]:
+def _reports(annotations: Mapping[str, str]) -> tuple[AgentReport | None, AgentReport | None, dict[str, AgentReport]]:
+    """The whole agent's, that of all together, and those of processes for one role."""
     whole = annotations.get(names.ROLES_ANNOTATION)
     report = None if whole is None else agent_report.decode(whole)
     parts = {
@@ -159,12 +163,12 @@ def _reports(annotations: Mapping[str, str]) -> tuple[AgentReport | None, dict[s
         if (part := agent_report.decode(annotations[key])) is not None
     }
     if not parts:
-        return report, {}
+        return report, report, {}
     # A role's own annotation speaks for it, whatever another one says of that role.
     by_role = {role: part for part in parts.values() for role in part.roles} | {
         name: part for name, part in parts.items() if name in part.roles
     }
-    return agent_report.merged(report, parts), by_role
+    return report, agent_report.merged(report, parts), by_role
 
 
 def _runtime(version: str) -> tuple[str, str]:
@@ -219,6 +223,13 @@ def _count(amount: Any) -> int:
 def _ours(entry: Any) -> bool:
     fields = mapping(entry)
     return fields.get("manager") == names.OPERATOR_FIELD_MANAGER and fields.get("operation") == "Apply"
+
+
+def _is_discovery(entry: Any) -> bool:
+    """Whether it says that kgpu's own discovery has labels on the Node."""
+    fields = mapping(entry)
+    labels = mapping(mapping(mapping(fields.get("fieldsV1")).get("f:metadata")).get("f:labels"))
+    return fields.get("manager") == names.FEATURES_FIELD_MANAGER and bool(labels)
 
 
 def _owned(value: Any) -> tuple[frozenset[str], frozenset[str]]:

@@ -186,7 +186,7 @@ def overview(
         )
     if not observed.apply_errors and _is_current(policy):  # only the operator knows what it has been refused
         observed = dataclasses.replace(observed, apply_errors=refusals(_said(policy)))
-    known = survey(labelled(observed, policy), settings, policy)
+    known = survey(labelled(observed, policy, settings), settings, policy)
     written = _written(policy)
     here = known.summary.state == STATE_READY
     problems = (
@@ -316,7 +316,7 @@ def _said(policy: Policy) -> str:
 def _switched_off(known: Survey) -> Iterable[Problem]:
     """What node labels keep from running, with the command that undoes it; not where that is told as a cause."""
     told = {(finding.node, finding.cause.remedy) for one in known.verdicts for finding in one.findings}
-    out = frozenset(node.name for node in known.view.gpu_nodes if opted_out(node))
+    out = frozenset(node.name for node in known.view.gpu_nodes if opted_out(node) and not node.aside)
     labels = [(names.LABEL_DEPLOY_OPERANDS, "nothing of kgpu's runs", out)]
     for one in known.verdicts:
         what = _WITHOUT.get(one.operand.name, f"no {one.operand.title} runs")

@@ -26,10 +26,10 @@ def plan(observed: Observed, settings: Settings) -> Plan:
         return _hands_off(observed, settings, active)
     policy = active.policy
     if policy is None:
-        return _without_policy(labelled(observed, None), settings, active)
+        return _without_policy(labelled(observed, None, settings), settings, active)
     if policy.problem:
         return _unreadable(observed, settings, active, policy)
-    return _in_force(labelled(observed, policy), settings, active, policy)
+    return _in_force(labelled(observed, policy, settings), settings, active, policy)
 
 
 def _in_force(found: Labelled, settings: Settings, active: Active, policy: Policy) -> Plan:

@@ -6,6 +6,7 @@ What can't be read is named, taken as fine, and everything else is still shown; 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from typing import Any, Final
 
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError, KubeError
-from kgpu.fit.plain import items, mapping, number, text
-from kgpu.formats import names
+from kgpu.fit.plain import items, mapping, number, strings, text
+from kgpu.formats import names, yaml
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Selector, Served, name_of, namespace_of
-from kgpu.operator.model import Layout, Observed, Other, Settings
+from kgpu.operator.model import AgentNodes, Layout, Observed, Other, Settings
 from kgpu.operator.others import Others
 from kgpu.operator.overview import Operator
 from kgpu.operator.tables import OPERANDS
@@ -165,6 +166,8 @@ def _settings(namespace: str, deployment: Object | None) -> Settings:
         namespace=namespace,
         image=env.get("OPERATOR_IMAGE", ""),
         layout=layout,
+        agent_nodes=AgentNodes.ALL if env.get("KGPU_AGENT_NODES") == AgentNodes.ALL else AgentNodes.GPU,
+        agent_selector=_selector(env.get("KGPU_AGENT_NODE_SELECTOR", "")),
         discovery=_on(env, "KGPU_DISCOVERY"),
         other_discovery=_other(env, "KGPU_OTHER_DISCOVERY"),
         other_operator=_other(env, "KGPU_OTHER_OPERATOR"),
@@ -173,6 +176,13 @@ def _settings(namespace: str, deployment: Object | None) -> Settings:
         images={name: value for name, value in env.items() if name.endswith(_IMAGE_SUFFIX)},
         owner=None if deployment is None else {"uid": mapping(deployment.get("metadata")).get("uid", "")},
     )
+
+
+def _selector(told: str) -> Mapping[str, str]:
+    """The operator itself refuses to start with what is no mapping."""
+    with contextlib.suppress(ConfigError):
+        return strings(yaml.load(told) if told.strip() else {})
+    return {}
 
 
 def _on(env: Mapping[str, str], name: str) -> bool:

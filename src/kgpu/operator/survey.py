@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from kgpu.formats.crd.clusterpolicy import Cdi
@@ -14,8 +15,8 @@ from kgpu.operator import versions
 from kgpu.operator.causes import Cause, View
 from kgpu.operator.drivers import Assignment, assign
 from kgpu.operator.judges import Verdict, judge
-from kgpu.operator.labels import Rules, applied, is_gpu, label_plan
-from kgpu.operator.model import NodeLabels, Object, Observed, Policy, Settings
+from kgpu.operator.labels import Rules, applied, has_agent, is_gpu, label_plan
+from kgpu.operator.model import Node, NodeLabels, Object, Observed, Policy, Settings
 from kgpu.operator.objects import Rendered, render
 from kgpu.operator.verdicts import Summary, summarize
 
@@ -43,20 +44,27 @@ class Survey:
     findings: tuple[versions.Finding, ...]
 
 
-def labelled(observed: Observed, policy: Policy | None) -> Labelled:
+def labelled(observed: Observed, policy: Policy | None, settings: Settings) -> Labelled:
     """Which Nodes are to be labelled how, under this policy or without one. Nodes are in the order of their names."""
-    rules = Rules.of(policy)
+    rules = Rules.of(policy, settings)
     assignment = Assignment()
     if rules.driver_crd:
         assignment = assign(observed.drivers, (node for node in observed.nodes if is_gpu(node)))
-    changes, nodes = [], []
-    for node in sorted(observed.nodes, key=lambda node: node.name):
+    changes, nodes, unmarked = [], [], []
+    for node in sorted(map(partial(_chosen, settings), observed.nodes), key=lambda node: node.name):
         change = label_plan(node, rules, assignment.of(node.name))
         if change is not None:
             changes.append(change)
         nodes.append(applied(node, change))
-    after = dataclasses.replace(observed, nodes=tuple(nodes))
+        if has_agent(nodes[-1]) and not has_agent(node):
+            unmarked.append(node.name)
+    after = dataclasses.replace(observed, nodes=tuple(nodes), unmarked=frozenset(unmarked))
     return Labelled(observed=after, changes=tuple(changes), rules=rules, assignment=assignment)
+
+
+def _chosen(settings: Settings, node: Node) -> Node:
+    outside = not settings.agent_selector.items() <= node.labels.items()
+    return dataclasses.replace(node, aside=True) if outside else node
 
 
 def survey(found: Labelled, settings: Settings, policy: Policy) -> Survey:

@@ -37,8 +37,8 @@ class Operand:
 
 
 OPERANDS: Final = (
-    Operand(name="features", title="node features", state="node-features", daemon_set="kgpu-node-features",
-            account="kgpu-node-features", condition="NodeFeaturesReady", role="features"),
+    Operand(name="features", title="node features", state="node-features", daemon_set=names.FINDER_DAEMON_SET,
+            account=names.FINDER_DAEMON_SET, condition="NodeFeaturesReady", role="features"),
     Operand(name="driver", title="driver", state="state-driver", daemon_set="nvidia-driver-daemonset",
             account="nvidia-driver", condition="DriverReady", section="driver", deploy="driver"),
     Operand(name="toolkit", title="container toolkit", state="state-container-toolkit",

@@ -24,7 +24,7 @@ def sets(case: Case) -> dict[str, Object]:
     return {
         one["metadata"]["name"]: one
         for one in found.objects
-        if one["kind"] == "DaemonSet" and one["metadata"]["name"] != "kgpu-agent"
+        if one["kind"] == "DaemonSet" and one["metadata"]["name"] not in {"kgpu-agent", "kgpu-node-features"}
     }
 
 

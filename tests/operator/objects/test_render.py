@@ -121,7 +121,8 @@ def test_a_bad_amount_is_said_and_what_runs_stays(amount: str) -> None:
     spec = f"daemonsets: {{rollingUpdate: {{maxUnavailable: '{amount}'}}}}\n{HOST_DRIVER}"
     found = Case(policy=policy(spec)).rendered()
     assert amount in found.errors["agent"].what
-    assert found.keep == {"kgpu-agent"}
+    assert found.keep == {"kgpu-agent", "node-features"}
+    assert len(found.errors) == 1, "what agent and finder share is said once"
     # The agents that run go on being told what to do.
     assert {one["kind"] for one in found.objects} == {"RuntimeClass", "Service", "ConfigMap"}
 

@@ -1,7 +1,8 @@
 """Reads the facts from /sys, /proc and os-release below a root. Never raises: what can't be read is left out.
 
 Several roots may be given: PCI devices are looked for under each that has a PCI bus of its own (the host's, and that of
-a simulated driver root); everything else comes from the first.
+a simulated driver root); everything else comes from the first. A container that sees only parts of the host's root has
+no ``/proc`` there; its own is of the same kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MAX_TEXT: Final = 1 << 20
 _CPUS: Final = "sys/devices/system/cpu"
 _OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
 _KERNEL_CONFIGS: Final = (
-    "proc/config.gz", "usr/lib/modules/{0}/config", "usr/lib/ostree-boot/config-{0}", "boot/config-{0}",
+    "usr/lib/modules/{0}/config", "usr/lib/ostree-boot/config-{0}", "boot/config-{0}",
 )  # fmt: skip
 _MAX_LINKS: Final = 8
 
@@ -28,22 +29,29 @@ _MAX_LINKS: Final = 8
 def read_facts(roots: Sequence[Path]) -> HostFacts:
     """Read all of them now; takes tens of milliseconds."""
     root = roots[0]
-    kernel = text(root / "proc/sys/kernel/osrelease")
+    proc = proc_of(root)
+    kernel = text(proc / "sys/kernel/osrelease")
     network = list(_folders(root / "sys/class/net"))
     return HostFacts(
         pci=tuple(device for one in _pci_folders(roots) for device in _pci(one)),
         kernel=kernel,
-        kernel_options=_kernel_options(root, kernel),
+        kernel_options=_kernel_options(root, proc, kernel),
         selinux=text(root / "sys/fs/selinux/enforce").startswith("1"),
         os_release=_os_release(root),
-        cpu=_cpu(root),
-        modules=frozenset(line.split(" ", 1)[0] for line in text(root / "proc/modules").splitlines()),
+        cpu=_cpu(root, proc),
+        modules=frozenset(line.split(" ", 1)[0] for line in text(proc / "modules").splitlines()),
         numa_nodes=_count(text(root / "sys/devices/system/node/online")),
-        swap=len(text(root / "proc/swaps").splitlines()) > 1,
+        swap=len(text(proc / "swaps").splitlines()) > 1,
         solid_state=any(text(disk / "queue/rotational") == "0" for disk in _folders(root / "sys/block")),
         sriov_capable=any(_number(one / "device/sriov_totalvfs") > 0 for one in network),
         sriov_configured=any(_number(one / "device/sriov_numvfs") > 0 for one in network),
     )
+
+
+def proc_of(root: Path) -> Path:
+    """The kernel's files: those below the root; of a root with sysfs and without any, this process's own."""
+    below = root / "proc"
+    return below if below.exists() or not (root / "sys/devices").is_dir() else Path("/proc")
 
 
 def pci_names(roots: Sequence[Path]) -> frozenset[str]:
@@ -104,8 +112,8 @@ def _text_inside(root: Path, name: str) -> str:
     return ""
 
 
-def _cpu(root: Path) -> CpuFacts:
-    info = parse_cpuinfo(text(root / "proc/cpuinfo"))
+def _cpu(root: Path, proc: Path) -> CpuFacts:
+    info = parse_cpuinfo(text(proc / "cpuinfo"))
     pstate = root / _CPUS / "intel_pstate"
     status = text(pstate / "status")
     values = {"status": status, "turbo": {"0": "true", "1": "false"}.get(text(pstate / "no_turbo"), "")}
@@ -134,12 +142,12 @@ def _cpu_folders(root: Path) -> list[Path]:
     return [one for one in _folders(root / _CPUS) if one.name.startswith("cpu") and one.name[3:].isdecimal()]
 
 
-def _kernel_options(root: Path, kernel: str) -> frozenset[str]:
+def _kernel_options(root: Path, proc: Path, kernel: str) -> frozenset[str]:
     """Names of the options that are built in or modules."""
     if not kernel or "/" in kernel:
         return frozenset()
-    for name in _KERNEL_CONFIGS:
-        content = _config_text(root / name.format(kernel))
+    for path in (proc / "config.gz", *(root / name.format(kernel) for name in _KERNEL_CONFIGS)):
+        content = _config_text(path)
         if content:
             pairs = (line.removeprefix("CONFIG_").partition("=") for line in content.splitlines())
             return frozenset(option for option, _, value in pairs if value in {"y", "m"})

@@ -50,6 +50,8 @@ PLACES: Final = (
 )
 # Variables of addresses to listen on that a process has without being told, and its ports.
 ADDRESSES: Final = (("METRICS_BIND_ADDRESS", 8080), ("HEALTH_PROBE_BIND_ADDRESS", 8081))
+# A container that has parts of the host's root has this one, which is every node's own.
+_PART: Final = "/etc/os-release"
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
 _EVERYWHERE: Final = re.compile(r"(?P<flag>--[a-z-]+=)?(?P<port>:\d+)")
 
@@ -72,6 +74,8 @@ def command(
 ) -> Command:
     """The container's command as it can run beside others; ``kubeconfig`` is where ``connection`` is written."""
     seen = {mount.container_path: mount.host_path for mount in mounts}
+    if HOST_ROOT + _PART in seen:
+        seen.setdefault(HOST_ROOT, seen[HOST_ROOT + _PART].removesuffix(_PART) or "/")
     told = {name: str(Path(seen[path], part)) for path, name, part in PLACES if path in seen}
     if TOKENS in seen:
         told["KUBECONFIG"] = str(kubeconfig)

@@ -1,4 +1,5 @@
-"""The agent layout: the DaemonSet ``kgpu-agent`` on every Linux node; and the ConfigMap that tells agents what to do.
+"""The agent layout: the DaemonSet ``kgpu-agent`` on the nodes whose label says that it belongs there; and the ConfigMap
+that tells agents, and the finder on all other nodes, what to do.
 
 Everything that differs per policy is in the ConfigMap, which the agents follow through the API server; so the pods
 restart only for a new image, other paths on the host, or pod settings of ``spec.daemonsets``. The ServiceAccount and
@@ -11,6 +12,7 @@ import posixpath
 from typing import Final
 
 from kgpu.base.room import HOST_IP
+from kgpu.fit.plain import mapping
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names
 from kgpu.operator.model import Layout, Object
@@ -65,7 +67,7 @@ def _daemon_set(scene: Scene) -> Object:
     spec = shape.pod_spec(daemonsets, account=names.AGENT_DAEMON_SET)
     spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
     spec |= {
-        "nodeSelector": {names.OS_LABEL: "linux"},
+        **_where(scene),
         "hostPID": True,  # the container engine is told by a signal to read its config
         "containers": [
             agent_container(
@@ -84,6 +86,25 @@ def _daemon_set(scene: Scene) -> Object:
     if scene.settings.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in scene.settings.image_pull_secrets]
     return shape.daemon_set(scene, names.AGENT_DAEMON_SET, state=STATE, app=app, spec=spec)
+
+
+def _where(scene: Scene) -> Object:
+    """The nodes that the operator has labelled. Agents that have run everywhere stay until that is so of all of theirs,
+    since none may go from a node on which it is needed.
+    """
+    selector = {"nodeSelector": {names.OS_LABEL: "linux"}}
+    observed = scene.observed
+    live = mapping(mapping(mapping(observed.daemon_sets.get(names.AGENT_DAEMON_SET)).get("spec")).get("template"))
+    if live and "affinity" not in mapping(live.get("spec")) and observed.unmarked:
+        return selector
+    return selector | affinity("Exists")
+
+
+def affinity(operator: str) -> Object:
+    """What lets a pod onto nodes that have the agent's label (``Exists``), or onto all others (``DoesNotExist``)."""
+    rows = [{"matchExpressions": [{"key": names.AGENT_NODE_LABEL, "operator": operator}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}
+    return {"affinity": {"nodeAffinity": required}}
 
 
 def agent_container(

@@ -1,4 +1,5 @@
-"""The operands layout: one DaemonSet per operand under the replaced operator's names, all with kgpu's image.
+"""DaemonSets of one operand each, under the replaced operator's names where it has them, all with kgpu's image: every
+operand in the layout ``operands``; in both layouts the finder, which looks for PCI devices and has no privilege.
 
 Each runs ``kgpu agent --auto`` for its role alone: it takes the same orders and chooses the same driver root as the
 whole agent, and reports in an annotation of its own. Pods start at once and wait inside for what they need, so that
@@ -17,8 +18,8 @@ from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Component, Container
 from kgpu.operator.model import Layout, Object
-from kgpu.operator.objects import images, shape
-from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, RUN, agent_container, host_access
+from kgpu.operator.objects import finder, images, shape
+from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, RUN, affinity, agent_container, host_access
 from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
@@ -41,13 +42,16 @@ class Pod:
     labels: tuple[tuple[str, str], ...] = ()
     port: tuple[str, int] | None = None
     host_pid: bool = False
+    privileged: bool = True
     resources: Object = field(default_factory=lambda: RESOURCES)
 
 
 _DRIVER: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state")
 
 PODS: Final = {
-    "features": Pod(container="kgpu-node-features", volumes=("host-root", "run-nvidia", "driver-install-dir", "state")),
+    "features": Pod(
+        container="kgpu-node-features", volumes=finder.VOLUMES, privileged=False, resources=finder.RESOURCES
+    ),
     "toolkit": Pod(
         container="nvidia-container-toolkit-ctr",
         volumes=(*_DRIVER, "cdi", "engines", "pod-resources"),
@@ -106,7 +110,8 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
     daemonsets = policy.spec.daemonsets
     pod = PODS[operand.role]
     told: Container | None = section(operand.role, policy.spec)
-    volumes, mounts = host_access(shape.paths(policy), operand.name)
+    paths = shape.paths(policy)
+    volumes, mounts = host_access(paths, operand.name) if pod.privileged else finder.host_access(paths)
     own = {"app": operand.daemon_set, **dict(pod.labels)}
     given = role_args(operand.role, policy)
     container = agent_container(
@@ -118,6 +123,8 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
         readiness="/readyz",
         resources=builtins(told.resources) if told and told.resources else pod.resources,
     )
+    if not pod.privileged:
+        container["securityContext"] = dict(finder.CONTAINER_SECURITY)
     secrets = dict.fromkeys(scene.settings.image_pull_secrets)
     if told is not None and images.is_own(told):
         container["image"] = images.policy_image(operand.section, told, "", {})
@@ -132,6 +139,10 @@ def _daemon_set(scene: Scene, operand: Operand) -> Object:
     }
     if not operand.deploy:
         spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
+        if scene.settings.layout is Layout.AGENT:
+            spec |= affinity("DoesNotExist")
+    if not pod.privileged:
+        spec["securityContext"] = spec.get("securityContext", {}) | finder.POD_SECURITY
     if secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in secrets]
     exporter = told if isinstance(told, DcgmExporter) else DcgmExporter()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kgpu.formats import names
 from kgpu.kube.port import NODE_FEATURES as FEATURES_KIND
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Owner, Scene, has_kind
@@ -48,7 +49,9 @@ SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
 NRI_RULES: Final = (PODS_READ,)
 """What the toolkit needs beside that with the NRI plugin: the API server alone says which service account a pod has."""
 
-NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,))
+# It is told nothing but by this one.
+ORDERS: Final = {**CONFIGS, "resourceNames": [names.AGENT_CONFIG_MAP]}
+NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,)) | {"features": (ORDERS,)}
 """By role, for the operator's namespace."""
 
 # The pod that reads is its own, the owner of the node's features.

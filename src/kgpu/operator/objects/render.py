@@ -10,7 +10,7 @@ from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import UserError
 from kgpu.formats import names
 from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
-from kgpu.operator.objects import agent, driver, ignored, monitoring, operands, runtime_classes
+from kgpu.operator.objects import agent, driver, finder, ignored, monitoring, operands, runtime_classes
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import check_role
@@ -38,8 +38,9 @@ def render(policy: Policy, settings: Settings, observed: Observed) -> Rendered:
         try:
             objects += part()
         except UserError as error:
-            errors[name] = error
             keep.add(state)
+            if str(error) != str(errors.get(AGENT)):  # what agent and finder share is said once
+                errors[name] = error
     if _drivers_wanted(scene) and driver.leftovers(scene, objects):
         keep.add(driver.STATE)
     return Rendered(objects=tuple(objects), errors=errors, keep=frozenset(keep), decisions=tuple(_decisions(scene)))
@@ -59,7 +60,7 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
             continue
         if operand.name == driver.OPERAND.name:
             yield operand.name, operand.state, partial(driver.of_policy, scene)
-        elif operand.role and settings.layout is Layout.OPERANDS and not operand.within:
+        elif _has_pods(scene, operand):
             yield operand.name, operand.state, partial(operands.objects, scene, operand)
         elif operand.role:
             yield operand.name, operand.state, partial(_checked, scene, operand)
@@ -70,6 +71,13 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
         for one in observed.drivers:
             if not one.deleting:
                 yield f"NVIDIADriver/{one.name}", driver.STATE, partial(driver.of_driver, scene, one)
+
+
+def _has_pods(scene: Scene, operand: Operand) -> bool:
+    """Whether the operand has a DaemonSet of its own."""
+    if operand.daemon_set == names.FINDER_DAEMON_SET:
+        return finder.is_needed(scene)
+    return bool(operand.role) and scene.settings.layout is Layout.OPERANDS and not operand.within
 
 
 def _checked(scene: Scene, operand: Operand) -> list[Object]:

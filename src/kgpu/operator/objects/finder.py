@@ -1,0 +1,80 @@
+"""The finder: node features of nodes that nobody knows a GPU of, by a pod without any privilege.
+
+It sees of the host what everybody may read, and only what the role ``features`` reads: sysfs, the system's name, and
+the places of a kernel's configuration. The kernel's facts are in its own ``/proc``. What it remembers ends with its
+pod. All that Pod Security's level ``restricted`` asks for is so, but for the volumes: with host paths a pod is of the
+level ``privileged``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.operator.labels import has_agent
+from kgpu.operator.model import AgentNodes, Layout, Object
+from kgpu.operator.objects import shape
+from kgpu.operator.objects.common import HOST_TO_CONTAINER, Scene, host_volume, mount
+
+USER: Final = 65532
+"""The image's user; a pod that names it can read its own token."""
+
+POD_SECURITY: Final[Object] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Object] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+# Measured: 31 MB, with room for a node with hundreds of PCI functions.
+RESOURCES: Final[Object] = {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "128Mi"}}
+
+_HOST: Final = (
+    ("host-sys", "sys", "", HOST_TO_CONTAINER),
+    # A container engine would make a folder of that name on a host that has not got the file.
+    ("host-os-release", "etc/os-release", "File", ""),
+    ("host-usr-lib", "usr/lib", "", ""),
+    ("host-boot", "boot", "", ""),
+)
+"""Volume, path below the host's root, kind, propagation."""
+
+DRIVER: Final = "driver-install-dir"
+STATE: Final = "state"
+VOLUMES: Final = (*(row[0] for row in _HOST), DRIVER, STATE)
+
+
+def host_access(paths: shape.Paths) -> tuple[list[Object], list[Object]]:
+    """Volumes and mounts, those of the host read-only.
+
+    A driver root at a place of its own is among them: simulated hardware has its PCI bus there. The usual one is not,
+    since the folder would be made on hosts that never see a driver.
+    """
+    rows = [
+        (name, posixpath.join(paths.root_fs, part), posixpath.join(names.HOST_ROOT, part), kind, propagation)
+        for name, part, kind, propagation in _HOST
+    ]
+    if posixpath.commonpath(["/run/nvidia", paths.driver_install_dir]) != "/run/nvidia":
+        rows.append((DRIVER, paths.driver_install_dir, paths.driver_install_dir, "", HOST_TO_CONTAINER))
+    volumes = [host_volume(name, source, kind) for name, source, _, kind, _ in rows]
+    mounts = [mount(name, target, read_only=True, propagation=how) for name, _, target, _, how in rows]
+    volumes.append({"name": STATE, "emptyDir": {"sizeLimit": "1Mi"}})
+    mounts.append(mount(STATE, names.STATE_DIR))
+    return volumes, mounts
+
+
+def is_needed(scene: Scene) -> bool:
+    """Whether any node may need it: not where agents are everywhere, nor where another discovery labels nodes and has
+    published all that kgpu's own has.
+    """
+    settings, observed = scene.settings, scene.observed
+    agents = settings.layout is Layout.AGENT
+    if agents and settings.agent_nodes is AgentNodes.ALL and not settings.agent_selector:
+        return False
+    if not observed.foreign_nfd:
+        return True
+    return any(node.discovered and not (agents and has_agent(node)) for node in observed.nodes)
