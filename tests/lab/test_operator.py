@@ -17,9 +17,11 @@ from kgpu.base.errors import LabError
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import (
     AGENT_DAEMON_SET,
+    FINDER_DAEMON_SET,
     GPU_OPERATOR_NAMESPACE,
     GPU_RESOURCE,
     LABEL_DEPLOY_PREFIX,
+    NFD_OS_ID,
     NVIDIA_DOMAIN,
     ROLES_ANNOTATION,
     VALIDATED_CONDITION,
@@ -102,10 +104,18 @@ def own_labels(node: Object) -> set[str]:
     return {key for key in node["metadata"]["labels"] if key.split("/")[0] == NVIDIA_DOMAIN}
 
 
-def test_every_node_has_an_agent_and_only_those_with_gpus_offer_some(fleet: EmbeddedLab) -> None:
+def on_nodes(lab: EmbeddedLab) -> dict[str, set[str]]:
+    """Which nodes have a pod, by its label ``app``."""
+    found: dict[str, set[str]] = {}
+    for pod in get(lab, "pods", "--namespace", GPU_OPERATOR_NAMESPACE)["items"]:
+        found.setdefault(pod["metadata"]["labels"]["app"], set()).add(pod["spec"]["nodeName"])
+    return {app: nodes for app, nodes in found.items() if app in (AGENT_DAEMON_SET, FINDER_DAEMON_SET)}
+
+
+def test_nodes_with_gpus_have_an_agent_and_offer_some_and_the_others_have_a_finder(fleet: EmbeddedLab) -> None:
     settled(fleet)
-    pods = get(fleet, "pods", "--namespace", GPU_OPERATOR_NAMESPACE, "-l", f"app={AGENT_DAEMON_SET}")["items"]
-    assert {pod["spec"]["nodeName"] for pod in pods} == {*GPUS, CPU}
+    wanted = {AGENT_DAEMON_SET: {*GPUS}, FINDER_DAEMON_SET: {CPU}}
+    until(fleet, lambda: on_nodes(fleet) == wanted, "one pod per node")
     nodes = {node["metadata"]["name"]: node for node in get(fleet, "nodes")["items"]}
     validated = {
         name
@@ -115,6 +125,7 @@ def test_every_node_has_an_agent_and_only_those_with_gpus_offer_some(fleet: Embe
     }
     assert validated == GPUS.keys()
     assert own_labels(nodes[CPU]) == set()
+    assert NFD_OS_ID in nodes[CPU]["metadata"]["labels"]
     assert {json.loads(nodes[name]["metadata"]["annotations"][ROLES_ANNOTATION])["gpus"] for name in GPUS} == {8, 2}
 
 

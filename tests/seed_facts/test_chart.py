@@ -28,7 +28,7 @@ def test_c09_d06_e05_the_plain_install_works_on_a_node_with_a_driver(chart: Char
     """The chart with no option at all: GPU nodes that have a driver become ready, and get no driver pod."""
     made = planned(chart().policy, healthy_node())
     assert why(made, "Ready") == ("True", "Reconciled")
-    assert set(daemon_sets(made)) == {names.AGENT_DAEMON_SET}
+    assert set(daemon_sets(made)) == {names.AGENT_DAEMON_SET, names.FINDER_DAEMON_SET}
 
 
 def test_c09_d05_opr02_the_privileged_namespace_can_be_the_charts_job(chart: Chart) -> None:
@@ -43,7 +43,7 @@ def test_c09_d05_opr02_the_privileged_namespace_can_be_the_charts_job(chart: Cha
 def test_a81_d08_without_driver_and_toolkit_neither_is_brought(chart: Chart) -> None:
     made = planned(chart(*PREINSTALLED).policy, node_object())
     assert (why(made, "DriverReady"), why(made, "ToolkitReady")) == (("True", "Disabled"), ("True", "Disabled"))
-    assert set(daemon_sets(made)) == {names.AGENT_DAEMON_SET}
+    assert set(daemon_sets(made)) == {names.AGENT_DAEMON_SET, names.FINDER_DAEMON_SET}
 
 
 def test_d08_with_only_the_driver_pre_installed_the_toolkit_is_brought(chart: Chart) -> None:

@@ -126,7 +126,7 @@ def apply_config(lab: EmbeddedLab, **data: str) -> None:
 def test_a82_t23_without_a_gpu_every_pod_runs_and_none_was_restarted(laptop: EmbeddedLab) -> None:
     assert ready(laptop) == ("ready", "NoGPUNodes")
     pods = get(laptop, "pods", *PLACE)["items"]
-    assert {pod["metadata"]["labels"]["app"] for pod in pods} == {"gpu-operator", names.AGENT_DAEMON_SET}
+    assert {pod["metadata"]["labels"]["app"] for pod in pods} == {"gpu-operator", names.FINDER_DAEMON_SET}
     assert {pod["status"]["phase"] for pod in pods} == {"Running"}
     assert {one["restartCount"] for pod in pods for one in pod["status"]["containerStatuses"]} == {0}
 

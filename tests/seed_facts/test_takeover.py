@@ -147,7 +147,7 @@ def test_the_policy_is_the_same_object_and_ready(site: Site, taken: str) -> None
 
 
 def test_old_operands_make_room_and_labels_of_users_stay(site: Site, taken: str) -> None:
-    assert site.daemon_sets() == {names.AGENT_DAEMON_SET}
+    assert site.daemon_sets() == {names.AGENT_DAEMON_SET, names.FINDER_DAEMON_SET}
     (node,) = site.get("nodes")["items"]
     assert node["metadata"]["labels"][KEPT_LABEL] == "false"
 
