@@ -20,7 +20,9 @@ from kgpu.fit.plain import items, mapping, text
 
 _SYSTEM: Final = "kube-system"
 _TAKES: Final = re.compile(
-    r"\bkubectl (?:-n (?P<within>\S+) )?(?:drain|cordon|taint|delete)\b|\breboot\b|nvidia-smi -r\b"
+    r"\bkubectl (?:-n (?P<within>\S+) )?(?:drain|cordon|taint|delete|scale|label nodes?|rollout)\b"
+    r"|\breboot\b|nvidia-smi (?:-r|--gpu-reset)\b|\b(?:amd-smi|rocm-smi|xpu-smi|hl-smi)\b.*reset|\bmachine off\b"
+    r"|\brmmod\b|\bmodprobe -r\b|\bhelm uninstall\b"
 )
 _FIRST: Final = "only words of namespace {author} say so: see on {node} itself before anything is taken from it"
 
