@@ -19,9 +19,7 @@ MOST_LABELS: Final = 100
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"([^"\\\n]*(?:\\.[^"\\\n]*)*)"\s*(?:,\s*|$)', re.ASCII)
 _ESCAPED: Final = re.compile(r"\\(.)")
-_NUMBER: Final = re.compile(
-    r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|[Ii]nf|[Nn]a[Nn])", re.ASCII
-)
+_NUMBER: Final = re.compile(r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[Ii]nf|[Nn]a[Nn])", re.ASCII)
 _MEANT: Final = {"n": "\n", '"': '"', "\\": "\\"}
 
 Labels = Mapping[str, str]
