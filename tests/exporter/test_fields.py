@@ -101,7 +101,9 @@ def test_the_usual_set_is_25_series_and_one_label():
 
 @pytest.mark.parametrize("name", OF_THE_DOCUMENTS)
 def test_every_metric_of_the_documents_is_known(name):
-    assert find(f"DCGM_FI_DEV_{name}") is not None
+    spelled = find(f"DCGM_FI_DEV_{name}")
+    assert spelled is not None
+    assert (spelled.field.name, spelled.modern) == (f"DCGM_FI_DEV_{name}", False)
 
 
 def test_all_41_names_of_version_1_are_known():
