@@ -125,7 +125,9 @@ def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 def test_every_problem_has_a_remedy_of_its_own(make: Any) -> None:
-    for problem in seen(make().observed).problems:
+    problems = seen(make().observed).problems
+    assert problems
+    for problem in problems:
         assert problem.remedy, problem.what
         assert "to do: " not in problem.what
 

@@ -98,7 +98,9 @@ def test_what_explains_a_command_stands_above_it(step: str, told: tuple[str, ...
 def test_no_command_has_a_comment_and_none_is_forced_on_others() -> None:
     for path in sorted(FOLDER.glob("*.yaml")):
         example = load(path)
-        for one in diagnose(example.snapshot(merged(example.broken))).findings:
+        findings = diagnose(example.snapshot(merged(example.broken))).findings
+        assert any(one.remedy for one in findings), path.name
+        for one in findings:
             for step in one.remedy:
                 assert not re.search(r"^(?:kubectl|helm|oc|crictl|sudo|apt|systemctl)\b[^'\"]*\s# ", step), (
                     path.name,

@@ -219,7 +219,8 @@ def test_columns_go_one_by_one_and_the_most_important_stay() -> None:
 
 
 def test_ascii_has_no_other_characters() -> None:
-    assert all(line.isascii() for line in lines(160, Look(ascii_only=True)))
+    assert [line for line in lines(160, Look(ascii_only=True)) if not line.isascii()] == []
+    assert [line for line in lines(160) if not line.isascii()], "nothing was there to leave out"
 
 
 def test_shared_users_instances_and_processes_stand_under_their_gpu() -> None:
