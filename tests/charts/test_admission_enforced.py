@@ -23,6 +23,8 @@ from tests.operator.own_node import (
 )  # fmt: skip
 
 NODE = "own-node"
+FINDER = "kgpu-node-features"
+PODS = {"kgpu-agent": "agent", FINDER: "finder"}
 ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -43,7 +45,7 @@ def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     with served.running(tmp_path_factory.mktemp("api")) as found:
         made(found, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         subjects = []
-        for name in ("kgpu-agent", "gpu-operator"):
+        for name in ("kgpu-agent", FINDER, "gpu-operator"):
             made(found, ACCOUNTS, {"metadata": {"name": name}})
             subjects.append({"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE})
         rights = {
@@ -55,11 +57,12 @@ def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
         for name in (NODE, OTHER):
             labels = {"kubernetes.io/hostname": name}
             made(found, "/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
-        spec = {
-            "nodeName": NODE, "serviceAccountName": "kgpu-agent",
-            "containers": [{"name": "c", "image": "registry.invalid/none"}],
-        }  # fmt: skip
-        made(found, f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "agent"}, "spec": spec})
+        for account, name in PODS.items():
+            spec = {
+                "nodeName": NODE, "serviceAccountName": account,
+                "containers": [{"name": "c", "image": "registry.invalid/none"}],
+            }  # fmt: skip
+            made(found, f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": name}, "spec": spec})
         made(found, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", FEATURES_CRD)
         for name in NAMES:
             made(found, f"{ADMISSION}/validatingadmissionpolicies", objects.one(KIND, name))
@@ -68,7 +71,9 @@ def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
 
 
 def token(server: Server, *, bound: bool = True, name: str = "kgpu-agent") -> str:
-    reference = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "agent"}} if bound else {}
+    reference = (
+        {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": PODS.get(name, "agent")}} if bound else {}
+    )
     found = made(server, f"{ACCOUNTS}/{name}/token", {"spec": reference})
     return str(found["status"]["token"])
 
@@ -93,6 +98,23 @@ def test_what_is_not(server: Server, status: bool, change: dict[str, Any], word:
         "an agent of kgpu may"
     )
     assert word in said
+
+
+def test_the_finder_says_features_of_its_node_and_how_it_is_and_nothing_else(server: Server) -> None:
+    finder = token(server, name=FINDER)
+    wrong = []
+    for what, (status, change) in GRANTED.items():
+        code, said = patch(server, finder, NODE, change, status=status)
+        granted = what in {"labels of features", "its report"}
+        if (code == 200) is not granted or not (granted or "that only looks for features" in said):
+            wrong.append(f"{what}: {code} {said}")
+    for what, (status, change, _) in REFUSED.items():
+        code, said = patch(server, finder, NODE, change, status=status)
+        if code != 422:
+            wrong.append(f"{what}: {code} {said}")
+    code, said = patch(server, finder, OTHER, {"metadata": {"labels": {"feature.node.kubernetes.io/x": "true"}}})
+    assert (code, "only the Node that it runs on" in said) == (422, True)
+    assert wrong == []
 
 
 def test_other_nodes_and_tokens_that_name_none(server: Server) -> None:

@@ -72,6 +72,21 @@ def test_a_part_that_runs_where_it_would_not_come_back_is_a_note() -> None:
     assert told("TNT-04").level is Level.PROBLEM
 
 
+def test_a_part_whose_affinity_is_for_other_nodes_is_not_kept_off_by_a_taint() -> None:
+    """As kgpu's agent on a node that has opted out, where its label is not."""
+    rows = [{"matchExpressions": [{"key": "kgpu.dev/agent", "operator": "Exists"}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}
+    pod = {"template": {"spec": {"affinity": {"nodeAffinity": required}}}}
+    example = load(FOLDER / "TNT-04.yaml")
+    sets = [one for one in example.broken if one["kind"] == "DaemonSet"]
+    assert sets
+    elsewhere = [
+        change("DaemonSet", f"{one['metadata']['namespace']}/{one['metadata']['name']}", spec=pod) for one in sets
+    ]
+    report = diagnose(example.snapshot(merged([*example.broken, *elsewhere])), strict=True)
+    assert "TNT-04" not in [one.id for one in report.findings]
+
+
 def test_without_nodes_nothing_is_said_of_them() -> None:
     example = load(FOLDER / "SCH-08.yaml")
     report = diagnose(example.snapshot([one for one in example.broken if one["kind"] != "Node"]), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,15 @@ def test_a_whole_node(tmp_path):
 
 def test_an_empty_root_gives_no_labels(tmp_path):
     assert plan(read_facts([tmp_path])) == {}
+
+
+def test_a_container_with_parts_of_the_hosts_root_has_the_kernels_facts_from_its_own_proc(tmp_path):
+    root = fill(tmp_path, {"sys/devices/system/node/online": "0-1\n", "etc/os-release": "ID=ubuntu\n"})
+    facts = read_facts([root])
+    assert facts.kernel == os.uname().release
+    assert (facts.numa_nodes, facts.os_release["ID"]) == (2, "ubuntu")
+    (root / "proc").mkdir()
+    assert read_facts([root]).kernel == "", "a root with a /proc is whole"
 
 
 def test_devices_of_a_simulated_driver_root_count_beside_the_hosts(tmp_path, sim_root):

@@ -76,6 +76,13 @@ def test_a_program_of_the_image_is_this_python_under_its_name(program: str) -> N
     assert run("sh", "-c", "true").args == ("sh", "-c", "true")
 
 
+def test_parts_of_the_hosts_root_tell_where_it_is() -> None:
+    """The finder has no more of it."""
+    for root, release in (("/n/root", "/n/root/etc/os-release"), ("/", "/etc/os-release")):
+        seen = mounts(**{"/host/sys": "/sys", "/host/etc/os-release": release})
+        assert run("agent", env={"KGPU_HOST_ROOT": "/host"}, seen=seen).env["KGPU_HOST_ROOT"] == root
+
+
 def test_a_service_account_becomes_a_kubeconfig_whose_token_is_read_anew(tmp_path: Path) -> None:
     seen = mounts(**{own.TOKENS: str(tmp_path)})
     (tmp_path / "token").write_text("one")

@@ -12,7 +12,11 @@ from tests.operator.real.conftest import NAMESPACE, Object, Site
 
 Right = tuple[str, str, str]  # group, resource, verb
 
-ACCOUNTS: Final = {"gpu-operator": ("kgpu:operator", "gpu-operator"), "kgpu-agent": ("kgpu:agent", "kgpu-agent")}
+ACCOUNTS: Final = {
+    "gpu-operator": ("kgpu:operator", "gpu-operator"),
+    "kgpu-agent": ("kgpu:agent", "kgpu-agent"),
+    "kgpu-node-features": ("kgpu-node-features", "kgpu-node-features"),
+}
 """The ClusterRole and the Role of each; beside them are the Events in ``default``."""
 
 
@@ -52,6 +56,7 @@ SOMETIMES: Final = {
 EXCUSED: Final = {
     "gpu-operator": PASSED_ON | OTHERS | SOMETIMES["gpu-operator"],
     "kgpu-agent": SOMETIMES["kgpu-agent"],
+    "kgpu-node-features": SOMETIMES["kgpu-agent"],
 }
 
 

@@ -19,6 +19,7 @@ from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
 from kgpu.doctor.waiting import TAINTS, Waiting, waiting
 from kgpu.fit.model import Reason
 from kgpu.fit.plain import text
+from kgpu.fit.read import node_terms
 from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names
 
@@ -245,8 +246,12 @@ def _toleration(row: object) -> Toleration:
 
 
 def _selected(obj: Obj, node: Node) -> bool:
+    """Whether the pods of a DaemonSet are for this node, by selector and affinity."""
     wanted = obj.map("spec.template.spec.nodeSelector")
-    return all(node.labels.get(key) == value for key, value in wanted.items())
+    affinity = obj.map("spec.template.spec.affinity.nodeAffinity")
+    terms = node_terms(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    matched = terms is None or any(term.matches(node.labels, node.name) for term in terms)
+    return matched and all(node.labels.get(key) == value for key, value in wanted.items())
 
 
 def no_features(snapshot: Snapshot) -> Iterator[Finding]:
