@@ -211,3 +211,104 @@ def test_an_init_container_that_works_is_left_alone(minutes: int, lines: tuple[s
 
 def test_a_download_that_stands_still_is_told() -> None:
     assert ids(report(*fetching(15, *["model:  12%|#   | 1.2G/10G"] * 4))) == ["POD-00"]
+
+
+def pinned(node: str, minutes: int = 10, **status: Any) -> dict[str, Any]:
+    began = dt.datetime.fromtimestamp(TAKEN - 60 * minutes, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "kind": "Pod", "metadata": {"name": "train", "namespace": "ml", "creationTimestamp": began},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        "status": {"phase": "Pending", **status},
+    }  # fmt: skip
+
+
+def test_a_pod_on_a_node_that_there_is_not() -> None:
+    (found,) = report(pinned("gpu-11")).findings
+    assert found.id == "POD-00"
+    assert "its spec.nodeName is gpu-11, and there is no such node (is gpu-1 meant?)" in found.cause
+    assert "take nodeName out" in found.remedy[0]
+    assert found.evidence[0].field == "spec.nodeName"
+
+
+def test_where_not_all_nodes_were_given_a_pod_may_be_on_another() -> None:
+    other = pinned("cpu-7", phase="Running", conditions=[{"type": "Ready", "status": "True"}])
+    other["metadata"]["name"] = "other"
+    assert all("no such node" not in one.cause for one in report(pinned("gpu-11"), other).findings)
+
+
+def test_a_pod_whose_node_has_gone_a_moment_ago_is_left_alone() -> None:
+    assert report(pinned("gpu-11", minutes=1)).findings == ()
+    began = {"state": {"running": {"startedAt": LATELY}}, "name": "main", "ready": False, "restartCount": 0}
+    assert report(pinned("gpu-11", containerStatuses=[began])).findings == ()
+
+
+def job(**status: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return {
+        "kind": "Job", "metadata": {"name": "tune", "namespace": "ml", "uid": "j"},
+        "spec": {"parallelism": 1, "template": {"spec": {"containers": [container]}}}, "status": status,
+    }  # fmt: skip
+
+
+def refusal(message: str, when: str = LATELY) -> dict[str, Any]:
+    return {"kind": "Event", "metadata": {"name": "r", "namespace": "ml"}, "type": "Warning", "reason": "FailedCreate",
+            "message": f'Error creating: pods "tune-" is forbidden: {message}', "lastTimestamp": when,
+            "involvedObject": {"kind": "Job", "namespace": "ml", "name": "tune"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(("since", "level"), [("2026-01-01T11:40:00Z", Level.PROBLEM), (BEFORE, Level.NOTE)])
+def test_a_refusal_before_a_pod_was_made_explains_no_failure(since: str, level: Level) -> None:
+    failed = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "BackoffLimitExceeded",
+        "message": "m",
+        "lastTransitionTime": since,
+    }
+    made = pinned("gpu-1", minutes=30, phase="Failed", containerStatuses=[
+        {"name": "main", "ready": False, "restartCount": 0, "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}])  # fmt: skip
+    made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "tune", "controller": True}]
+    early = refusal("failed quota: q: must specify limits.memory for: main", "2026-01-01T11:20:00Z")
+    said = {
+        "kind": "PodLog",
+        "metadata": {"name": "train", "namespace": "ml"},
+        "container": "main",
+        "lines": ["bad data"],
+    }
+    (found,) = report(job(failed=1, conditions=[failed]), made, early, said).findings
+    assert (found.id, found.level) == ("POD-00", level)
+    assert "has failed" in found.cause
+    assert "BackoffLimitExceeded" in found.cause
+    assert 'it said last: "bad data"' in found.cause
+
+
+@pytest.mark.parametrize(
+    ("message", "step"),
+    [
+        ("failed quota: team: must specify limits.memory,requests.cpu for: main", "put limits.memory,requests.cpu into the resources of every container"),
+        ('error looking up service account ml/robot: serviceaccount "robot" not found', "kubectl -n ml create serviceaccount robot"),
+        ("no PriorityClass with name urgent was found", "make urgent, or correct priorityClassName"),
+        ('admission webhook "pods.example.com" denied the request: no team', "as the webhook pods.example.com wants it"),
+        ("something new", "get resourcequota,limitrange"),
+    ],
+)  # fmt: skip
+def test_what_to_do_about_a_refusal_follows_its_words(message: str, step: str) -> None:
+    (found,) = report(job(), refusal(message)).findings
+    assert found.id == "QTA-00"
+    assert step in "\n".join(found.remedy)
+
+
+def test_a_failing_driver_is_told_with_its_last_words() -> None:
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    driver = pod(state, since=BEFORE)
+    driver["metadata"] |= {"name": "driver-a", "labels": {"app": "nvidia-driver-daemonset"}}
+    driver["spec"] = {"nodeName": "gpu-1", "containers": [{"name": "plugin", "image": "nvcr.io/nvidia/driver:570"}]}
+    said = {
+        "kind": "PodLog",
+        "metadata": {"name": "driver-a", "namespace": "gpu-operator"},
+        "container": "plugin",
+        "previous": True,
+        "lines": ["a new error"],
+    }
+    found = next(one for one in report(driver, said).findings if one.id == "DRV-02")
+    assert 'it said last: "a new error"' in found.cause

@@ -146,7 +146,7 @@ class KernelWords:
 
     def said(self) -> bool:
         """False the first time: from then on it is listened to. May take long, and hang."""
-        from kgpu.doctor.sources.host import matters
+        from kgpu.doctor.host_facts import matters
 
         if self._descriptor < 0:
             self._open()

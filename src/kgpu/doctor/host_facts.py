@@ -22,6 +22,12 @@ API_VERSION: Final = names.DOCTOR_API_VERSION
 _STAMP: Final = re.compile(r"(?:\d+,\d+,(?P<usec>\d{1,18}),[^;]*;|\[ *(?P<seconds>\d{1,12}\.\d{1,9})\] )")
 """When a line was said, counted from the boot: a record of ``/dev/kmsg``, or a line of dmesg."""
 _LOADED: Final = re.compile(r"NVRM: loading NVIDIA .*Kernel Module")
+_LOG_WORDS: Final = re.compile(
+    r"NVRM|nvidia|nouveau|Xid|amdgpu|kfd|habanalabs|i915|lockdown|secure ?boot|module verification|Key was rejected"
+    r"|unsigned module|AER|pcieport|Out of memory|oom-kill|apparmor=\"DENIED\"|avc:|BAR \d|MCE|EDAC|hung_task"
+    r"|blocked for more",
+    re.IGNORECASE,
+)
 KERNEL_LOG: Final = "kernel log"
 PCI_DEVICES: Final = "PCI devices"
 PROCESSES: Final = "processes"
@@ -32,6 +38,11 @@ _EVERYWHERE: Final = frozenset({KERNEL_LOG, PCI_DEVICES, PROCESSES})
 def is_slight(what: str, why: str) -> bool:
     """Whether a host just does not have it, as a container has no modules; these three every host should."""
     return why == os.strerror(errno.ENOENT) and what not in _EVERYWHERE
+
+
+def matters(line: str) -> bool:
+    """Whether a line of the kernel's log is one of those that are kept."""
+    return _LOG_WORDS.search(line) is not None
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from kgpu.doctor.kinds import Container, Pod
+from kgpu.doctor.model import Evidence
 from kgpu.doctor.snapshot import Snapshot
 
 _RECENT: Final = 300.0
@@ -44,6 +45,16 @@ def last_lines(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[str,
         (log for log in snapshot.logs_of(pod) if log.container in ("", container.name) and not log.previous), None
     )
     return tuple([line for line in found.lines if line.strip()][-_LAST:]) if found else ()
+
+
+def last_line(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence | None:
+    """The last that a container has written before it ended."""
+    for log in sorted(snapshot.logs_of(pod), key=lambda one: not one.previous):
+        if log.container in ("", container.name):
+            found = next((at for at in range(len(log.lines) - 1, -1, -1) if log.lines[at].strip()), None)
+            if found is not None:
+                return log.cite(found)
+    return None
 
 
 def _repeats(said: tuple[str, ...]) -> bool:

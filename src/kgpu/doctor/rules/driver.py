@@ -11,6 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place, Subject
 from kgpu.doctor.obj import at
+from kgpu.doctor.progress import last_line
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -125,10 +126,16 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
             if other.key != pod.key and not other.ready and matching.initialising(other) and matching.parts_of(other)
         ]
         more = f"; {len(waits)} pods there wait for it" if waits else ""
+        line = last_line(snapshot, pod, bad)
+        said = f'; it said last: "{line.value}"' if line is not None else ""
         yield Finding(
             subject=pod.subject,
-            cause=f"{pod} on node {pod.node} fails: container {bad.name} is at {bad.waiting or bad.end_reason or 'Error'}{more}",
-            evidence=(bad.cite_status(), *(other.cite("status.phase") for other in waits[:3])),
+            cause=f"{pod} on node {pod.node} fails: container {bad.name} is at {bad.waiting or bad.end_reason or 'Error'}{said}{more}",
+            evidence=(
+                bad.cite_status(),
+                *((line,) if line is not None else ()),
+                *(other.cite("status.phase") for other in waits[:3]),
+            ),
             remedy=(
                 f"kubectl -n {pod.namespace} logs {pod.name} -c {bad.name} --previous --tail=50",
                 f"kubectl -n {pod.namespace} describe pod {pod.name}",
@@ -179,7 +186,7 @@ RULES: Final = (
         ),
         Sign(
             id="DRV-24", title="The driver can't be built: packages are missing", place=Place.KERNEL,
-            pattern=r"E: Failed to fetch .*|Cannot find a valid baseurl for repo.*|Could not resolve host.*|Cannot find vmlinux|Could not locate Linux kernel version string",
+            pattern=r"E: Failed to fetch .*|Cannot find a valid baseurl for repo.*|Could(?: not|n't) resolve host.*|Temporary failure resolving .*|Failed to download metadata for repo .*|Cannot download repomd\.xml.*|Cannot find vmlinux|Could not locate Linux kernel version string",
             words="", where=(LOG,), parts=(DRIVER,),
             cause="{who} can't get the packages that its build needs",
             remedy=(

@@ -14,6 +14,7 @@ from kgpu.doctor.matching import MIG_MANAGER, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import at, seconds
 from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules.mig_signs import layout_said
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import (
     Layout,
@@ -76,6 +77,7 @@ def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
     """MIG-01: the label names a layout that the ConfigMap does not have."""
     config = mig_config(snapshot)
     if config.layouts is None:
+        yield from layout_said(snapshot)
         return
     for node in snapshot.nodes.values():
         name = wanted_mig(node)

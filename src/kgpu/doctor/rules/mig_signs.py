@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -47,6 +48,29 @@ def _users(snapshot: Snapshot, node: str) -> tuple[Evidence, ...]:
     )
     pods = [pod for pod in snapshot.pods_by_node.get(node, ()) if pod.phase == "Running" and matching.accelerators(pod)]
     return (*shown, *(pod.cite("status.phase") for pod in pods[:3]))
+
+
+_NOT_PRESENT: Final = re.compile(r"selected mig-config not present: (?P<name>[\w.+-]{1,63})")
+
+
+def layout_said(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-01 in the MIG manager's own words, where its ConfigMap is not known."""
+    for hit in matching.in_logs(snapshot, _NOT_PRESENT, "mig-config not present", parts=(MIG_MANAGER,)):
+        node = snapshot.nodes.get(hit.node)
+        if node is None or mig_state(node) == "success" or wanted_mig(node) != hit.match["name"] or hit.pod is None:
+            continue
+        label = f"metadata.labels[{names.MIG_CONFIG_LABEL}]"
+        yield Finding(
+            subject=node.subject,
+            cause=f"node {node.name} is to have the MIG layout {hit.match['name']}, which the MIG manager's ConfigMap does not have",
+            evidence=(node.cite(label), hit.evidence),
+            remedy=(
+                f"kubectl -n {hit.pod.namespace} get configmap default-mig-parted-config -o jsonpath='{{.data}}' # which there are; or the one that the ClusterPolicy names",
+                f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}=NAME --overwrite",
+            ),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+        )
 
 
 def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:

@@ -1,22 +1,23 @@
 """Pods that have a node and do not start, parts of a stack without one, and nodes in trouble, of which no other rule
 tells anything.
 
-What the kubelet, the node or the MIG manager says of them is told as it is, so that none is passed over.
+What the kubelet or the node says of them is told as it is, so that none is passed over.
 """
 
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import UNSTARTED, Container, Event, Node, Pod
+from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import plain, seconds
-from kgpu.doctor.progress import waits, works
+from kgpu.doctor.obj import Condition, plain, seconds
+from kgpu.doctor.progress import last_line, waits, works
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import UNREADABLE, ill, says_more
@@ -31,6 +32,8 @@ _SHORT: Final = 10 * 60.0
 """Seconds after which an init container that shows no work is worth a word."""
 _INIT: Final = "seconds to minutes as a rule; up to an hour where a model or data of many gigabytes is fetched"
 _PULL: Final = "20 minutes at most, for an image of some gigabytes"
+_NEWS: Final = 3600.0
+"""Seconds for which a Job's failure is news: as long as the API server keeps events."""
 _MANY: Final = 3
 """Restarts after which the age, which dumps often do not tell, does not matter."""
 _ORDER: Final = (matching.DRIVER, matching.TOOLKIT, matching.VALIDATOR, matching.MIG_MANAGER, matching.PLUGIN)
@@ -80,6 +83,8 @@ class _Stuck:
     over: bool = False
     """It ran, and others have ended it."""
     sure: float = POSSIBLE
+    nowhere: bool = False
+    """Its node is none."""
 
     @property
     def word(self) -> str:
@@ -122,7 +127,7 @@ def _is_bad(one: _Stuck) -> bool:
 def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
     away = {node.name for node in matching.gpu_nodes(snapshot) if node.ready is False}  # NODE-00 tells of these
     for pod in snapshot.pods.values():
-        over = pod.ready or (pod.ended and not _by_others(snapshot, pod))
+        over = pod.ready or (pod.ended and not _by_others(snapshot, pod) and _failed_job(snapshot, pod) is None)
         # Pods with accelerators that have no node are what rows SCH are about.
         if pod.ended if pod.deleting else over or (not pod.node and not stack):
             continue
@@ -145,10 +150,27 @@ def _by_others(snapshot: Snapshot, pod: Pod) -> bool:
     return bool(pod.reason or pod.message) or any(one.end_reason in UNSTARTED for one in pod.containers)
 
 
-def _ended(_: Snapshot, pod: Pod) -> _Stuck:
-    """A pod that others have ended: refused or not started it is in need of somebody, else it is worth knowing."""
+def _failed_job(snapshot: Snapshot, pod: Pod) -> Condition | None:
+    """How the Job of a pod that has failed has failed itself, None where it has not."""
+    kind, _, name = pod.owner.partition("/")
+    job = snapshot.get(kind, name, pod.namespace) if kind == "Job" and pod.phase == "Failed" else None
+    found = job.condition("Failed") if job is not None else None
+    return found if found is not None and found.status == "True" else None
+
+
+def _ended(snapshot: Snapshot, pod: Pod) -> _Stuck:
+    """A pod that others have ended: refused or not started it is in need of somebody, else it is worth knowing. Or one
+    that has ended its Job: for an hour somebody may wait for it.
+    """
     ran = [one for one in pod.containers if one.end_reason and one.end_reason not in UNSTARTED]
     at = next((one for one in pod.containers if one.end_reason in UNSTARTED), None)
+    job = _failed_job(snapshot, pod)
+    bad = next((one for one in ran if one.exit_code), None)
+    if job is not None and bad is not None and not _by_others(snapshot, pod):
+        age = snapshot.age(job.since)
+        level = Level.PROBLEM if age is not None and age < _NEWS else Level.NOTE
+        how = f"it has ended with {_code(bad)}, and its Job has failed ({job.reason or 'Failed'})"
+        return _Stuck(pod=pod, how=how, container=bad, warning=None, level=level, ends=True, over=True)
     said = ": ".join(filter(None, (pod.reason or (at.end_reason if at else ""), pod.message)))
     level = Level.NOTE if ran and at is None else Level.PROBLEM
     return _Stuck(pod=pod, how=said, container=at, warning=None, level=level, over=bool(ran))
@@ -183,6 +205,8 @@ def _without_node(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
 
 def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     """How a pod stands that should have started by now, None while it may still be starting."""
+    if pod.phase == "Pending" and pod.node not in snapshot.nodes and snapshot.once(_all_nodes):
+        return _nowhere(snapshot, pod)
     stack = matching.is_part(snapshot, pod)
     warning = next((one for one in snapshot.events(pod) if one.warning and one.reason not in _NO_CAUSE), None)
     at = matching.failing(pod)
@@ -210,6 +234,26 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     if at is None or age is None or age < patience:
         return None
     return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=warning)
+
+
+def _all_nodes(snapshot: Snapshot) -> bool:
+    """Whether every node there is was given: all were listed, or no pod runs on another one than those that were."""
+    if "Node" in snapshot.listed:
+        return True
+    elsewhere = (pod for pod in snapshot.pods.values() if pod.phase == "Running" and pod.node not in snapshot.nodes)
+    return bool(snapshot.nodes) and next(elsewhere, None) is None
+
+
+def _nowhere(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
+    """A pod whose manifest names a node that there is not: no scheduler has looked at it, and no kubelet will."""
+    age = _age(snapshot, pod, None)
+    began = any(one.state in ("running", "terminated") for one in pod.containers)
+    if began or age is None or age < _JOINING:
+        return None
+    near = difflib.get_close_matches(pod.node, snapshot.nodes, n=1)
+    how = f"its spec.nodeName is {pod.node}, and there is no such node" + (f" (is {near[0]} meant?)" if near else "")
+    sure = CERTAIN if "Node" in snapshot.listed else LIKELY
+    return _Stuck(pod=pod, how=how, container=None, warning=None, sure=sure, nowhere=True)
 
 
 def _initialising(snapshot: Snapshot, pod: Pod, at: Container, warning: Event | None, *, stack: bool) -> _Stuck | None:
@@ -307,7 +351,9 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     lost = _was_ready(pod, at) if at is not None else ""
     runs = at is not None and not at.init and at.state == "running" and not first.ends
     verb = (
-        "does not stay up"
+        "has failed"
+        if first.ends and first.over
+        else "does not stay up"
         if first.ends
         else "does not go"
         if first.leaves
@@ -318,7 +364,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         else "does not start"
     )
     said = _said(first)
-    line = _last_line(snapshot, pod, at) if at is not None and (first.ends or not said or at.init) else None
+    line = last_line(snapshot, pod, at) if at is not None and (first.ends or not said or at.init) else None
     quoted: list[Evidence] = []
     if at is not None:
         quoted.append(at.cite_status())
@@ -332,6 +378,11 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         previous = " --previous" if at.restarts and at.state != "running" else ""
         steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
     describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
+    if first.nowhere:
+        steps.append(
+            f"take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; then: kubectl -n {pod.namespace} delete pod {pod.name}"
+        )
+    quoted += [pod.cite("spec.nodeName")] if first.nowhere else []
     return Finding(
         subject=pod.subject,
         cause=f"{pod}{f' on node {pod.node}' if pod.node else ''}{more} {verb}{what}"
@@ -353,16 +404,6 @@ def _said(one: _Stuck) -> str:
     own = [said for _, said in one.container.messages if not _BACK_OFF.match(said)] if one.container else []
     event = [f"{one.warning.reason}: {one.warning.message}"] if one.warning is not None else []
     return "; ".join(dict.fromkeys([*own, *event]))
-
-
-def _last_line(snapshot: Snapshot, pod: Pod, at: Container) -> Evidence | None:
-    """The last that the container has written before it ended."""
-    for log in sorted(snapshot.logs_of(pod), key=lambda one: not one.previous):
-        if log.container in ("", at.name):
-            found = next((at for at in range(len(log.lines) - 1, -1, -1) if log.lines[at].strip()), None)
-            if found is not None:
-                return log.cite(found)
-    return None
 
 
 def troubled(snapshot: Snapshot) -> Iterator[Finding]:
@@ -401,59 +442,6 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _nobody_acts(snapshot: Snapshot, node: Node) -> bool:
-    """Whether a layout is asked for, nothing has been said of it, and no MIG manager is there to read the label."""
-    if node.labels.get(names.MIG_CONFIG_STATE_LABEL) or not snapshot.pods:
-        return False
-    return (
-        not matching.pods_of_part(snapshot, matching.MIG_MANAGER)
-        and node.labels.get(names.MIG_CONFIG_LABEL) != "all-disabled"
-    )
-
-
-def _unheard(node: Node, wanted: str) -> Finding:
-    label = f"metadata.labels[{names.MIG_CONFIG_LABEL}]"
-    return Finding(
-        subject=node.subject,
-        cause=f"node {node.name} is to have the MIG layout {wanted}, and no MIG manager runs here that would read its label: nothing happens",
-        evidence=(node.cite(label),),
-        remedy=(
-            "let the GPU operator bring it: migManager.enabled=true in its values",
-            f"or cut the GPUs by hand, on {node.name}:",
-            "nvidia-smi mig -i 0 -cgi PROFILE -C",
-        ),
-        confidence=LIKELY,
-        nodes=(node.name,),
-    )
-
-
-def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-00: the MIG manager could not apply what the node's label asks for, and nothing says why."""
-    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
-        wanted = node.labels.get(names.MIG_CONFIG_LABEL, "")
-        managers = matching.pods_of_part(snapshot, matching.MIG_MANAGER, node=node.name)
-        if wanted and _nobody_acts(snapshot, node):
-            yield _unheard(node, wanted)
-        if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
-            continue
-        log = f"kubectl -n {managers[0].namespace} logs {managers[0].name} --tail=50" if managers else ""
-        yield Finding(
-            subject=node.subject,
-            cause=f"the MIG manager could not apply the layout {wanted or 'that it was given'} on node {node.name}",
-            evidence=(
-                node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"),
-                node.cite(f"metadata.labels[{names.MIG_CONFIG_LABEL}]"),
-            ),
-            remedy=(
-                log or f"kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={node.name}",
-                "end the pods that hold its GPUs, then:",
-                f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}- && kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted or 'LAYOUT'}",
-            ),
-            confidence=CERTAIN,
-            nodes=(node.name,),
-        )
-
-
 RULES: Final = (
     Rule(
         "POD-00", "A GPU pod does not start", Place.CLUSTER, apps,
@@ -472,11 +460,5 @@ RULES: Final = (
         "The kubelet does not report, reports trouble, or a watcher on the node has set a condition about its GPUs. "
         "Pods go to other nodes meanwhile.",
         explains=("SCH-*", "TNT-01", "TNT-02"), last_resort=True,
-    ),
-    Rule(
-        "MIG-00", "The MIG layout could not be applied", Place.PLUGIN, mig_failed,
-        "nvidia.com/mig.config.state=failed: often a pod still holds a GPU, or no such layout is configured. The log of the "
-        "MIG manager says which.",
-        explains=("SCH-00", "SCH-01", "SCH-02", "SCH-05", "SCH-06"), last_resort=True,
     ),
 )  # fmt: skip

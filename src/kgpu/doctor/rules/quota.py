@@ -10,7 +10,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
-from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.obj import Obj, plain, seconds
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping
@@ -51,8 +51,13 @@ def refused(snapshot: Snapshot) -> Iterator[Event]:
     for (kind, namespace, name), event in matching.latest(told).items():
         maker = snapshot.get(kind, name, namespace)
         # Events outlive by an hour what they are about.
-        if _lacks_pods(maker) if maker else not snapshot.knows(kind):
+        if _lacks_pods(maker) and not _made_since(snapshot, maker, event) if maker else not snapshot.knows(kind):
             yield event
+
+
+def _made_since(snapshot: Snapshot, maker: Obj, event: Event) -> bool:
+    """Whether a pod of a controller was made after it was refused one: then that is over, whatever the pod came to."""
+    return any((seconds(pod.created) or 0.0) > event.when for pod in snapshot.pods_of(maker))
 
 
 def _lacks_pods(maker: Obj) -> bool:

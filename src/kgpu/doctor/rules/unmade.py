@@ -1,5 +1,6 @@
 """Pods that were never made and of which no other rule tells anything: the API server's refusal is told as it is."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
 import re
@@ -9,11 +10,44 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event
 from kgpu.doctor.model import LIKELY, Finding, Place, Subject
+from kgpu.doctor.obj import plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.quota import refused
 from kgpu.doctor.snapshot import Snapshot
 
 _RESOURCE: Final = re.compile(r"(?:(?:requests|limits)\.)?([a-z0-9][\w.-]{0,120}\.[a-z]+/[\w.-]{1,63})")
+
+
+_STEPS: Final = (
+    (
+        re.compile(r"failed quota: (?P<quota>[\w.-]{1,63}): must specify (?P<what>[\w./,-]{1,200})"),
+        (
+            "put {what} into the resources of every container of its template: quota {quota} counts it",
+            "or give the namespace defaults by a LimitRange: kubectl -n {namespace} get limitrange,resourcequota {quota} -o yaml",
+        ),
+    ),
+    (
+        re.compile(r"serviceaccount \"(?P<what>[\w.-]{1,63})\" not found"),
+        ("kubectl -n {namespace} create serviceaccount {what} # or correct serviceAccountName in its template",),
+    ),
+    (
+        re.compile(r"no PriorityClass with name (?P<what>[\w.-]{1,63}) was found"),
+        ("kubectl get priorityclasses # make {what}, or correct priorityClassName in its template",),
+    ),
+    (
+        re.compile(r"admission webhook \"(?P<what>[\w.-]{1,200})\" denied"),
+        ("make its template as the webhook {what} wants it, or ask whoever runs that webhook",),
+    ),
+)
+"""What is to be done about a refusal, by its words."""
+
+
+def _steps(event: Event, namespace: str) -> tuple[str, ...]:
+    for pattern, steps in _STEPS:
+        if hit := pattern.search(event.message):
+            words = {key: plain(value) for key, value in hit.groupdict().items()}
+            return tuple(step.format_map({**words, "namespace": namespace}) for step in steps)
+    return (f"kubectl -n {namespace} get resourcequota,limitrange -o yaml",)
 
 
 def unmade(snapshot: Snapshot) -> Iterator[Finding]:
@@ -26,10 +60,7 @@ def unmade(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject(kind, name, namespace),
             cause=f"{kind} {namespace}/{name} lacks pods, which are refused: {event.message}",
             evidence=(event.quote(),),
-            remedy=(
-                f"kubectl -n {namespace} describe {kind.lower()} {name}",
-                f"kubectl -n {namespace} get resourcequota,limitrange -o yaml",
-            ),
+            remedy=(*_steps(event, namespace), f"kubectl -n {namespace} describe {kind.lower()} {name}"),
             confidence=LIKELY,
             since=event.first,
         )

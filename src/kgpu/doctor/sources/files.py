@@ -204,7 +204,7 @@ def read(path: str) -> Snapshot:
         with _opened(path) as file:
             _stream(os.path.basename(path), file, reading)
     found = reading.finish()
-    if not found.nodes and not found.pods and not found.kinds and not found.hosts:
+    if not any(found.counts().values()) and not found.hosts:
         why = f" ({found.missing[0].what}: {found.missing[0].why})" if found.missing else ""
         raise ConfigError(
             f"there is no object of Kubernetes in {path}{why}",

@@ -53,11 +53,6 @@ VENDORS: Final = frozenset({"10de", "1002", "1da3", "8086"})
 _CLASSES: Final = ("03", "12")  # displays; processing accelerators
 _DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)")
 _LIBRARY: Final = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
-_LOG_WORDS: Final = re.compile(
-    r"NVRM|nvidia|nouveau|Xid|amdgpu|kfd|habanalabs|i915|lockdown|secure ?boot|module verification|Key was rejected"
-    r"|AER|pcieport|Out of memory|oom-kill|apparmor=\"DENIED\"|avc:|BAR \d|MCE|EDAC|hung_task|blocked for more",
-    re.IGNORECASE,
-)
 CONFIGS: Final = (
     "/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml", "/etc/containerd/config.d/*.toml",
     "/var/lib/rancher/k3s/agent/etc/containerd/*.toml*", "/var/lib/rancher/rke2/agent/etc/containerd/*.toml*",
@@ -146,7 +141,7 @@ def gather(paths: HostPaths, *, judge: Judge | None = None, node: str = "", log_
         dkms=tried("DKMS", lambda: _dkms(paths)),
         pci=tried(host_facts.PCI_DEVICES, lambda: tuple(_pci(paths))),
         modules=tried("kernel modules", lambda: _modules(paths)),
-        kernel_log=None if log is None else tuple(line for line in log if _LOG_WORDS.search(line))[-MAX_LINES:],
+        kernel_log=None if log is None else tuple(line for line in log if host_facts.matters(line))[-MAX_LINES:],
         xids=judge(log) if judge and log else (),
         driver_version=said[1] if said else "",
         driver_open="Open Kernel Module" in version if version else None,
@@ -189,11 +184,6 @@ def _stamp(paths: HostPaths, path: str) -> tuple[int, int]:
         return found.st_mtime_ns, found.st_size
     except (OSError, UserError):
         return 0, -1
-
-
-def matters(line: str) -> bool:
-    """Whether a line of the kernel's log is one of those that are kept."""
-    return _LOG_WORDS.search(line) is not None
 
 
 async def read_driver(root: Path) -> dict[str, Any]:
@@ -270,7 +260,7 @@ def kernel_log(paths: HostPaths, device: Path | None = None, *, every: bool = Tr
 
 
 def _lines(said: Iterator[str], *, every: bool) -> list[str]:
-    return list(said) if every else list(deque(filter(_LOG_WORDS.search, said), maxlen=MAX_LINES))
+    return list(said) if every else list(deque(filter(host_facts.matters, said), maxlen=MAX_LINES))
 
 
 def _kmsg(path: str) -> Iterator[str]:

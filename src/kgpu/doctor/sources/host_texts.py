@@ -20,6 +20,7 @@ from kgpu.doctor.sources import printed, smi
 
 _KERNEL: Final = re.compile(
     rb"\bNVRM: |\bnouveau\b.*: |\bnvidia[\w-]*: (?:loading|module|disagrees|Unknown symbol)|\bamdgpu\b.*: "
+    rb"|\bLockdown: \S+: unsigned module"
 )
 _NAMED: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
 """Names of which the content is a node's own, whatever it says."""
@@ -37,7 +38,6 @@ _HOST: Final = re.compile(
 _IN_PATH: Final = re.compile(
     r"(?:^|/)(?:nodes|hosts)/(?P<folder>[a-z0-9][a-z0-9.-]*)/|(?:^|/)(?:nvidia-bug-report|dmesg)[_-](?P<file>[a-z0-9][a-z0-9.-]*?)(?:\.log|\.txt)?$|(?:^|/)(?P<stem>[a-z0-9][a-z0-9.-]*)\.dmesg$"
 )
-_OF_GPU: Final = re.compile(r"NVRM|nouveau|nvidia|amdgpu|habanalabs", re.IGNORECASE)
 _SAMPLE: Final = 16 * 1024 * 1024
 _MAX_LINES: Final = 20_000
 _MAX_LINE: Final = 2000
@@ -71,7 +71,7 @@ class HostTexts:
 
 def _take(host: dict[str, Any], name: str, text: str) -> None:
     if _NAMED.search(name) or _KERNEL.search(text.encode("utf-8", "replace")):
-        told = secrets.lines(line[:_MAX_LINE] for line in text.splitlines()[-_MAX_LINES:] if _OF_GPU.search(line))
+        told = secrets.lines(line[:_MAX_LINE] for line in text.splitlines()[-_MAX_LINES:] if host_facts.matters(line))
         host["kernelLog"] = [*host.get("kernelLog", ()), *told]
     trusted = _OF_SMI.search(os.path.basename(name)) is not None
     for field, value in smi.read(text).items():

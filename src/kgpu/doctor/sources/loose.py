@@ -60,6 +60,7 @@ class Loose:
         if self._printed:
             snapshot.taken = snapshot.taken or time.time()
         printed_at = _moment(snapshot, [found for _, found in self._printed])
+        snapshot.taken = max(snapshot.taken, printed_at)
         for name, found in self._printed:
             for row in found.told:
                 snapshot.add(_dated(row, printed_at), name)

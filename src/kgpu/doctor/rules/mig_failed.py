@@ -1,0 +1,77 @@
+"""Changes of a MIG layout that failed, or that nobody acts on, of which no other rule tells anything."""
+
+# ruff: noqa: E501 - a row of a table stays on its line
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Node
+from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place
+from kgpu.doctor.rule import Rule
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
+
+
+def _nobody_acts(snapshot: Snapshot, node: Node) -> bool:
+    """Whether a layout is asked for, nothing has been said of it, and no MIG manager is there to read the label."""
+    if node.labels.get(names.MIG_CONFIG_STATE_LABEL) or not snapshot.pods:
+        return False
+    return (
+        not matching.pods_of_part(snapshot, matching.MIG_MANAGER)
+        and node.labels.get(names.MIG_CONFIG_LABEL) != "all-disabled"
+    )
+
+
+def _unheard(node: Node, wanted: str) -> Finding:
+    label = f"metadata.labels[{names.MIG_CONFIG_LABEL}]"
+    return Finding(
+        subject=node.subject,
+        cause=f"node {node.name} is to have the MIG layout {wanted}, and no MIG manager runs here that would read its label: nothing happens",
+        evidence=(node.cite(label),),
+        remedy=(
+            "let the GPU operator bring it: migManager.enabled=true in its values",
+            f"or cut the GPUs by hand, on {node.name}:",
+            "nvidia-smi mig -i 0 -cgi PROFILE -C",
+        ),
+        confidence=LIKELY,
+        nodes=(node.name,),
+    )
+
+
+def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
+    """MIG-00: the MIG manager could not apply what the node's label asks for, and nothing says why."""
+    for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
+        wanted = node.labels.get(names.MIG_CONFIG_LABEL, "")
+        managers = matching.pods_of_part(snapshot, matching.MIG_MANAGER, node=node.name)
+        if wanted and _nobody_acts(snapshot, node):
+            yield _unheard(node, wanted)
+        if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
+            continue
+        log = f"kubectl -n {managers[0].namespace} logs {managers[0].name} --tail=50" if managers else ""
+        yield Finding(
+            subject=node.subject,
+            cause=f"the MIG manager could not apply the layout {wanted or 'that it was given'} on node {node.name}",
+            evidence=(
+                node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"),
+                node.cite(f"metadata.labels[{names.MIG_CONFIG_LABEL}]"),
+            ),
+            remedy=(
+                log or f"kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={node.name}",
+                "end the pods that hold its GPUs, then:",
+                f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}- && kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted or 'LAYOUT'}",
+            ),
+            confidence=CERTAIN,
+            nodes=(node.name,),
+        )
+
+
+RULES: Final = (
+    Rule(
+        "MIG-00", "The MIG layout could not be applied", Place.PLUGIN, mig_failed,
+        "nvidia.com/mig.config.state=failed: often a pod still holds a GPU, or no such layout is configured. The log of the "
+        "MIG manager says which.",
+        explains=("SCH-00", "SCH-01", "SCH-02", "SCH-05", "SCH-06"), last_resort=True,
+    ),
+)  # fmt: skip
