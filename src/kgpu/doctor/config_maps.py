@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from kgpu.doctor import matching, stack_config
+from kgpu.doctor.kinds import mounted_config_maps
 from kgpu.doctor.obj import Key, Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import items, mapping, text
@@ -88,9 +89,8 @@ def _named(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
 def _mounted(snapshot: Snapshot) -> Iterator[tuple[Obj, Texts]]:
     for part in _MOUNTED_BY:
         for pod in matching.pods_of_part(snapshot, part):
-            for volume in pod.maps("spec.volumes"):
-                name = text(mapping(volume.get("configMap")).get("name"))
-                source = snapshot.get("ConfigMap", name, pod.namespace) if name else None
+            for name in sorted(mounted_config_maps(pod)):
+                source = snapshot.get("ConfigMap", name, pod.namespace)
                 if source is not None:
                     yield source, dict(_texts(source))
 

@@ -19,6 +19,16 @@ UNSTARTED: Final = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of an end of which nothing has run."""
 
 
+def mounted_config_maps(owner: Obj, path: str = "spec") -> frozenset[str]:
+    """The names of the ConfigMaps that a pod mounts, by themselves or in a projected volume. ``path`` is where its spec
+    is: of a controller ``spec.template.spec``.
+    """
+    volumes = owner.maps(f"{path}.volumes")
+    sources = (mapping(one) for volume in volumes for one in items(mapping(volume.get("projected")).get("sources")))
+    found = (text(mapping(one.get("configMap")).get("name")) for one in (*volumes, *sources))
+    return frozenset(found) - {""}
+
+
 class Container:
     """A container of a pod (or of a template): its spec, and its status as far as there is one."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kgpu.doctor import matching
-from kgpu.doctor.kinds import Container, containers_of
+from kgpu.doctor.kinds import Container, containers_of, mounted_config_maps
 from kgpu.doctor.model import LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, at, plain
 from kgpu.doctor.snapshot import Snapshot
@@ -24,7 +24,7 @@ def unread(snapshot: Snapshot, hurt: tuple[str, ...]) -> Iterator[Finding]:
         return
     for daemons in matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=matching.NVIDIA):
         configs = [one for one in sharing_configs(snapshot) if one.source.namespace == daemons.namespace]
-        mounted = _mounted(daemons)
+        mounted = mounted_config_maps(daemons, "spec.template.spec")
         if not configs or any(one.source.name in mounted for one in configs):
             continue
         yield _finding(snapshot, daemons, configs[0], hurt)
@@ -51,18 +51,6 @@ def _finding(snapshot: Snapshot, daemons: Obj, config: SharingConfig, hurt: tupl
 
 def _containers(daemons: Obj) -> Iterable[Container]:
     return containers_of(daemons, "spec.template.spec", "")
-
-
-def _mounted(daemons: Obj) -> frozenset[str]:
-    """The ConfigMaps that its pods mount."""
-    volumes = daemons.maps("spec.template.spec.volumes")
-    plain = (text(mapping(one.get("configMap")).get("name")) for one in volumes)
-    projected = (
-        text(mapping(mapping(source).get("configMap")).get("name"))
-        for one in volumes
-        for source in items(mapping(one.get("projected")).get("sources"))
-    )
-    return frozenset({*plain, *projected} - {""})
 
 
 def _from(daemons: Obj, name: str) -> tuple[Evidence, ...]:

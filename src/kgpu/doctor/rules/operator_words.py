@@ -42,10 +42,7 @@ def _refused(snapshot: Snapshot, pattern: str, words: str) -> dict[str, list[Hit
 
 def _of_stack(maker: Obj) -> bool:
     """Whether its pods are a part of a GPU stack, or ask for accelerators."""
-    if matching.parts_of(maker):
-        return True
-    rows = maker.maps("spec.template.spec.containers")
-    return any(matching.is_accelerator(str(key)) for row in rows for key in Obj(row).map("resources.limits"))
+    return bool(matching.parts_of(maker)) or matching.makes_accelerator_pods(maker)
 
 
 def pod_security(snapshot: Snapshot) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import Final
 from kgpu.doctor import devices as dra
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
-from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
 from kgpu.doctor.kubelet_files import given
 from kgpu.doctor.matching import GFD, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
@@ -20,7 +20,6 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import uses_mps
-from kgpu.fit.plain import text
 from kgpu.formats import names
 from kgpu.formats.plugin_config_parse import examine
 
@@ -188,10 +187,8 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
     policies = {policy.text("spec.devicePlugin.config.name") for policy in snapshot.all("ClusterPolicy")} - {""}
     spaces = {pod.namespace for part in (PLUGIN, matching.OPERATOR) for pod in matching.pods_of_part(snapshot, part)}
     mounted = {
-        (pod.namespace, text(one["configMap"].get("name")))
-        for pod in matching.pods_of_part(snapshot, PLUGIN)
-        for one in pod.maps("spec.volumes") if isinstance(one.get("configMap"), dict)
-    }  # fmt: skip
+        (pod.namespace, name) for pod in matching.pods_of_part(snapshot, PLUGIN) for name in mounted_config_maps(pod)
+    }
     for source in snapshot.all("ConfigMap"):
         if (
             not (source.name in policies and source.namespace in (spaces or {source.namespace}))

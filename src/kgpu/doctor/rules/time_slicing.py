@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching, whatif
-from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
 from kgpu.doctor.matching import EXPORTER, PLUGIN, Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj, plain, seconds
@@ -189,12 +189,7 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
     policies = [one for one in snapshot.all("ClusterPolicy") if hurt and not one.map("spec.devicePlugin.config")]
     plugins = matching.pods_of_part(snapshot, PLUGIN)
     spaces = {pod.namespace for pod in (*plugins, *matching.pods_of_part(snapshot, matching.OPERATOR))}
-    mounted = {
-        text(one.get("configMap", {}).get("name"))
-        for pod in plugins
-        for one in pod.maps("spec.volumes")
-        if isinstance(one.get("configMap"), dict)
-    }
+    mounted = frozenset[str]().union(*map(mounted_config_maps, plugins))
     for config in sharing_configs(snapshot) if policies else ():
         if config.source.namespace not in spaces or config.source.name in mounted:
             continue
