@@ -249,7 +249,8 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: {', '.join(known[:5]) or 'none'})",
                 evidence=(claim.cite(f"{request.path}.deviceClassName"), Evidence(object="DeviceClasses", value=", ".join(known[:8]) or "none")),
                 remedy=(
-                    f"set deviceClassName: {near}" if near else "install the driver that brings the class, or name one of: kubectl get deviceclasses",
+                    f"set deviceClassName: {near}" if near else "install the driver that brings the class, or name one that there is:",
+                    *(() if near else ("kubectl get deviceclasses",)),
                     "claims can't be changed: correct the template or manifest, then delete the claim and the pod",
                 ),
                 confidence=CERTAIN,

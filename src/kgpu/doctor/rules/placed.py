@@ -379,9 +379,10 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
     describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
     if first.nowhere:
-        steps.append(
-            f"take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; then: kubectl -n {pod.namespace} delete pod {pod.name}"
-        )
+        steps += [
+            "take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; then:",
+            f"kubectl -n {pod.namespace} delete pod {pod.name}",
+        ]
     quoted += [pod.cite("spec.nodeName")] if first.nowhere else []
     return Finding(
         subject=pod.subject,

@@ -23,16 +23,23 @@ _STEPS: Final = (
         re.compile(r"failed quota: (?P<quota>[\w.-]{1,63}): must specify (?P<what>[\w./,-]{1,200})"),
         (
             "put {what} into the resources of every container of its template: quota {quota} counts it",
-            "or give the namespace defaults by a LimitRange: kubectl -n {namespace} get limitrange,resourcequota {quota} -o yaml",
+            "or give the namespace defaults by a LimitRange; what it has:",
+            "kubectl -n {namespace} get limitrange,resourcequota {quota} -o yaml",
         ),
     ),
     (
         re.compile(r"serviceaccount \"(?P<what>[\w.-]{1,63})\" not found"),
-        ("kubectl -n {namespace} create serviceaccount {what} # or correct serviceAccountName in its template",),
+        (
+            "make the account, unless serviceAccountName in its template is wrong:",
+            "kubectl -n {namespace} create serviceaccount {what}",
+        ),
     ),
     (
         re.compile(r"no PriorityClass with name (?P<what>[\w.-]{1,63}) was found"),
-        ("kubectl get priorityclasses # make {what}, or correct priorityClassName in its template",),
+        (
+            "make {what}, or name in its template's priorityClassName one of:",
+            "kubectl get priorityclasses",
+        ),
     ),
     (
         re.compile(r"admission webhook \"(?P<what>[\w.-]{1,200})\" denied"),
