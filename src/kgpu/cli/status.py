@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from kgpu.operator.overview import FieldRow, NodeRow, Overview, Problem
+    from kgpu.operator.field_rows import FieldRow
+    from kgpu.operator.overview import NodeRow, Overview, Problem
     from kgpu.operator.watching import Cluster
 
 EXAMPLES: Final = """

@@ -13,19 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from kgpu.base.decision import Severity
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
-from kgpu.formats.crd import provided
-from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
-from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.support import cuda_of
 from kgpu.operator import conditions
 from kgpu.operator.active import Active, choose, foreign_message, ignored_message
 from kgpu.operator.causes import APPLY_FAILED, refusals, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
+from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
 from kgpu.operator.judges import Finding, Verdict
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
@@ -121,15 +117,6 @@ class DriverRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldRow:
-    """A field in force that asks for what this version can't do yet: of which object, and what there is instead."""
-
-    object: str
-    field: str
-    instead: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """All of it. ``unread`` is what could not be read, so that nothing is known about it."""
 
@@ -206,7 +193,7 @@ def overview(
         other_nodes=len(known.view.nodes) - len(known.view.gpu_nodes),
         operands=tuple(map(_operand, known.verdicts)),
         drivers=_drivers(observed.drivers, known.view.nodes),
-        fields=_fields(policy, observed.drivers),
+        fields=field_rows(policy, observed.drivers),
         problems=tuple(map(with_remedy, problems)),
         unread=unread,
     )
@@ -436,19 +423,6 @@ def _without_effect(known: Survey) -> Iterable[Problem]:
     for one in known.rendered.decisions:
         if one.severity is Severity.WARNING and one.reason != SANDBOX:
             yield Problem(what=f"{one.what} ({one.why})", remedy=one.remedy, reason=one.reason, warning=True)
-
-
-def _fields(policy: Policy, drivers: Iterable[Driver]) -> tuple[FieldRow, ...]:
-    of_drivers = [(one.name, one.unbuilt) for one in drivers if not one.deleting]
-    asked: list[tuple[str, type[msgspec.Struct], tuple[str, ...]]] = [
-        (f"ClusterPolicy/{policy.name}", ClusterPolicySpec, policy.unbuilt),
-        *((f"NVIDIADriver/{name}", NVIDIADriverSpec, paths) for name, paths in sorted(of_drivers)),
-    ]
-    return tuple(
-        FieldRow(object=name, field=path, instead=provided.instead(struct, path))
-        for name, struct, paths in asked
-        for path in paths
-    )
 
 
 def _row(node: Node, verdicts: tuple[Verdict, ...]) -> NodeRow:

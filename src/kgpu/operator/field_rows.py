@@ -1,0 +1,36 @@
+"""Fields in force that ask for what this version can't do yet, as ``kgpu status`` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from kgpu.formats.crd import provided
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.operator.model import Driver, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRow:
+    """A field in force that asks for what this version can't do yet: of which object, and what there is instead."""
+
+    object: str
+    field: str
+    instead: str
+
+
+def field_rows(policy: Policy, drivers: Iterable[Driver]) -> tuple[FieldRow, ...]:
+    """Of the policy in force, then of each NVIDIADriver."""
+    of_drivers = [(one.name, one.unbuilt) for one in drivers if not one.deleting]
+    asked: list[tuple[str, type[msgspec.Struct], tuple[str, ...]]] = [
+        (f"ClusterPolicy/{policy.name}", ClusterPolicySpec, policy.unbuilt),
+        *((f"NVIDIADriver/{name}", NVIDIADriverSpec, paths) for name, paths in sorted(of_drivers)),
+    ]
+    return tuple(
+        FieldRow(object=name, field=path, instead=provided.instead(struct, path))
+        for name, struct, paths in asked
+        for path in paths
+    )
