@@ -261,8 +261,11 @@ def _agent(node: Node, rules: Rules, mine: dict[str, str], clear: list[str]) -> 
 
 def _has_work(node: Node, mine: Mapping[str, str], clear: list[str]) -> bool:
     """Whether a label of an operand will be there, whoever has set it; a pause is no end of work."""
-    kept = {key: value for key, value in node.labels.items() if key not in node.owned and key not in clear}
-    return any({**kept, **mine}.get(key, FALSE) not in {"", FALSE} for key in WORK)
+    for key in WORK:
+        stays = key not in node.owned and key not in clear
+        if (mine.get(key) or (node.labels.get(key, "") if stays else "")) not in {"", FALSE}:
+            return True
+    return False
 
 
 def _owner(node: Node, owner: str | None, mine: dict[str, str], clear: list[str]) -> None:
