@@ -287,7 +287,7 @@ def test_a_refusal_before_a_pod_was_made_explains_no_failure(since: str, level: 
     [
         ("failed quota: team: must specify limits.memory,requests.cpu for: main", "put limits.memory,requests.cpu into the resources of every container"),
         ('error looking up service account ml/robot: serviceaccount "robot" not found', "kubectl -n ml create serviceaccount robot"),
-        ("no PriorityClass with name urgent was found", "make urgent, or correct priorityClassName"),
+        ("no PriorityClass with name urgent was found", "make urgent, or name in its template's priorityClassName one of"),
         ('admission webhook "pods.example.com" denied the request: no team', "as the webhook pods.example.com wants it"),
         ("something new", "get resourcequota,limitrange"),
     ],

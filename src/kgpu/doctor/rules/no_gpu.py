@@ -233,7 +233,8 @@ def _toolkit(case: _Case) -> _Why | None:
         f"{bad}, which sets up the runtime of its node, is not ready",
         (
             f"kubectl -n {bad.namespace} describe pod {bad.name}",
-            f"when it is ready: kubectl -n {case.pod.namespace} delete pod {case.pod.name} # made anew, it gets its GPU",
+            "when it is ready, end the pod: made anew, it gets its GPU",
+            f"kubectl -n {case.pod.namespace} delete pod {case.pod.name}",
         ),
         (bad.cite("status.phase"),),
     )
@@ -245,9 +246,13 @@ def _runtime(case: _Case) -> _Why:
     return _Why(
         "its node's runtime has put none into it: neither the runtime nvidia nor CDI is in force for it",
         (
-            f"on node {node}: kgpu runtime status; kgpu cdi list; nvidia-smi",
+            f"on node {node}:",
+            "kgpu runtime status",
+            "kgpu cdi list",
+            "nvidia-smi",
             "bring the toolkit there (GPU operator: toolkit.enabled=true), or set runtimeClassName: nvidia where a RuntimeClass of that name is",
-            f"then: kubectl -n {case.pod.namespace} delete pod {case.pod.name} # made anew, it gets its GPU",
+            "then end the pod: made anew, it gets its GPU",
+            f"kubectl -n {case.pod.namespace} delete pod {case.pod.name}",
         ),
         (known.cite("status.nodeInfo.containerRuntimeVersion"),) if known else (),
     )

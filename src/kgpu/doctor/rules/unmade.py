@@ -1,6 +1,6 @@
 """Pods that were never made and of which no other rule tells anything: the API server's refusal is told as it is."""
 
-# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 import re
