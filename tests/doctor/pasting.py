@@ -8,17 +8,10 @@ fills in ``=word`` and ``!``; both shells run words that were meant for the read
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Final
 
-from tests import debian, on_real
-
-CACHE: Final = Path.home() / ".cache" / "kgpu" / "tests" / "zsh"
 PROGRAMS: Final = frozenset(
     [
         "amd-smi",
@@ -111,7 +104,6 @@ _OUTPUT: Final = re.compile(r"\$\([^()]*\)")
 """What another command prints, in a word."""
 _VALUES: Final = frozenset({"OUTPUT", "DEFAULT", "SPX", "NVRM", "PERFORMANCE", "TEMPERATURE", "POWER", "ECC"})
 """Words in capitals that programs know."""
-unavailable = partial(on_real.unavailable, what="zsh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,29 +214,3 @@ def simple(line: str) -> list[list[Word]]:
             whole, bare, lively, begun = whole + one, bare + one, lively + one, True
     end()
     return [command for command in commands if command]
-
-
-def parsed(shell: str, steps: Iterable[str]) -> dict[str, str]:
-    """What a shell says of the lines that it can't parse, by line; nothing is run."""
-    found = {}
-    for step in steps:
-        done = subprocess.run([shell, "-n"], input=f"{step}\n", capture_output=True, text=True, check=False)
-        if done.returncode or done.stderr:
-            found[step] = done.stderr.strip()
-    return found
-
-
-def zsh(folder: Path) -> str:
-    """This machine's zsh, or Debian's unpacked below a folder; where it can't be had the test is skipped."""
-    own = shutil.which("zsh")
-    if own is not None:
-        return own
-    try:
-        debian.unpack(debian.package("zsh", CACHE), folder)
-    except debian.NotToBeHad as error:
-        unavailable(str(error))
-    found = str(folder / "bin" / "zsh")
-    done = subprocess.run([found, "-fc", "print well"], capture_output=True, text=True, check=False)
-    if done.stdout != "well\n":
-        unavailable(f"Debian's does not run on this machine: {done.stderr.strip()}")
-    return found

@@ -405,3 +405,23 @@ def test_a_gpu_that_has_power_again_is_not_told() -> None:
     said = facts(xids=[xid], kernelLog=[line])
     assert roots(report(said)) == ["KRN-10"]
     assert roots(report(node(8, WELL), AGENT, said)) == []
+
+
+def test_shares_that_no_node_uses_are_not_what_a_pod_waits_for_that_wants_more_gpus_than_a_node_has() -> None:
+    example = load(FOLDER / "TS-03.yaml")
+
+    def level(asked: int) -> Level:
+        limits = {"limits": {"nvidia.com/gpu": str(asked)}}
+        pod = {
+            "kind": "Pod", "metadata": {"name": "train", "namespace": "ml"},
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": limits}]},
+            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+        }  # fmt: skip
+        holder = copy.deepcopy(pod) | {"metadata": {"name": "holder", "namespace": "ml"}}
+        holder["spec"] |= {"nodeName": "gpu-1"}  # type: ignore[operator]
+        holder["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "8"}}  # type: ignore[index]
+        holder["status"] = {"phase": "Running"}
+        found = diagnose(example.snapshot(merged([*example.broken, pod, holder])), strict=True).findings
+        return next(one.level for one in found if one.id == "TS-03")
+
+    assert (level(1), level(9)) == (Level.PROBLEM, Level.NOTE)

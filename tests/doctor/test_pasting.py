@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from doctor.example import Example, all_examples
-from doctor.pasting import is_command, parsed, problems, zsh
+from doctor.pasting import is_command, problems
+from doctor.shells import parsed, zsh
 
 from kgpu.doctor.model import Finding
 from kgpu.doctor.plan import diagnose

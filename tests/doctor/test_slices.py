@@ -181,8 +181,8 @@ def test_slices_that_nobody_offers_are_found(way: str) -> None:
     assert any(shown in str(one) for one in found.evidence)
     assert found.remedy[1].startswith(PATCH)
     assert not any("nvidia-smi" in step for step in found.remedy)
-    assert "ask for nvidia.com/gpu instead" in found.remedy[-2]
-    assert "takes a whole GPU for each slice (on node mig-1 it may be one that is cut)" in found.remedy[-2]
+    assert "ask for nvidia.com/gpu instead" in found.remedy[-4]
+    assert "takes a whole GPU for each slice (on node mig-1 it may be one that is cut)" in found.remedy[-4]
 
 
 def test_without_a_policy_the_plugin_is_to_be_told() -> None:
@@ -198,8 +198,8 @@ def test_slices_of_another_size_are_not_taken_for_it() -> None:
 def test_a_whole_gpu_is_the_last_way_also_where_none_is_cut() -> None:
     found = told(PLAIN[0], pod(SLICE))
     assert "nvidia-smi mig -i INDEX" in found.remedy[1]
-    assert "takes a whole GPU for each slice" in found.remedy[-2]
-    assert "it may be one that is cut" not in found.remedy[-2]
+    assert "takes a whole GPU for each slice" in found.remedy[-4]
+    assert "it may be one that is cut" not in found.remedy[-4]
 
 
 def test_slices_behind_a_taint_are_named_too() -> None:
@@ -208,4 +208,4 @@ def test_slices_behind_a_taint_are_named_too() -> None:
     found = told(kept, FACTS, POLICY, PLAIN[0], pod(SLICE))
     assert "node mig-1 has 7 slices of that size" in found.cause
     assert found.remedy[1].startswith(PATCH)
-    assert "then it fits node a" in found.remedy[-2]
+    assert "then it fits node a" in found.remedy[-4]

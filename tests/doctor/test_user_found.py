@@ -159,7 +159,7 @@ def test_without_the_switch_withdrawn_devices_are_told_as_before() -> None:
 def test_a_nodes_own_switch(key: str) -> None:
     found = report([policy(enabled=True), node(labels={key: "false"})])
     assert [(one.id, one.level) for one in found.findings] == [("TNT-12", Level.PROBLEM)]
-    assert found.findings[0].remedy == (f"kubectl label node gpu-1 {key}-",)
+    assert found.findings[0].remedy[0] == f"kubectl label node gpu-1 {key}-"
     meant = report([policy(enabled=True), node(have="0", labels={key: "false"})])
     assert [(one.id, one.level) for one in meant.findings] == [("TNT-12", Level.NOTE)]
     waits = report([policy(enabled=True), node(have="0", labels={key: "false"}), *base("pending")])

@@ -9,13 +9,14 @@ objects bear no witness.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import LIKELY, Evidence, Finding, Subject
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.steps import without
 from kgpu.fit.plain import items, mapping, text
 
 _SYSTEM: Final = "kube-system"
@@ -34,18 +35,11 @@ def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
         return finding
     if not all(one.author or _is_own(one, authors) for one in finding.evidence):
         return finding
-    kept = tuple(_without(finding.remedy, authors))
+    kept = tuple(without(finding.remedy, lambda step: _takes(step, authors)))
     if kept != finding.remedy:
         node = str(Subject("Node", finding.nodes[0])) if finding.nodes else "the node"
         kept = (_FIRST.format(author=min(authors), node=node), *kept)
     return replace(finding, confidence=min(finding.confidence, LIKELY), remedy=kept)
-
-
-def _without(remedy: tuple[str, ...], authors: set[str]) -> Iterator[str]:
-    """The steps that take nothing from others; what stands above one that does goes with it."""
-    for step, then in zip(remedy, (*remedy[1:], ""), strict=True):
-        if not _takes(step, authors) and not (step.endswith(":") and _takes(then, authors)):
-            yield step
 
 
 def _is_own(evidence: Evidence, authors: set[str]) -> bool:

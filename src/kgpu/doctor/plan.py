@@ -17,6 +17,7 @@ from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Su
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.steps import against_the_state
 from kgpu.doctor.told import going_on, ill
 from kgpu.formats import names
 
@@ -45,7 +46,8 @@ def diagnose(
         try:
             for finding in rule.check(snapshot):
                 whole = replace(finding, id=finding.id or rule.id, place=rule.place)
-                found.append(with_bare_pods(hearsay.weighed(whole, snapshot), snapshot))
+                safe = with_bare_pods(hearsay.weighed(whole, snapshot), snapshot)
+                found.append(against_the_state(safe, snapshot))
                 if len(found) > MAX_PER_RULE * len(asked):
                     break
         except Exception as error:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from doctor.pasting import problems
+
 from kgpu.cli.doctor import look, parse_target
 from kgpu.cli.main import main
 from kgpu.doctor.model import Report
@@ -425,6 +427,7 @@ def play(ground: Ground, wanted: Break) -> Report:
         first = report.findings[0]
         assert first.remedy, as_text(report)
         assert any(one.value for one in first.evidence), as_text(report)
+        assert [what for root in report.findings for one in root.all() for what in problems(one.remedy)] == []
         if wanted.target:
             exact = ground.look(wanted.target)
             assert rightly(exact, wanted), as_text(exact)

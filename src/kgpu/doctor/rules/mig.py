@@ -49,7 +49,9 @@ def _cite(node: Node, label: str) -> Evidence:
 
 
 def _relabel(node: Node, name: str) -> str:
-    return f"kubectl label node {node.name} {_LABEL}={name} --overwrite"
+    """The command that gives a node a layout: the MIG manager acts when the label changes, not when it is set again."""
+    label = f"kubectl label node {node.name} {_LABEL}"
+    return f"{label}- && {label}={name}" if wanted_mig(node) == name else f"{label}={name} --overwrite"
 
 
 def _chosen(snapshot: Snapshot) -> Iterator[tuple[Node, str, tuple[Layout, ...]]]:
@@ -200,11 +202,7 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         wanted = node.labels.get(names.MIG_CONFIG_LABEL, "")
         # The manager acts when the label changes: the same value once more is no change.
-        again = (
-            (f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}-", _relabel(node, wanted))
-            if gave_up and wanted
-            else ()
-        )
+        again = (_relabel(node, wanted),) if gave_up and wanted else ()
         how = "has failed, and the MIG manager waits for another one" if gave_up else f"has ended ({mig_state(node)})"
         yield _of_node(
             node,

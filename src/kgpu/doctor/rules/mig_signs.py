@@ -91,7 +91,7 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"the MIG layout {wanted_mig(node)} could not be applied on node {node.name}: {who} on the host holds its GPUs",
                 evidence=(node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"), host.cite("processes", f"{held[0].pid} {held[0].name} holds {', '.join(held[0].holds[:3])}")),
                 remedy=(
-                    f"end {who} on {node.name} (systemctl stop), then:", f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted_mig(node)} --overwrite",
+                    f"end {who} on {node.name} (systemctl stop), then:", f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}- && kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted_mig(node)}",
                     "for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env",
                 ),
                 nodes=(node.name,),

@@ -216,11 +216,19 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _would_share(snapshot: Snapshot) -> tuple[str, ...]:
-    """The pods for which there are too few GPUs and nothing else is wrong on some node: shares might be for them."""
+    """The pods for which there are too few GPUs and nothing else is wrong on some node: shares might be for them.
+
+    Not for who wants more GPUs at once than the node has: shares are no more of them.
+    """
     return tuple(
         pod.path
         for one in waiting(snapshot)
-        if one.resource.startswith(names.GPU_RESOURCE) and not one.fits and one.only(RESOURCES, one.resource)
+        if one.resource.startswith(names.GPU_RESOURCE) and not one.fits
+        if any(
+            not 0 < (node.allocatable(one.resource) or 0) < one.wanted
+            for node in matching.gpu_nodes(snapshot, matching.NVIDIA)
+            if node.name in one.only(RESOURCES, one.resource)
+        )
         for pod in one.pods
     )
 
