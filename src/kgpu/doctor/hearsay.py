@@ -1,4 +1,5 @@
-"""Findings that rest on words alone which a tenant can write: Events of its namespace and what its containers print.
+"""Findings that rest on words alone which a tenant can write: Events of its namespace and what its containers print,
+also where somebody has saved that into a file among others which does not say what it is.
 
 Such a finding is likely at most, and orders nothing that takes work away from others: anybody who may run a pod could
 else have a node drained. The words of the GPU stack count in full: its namespace has pods with rights on the node that
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.model import LIKELY, Evidence, Finding, Subject
+from kgpu.doctor.model import FILE, LIKELY, Evidence, Finding, Subject, in_file
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import without
 from kgpu.fit.plain import items, mapping, text
@@ -25,21 +26,43 @@ _TAKES: Final = re.compile(
     r"|\breboot\b|nvidia-smi (?:-r|--gpu-reset)\b|\b(?:amd-smi|rocm-smi|xpu-smi|hl-smi)\b.*reset|\bmachine off\b"
     r"|\brmmod\b|\bmodprobe -r\b|\bhelm uninstall\b"
 )
-_FIRST: Final = "only words of namespace {author} say so: see on {node} itself before anything is taken from it"
+_FIRST: Final = "only {words}: see on {node} itself before anything is taken from it"
 
 
 def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding as sure as its evidence allows, the same one where something else than words speaks for it."""
-    authors = {one.author for one in finding.evidence} - {""}
-    if not authors or not authors.isdisjoint(snapshot.once(_trusted)):
-        return finding
-    if not all(one.author or _is_own(one, authors) for one in finding.evidence):
+    authors = {_author(one, snapshot) for one in finding.evidence} - {""}
+    if not _doubtful(finding, authors, snapshot):
         return finding
     kept = tuple(without(finding.remedy, lambda step: _takes(step, authors)))
     if kept != finding.remedy:
         node = str(Subject("Node", finding.nodes[0])) if finding.nodes else "the node"
-        kept = (_FIRST.format(author=min(authors), node=node), *kept)
+        kept = (_FIRST.format(words=_words(_worst(authors)), node=node), *kept)
     return replace(finding, confidence=min(finding.confidence, LIKELY), remedy=kept)
+
+
+def _doubtful(finding: Finding, authors: set[str], snapshot: Snapshot) -> bool:
+    """Whether words alone speak for it, or a file that anybody may have written is one of those that it rests on."""
+    if any(author.startswith(FILE) for author in authors):
+        return True
+    if not authors or not authors.isdisjoint(snapshot.once(_trusted)):
+        return False
+    return all(one.author or _is_own(one, authors) for one in finding.evidence)
+
+
+def _author(evidence: Evidence, snapshot: Snapshot) -> str:
+    return in_file(evidence.file) if evidence.file in snapshot.texts else evidence.author
+
+
+def _worst(authors: set[str]) -> str:
+    """The author to name: a file before a namespace."""
+    return min(authors, key=lambda author: (not author.startswith(FILE), author))
+
+
+def _words(author: str) -> str:
+    if author.startswith(FILE):
+        return f"the text in {author.removeprefix(FILE)} says so, which a container may have printed"
+    return f"words of namespace {author} say so"
 
 
 def _is_own(evidence: Evidence, authors: set[str]) -> bool:
@@ -59,8 +82,9 @@ def _trusted(snapshot: Snapshot) -> frozenset[str]:
     """Where no pod's object was read all namespaces count: whoever hands over a log alone, or what kubectl prints for
     people, knows where it is from.
     """
-    known = {pod.namespace for pod in snapshot.pods.values() if pod.uid}
-    mighty = {pod.namespace for pod in snapshot.pods.values() if is_mighty(pod)}
+    pods = [pod for pod in snapshot.pods.values() if pod.source not in snapshot.texts]
+    known = {pod.namespace for pod in pods if pod.uid}
+    mighty = {pod.namespace for pod in pods if is_mighty(pod)}
     said = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
     return frozenset({_SYSTEM, *mighty, *(() if known else said)})
 

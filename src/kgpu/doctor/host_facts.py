@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kgpu.doctor.model import Evidence
+from kgpu.doctor.model import Evidence, in_file
 from kgpu.formats import names
 
 KIND: Final = "HostFacts"
@@ -171,6 +171,12 @@ class HostFacts(_Facts, frozen=True):
     """What could not be looked at, and why."""
     told_by: str = ""
     """The log of the agent that has said this at ``taken``, "" where it was looked at then and there."""
+    said_in: str = ""
+    """The text in which it was found, where anybody may have written that."""
+
+    @property
+    def _author(self) -> str:
+        return in_file(self.said_in) if self.said_in else ""
 
     @property
     def hollow(self) -> bool:
@@ -187,11 +193,11 @@ class HostFacts(_Facts, frozen=True):
 
         given = msgspec.to_builtins(getattr(self, field, None)) if value is None else value
         place = f"Node {self.node}, on the host{f' at {self.taken}' if self.told_by else ''}"
-        return Evidence(object=place, field=field.replace("_", " "), value=shown(given))
+        return Evidence(object=place, field=field.replace("_", " "), value=shown(given), author=self._author)
 
     def cite_file(self, path: str, line: int = 0, value: str = "") -> Evidence:
         """A line of one of ``files``."""
-        return Evidence(object=f"Node {self.node}", file=path, line=line, value=value)
+        return Evidence(object=f"Node {self.node}", file=path, line=line, value=value, author=self._author)
 
     def line_of(self, xid: Xid, *, first: bool = False) -> int:
         """The position of an Xid's last line in the kernel's log, or of its first; -1 where it is not there."""
@@ -226,7 +232,9 @@ class HostFacts(_Facts, frozen=True):
     def cite_log(self, position: int) -> Evidence:
         """A line of the kernel's log by its position."""
         lines = self.kernel_log or ()
-        return Evidence(object=f"Node {self.node}", file="kernel log", line=position + 1, value=lines[position])
+        return Evidence(
+            object=f"Node {self.node}", file="kernel log", line=position + 1, value=lines[position], author=self._author
+        )
 
 
 def decode(data: Mapping[str, Any]) -> HostFacts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.doctor.model import Evidence
+from kgpu.doctor.model import Evidence, in_file
 from kgpu.doctor.obj import Key, Obj, at, plain, seconds
 from kgpu.fit.plain import items, mapping, number, text
 
@@ -364,6 +364,8 @@ class Log:
     previous: bool = False
     lines: tuple[str, ...] = ()
     file: str = ""
+    said_in: str = ""
+    """The text in which it was found, where another container may have written it there."""
 
     @property
     def key(self) -> Key:
@@ -376,9 +378,8 @@ class Log:
 
     def cite(self, position: int) -> Evidence:
         """A line by its position in ``lines``."""
-        return Evidence(
-            file=self.file or self.title, line=position + 1, value=self.lines[position], author=self.namespace
-        )
+        author = in_file(self.said_in) if self.said_in else self.namespace
+        return Evidence(file=self.file or self.title, line=position + 1, value=self.lines[position], author=author)
 
 
 def as_lines(said: Any) -> Sequence[str]:

@@ -75,6 +75,12 @@ class Subject:
 
 
 CLUSTER: Final = Subject("Cluster")
+FILE: Final = "file "
+
+
+def in_file(name: str) -> str:
+    """The author of what stands in a file; no namespace has such a name."""
+    return f"{FILE}{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,8 @@ class Evidence:
     """One thing that was seen: a field of an object, or a line of a file or log. Values are shown, never trusted.
 
     ``author`` is the namespace in which whoever may write there could have written it: of Events, of what containers
-    print and of what they leave as they end. "" for what the cluster itself says.
+    print and of what they leave as they end; or ``in_file`` of a text that anybody may have written. "" for what the
+    cluster itself says.
     """
 
     object: str = ""

@@ -60,6 +60,8 @@ class Snapshot:
         """Of the API server."""
         self.listed: set[str] = set()
         """Kinds of which everything there is was listed, so that what is not here does not exist."""
+        self.texts: set[str] = set()
+        """Files among others whose names do not say what they are: what they say a container may have printed."""
         self._events: dict[tuple[str, str, str], list[Event]] = {}
         self._seen_events = 0
         self._once: dict[Hashable, Any] = {}
@@ -98,7 +100,9 @@ class Snapshot:
         obj = _TYPES.get(kind, Obj)(data if leaned else lean(data), source)
         if not obj.name:
             return
-        if not isinstance(obj, Event) and self._odd(kind, f"{obj.namespace}/{obj.name}", source):
+        if not isinstance(obj, Event) and (
+            self._odd(kind, f"{obj.namespace}/{obj.name}", source) or self._forges(obj, source)
+        ):
             return
         if isinstance(obj, Node):
             self.nodes[obj.name] = obj
@@ -111,8 +115,13 @@ class Snapshot:
                 self._events.setdefault(obj.about, []).append(obj)
         else:
             self.kinds.setdefault(kind, {})[obj.key] = obj
-        for path in _TIMES:
+        for path in _TIMES if source not in self.texts else ():
             self.taken = max(self.taken, seconds(obj.at(path)) or 0.0)
+
+    def _forges(self, obj: Obj, source: str) -> bool:
+        """Whether a text that anybody may have written has an object that somebody else has too."""
+        known = self.get(obj.kind, obj.name, obj.namespace) if source in self.texts else None
+        return known is not None and known.source not in self.texts
 
     def _odd(self, kind: str, path: str, source: str) -> bool:
         """Whether no object may have such a name. It is told, and left out: names come into commands."""
@@ -184,8 +193,9 @@ class Snapshot:
         return self.kinds.get(kind, {}).get((namespace, name))
 
     def knows(self, kind: str) -> bool:
-        """Whether what is not here of a kind does not exist: all were listed, or some are here."""
-        return kind in self.listed or bool(self.kinds.get(kind)) or (kind == "Node" and bool(self.nodes))
+        """Whether what is not here of a kind does not exist: all were listed, or some are here for sure."""
+        found = self.nodes if kind == "Node" else self.kinds.get(kind, {})
+        return kind in self.listed or any(one.source not in self.texts for one in found.values())
 
     def events(self, obj: Obj) -> list[Event]:
         """About an object, the latest first."""

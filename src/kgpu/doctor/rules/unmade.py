@@ -1,6 +1,5 @@
 """Pods that were never made and of which no other rule tells anything: the API server's refusal is told as it is."""
 
-
 from __future__ import annotations
 
 import re

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,6 +39,12 @@ _KUBELET: Final = re.compile(
 _LINKED: Final = re.compile(
     rf"(?:^|/)(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container>{_NAME})-[0-9a-f]{{64}}\.log$"
 )
+_DUMPED: Final = re.compile(rf"(?:^|/)(?:(?P<namespace>{_NAME})/)?(?P<pod>{_NAME})/logs\.txt$")
+"""Of ``kubectl cluster-info dump --output-directory``: all containers of one pod, between marks."""
+_WRITTEN: Final = re.compile(
+    rf"(?:^|/)namespaces/{_NAME}/pods/{_NAME}/{_NAME}/|(?:^|/){_NAME}_{_NAME}_[0-9a-f-]{{32,36}}/{_NAME}/|(?:^|/){_NAME}_{_NAME}_{_NAME}-[0-9a-f]{{64}}\.log"
+)
+"""Where tools keep nothing but what containers have written, under other names too."""
 _PLACES: Final = (_OWN, _GATHERED, _KUBELET, _LINKED)
 _BY_NAME: Final = re.compile(r"([a-z0-9][a-z0-9.-]*?)(\.previous)?\.log$")
 
@@ -54,15 +60,23 @@ class _Found:
     data: bytes
     previous: bool = False
     run: tuple[int, str] | None = None
+    placed: bool = False
+    """Whether it lies where a tool puts it, and has the file for itself."""
+    said: bool = True
+    """Whether the file's name says whose log it is."""
+    forged: bool = False
+    """Whether others may have written in it."""
 
 
 class ContainerLogs:
-    """All of them. ``facts`` takes what a node's agent says of the node in a log."""
+    """All of them. ``facts`` takes what a node's agent says of the node in a log, and whether that is no one's word."""
 
-    def __init__(self, facts: Callable[[Key, bytes, str], bool]) -> None:
+    def __init__(self, facts: Callable[[Key, bytes, str, bool], bool]) -> None:
         self._facts = facts
         self._found: list[_Found] = []
         self._named: list[tuple[str, str, bool, bytes]] = []
+        self.placed = False
+        """Whether any lies where a tool puts it."""
         self.forged: list[str] = []
         """Logs with marks of others in them."""
         self.strangers: list[str] = []
@@ -74,6 +88,7 @@ class ContainerLogs:
             hit = pattern.search(name)
             if hit is None:
                 continue
+            self.placed = True
             said = hit.groupdict()
             data = engine_lines.unwrapped(data)
             number, rotated = said.get("run"), said.get("rotated")
@@ -81,7 +96,7 @@ class ContainerLogs:
             self._found.append(
                 _Found(
                     file=name, namespace=said["namespace"], pod=said["pod"], container=said["container"], data=data,
-                    previous=bool(said.get("previous")), run=run,
+                    previous=bool(said.get("previous")), run=run, placed=True,
                 )
             )  # fmt: skip
             return True
@@ -99,7 +114,7 @@ class ContainerLogs:
             self._found.append(
                 _Found(
                     file=name, namespace=one.namespace, pod=one.pod, container=one.container, data=one.data,
-                    previous=previous,
+                    previous=previous, said=_says(name, one), forged=one.forged,
                 )
             )  # fmt: skip
             if one.forged:
@@ -112,8 +127,10 @@ class ContainerLogs:
         if not self.by_lines(name, data, previous=previous):
             self._named.append((name, hit[1] if hit else "", previous, engine_lines.unwrapped(data)))
 
-    def finish(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
-        """Every log to its pod. Gives the files that are of no pod that is known."""
+    def finish(self, snapshot: Snapshot, *, trusted: bool = True) -> list[tuple[str, bytes]]:
+        """Every log to its pod. Gives the files that are of no pod that is known. ``trusted``: what a text says of whose
+        it is counts, though its name does not say it.
+        """
         by_name: dict[str, list[str]] = {}
         for namespace, pod in snapshot.pods:
             by_name.setdefault(pod, []).append(namespace)
@@ -121,26 +138,27 @@ class ContainerLogs:
         for file, named, previous, data in self._named:
             pod = named if named in by_name else _in(os.path.basename(file), by_name)
             if pod:
-                self._found.append(
-                    _Found(file=file, namespace=by_name[pod][0], pod=pod, container="", data=data, previous=previous)
-                )
+                self._found.append(_Found(file=file, namespace="", pod=pod, container="", data=data, previous=previous))
             else:
                 left.append((file, data))
         given = frozenset(snapshot.pods)
         runs: dict[tuple[str, str, str], list[_Found]] = {}
+        snapshot.texts |= {one.file for one in self._found if not one.said and not trusted}
         for one in self._found:
+            doubt = _doubt(one, snapshot, by_name)
             namespace = one.namespace or next(iter(by_name.get(one.pod, ())), NAMESPACE)
             key = (namespace, one.pod)
             if given and key not in given:
                 self.strangers.append(f"{namespace}/{one.pod}")
             elif key not in snapshot.pods:
-                snapshot.add(stand_in(namespace, one.pod, one.container))
+                snapshot.add(stand_in(namespace, one.pod, one.container), one.file if doubt else "")
             if one.run is None:
-                self._add(snapshot, key, one, one.data, previous=one.previous)
+                self._add(snapshot, key, one, one.data, previous=one.previous, said_in=one.file if doubt else "")
             else:
                 runs.setdefault((*key, one.container), []).append(one)
             if not one.previous:
-                self._facts(key if key in given else ("", one.pod), one.data, one.file)
+                stranger = ("", "" if one.placed else one.pod)
+                self._facts(key if key in given else stranger, one.data, one.file, doubt)
         self.strangers = list(dict.fromkeys(self.strangers))
         for (namespace, pod, _), rows in runs.items():
             self._add_runs(snapshot, (namespace, pod), rows)
@@ -155,11 +173,33 @@ class ContainerLogs:
         for back, parts in enumerate(list(by_run.values())[:-3:-1]):
             self._add(snapshot, key, parts[-1], b"".join(part.data for part in parts), previous=back > 0)
 
-    def _add(self, snapshot: Snapshot, key: Key, one: _Found, data: bytes, *, previous: bool) -> None:
+    def _add(
+        self, snapshot: Snapshot, key: Key, one: _Found, data: bytes, *, previous: bool, said_in: str = ""
+    ) -> None:
         log = Log(
-            namespace=key[0], pod=key[1], container=one.container, previous=previous, lines=lines(data), file=one.file
-        )
+            namespace=key[0], pod=key[1], container=one.container, previous=previous, lines=lines(data), file=one.file,
+            said_in=said_in,
+        )  # fmt: skip
         snapshot.add_log(log)
+
+
+def is_written(name: str) -> bool:
+    """Whether a path is in a place that has nothing but what containers have written."""
+    return _WRITTEN.search(name) is not None
+
+
+def _says(name: str, part: tailed.Part) -> bool:
+    """Whether a file's name says that it is the log of a part's pod."""
+    dumped = _DUMPED.search(name)
+    if dumped is not None:
+        return dumped["pod"] == part.pod and dumped["namespace"] in (None, part.namespace)
+    return name.endswith(".log") and bool(_in(os.path.basename(name), [part.pod]))
+
+
+def _doubt(one: _Found, snapshot: Snapshot, by_name: dict[str, list[str]]) -> bool:
+    """Whether it may be somebody else's: pods of two namespaces may have one name."""
+    ambiguous = not one.namespace and len(by_name.get(one.pod, ())) > 1
+    return one.forged or ambiguous or one.file in snapshot.texts
 
 
 def _first_time(data: bytes) -> str:
@@ -167,7 +207,7 @@ def _first_time(data: bytes) -> str:
     return data[:40].split(b" ", 1)[0].decode("ascii", "replace")
 
 
-def _in(name: str, pods: dict[str, list[str]]) -> str:
+def _in(name: str, pods: Iterable[str]) -> str:
     """The pod whose whole name is in a file's name, the longest of several; "" for none."""
     found = [pod for pod in pods if len(pod) >= _TELLING and pod in name]
     return max(found, key=len, default="")

@@ -2,7 +2,8 @@
 
 Files are hostile: nothing is ever unpacked to disk, links are not followed, sizes and counts are bounded, and an object
 or file that can't be read is told as missing evidence while everything else counts. A file is a container's log by its
-place, objects by its name or its beginning, or else what it says it is (``loose.py``).
+place, objects by its name or its beginning, or else what it says it is (``loose.py``). Where others are beside it, a
+container may have printed what only says so: that takes the place of nothing, and counts less (``hearsay.py``).
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
+from kgpu.doctor import host_facts
 from kgpu.doctor.model import Missing
-from kgpu.doctor.obj import Key, seconds
-from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.obj import Key, lean, seconds
+from kgpu.doctor.snapshot import LOG_KIND, Snapshot
 from kgpu.doctor.sources import engine_lines, probed, tailed, texts
-from kgpu.doctor.sources.container_logs import ContainerLogs, lines
+from kgpu.doctor.sources.container_logs import ContainerLogs, is_written, lines
 from kgpu.doctor.sources.logs import take_facts
 from kgpu.doctor.sources.loose import Loose
 from kgpu.doctor.sources.tarred import Archive, Bounded, Member
@@ -44,6 +46,8 @@ _LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
 _LOG: Final = re.compile(r"\.log$")
 _HOST: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
 """Logs that are a node's own, whatever they say."""
+_OWN_KINDS: Final = frozenset({host_facts.KIND, LOG_KIND})
+"""Documents of kgpu itself that no API server has."""
 _SHOWN: Final = 5
 _LONG: Final = 50
 _GZIP: Final = b"\x1f\x8b"
@@ -71,6 +75,9 @@ class Reading:
         self._logs = ContainerLogs(self.facts)
         self._loose = Loose()
         self._unread: list[str] = []
+        self._anybodys = ""
+        """The file that is being read, where its name does not say what it is: a container may have printed it."""
+        self._sniffed: list[tuple[str, dict[str, Any]]] = []
 
     def problem(self, where: str, why: str, how: str = "write it again") -> None:
         """Something could not be read."""
@@ -100,20 +107,22 @@ class Reading:
             if pattern.search(name):
                 reader(self, name, data)
                 return True
-        if sniff and self.facts(("", ""), data, name):
-            return True
+        if is_written(name):
+            return False
         if _LOG.search(name) and not sniff:
             return False
         rest, found = tailed.sections(data)
         self._logs.take(name, found)
         if texts.like_objects(rest):
+            self._anybodys = "" if sniff else name
             (_json if rest.lstrip()[:1] in (b"{", b"[") else _yaml)(self, name, rest)
+            self._anybodys = ""
             return True
-        return bool(found)
+        return bool(found) or (sniff and self.facts(("", ""), data, name))
 
     def _text(self, name: str, data: bytes, *, alone: bool) -> bool:
         """Whether it is a text that tells something."""
-        if b"\x00" in data[:_HEAD]:
+        if b"\x00" in data[:_HEAD] or is_written(name):
             return False
         if self._logs.by_lines(name, data):
             return True
@@ -139,19 +148,53 @@ class Reading:
         self.left -= len(unpacked)
         return unpacked
 
-    def facts(self, key: Key, data: bytes, name: str) -> bool:
-        """What a node says of itself in a log, if anything; "" for a pod or namespace that is not known."""
+    def facts(self, key: Key, data: bytes, name: str, doubt: bool = False) -> bool:
+        """What a node says of itself in a log, if anything; "" for a pod or namespace that is not known, both
+        where it is the only log of its file. ``doubt``: another container may have said it.
+        """
         found = probed.found_in(data)
-        if found is not None:
+        if found is not None and doubt:
+            how = "kubectl logs of the agent's pod, into a file with its name and .log"
+            self.problem(f"a node's facts in {name}", "a container may have printed that text", how)
+        elif found is not None:
             self._facts.append((key, found, name))
         return found is not None
 
+    def take(self, one: dict[str, Any]) -> None:
+        """An object; of a file that is anybody's when all others are known."""
+        if not self._anybodys:
+            self.snapshot.add(one, "")
+            return
+        self._sniffed.append((self._anybodys, one if str(one.get("kind")) in _OWN_KINDS else lean(one)))
+
+    def _take_sniffed(self) -> bool:
+        """Objects of anybody's files, of which a forged one takes the place of none. Whether there are only such files,
+        all of which somebody has gathered.
+        """
+        only = self.alone or not (self._logs.placed or any(self.snapshot.counts().values()))
+        self.snapshot.texts |= set() if only else {name for name, _ in self._sniffed}
+        for name, one in self._sniffed:
+            own = str(one.get("kind")) in _OWN_KINDS
+            if own and not only:
+                how = "if you have collected it yourself, give the file a name that ends with .json"
+                self.problem(f"the {one['kind']} in {name}", "a container may have printed that text", how)
+            else:
+                self.snapshot.add(one, "" if only else name, leaned=not own)
+        return only
+
     def finish(self) -> Snapshot:
         """The snapshot, with logs put to the pods that they are of."""
-        for name, data in self._logs.finish(self.snapshot):
+        trusted = self._take_sniffed()
+        for name, data in self._logs.finish(self.snapshot, trusted=trusted):
             if not self.facts(("", ""), data, name):
                 self._loose.add(name, data, alone=self.alone, log=True)
-        for name in self._loose.finish(self.snapshot):
+        left, doubted = self._loose.finish(self.snapshot, trusted=trusted)
+        for name in doubted:
+            how = "if it is the node's own, name it dmesg_NODE.txt or nvidia-smi_NODE.txt"
+            self.problem(
+                f"what {name} says of a node", "a container may have printed it, and other files tell of it", how
+            )
+        for name in left:
             how = "name it as its pod, with .log at the end, or write it anew: kubectl logs --prefix"
             self.problem(f"whose log {name} is", "no pod has that name", how)
         if self._logs.strangers:
@@ -166,7 +209,7 @@ class Reading:
         latest = self.snapshot.taken if self.own else time.time()
         for key, facts, name in self._facts:
             whose = self.snapshot.pods.get(key)
-            if whose is not None or self.alone:
+            if whose is not None or (self.alone and key == ("", "")):
                 take_facts(self.snapshot, facts, whose, name, latest=latest)
             else:  # anybody's
                 why, how = (
@@ -346,8 +389,12 @@ def _add(reading: Reading, data: Any, name: str) -> None:
     if isinstance(data, list):
         for one in data:
             _add(reading, one, name)
+    elif isinstance(data, dict) and isinstance(data.get("items"), list):
+        of = str(data.get("kind") or "").removesuffix("List")
+        for one in data["items"]:
+            _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name)
     elif isinstance(data, dict):
-        reading.snapshot.add(data, "")
+        reading.take(data)
 
 
 def _yaml(reading: Reading, name: str, data: bytes) -> None:

@@ -24,6 +24,11 @@ _KERNEL: Final = re.compile(
 )
 _NAMED: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
 """Names of which the content is a node's own, whatever it says."""
+_OWN: Final = re.compile(
+    r"(?:^|/)(?:nvidia-bug-report|dmesg|kern\.log|journal(?:ctl)?(?![a-z]))[^/]*$|(?:^|/)(?:messages|syslog)(?:[.-]\d+)?$|\.dmesg$"
+    r"|(?:^|[^A-Za-z]|nv)smi(?![A-Za-z])[^/]*$|(?:^|/)(?:nodes|hosts)/[a-z0-9][a-z0-9.-]*/"
+)
+"""Names and places that say that a text is a node's own: what has another one a container may have printed."""
 _SMI: Final = re.compile(
     rb"^\| NVIDIA-SMI \d|=NVSMI LOG=|^GPU \d+: .*\(UUID: GPU-|^Unable to determine the device handle for|^NVRM version: NVIDIA UNIX",
     re.MULTILINE,
@@ -57,16 +62,36 @@ class HostTexts:
             self._found.append((name, data.decode("utf-8", "replace")))
         return found, kernel
 
-    def finish(self, snapshot: Snapshot) -> None:
-        """One host for each node."""
-        hosts: dict[str, dict[str, Any]] = {}
-        files: dict[str, str] = {}
-        for name, text in self._found:
-            node = _node(snapshot, name, text)
-            files.setdefault(node, name)
-            _take(hosts.setdefault(node, {}), name, text)
-        for node, fields in hosts.items():
-            _put(snapshot, node, fields, files[node])
+    def finish(self, snapshot: Snapshot, *, trusted: bool = True) -> list[str]:
+        """One host for each node. Gives the texts that do not count: anybody's of a node of which others tell. ``trusted``:
+        none of them is anybody's.
+        """
+        own = {name for name, _ in self._found if trusted or _is_own(snapshot, name)}
+        anybodys = [one for one in self._found if one[0] not in own]
+        _put_all(snapshot, [one for one in self._found if one[0] in own])
+        known = frozenset(snapshot.hosts)
+        snapshot.texts |= {name for name, _ in anybodys}
+        left = {name for name, text in anybodys if _node(snapshot, name, text) in known}
+        _put_all(snapshot, [one for one in anybodys if one[0] not in left], unsure=True)
+        return sorted(left)
+
+
+def _is_own(snapshot: Snapshot, name: str) -> bool:
+    """Whether a name says that a text is a node's own, and is not the name of a pod that says so."""
+    base = os.path.basename(name)
+    pods = (pod.name for pod in snapshot.pods.values() if pod.source not in snapshot.texts)
+    return bool(_OWN.search(name)) and not any(pod in base and _OWN.search(pod) for pod in pods)
+
+
+def _put_all(snapshot: Snapshot, found: list[tuple[str, str]], *, unsure: bool = False) -> None:
+    hosts: dict[str, dict[str, Any]] = {}
+    files: dict[str, str] = {}
+    for name, text in found:
+        node = _node(snapshot, name, text)
+        said_in = {"saidIn": files.setdefault(node, name)} if unsure else {}
+        _take(hosts.setdefault(node, said_in), name, text)
+    for node, fields in hosts.items():
+        _put(snapshot, node, fields, files.get(node, ""))
 
 
 def _take(host: dict[str, Any], name: str, text: str) -> None:

@@ -104,14 +104,14 @@ def _homes(found: Snapshot) -> frozenset[str]:
     """Namespaces where kgpu's DaemonSets are. Where no ClusterPolicy was given, the only one with any whose pods have a
     folder of their node, as agents have and no tenant's: of two, one may be a forger's.
     """
-    policies = list(found.all("ClusterPolicy"))
+    policies = [policy for policy in found.all("ClusterPolicy") if policy.source not in found.texts]
     told = {policy.text("status.namespace") for policy in policies} - {""}
     if told or ("ClusterPolicy" in found.listed and not policies):
         return frozenset(told)
     there = {
         one.namespace
         for one in found.all("DaemonSet")
-        if one.name in DAEMON_SETS and makes_mighty(one.map("spec.template.spec"))
+        if one.name in DAEMON_SETS and one.source not in found.texts and makes_mighty(one.map("spec.template.spec"))
     }
     return frozenset(there if len(there) == 1 else ())
 

@@ -25,6 +25,8 @@ from kgpu.doctor.sources.host_texts import HostTexts
 
 _MAX_TEXT: Final = 16 * 1024 * 1024
 """What is longer is no text that a person has printed."""
+_DESCRIBED: Final = re.compile(r"\.descr$")
+"""Names under which the GPU operator's must-gather keeps what ``kubectl describe`` prints."""
 
 
 class Loose:
@@ -52,31 +54,38 @@ class Loose:
             return is_host
         return True
 
-    def finish(self, snapshot: Snapshot) -> list[str]:
-        """Everything into the snapshot. Gives the logs of which nothing tells whose they are."""
-        for _, found in self._printed:
+    def finish(self, snapshot: Snapshot, *, trusted: bool = True) -> tuple[list[str], list[str]]:
+        """Everything into the snapshot. ``trusted``: nothing else is there, so that somebody has gathered them.
+
+        Gives the logs of which nothing tells whose they are, and texts of nodes that do not count beside others'.
+        """
+        texts = {name for name, _ in self._printed if not _DESCRIBED.search(name)} | {name for name, *_ in self._lone}
+        snapshot.texts |= set() if trusted else texts
+        for name, found in self._printed:
             for one in [*found.objects, *map(_named, found.rows), *_befallen(found.told)]:
-                _add_unknown(snapshot, one)
+                _add_unknown(snapshot, one, name)
         if self._printed:
             snapshot.taken = snapshot.taken or time.time()
-        printed_at = _moment(snapshot, [found for _, found in self._printed])
+        printed_at = _moment(snapshot, [found for name, found in self._printed if name not in snapshot.texts])
         snapshot.taken = max(snapshot.taken, printed_at)
         for name, found in self._printed:
+            moment = _moment(snapshot, [found]) if name in snapshot.texts else printed_at
             for row in found.told:
-                snapshot.add(_dated(row, printed_at), name)
+                snapshot.add(_dated(row, moment), name)
             if found.rows:
                 why = "a list of pods does not say what they ask for or run"
                 snapshot.missing.append(
                     Missing(f"the pods behind {one_line(name, 200)}", why, "kubectl get pods -A -o yaml")
                 )
-        self._hosts.finish(snapshot)
+        doubted = self._hosts.finish(snapshot, trusted=trusted)
         known = bool(snapshot.pods)
         only = len(self._lone) == 1
-        return [
+        left = [
             name
             for name, data, is_host in self._lone
             if not _lone(snapshot, name, data, known=known, only=only) and not is_host
         ]
+        return left, doubted
 
 
 def _named(pod: dict[str, Any]) -> dict[str, Any]:
@@ -97,14 +106,19 @@ def _befallen(rows: list[printed.Told]) -> Iterator[dict[str, Any]]:
             )
 
 
-def _add_unknown(snapshot: Snapshot, one: dict[str, Any]) -> None:
+def _add_unknown(snapshot: Snapshot, one: dict[str, Any], file: str) -> None:
     metadata = one["metadata"]
     if one["kind"] == "Node":
         known = metadata["name"] in snapshot.nodes
     else:
         known = (metadata["namespace"], metadata["name"]) in snapshot.pods
     if not known:
-        snapshot.add(one, "")
+        snapshot.add(one, _unsure(snapshot, file))
+
+
+def _unsure(snapshot: Snapshot, file: str) -> str:
+    """The file as the source of what it has, where a container may have printed that; else ""."""
+    return file if file in snapshot.texts else ""
 
 
 def _moment(snapshot: Snapshot, every: list[printed.Printed]) -> float:
@@ -139,13 +153,14 @@ def _lone(snapshot: Snapshot, name: str, data: bytes, *, known: bool, only: bool
     app = app_by_words(data[-_MAX_TEXT:].decode("utf-8", "replace"))
     if not known:
         pod = printed.POD if only else _stem(name)
-        snapshot.add(stand_in(NAMESPACE, pod, app=app))
+        snapshot.add(stand_in(NAMESPACE, pod, app=app), _unsure(snapshot, name))
         key: Key | None = (NAMESPACE, pod)
     else:
         key = _of_part(snapshot, app) or (next(iter(snapshot.pods)) if len(snapshot.pods) == 1 else None)
     if key is None or key not in snapshot.pods:
         return False
-    snapshot.add_log(Log(namespace=key[0], pod=key[1], lines=lines(data), file=name))
+    said_in = _unsure(snapshot, name)
+    snapshot.add_log(Log(namespace=key[0], pod=key[1], lines=lines(data), file=name, said_in=said_in))
     return True
 
 

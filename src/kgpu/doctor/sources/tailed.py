@@ -2,7 +2,8 @@
 
 A container may print anything, a line that looks like another's too: in the first two each line says whose it is in
 front of what the container wrote, and nothing can stand before that. In a dump a container's part ends with the last
-mark of its own name, so that a forged end puts no objects into the dump; marks of others within it are told.
+mark of its own name, also where that is on no line of its own, so that a forged end puts no objects into the dump; marks
+of others within it are told, and what it says may then be somebody else's.
 """
 
 # ruff: noqa: E501 - a pattern stays on its line
@@ -29,7 +30,7 @@ _GENERATED: Final = re.compile(rb".*-(?:[a-z0-9]{5}|\d{1,5})")
 _NOTICE: Final = re.compile(rb"[+-] (?:%b )?%b \xe2\x80\xba %b\s*" % (_NAME, _NAME, _NAME))
 """What stern itself says of a container that it follows or has left."""
 _MARK: Final = re.compile(
-    rb"^==== (?P<mark>START|END) logs for container (?P<whose>(?P<container>%b) of pod (?P<namespace>%b)/(?P<pod>%b)) ====[ \r]*\n?"
+    rb"(?:^==== (?P<mark>START)|==== (?P<end>END)) logs for container (?P<whose>(?P<container>%b) of pod (?P<namespace>%b)/(?P<pod>%b)) ====[ \r]*\n?"
     % (_NAME, _NAME, _NAME),
     re.MULTILINE,
 )
@@ -127,12 +128,12 @@ def sections(data: bytes) -> tuple[bytes, list[Part]]:
     if _START not in data:
         return data, []
     marks = list(_MARK.finditer(data))
-    ends = {hit["whose"]: hit for hit in marks if hit["mark"] == b"END"}
+    ends = {hit["whose"]: hit for hit in marks if hit["end"]}
     rest: list[bytes] = []
     found: list[Part] = []
     at = 0
     for hit in marks:
-        if hit.start() < at or hit["mark"] != b"START":
+        if hit.start() < at or not hit["mark"]:
             continue
         end = ends.get(hit["whose"])
         last, after = (end.start(), end.end()) if end and end.start() >= hit.end() else (len(data), len(data))
