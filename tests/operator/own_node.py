@@ -20,7 +20,7 @@ REFUSED: Final[dict[str, tuple[bool, Object, str]]] = {
     "a foreign label": (False, {"metadata": {"labels": {"team": "x"}}}, "labels"),
     "a foreign label less": (False, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "labels"),
     "what the operator says": (False, {"metadata": {"labels": {"nvidia.com/gpu.deploy.driver": "x"}}}, "labels"),
-    "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "true"}}}, "labels"),
+    "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "leaving"}}}, "labels"),
     "a foreign annotation": (False, {"metadata": {"annotations": {"x": "y"}}}, "annotations"),
     "allocatable": (True, {"status": {"allocatable": {"nvidia.com/gpu": "99"}}}, "condition"),
     "capacity": (True, {"status": {"capacity": {"nvidia.com/gpu": "99"}}}, "condition"),
