@@ -16,8 +16,6 @@ from kgpu.doctor.model import Finding
 from kgpu.formats import names
 from kgpu.kube.port import Object
 
-pytestmark = pytest.mark.timeout(180)
-
 WRONG = {"nodeSelector": {names.LABEL_GPU_PRODUCT: "H100-80GB-HBM3"}}
 
 

@@ -14,7 +14,6 @@ from doctor.lab.peers import defined
 
 from tests.budget import count
 
-pytestmark = pytest.mark.timeout(180)
 STACKS = (*stack.BREAKS, *vendors.BREAKS, *operators.BREAKS, *courses.BREAKS)
 CARRIED = (*STACKS, *scheduling.BREAKS, *workloads.BREAKS, *hosts.BREAKS)
 """What can be broken on this lab."""

@@ -9,8 +9,6 @@ from doctor.lab.breaking import Break, Ground, healthy, play
 from doctor.lab.breaks import hosts, scheduling, workloads
 from doctor.lab.labs import FIRST, brought_up
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
