@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kgpu.base.clock import SystemClock, VirtualClock
-from kgpu.base.waking import woken
+from kgpu.base.waking import first_of, woken
 
 
 async def fails() -> None:
@@ -29,4 +29,11 @@ async def test_what_a_task_died_of_is_raised_and_nothing_is_left_waiting() -> No
     with pytest.raises(ValueError, match="gone"):
         await woken(asyncio.Event(), 3600, clock=VirtualClock(), beside=[task])
     await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_the_first_to_be_done_ends_the_wait_and_the_others_are_given_up() -> None:
+    never = asyncio.Event()
+    assert await first_of(asyncio.sleep(0), never.wait())
+    assert not await first_of(never.wait(), asyncio.sleep(0), never.wait())
     assert asyncio.all_tasks() == {asyncio.current_task()}

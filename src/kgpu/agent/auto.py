@@ -22,7 +22,7 @@ from kgpu.agent.driver_place import DriverPlace, find_driver
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
-from kgpu.agent.orders import Orders, first_of
+from kgpu.agent.orders import Orders
 from kgpu.agent.process import POLICY, Process, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import ReportWriter, agent_report, role_report
@@ -36,6 +36,7 @@ from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.http import StatusServer, here_only
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
+from kgpu.base.waking import first_of
 from kgpu.formats.agent_config import AgentConfig, ConfigRef
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.formats.config_choice import Fallback

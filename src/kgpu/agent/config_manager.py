@@ -22,6 +22,7 @@ from typing import Final
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HostError, UserError
 from kgpu.base.inotify import CONTENT, Inotify, homes
+from kgpu.base.waking import first_of
 from kgpu.formats.config_choice import REFUSED, Fallback, choose
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 from kgpu.host import processes
@@ -139,20 +140,10 @@ async def run(manager: ConfigManager, settings: Settings, api: KubeApi, *, once:
                         return
                 elif informer.error is not None:
                     manager.problem(informer.error)
-                await _either(informer, seen, inotify)
+                await first_of(informer.changed(seen), inotify.wait(POLL_SECONDS))
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-
-
-async def _either(informer: Informer, seen: int, inotify: Inotify) -> None:
-    tasks = [asyncio.ensure_future(informer.changed(seen)), asyncio.ensure_future(inotify.wait(POLL_SECONDS))]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _label(informer: Informer, settings: Settings) -> str:

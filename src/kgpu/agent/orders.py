@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kgpu.agent.remembered import PATIENCE
 from kgpu.agent.wanted import labels_that_count, string_map
@@ -23,6 +23,7 @@ from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.news import News
 from kgpu.base.threads import beside
+from kgpu.base.waking import first_of
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, decode
 from kgpu.formats.agent_report import is_report
@@ -195,18 +196,6 @@ class Orders:
             self._seen = document
             with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
                 await beside(write_atomic, self._memory, document, mode=0o600)
-
-
-async def first_of(first: Awaitable[Any], second: Awaitable[Any]) -> bool:
-    """Wait until either is done and give up the other; True when the first is."""
-    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return tasks[0].done()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _node_part(node: Object) -> Object:

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from typing import Any
 
 from kgpu.base.clock import Clock
+
+
+async def first_of(*awaited: Awaitable[Any]) -> bool:
+    """Wait until any of these is done and give up the others; True when the first is."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def woken(wake: asyncio.Event, seconds: float, *, clock: Clock, beside: Iterable[asyncio.Task[None]]) -> None:

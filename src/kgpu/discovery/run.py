@@ -19,6 +19,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HwError, UserError
 from kgpu.base.threads import beside
+from kgpu.base.waking import first_of
 from kgpu.discovery.config import resolve
 from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.plan import plan
@@ -197,12 +198,4 @@ class Labeller:
         """Until a cause to look again, or that many seconds; None: only a cause."""
         if self._wake.is_set() or seconds == 0:
             return
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wake.wait())]
-        if seconds is not None:
-            waits.append(asyncio.ensure_future(self._ctx.clock.sleep(seconds)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waits:
-                task.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of(self._wake.wait(), *(() if seconds is None else (self._ctx.clock.sleep(seconds),)))

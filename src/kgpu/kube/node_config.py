@@ -13,6 +13,7 @@ from typing import Any
 
 from kgpu.base.clock import Clock
 from kgpu.base.errors import ConfigError, KubeError
+from kgpu.base.waking import first_of
 from kgpu.formats.config_choice import ConfigText, Fallback, choose_text, problem_text
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 from kgpu.kube.informer import Informer, Scope
@@ -78,24 +79,12 @@ class NodeConfigSource:
             current = self.current()
             if current is not None and current != after:
                 return current
-            await self._either(*seen)
+            await first_of(self._node.changed(seen[0]), self._map.changed(seen[1]))
 
     def _label_value(self) -> str:
         node = self._node.objects.get(("", self._name))
         labels = (node or {}).get("metadata", {}).get("labels") or {}
         return str(labels.get(self._label) or "").strip()
-
-    async def _either(self, node: int, config_map: int) -> None:
-        tasks = [
-            asyncio.ensure_future(self._node.changed(node)),
-            asyncio.ensure_future(self._map.changed(config_map)),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _no_config_map(self, where: str) -> ConfigError:
         return ConfigError(

@@ -24,6 +24,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.base.http import Address, Page, Response, StatusServer, here_only
 from kgpu.base.problems import describe
+from kgpu.base.waking import first_of
 from kgpu.fit.plain import items, mapping, text
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
@@ -301,15 +302,8 @@ class _Term:
     async def _news_or(self, seconds: float) -> None:
         """Wait for news, at most so long; that the time is over is news, too."""
         news = self._operator.watching.news
-        alarm = asyncio.ensure_future(self._operator.clock.sleep(seconds))
-        changed = asyncio.ensure_future(news.wait())
-        try:
-            await asyncio.wait([alarm, changed], return_when=asyncio.FIRST_COMPLETED)
-            news.set()
-        finally:
-            for task in (alarm, changed):
-                task.cancel()
-            await asyncio.gather(alarm, changed, return_exceptions=True)
+        await first_of(self._operator.clock.sleep(seconds), news.wait())
+        news.set()
 
     def _obstacle(self, error: BaseException) -> None:
         operator = self._operator

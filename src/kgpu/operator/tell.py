@@ -19,6 +19,7 @@ from kgpu.base.clock import Clock
 from kgpu.base.decision import Decision
 from kgpu.base.errors import KubeError
 from kgpu.base.log import log_decision
+from kgpu.base.waking import first_of
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.kube import kinds
@@ -162,14 +163,7 @@ class Teller:
     async def _sleep(self, seconds: float) -> None:
         """Until there is budget, or something of another subject."""
         self._work.clear()
-        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
-        more = asyncio.ensure_future(self._work.wait())
-        try:
-            await asyncio.wait([alarm, more], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (alarm, more):
-                task.cancel()
-            await asyncio.gather(alarm, more, return_exceptions=True)
+        await first_of(self._clock.sleep(seconds), self._work.wait())
 
     async def _publish(self, decision: Decision) -> None:
         about = self._about(decision.subject)
