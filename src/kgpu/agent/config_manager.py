@@ -27,7 +27,7 @@ from kgpu.formats.config_choice import REFUSED, Fallback, choose
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
 from kgpu.host import processes
 from kgpu.kube.informer import Informer, Scope
-from kgpu.kube.node_config import labels_only
+from kgpu.kube.node_config import label_value, labels_only
 from kgpu.kube.port import NODES, KubeApi, Selector
 
 NOTHING: Final = Path("/dev/null")
@@ -131,7 +131,7 @@ async def run(manager: ConfigManager, settings: Settings, api: KubeApi, *, once:
                 inotify.watch(homes(settings.source / "..data", settings.source / "file", settings.target), CONTENT)
                 if informer.synced.is_set():
                     try:
-                        manager.apply(_label(informer, settings))
+                        manager.apply(label_value(informer, settings.node, settings.label))
                     except UserError as error:
                         if once:
                             raise
@@ -144,12 +144,6 @@ async def run(manager: ConfigManager, settings: Settings, api: KubeApi, *, once:
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-
-
-def _label(informer: Informer, settings: Settings) -> str:
-    node = informer.objects.get(("", settings.node)) or {}
-    labels = node.get("metadata", {}).get("labels") or {}
-    return str(labels.get(settings.label) or "").strip()
 
 
 def _files(folder: Path) -> list[str]:

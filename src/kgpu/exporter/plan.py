@@ -154,8 +154,9 @@ def _fixed(label_fields: Iterable[Counter], *places: Mapping[str, Value]) -> Pai
 def _family(counter: Counter, rows: Iterable[Row], look: Look, missing: Missing) -> Family:
     spelled = counter.spelled
     scope = spelled.field.scope
-    own_values = bool(look.shares) and not spelled.field.made and spelled.field.sources[0].reading in _SHARED
-    xid = not spelled.field.made and spelled.field.sources[0].reading == _XID
+    reading = "" if spelled.field.made else spelled.field.sources[0].reading
+    own_values = bool(look.shares) and reading in _SHARED
+    xid = reading == _XID
     samples: dict[str, str] = {}
     if spelled.field.made:
         _made(spelled.field.name, rows, look, samples)

@@ -69,7 +69,11 @@ class NodeConfigSource:
         if config_map is None:
             return problem_text(where, self._no_config_map(where))
         return choose_text(
-            _texts(config_map), where, label=self._label_value(), default=self._default, fallbacks=self._fallbacks
+            _texts(config_map),
+            where,
+            label=label_value(self._node, self._name, self._label),
+            default=self._default,
+            fallbacks=self._fallbacks,
         )
 
     async def next(self, after: Any) -> ConfigText:
@@ -80,11 +84,6 @@ class NodeConfigSource:
             if current is not None and current != after:
                 return current
             await first_of(self._node.changed(seen[0]), self._map.changed(seen[1]))
-
-    def _label_value(self) -> str:
-        node = self._node.objects.get(("", self._name))
-        labels = (node or {}).get("metadata", {}).get("labels") or {}
-        return str(labels.get(self._label) or "").strip()
 
     def _no_config_map(self, where: str) -> ConfigError:
         return ConfigError(
@@ -97,6 +96,12 @@ class NodeConfigSource:
 def _texts(config_map: Object) -> dict[str, str]:
     data = config_map.get("data")
     return {str(name): str(text) for name, text in data.items()} if isinstance(data, dict) else {}
+
+
+def label_value(nodes: Informer, node: str, label: str) -> str:
+    """What a Node's label says, "" where it is not there, or the Node is not."""
+    labels = (nodes.objects.get(("", node)) or {}).get("metadata", {}).get("labels") or {}
+    return str(labels.get(label) or "").strip()
 
 
 def labels_only(node: Object) -> Object:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from kgpu.formats import names
 from tests.operator.own_node import OTHER, OWN_LABEL, REFUSED
+from tests.operator.real.account import account_of
 from tests.operator.real.conftest import NAMESPACE, Object, Site
 from tests.operator.real.picture import difference, take
-from tests.operator.real.test_admission import account_of
 from tests.operator.real.test_install import host_files
 
 FINDER, AGENT, MARK = names.FINDER_DAEMON_SET, names.AGENT_DAEMON_SET, names.AGENT_NODE_LABEL
@@ -103,7 +103,10 @@ def test_a_gpu_brings_the_agent_and_takes_it_away(clean: Site, tmp_path: Path) -
     assert {one["metadata"]["labels"].get(MARK) for one in seen} == {None, "true", "leaving"}
     site.until(lambda: not own_labels(site), "what the agent had said of its GPUs to go")
     assert host_files(site) == host_before
-    assert names.ROLES_ANNOTATION not in site.lab.node()["metadata"]["annotations"]
+    # Its last act, when its pod is ending already.
+    site.until(
+        lambda: names.ROLES_ANNOTATION not in site.lab.node()["metadata"]["annotations"], "the agent's report to go"
+    )
 
     site.uninstall()
     site.until(lambda: not site.get("pods", "-n", NAMESPACE)["items"], "the last pods to go")

@@ -17,8 +17,8 @@ from typing import Any, Final
 import pytest
 
 from tests.operator.own_node import OTHER
+from tests.operator.real.account import Account, account_of
 from tests.operator.real.conftest import NAMESPACE, Object, Site
-from tests.operator.real.test_admission import Account, account_of
 
 TENANT: Final = "tenant-of-the-stolen"
 # Where a namespaced resource is tried: kgpu's own, where Events about Nodes are, the control plane's, and a tenant's.
@@ -155,7 +155,14 @@ def reached_by(site: Site, asker: Asker) -> set[str]:
 
 
 def test_it_reaches_its_own_node_and_nothing_more(stolen: tuple[Site, Asker]) -> None:
+    """One installation for all that is tried: that takes most of a minute."""
     site, asker = stolen
+    reaches_what_is_listed(site, asker)
+    changes_its_own_node_alone(site, asker)
+    ends_with_its_pod(site, asker)
+
+
+def reaches_what_is_listed(site: Site, asker: Asker) -> None:
     assert reached_by(site, asker) == REACHED
     with contextlib.closing(Asker(Account(site, name="kgpu-node-features"))) as finder:
         assert reached_by(site, finder) == OF_THE_FINDER
@@ -163,8 +170,7 @@ def test_it_reaches_its_own_node_and_nothing_more(stolen: tuple[Site, Asker]) ->
     assert beside == dict.fromkeys(PATHS_BESIDE, 403)
 
 
-def test_of_what_it_may_change_only_its_own_node_is_changed(stolen: tuple[Site, Asker]) -> None:
-    site, asker = stolen
+def changes_its_own_node_alone(site: Site, asker: Asker) -> None:
     node: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": OTHER}}
     site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(node))
     change = body_of("patch", "", {}, "")
@@ -177,8 +183,7 @@ def test_of_what_it_may_change_only_its_own_node_is_changed(stolen: tuple[Site, 
     assert {code for place, code in codes.items() if place.startswith(OTHER)} <= {403, 422}
 
 
-def test_without_its_pod_it_is_no_token_at_all(stolen: tuple[Site, Asker]) -> None:
-    site, asker = stolen
+def ends_with_its_pod(site: Site, asker: Asker) -> None:
     pods = site.get("pods", "-n", NAMESPACE)["items"]
     pod = next(one for one in pods if one["spec"]["serviceAccountName"] == asker.account.name)
     place = ("-n", NAMESPACE, "delete", "pod", pod["metadata"]["name"], "--wait=true")

@@ -98,5 +98,5 @@ def _leaves(
 
 def instead(struct: type[msgspec.Struct], path: str) -> str:
     """What there is instead of a field that ``decode`` found to be unbuilt; ``path`` begins with ``spec.``."""
-    known = {leaf.path: leaf.says for leaf in unbuilt(struct)}
-    return known.get(path.removeprefix("spec."), "")
+    wanted = path.removeprefix("spec.")
+    return next((leaf.says for leaf in unbuilt(struct) if leaf.path == wanted), "")
