@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
@@ -108,6 +108,7 @@ FIELD = Evidence(object="Node gpu-1", field="status", value="x")
 
 
 OWN = Evidence(object="Pod tenant/p", field="spec.nodeName", value="gpu-1")
+QUOTA = Evidence(object="ResourceQuota tenant/q", field="status.used[requests.nvidia.com/gpu]", value="8")
 OTHERS = Evidence(object="Pod other/p", field="status.phase", value="Failed")
 
 
@@ -116,6 +117,7 @@ OTHERS = Evidence(object="Pod other/p", field="status.phase", value="Failed")
     [
         ((WORDS,), False), ((WORDS, WORDS), False), ((WORDS, FIELD), True), ((FIELD,), True), ((), True),
         ((WORDS, OWN), False), ((OWN,), True), ((WORDS, OTHERS), True),
+        ((WORDS, OWN, QUOTA), True),
     ],
 )  # fmt: skip
 def test_one_thing_that_no_tenant_writes_is_enough(evidence: tuple[Evidence, ...], sure: bool) -> None:
@@ -146,3 +148,16 @@ def test_one_thing_that_no_tenant_writes_is_enough(evidence: tuple[Evidence, ...
 )
 def test_a_step_that_takes_from_others_goes(step: str, stays: bool) -> None:
     assert (step in weighed(WORDS, remedy=(step,)).remedy) == stays
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_is_not_there_is_certain_where_all_that_is_there_was_listed(listed: bool) -> None:
+    """Of a tenant's own Event and template alone it would be likely."""
+    maker: dict[str, Any] = {"kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "tenant", "uid": "w"}}
+    maker["spec"] = {"replicas": 1, "template": {"spec": {"runtimeClassName": "nvidia"}}}
+    said = event("tenant")
+    said["involvedObject"] = {"kind": "ReplicaSet", "namespace": "tenant", "name": "web", "uid": "w"}
+    said |= {"reason": "FailedCreate", "message": 'pods "web-" is forbidden: RuntimeClass "nvidia" not found'}
+    snapshot = Snapshot.of([NODE, pod("tenant"), maker, said], listed=["RuntimeClass"] if listed else [])
+    (found,) = [one for one in diagnose(snapshot, strict=True).findings if one.id == "RUN-02"]
+    assert found.confidence == (CERTAIN if listed else LIKELY)

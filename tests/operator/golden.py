@@ -80,7 +80,6 @@ def shown(made: Plan) -> dict[str, Any]:
                 key: value
                 for key, value in (
                     ("labels", dict(sorted(one.labels.items()))),
-                    ("annotations", dict(one.annotations)),
                     ("clear", list(one.clear)),
                 )
                 if value

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgpu.formats import agent_report, names
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, Object
-from kgpu.operator.labels import STATE_KEYS, Rules, deploy, label_plan
+from kgpu.operator.labels import STATE_KEYS, Rules, applied, deploy, label_plan
 from kgpu.operator.model import Node, NodeLabels
 from kgpu.operator.nodes import read_node
 from tests.operator.world import PCI, node_object, policy
@@ -186,28 +186,16 @@ def test_no_default_layout_when_the_policy_says_so() -> None:
     assert names.MIG_CONFIG_LABEL not in labels_for({names.LABEL_MIG_CAPABLE: "true"}, rules)
 
 
-def upgrades(**driver: Any) -> Rules:
-    return Rules.of(policy(spec={"driver": {"upgradePolicy": {"autoUpgrade": True}, **driver}}))
-
-
-@pytest.mark.parametrize(
-    ("rules", "wanted"),
-    [
-        (upgrades(), {names.DRIVER_UPGRADE_ENABLED: "true"}),
-        (upgrades(enabled=False), {}),
-        (dataclasses.replace(sandbox(), driver=True), {}),
-    ],
-)
-def test_nodes_are_marked_for_automatic_upgrades(rules: Rules, wanted: dict[str, str]) -> None:
-    change = planned(read_node(node_object()), rules)
-    assert change.annotations == wanted
-
-
-def test_a_users_choice_about_upgrades_is_kept() -> None:
+def test_no_node_is_marked_for_upgrades_that_nobody_makes() -> None:
+    """The mark stops the driver's pod from emptying the node; a user's own stays, and one of an earlier kgpu goes."""
+    rules = Rules.of(policy(spec={"driver": {"upgradePolicy": {"autoUpgrade": True}}}))
     obj = node_object()
-    obj["metadata"]["annotations"][names.DRIVER_UPGRADE_ENABLED] = "false"
-    change = planned(read_node(obj), upgrades())
-    assert change.annotations == {}
+    obj["metadata"]["annotations"][names.DRIVER_UPGRADE_ENABLED] = "true"
+    theirs = settled(obj, rules)
+    assert theirs.annotations[names.DRIVER_UPGRADE_ENABLED] == "true"
+    ours = dataclasses.replace(theirs, owned_annotations=frozenset({names.DRIVER_UPGRADE_ENABLED}))
+    change = planned(ours, rules)
+    assert names.DRIVER_UPGRADE_ENABLED not in applied(ours, change).annotations
 
 
 def test_a_driver_of_the_host_is_used() -> None:
@@ -238,7 +226,7 @@ async def _carry_out(obj: Object, all_rules: list[Rules]) -> Node:
             continue
         if change.clear:
             await api.patch(NODES, change.name, {"metadata": {"labels": dict.fromkeys(change.clear)}})
-        metadata = {"name": change.name, "labels": dict(change.labels), "annotations": dict(change.annotations)}
+        metadata = {"name": change.name, "labels": dict(change.labels)}
         wanted = {"metadata": {key: value for key, value in metadata.items() if value}}
         live = await api.apply(NODES, wanted, manager=names.OPERATOR_FIELD_MANAGER)
     return read_node(live)
@@ -262,7 +250,6 @@ ALL_RULES = st.builds(
     driver_crd=st.booleans(),
     mig_manager=st.booleans(),
     mig_disabled=st.booleans(),
-    auto_upgrade=st.booleans(),
 )
 NODE_OBJECTS = st.builds(lambda labels, gpus: node_object(labels=labels, gpus=gpus), LABELS, st.sampled_from([0, 8]))
 

@@ -170,8 +170,8 @@ def settle(observed: Observed, settings: Settings = SETTINGS) -> Observed:
                 node,
                 labels=labels,
                 owned=frozenset(change.labels),
-                annotations={**node.annotations, **change.annotations},
-                owned_annotations=frozenset(change.annotations),
+                annotations={key: node.annotations[key] for key in node.annotations.keys() - node.owned_annotations},
+                owned_annotations=frozenset(),
             )
         nodes.append(node)
     there = {one["metadata"]["name"]: live(one, len(nodes)) for one in made.objects if one["kind"] == "DaemonSet"}

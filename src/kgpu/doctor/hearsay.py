@@ -21,6 +21,8 @@ from kgpu.doctor.steps import without
 from kgpu.fit.plain import items, mapping, text
 
 _SYSTEM: Final = "kube-system"
+_NO_TENANTS: Final = frozenset({"LimitRange", "ResourceQuota"})
+"""Namespaced kinds that a namespace's admin may read and not write, by Kubernetes' own ClusterRole ``admin``."""
 _TAKES: Final = re.compile(
     r"\bkubectl (?:-n (?P<within>\S+) )?(?:drain|cordon|taint|delete|scale|label nodes?|rollout)\b"
     r"|\breboot\b|nvidia-smi (?:-r|--gpu-reset)\b|\b(?:amd-smi|rocm-smi|xpu-smi|hl-smi)\b.*reset|\bmachine off\b"
@@ -66,10 +68,10 @@ def _words(author: str) -> str:
 
 
 def _is_own(evidence: Evidence, authors: set[str]) -> bool:
-    """Whether it is about an object in the namespace of one of them (``Pod NAMESPACE/NAME``)."""
-    _, _, path = evidence.object.partition(" ")
+    """Whether it is about an object of the namespace of one of them (``Pod NAMESPACE/NAME``) that they may write."""
+    kind, _, path = evidence.object.partition(" ")
     namespace, slash, _ = path.partition("/")
-    return bool(slash) and namespace in authors
+    return bool(slash) and namespace in authors and kind not in _NO_TENANTS
 
 
 def _takes(step: str, authors: set[str]) -> bool:

@@ -85,6 +85,7 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
     classes = {one.name: one for one in snapshot.all(_CLASS)}
     event = next((one for one in snapshot.events(claim) if one.warning), None)
     said = (event.quote(),) if event is not None else ()
+    there = Evidence(object="StorageClasses", value=", ".join(sorted(classes)[:8]) or "none")
     name = plain(name)
     asks = claim.cite("spec.storageClassName")
     known = classes.get(name)
@@ -96,15 +97,18 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
         step = "delete the claim and make it anew with a class that is there" + (f" ({near})" if near else "")
         return (
             f"it names the storage class {name}, which is not there; " + (f"did you mean {near}?" if near else has),
-            (asks, *said), ("kubectl get storageclass", f"{step}, or make the class {name}"),
+            (asks, there, *said), ("kubectl get storageclass", f"{step}, or make the class {name}"),
         )  # fmt: skip
     none = claim.at("spec.storageClassName") is None and not name and snapshot.knows(_CLASS)
     if none and not any(one.annotations.get(_DEFAULT) == "true" for one in classes.values()):
         first = next(iter(sorted(classes)), "CLASS")
-        default = f"kubectl annotate storageclass {first} {_DEFAULT}=true"
+        which = "" if classes else ", with its name in place of CLASS"
         return (
-            "it names no storage class, and the cluster has no default one", (asks, *said),
-            (f"name a class in the claim, or make one the default: {default}",),
+            "it names no storage class, and the cluster has no default one", (asks, there, *said),
+            (
+                f"name a class in the claim, or make one the default{which}:",
+                f"kubectl annotate storageclass {first} {_DEFAULT}=true",
+            ),
         )  # fmt: skip
     if event is not None:
         return event.message, (asks, *said), ()

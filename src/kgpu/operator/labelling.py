@@ -137,8 +137,6 @@ class Labeller:
             await self._watching.learn(NODES, await self._api.patch(NODES, one.name, gone))
         if one.labels:
             metadata["labels"] = dict(one.labels)
-        if one.annotations:
-            metadata["annotations"] = dict(one.annotations)
         obj: Object = {"metadata": metadata}
         self._count("Node")
         try:

@@ -1,10 +1,12 @@
-"""Which labels and annotations the operator wants on a Node: ``label_plan``.
+"""Which labels the operator wants on a Node: ``label_plan``.
 
 A key ``nvidia.com/gpu.deploy.<x>`` is the operator's to set while it is absent, empty or its own; any other value is a
 user's (``false``, ``pre-installed``) or an upgrade's (``paused-for-driver-upgrade``) and stays. What others own has to
 go only where it would start something that must not run: the value ``true`` of an operand that this node's workload
 does not have. When every feature label of a node is gone at once, its discovery has failed rather than its GPUs:
-everything then stays as it is. Rules: the replaced operator's node labelling.
+everything then stays as it is. Rules: the replaced operator's node labelling, but for its annotation
+``nvidia.com/gpu-driver-upgrade-enabled``: it stops the driver's pod from emptying the node, which an upgrade controller
+would do in its place, and none is built.
 
 ``kgpu.dev/agent`` says where the privileged agent belongs: where an operand's label gives it work. It stays, with the
 value ``leaving``, until the agent of a node without work has cleaned up there.
@@ -81,7 +83,6 @@ class Rules:
     driver_crd: bool = False
     mig_manager: bool = False
     mig_disabled: bool = False
-    auto_upgrade: bool = False
     agents: bool = False
     everywhere: bool = False
 
@@ -93,7 +94,6 @@ class Rules:
         spec = policy.spec
         workloads = spec.sandbox_workloads or SandboxWorkloads()
         sandbox = workloads.enabled is True
-        upgrade = spec.driver.upgrade_policy
         driver = spec.driver.enabled is not False
         mig = spec.mig_manager.enabled is not False
         return cls(
@@ -105,7 +105,6 @@ class Rules:
             driver_crd=driver and spec.driver.use_nvidia_driver_crd is True,
             mig_manager=mig,
             mig_disabled=mig and spec.mig_manager.config.default == ALL_DISABLED,
-            auto_upgrade=driver and not sandbox and upgrade is not None and upgrade.auto_upgrade,
             agents=settings is not None and settings.layout is Layout.AGENT,
             everywhere=settings is not None and settings.agent_nodes is AgentNodes.ALL,
         )
@@ -191,7 +190,7 @@ def wanted_operands(node: Node, rules: Rules) -> dict[str, str]:
 
 
 def label_plan(node: Node, rules: Rules, owner: str | None = "") -> NodeLabels | None:
-    """The labels and annotations to apply to a Node, None where nothing is to be changed.
+    """The labels to apply to a Node, None where nothing is to be changed.
 
     ``owner`` is the NVIDIADriver that the node belongs to, "" for none, None to leave that label as it is.
     """
@@ -204,17 +203,16 @@ def label_plan(node: Node, rules: Rules, owner: str | None = "") -> NodeLabels |
         if concerned
         else []
     )
-    annotations: dict[str, str] = {}
     if rules.active:
         _present(node, mine)
         _owner(node, owner, mine, clear if rules.driver_crd else [])
         _agent(node, rules, mine, clear)
         if mine.get(names.LABEL_GPU_PRESENT, labels.get(names.LABEL_GPU_PRESENT)) == TRUE:
-            _extras(node, rules, mine, annotations)
+            _extras(node, rules, mine)
     same = node.owned == mine.keys() and all(labels.get(key) == value for key, value in mine.items())
-    if same and not clear and node.owned_annotations == annotations.keys():
+    if same and not clear and not node.owned_annotations:
         return None
-    return NodeLabels(name=node.name, labels=mine, annotations=annotations, clear=tuple(sorted(clear)))
+    return NodeLabels(name=node.name, labels=mine, clear=tuple(sorted(clear)))
 
 
 def applied(node: Node, plan: NodeLabels | None) -> Node:
@@ -223,16 +221,12 @@ def applied(node: Node, plan: NodeLabels | None) -> Node:
         return node
     gone = node.owned - plan.labels.keys()
     kept = {key: value for key, value in node.labels.items() if key not in gone and key not in plan.clear}
-    dropped = node.owned_annotations - plan.annotations.keys()
     return replace(
         node,
         labels={**kept, **plan.labels},
         owned=frozenset(plan.labels),
-        annotations={
-            **{key: value for key, value in node.annotations.items() if key not in dropped},
-            **plan.annotations,
-        },
-        owned_annotations=frozenset(plan.annotations),
+        annotations={key: value for key, value in node.annotations.items() if key not in node.owned_annotations},
+        owned_annotations=frozenset(),
     )
 
 
@@ -279,11 +273,8 @@ def _owner(node: Node, owner: str | None, mine: dict[str, str], clear: list[str]
         clear.append(key)
 
 
-def _extras(node: Node, rules: Rules, mine: dict[str, str], annotations: dict[str, str]) -> None:
+def _extras(node: Node, rules: Rules, mine: dict[str, str]) -> None:
     key = names.MIG_CONFIG_LABEL
     free = key in node.owned or key not in node.labels
     if rules.mig_disabled and free and mig_capable(node) and not opted_out(node):
         mine[key] = ALL_DISABLED
-    upgrade = names.DRIVER_UPGRADE_ENABLED
-    if rules.auto_upgrade and (upgrade in node.owned_annotations or not node.annotations.get(upgrade)):
-        annotations[upgrade] = TRUE

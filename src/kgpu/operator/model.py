@@ -232,14 +232,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLabels:
-    """The whole set of labels and annotations that the operator applies to one Node, under its field manager.
+    """The whole set of labels that the operator applies to one Node, under its field manager; what annotations it had
+    go.
 
     ``clear`` are keys that others own and that have to go or change all the same (a mode that ended).
     """
 
     name: str
     labels: Mapping[str, str]
-    annotations: Mapping[str, str] = field(default_factory=dict)
     clear: tuple[str, ...] = ()
 
 

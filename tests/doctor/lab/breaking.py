@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from doctor.lab.urgency import sureness
 from doctor.pasting import problems
 
 from kgpu.cli.doctor import look, parse_target
@@ -425,6 +426,7 @@ def play(ground: Ground, wanted: Break) -> Report:
         undos.extend(step.do(ground) for step in wanted.steps)
         report = first_rightly(ground, wanted)
         first = report.findings[0]
+        assert sureness(wanted) in ("", first.sureness), as_text(report)
         assert first.remedy, as_text(report)
         assert any(one.value for one in first.evidence), as_text(report)
         assert [what for root in report.findings for one in root.all() for what in problems(one.remedy)] == []

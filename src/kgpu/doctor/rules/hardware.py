@@ -133,7 +133,10 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: {said.removeprefix(_LOST_PROBLEM)}",
                     evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {said}"),),
                     remedy=(
-                        f"on node {host.node}: dmesg | grep -E 'Xid|NVRM' # which error it was: kgpu xid NUMBER",
+                        f"see on node {host.node} which error it was:",
+                        "dmesg | grep -E 'Xid|NVRM'",
+                        "what it means, with its number in place of NUMBER:",
+                        "kgpu xid NUMBER",
                         f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it comes back",
                     ),
                     confidence=LIKELY,

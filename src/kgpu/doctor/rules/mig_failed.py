@@ -32,7 +32,7 @@ def _unheard(node: Node, wanted: str) -> Finding:
         evidence=(node.cite(label),),
         remedy=(
             "let the GPU operator bring it: migManager.enabled=true in its values",
-            f"or cut the GPUs by hand, on {node.name}:",
+            f"or cut the GPUs by hand, on {node.name}, with a profile of nvidia-smi mig -lgip in place of PROFILE:",
             "nvidia-smi mig -i 0 -cgi PROFILE -C",
         ),
         confidence=LIKELY,

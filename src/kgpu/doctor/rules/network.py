@@ -132,7 +132,7 @@ def no_rdma(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=pod.subject,
                     cause=f"{pod} asks for {name}, which no node offers{other}",
                     evidence=(one.cite(f"resources.limits[{name}]"), *(node.cite("status.allocatable") for node in matching.gpu_nodes(snapshot)[:1])),
-                    remedy=(f"ask for {there[0]}" if there else "kubectl get pods -A | grep -E 'rdma|sriov'; the resource's name is in that plugin's ConfigMap",),
+                    remedy=(f"ask for {there[0]}",) if there else ("see whether its plugin runs; the resource's name is in that plugin's ConfigMap:", "kubectl get pods -A | grep -E 'rdma|sriov'"),
                     confidence=CERTAIN,
                     pods=(pod.path,),
                     nodes=tuple(node.name for node in matching.gpu_nodes(snapshot)),

@@ -151,7 +151,7 @@ def _unknown(case: _Case) -> Finding:
         evidence=(case.seen,),
         remedy=(
             f"kubectl -n {pod.namespace} get pod {pod.name} -o jsonpath='{{.spec.containers[*].resources}}' # is nvidia.com/gpu in limits?",
-            "if not, put it there; if it is: kgpu doctor with the pod, its node and the pods of the GPU stack on it",
+            "if not, put it there; if it is, give the doctor the pod, its node and the pods of the GPU stack on it",
         ),
         confidence=LIKELY,
         pods=(pod.path,),

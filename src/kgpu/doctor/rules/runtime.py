@@ -10,7 +10,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.matching import TOOLKIT, Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
-from kgpu.doctor.obj import plain
+from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -47,7 +47,7 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=subject,
             cause=f"{subject} has no pods: it names the RuntimeClass {wanted}, which does not exist",
-            evidence=(event.quote(), *((maker.cite("spec.template.spec.runtimeClassName"),) if maker else ())),
+            evidence=(event.quote(), *(_named(maker, snapshot) if maker else ())),
             remedy=(
                 (
                     "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\n"
@@ -58,6 +58,13 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             since=event.first,
         )
+
+
+def _named(maker: Obj, snapshot: Snapshot) -> tuple[Evidence, ...]:
+    """The class that a template names, and those that there are, where that is known."""
+    there = ", ".join(sorted(one.name for one in snapshot.all("RuntimeClass"))[:8]) or "none"
+    classes = (Evidence(object="RuntimeClasses", value=there),) if snapshot.knows("RuntimeClass") else ()
+    return (maker.cite("spec.template.spec.runtimeClassName"), *classes)
 
 
 def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:

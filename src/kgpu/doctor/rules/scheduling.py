@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -212,9 +213,9 @@ def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
             f"{'their' if many else 'its'} GPUs is to be mended first{_upgrade(node)[1]}"
         ),
         evidence=(node.cite("spec.unschedulable"), *ill_by(one.snapshot, node.name), *one.said()),
-        remedy=tuple(
-            f"kubectl describe node {name}  # mend what is told of it; only then: kubectl uncordon {name}"
-            for name in nodes[:3]
+        remedy=(
+            "mend what is told of it, and only then let pods in again:",
+            *(f"kubectl uncordon {shlex.quote(name)}" for name in nodes[:3]),
         ),
         confidence=LIKELY,
         **one.shared(nodes=nodes),

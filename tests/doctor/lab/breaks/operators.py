@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from doctor.lab.breaking import Break, Conditioned
 from doctor.lab.labs import ELSEWHERE, FIRST, PLAIN
-from doctor.lab.peers import SPACE, nvidia, part, parts
+from doctor.lab.peers import PLUGIN, SPACE, nvidia, part, parts
 from doctor.lab.things import GPU, event, make, obj, played, pod, relabel, taint
 from doctor.lab.things import SPACE as TEAM
 
 from kgpu.kube.port import Object
 
 BROKEN = f"{TEAM}/broken"
-PLUGIN = "nvidia-device-plugin-daemonset"
 EXPORTER = "nvidia-dcgm-exporter"
 
 

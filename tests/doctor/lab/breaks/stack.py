@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from doctor.lab.breaking import Break, Step
-from doctor.lab.peers import SPACE, nvidia, part, parts
+from doctor.lab.peers import PLUGIN, SPACE, nvidia, part, parts
 
 from kgpu.kube.port import Object
 
 DRIVER = "nvidia-driver-daemonset"
 TOOLKIT = "nvidia-container-toolkit-daemonset"
-PLUGIN = "nvidia-device-plugin-daemonset"
 EXPORTER = "nvidia-dcgm-exporter"
 MIG_MANAGER = "nvidia-mig-manager"
 MPS = "nvidia-device-plugin-mps-control-daemon"
