@@ -174,6 +174,15 @@ async def test_once_a_label_that_names_nothing_is_an_error(place: Place) -> None
     assert not place.target.exists()
 
 
+async def test_a_node_that_can_t_be_read_is_no_refused_config(place: Place) -> None:
+    api = FakeApi()
+    api.refuse[("list", "nodes")] = 403
+    async with following(place, api):
+        await until(lambda: place.reasons)
+    assert set(place.reasons) == {"NodeUnknown"}
+    assert not place.target.exists()
+
+
 async def test_it_follows_label_and_text_and_says_a_mistake_once(place: Place) -> None:
     api = FakeApi()
     api.put(NODES, node())

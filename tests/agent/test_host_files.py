@@ -64,11 +64,16 @@ def test_the_list_survives_a_restart_and_a_file_that_is_gone(tmp_path, spec):
     assert json.loads((tmp_path / "state" / LEDGER).read_text()) == {}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"/etc/passwd": 1}', "[" * 100000, '{"/etc/hostname": ""}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '["FILE"]', "{", '{"FILE": 1}', '{"FILE": null}', "[" * 100000, '{"FILE": ""}']
+)
 def test_a_spoilt_list_removes_nothing(tmp_path, text):
+    theirs = tmp_path / "theirs"
+    theirs.write_text("x")
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / LEDGER).write_text(text)
+    (tmp_path / "state" / LEDGER).write_text(text.replace("FILE", str(theirs)))
     HostFiles(tmp_path / "state").remove_all()
+    assert theirs.read_text() == "x"
 
 
 def test_emptying_takes_kgpus_files_and_does_not_follow_links(tmp_path):

@@ -39,8 +39,8 @@ def by_asyncio(command: list[str]) -> str:
 @pytest.mark.parametrize("start", [by_run, by_asyncio])
 def test_a_child_starts_with_the_defaults(deaf: None, start: Callable[[list[str]], str]) -> None:
     del deaf
-    # Python gives SIGPIPE back by itself.
-    assert unheard(start(list(LOOK))) == {*IGNORED, *BLOCKED} - {signal.SIGPIPE}
+    # Python gives SIGPIPE back by itself; whoever started the tests may have handed more down, as a shell's "&" does.
+    assert unheard(start(list(LOOK))) >= {*IGNORED, *BLOCKED} - {signal.SIGPIPE}
     assert unheard(start(signals.with_defaults(LOOK))) == set()
 
 

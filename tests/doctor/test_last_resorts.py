@@ -113,10 +113,19 @@ AGENT = {
 }  # fmt: skip
 
 
+MIGHTY = {"containers": [{"name": "agent", "image": "i", "securityContext": {"privileged": True}}]}
+
+
+def read(spec: dict[str, Any]) -> dict[str, Any]:
+    """An agent's pod as the API server has it."""
+    return {**AGENT, "metadata": {**AGENT["metadata"], "uid": "u"}, "spec": {**AGENT["spec"], **spec}}
+
+
 @pytest.mark.parametrize(
     ("times", "agents", "over"),
     [({"lastHeartbeatTime": LATELY}, [AGENT], True), ({"lastHeartbeatTime": LATELY}, [], False),
-     ({"lastHeartbeatTime": BEFORE}, [AGENT], False), ({"lastTransitionTime": LATELY}, [AGENT], True)],
+     ({"lastHeartbeatTime": BEFORE}, [AGENT], False), ({"lastTransitionTime": LATELY}, [AGENT], True),
+     ({"lastHeartbeatTime": LATELY}, [read(MIGHTY)], True), ({"lastHeartbeatTime": LATELY}, [read({})], False)],
 )  # fmt: skip
 def test_only_an_agent_that_lives_says_what_is_over(times: dict[str, str], agents: list[Any], over: bool) -> None:
     well = {"type": names.GPUS_HEALTHY_CONDITION, "status": "True", **times}

@@ -89,11 +89,11 @@ class ConfigManager:
         if settings.signal is not None:
             self._signal(settings.signal)
 
-    def problem(self, error: UserError) -> None:
+    def problem(self, error: UserError, reason: str = REFUSED) -> None:
         """Say once what keeps the link as it is."""
         if error.one_line() != self._said:
             self._said = error.one_line()
-            self._report(Decision.from_error(error, subject=str(self._settings.target), reason=REFUSED))
+            self._report(Decision.from_error(error, subject=str(self._settings.target), reason=reason))
 
     def _signal(self, number: int) -> None:
         name = self._settings.process
@@ -139,7 +139,7 @@ async def run(manager: ConfigManager, settings: Settings, api: KubeApi, *, once:
                     if once:
                         return
                 elif informer.error is not None:
-                    manager.problem(informer.error)
+                    manager.problem(informer.error, "NodeUnknown")
                 await first_of(informer.changed(seen), inotify.wait(POLL_SECONDS))
     finally:
         following.cancel()

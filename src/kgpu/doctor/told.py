@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.doctor import matching
+from kgpu.doctor.hearsay import is_mighty
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
 from kgpu.doctor.kinds import Event, Node
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
@@ -345,7 +346,11 @@ def _said_now(snapshot: Snapshot, name: str) -> Condition | None:
 
 
 def _all_said(snapshot: Snapshot) -> dict[str, Condition]:
-    agents = frozenset(one.node for one in matching.pods_of_part(snapshot, matching.AGENT) if one.ready)
+    agents = frozenset(
+        one.node
+        for one in matching.pods_of_part(snapshot, matching.AGENT)
+        if one.ready and (is_mighty(one) or not one.uid)  # any tenant may call a pod an agent
+    )
     alone = bool(snapshot.pods) or snapshot.knows("Pod")
     found: dict[str, Condition] = {}
     for node in snapshot.nodes.values():

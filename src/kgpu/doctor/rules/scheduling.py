@@ -214,8 +214,8 @@ def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
         ),
         evidence=(node.cite("spec.unschedulable"), *ill_by(one.snapshot, node.name), *one.said()),
         remedy=(
-            "mend what is told of it, and only then let pods in again:",
-            *(f"kubectl uncordon {shlex.quote(name)}" for name in nodes[:3]),
+            *(f"kubectl describe node {shlex.quote(name)}" for name in nodes[:3]),
+            f"mend what is told of {'them' if many else 'it'}, and only then uncordon {'them' if many else 'it'}",
         ),
         confidence=LIKELY,
         **one.shared(nodes=nodes),
