@@ -392,6 +392,17 @@ def test_every_lost_gpu_is_told_with_its_number_or_without() -> None:
     assert [one.id for one in alone.findings] == ["HW-01"]
 
 
+@pytest.mark.parametrize(("more", "told"), [(" and 2 more", ["HW-02", "HW-14"]), ("", ["HW-14"])])
+def test_a_verdict_that_is_cut_short_does_not_end_what_it_leaves_out(more: str, told: list[str]) -> None:
+    """The agent read of the driver's wish for a reset before it read of the error."""
+    third = "GPU 3 (GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f)"
+    message = f"{third}: the driver asks for: reset{more}; to do: reset it"
+    xid = {"code": 95, "pci": "0000:61:00", "action": "reset_gpu"}
+    line = "4,0,600000000,-;NVRM: Xid (PCI:0000:61:00): 95, pid=1, Uncontained ECC error"
+    found = report(node(7, WELL | {"status": "False", "message": message}), AGENT, facts(xids=[xid], kernelLog=[line]))
+    assert sorted(one.id for one in found.findings) == told
+
+
 def test_since_is_a_time_of_the_day() -> None:
     assert report(facts()).findings[0].since == "2026-01-01T11:10:00Z"
     unknown = facts(bootTime=None)

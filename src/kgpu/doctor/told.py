@@ -35,6 +35,7 @@ _FAILED: Final = re.compile(r"(?:^|; )(?:\w+: )?(?:GPU \d+(?: \([^)]*\))?|GPU at
 """How the validator begins to speak of one device; where its message does not begin so, the node as a whole fails."""
 _XID: Final = re.compile(r"\bXid (?P<code>\d{1,4})\b")
 _MORE: Final = re.compile(r"\. and \d+ more$")
+_CUT: Final = re.compile(r" and \d+ more$")
 _WELL: Final = re.compile(rf"(?P<gpu>{_GPU}) is well(?:,|$)")
 _ABSENT: Final = re.compile(
     r"driver not loaded|couldn't communicate with the NVIDIA driver|driver/library version mismatch", re.IGNORECASE
@@ -54,6 +55,7 @@ class Told:
     """One GPU that is not well, in the agent's words. ``works``: it takes work all the same.
 
     ``reason`` is that of the event about it, "" where there is none any more. ``since`` is "" where nobody says it.
+    ``cut``: there is more than it says, so that a number that it does not name is not over for that.
     ``todo``: what kgpu's own catalogue says of its Xid. ``sure``: how sure it is that it is still so, where nobody
     keeps the condition true, or the driver is not there now.
     """
@@ -67,6 +69,7 @@ class Told:
     evidence: tuple[Evidence, ...]
     reason: str = ""
     sure: float = CERTAIN
+    cut: bool = False
 
     @property
     def xids(self) -> tuple[int, ...]:
@@ -106,7 +109,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
             node=node, gpu=hit["gpu"], what="; ".join(dict.fromkeys([what, *((more["all"],) if more else ())])),
             todo=_own_advice(snapshot, what), works=works, since=began,
             evidence=(_part(node, condition, hit[0]), *((_quoted(event),) if event else ())),
-            reason=event.reason if event else "", sure=sure,
+            reason=event.reason if event else "", sure=sure, cut=more is None and _CUT.search(what) is not None,
         )  # fmt: skip
     checked = node.condition(names.VALIDATED_CONDITION)
     if checked is None or checked.status != "False":
@@ -367,8 +370,8 @@ def _all_said(snapshot: Snapshot) -> dict[str, Condition]:
 
 
 def is_of(one: Told, host: HostFacts, xid: Xid) -> bool:
-    """Whether a number in the log of the same node's kernel is told: of that GPU, where both are known."""
-    if xid.code not in one.xids:
+    """Whether a number in the log of the same node's kernel is told, or may be: of that GPU, where both are known."""
+    if xid.code not in one.xids and not one.cut:
         return False
     places = [gpu.pci for gpu in host.gpus or () if gpu.uuid and gpu.uuid in one.gpu and gpu.pci]
     return not places or not xid.pci or any(place.startswith(xid.pci) for place in places)
