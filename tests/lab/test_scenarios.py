@@ -188,6 +188,7 @@ def test_values_are_filled_in_and_foreign_dollars_stay() -> None:
     words, stdin, shown, _ = translate(Step(apply="a: ${NODE} $(date) ${OTHER}\n"), values)
     assert (words, stdin) == (["kubectl", "apply", "-f", "-"], "a: node-1 $(date) ${OTHER}\n")
     assert shown.startswith("kubectl apply -f - <<EOF\na: node-1")
+    assert translate(Step(sh="kill $$; echo $NODE $${NODE}"), values)[0][-1] == "kill $$; echo $NODE $node-1"
     words, _, _, _ = translate(Step(run="kubectl get node ${NODE} -o 'jsonpath={.a b}'"), values)
     assert words == ["kubectl", "get", "node", "node-1", "-o", "jsonpath={.a b}"]
     _, _, _, expect = translate(Step(wait=Wait(object="pod/a", jsonpath="{.s}", equals="${NODE}")), values)

@@ -47,6 +47,7 @@ MANAGERS: Final = (
 CONCURRENCY: Final = 16
 _OPERATOR: Final = Selector(labels=(("app", "gpu-operator"),))
 _LOOK: Final = 0.5
+_LOOK_AT_NODES: Final = 5.0
 
 Say = Callable[[str], object]
 
@@ -191,16 +192,33 @@ class _Cleaner:
         await self._gone()
 
     async def _gone(self) -> None:
-        """Wait for the operands' pods: one that still runs would write labels again."""
-        while True:
-            sets = await self._api.list(kinds.DAEMON_SETS, namespace=self._namespace)
-            there = {name_of(obj) for obj in sets.items}
-            pods = await self._api.list(PODS, namespace=self._namespace, project=_pod)
-            left = [pod for pod in pods.items if pod["daemon set"] and pod["daemon set"] not in there]
-            if not left:
-                return
-            self.step = f"waiting for {len(left)} pods to end"
+        """Wait for the operands' pods: one that still runs would write labels again.
+
+        Those of a node that is away are not waited for. Their accounts are gone, and only their kubelet can end them.
+        """
+        looked, ready = -_LOOK_AT_NODES, frozenset[str]()
+        while left := await self._left():
+            if self._clock.monotonic() - looked >= _LOOK_AT_NODES:
+                looked, ready = self._clock.monotonic(), await self._ready()
+            waited = [pod for pod in left if pod["node"] in ready]
+            if not waited:
+                break
+            self.step = f"waiting for {len(waited)} pods to end"
             await self._clock.sleep(_LOOK)
+        for node in sorted({pod["node"] for pod in left}):
+            self._tell(f"node {node} is away: kgpu's pods there end when it is back, or when its Node is deleted")
+
+    async def _left(self) -> list[Object]:
+        """Pods of DaemonSets that are gone."""
+        sets = await self._api.list(kinds.DAEMON_SETS, namespace=self._namespace)
+        there = {name_of(obj) for obj in sets.items}
+        pods = await self._api.list(PODS, namespace=self._namespace, project=_pod)
+        return [pod for pod in pods.items if pod["daemon set"] and pod["daemon set"] not in there]
+
+    async def _ready(self) -> frozenset[str]:
+        """Nodes whose kubelet answers."""
+        nodes = await self._api.list(NODES, project=_readiness)
+        return frozenset(name_of(node) for node in nodes.items if node["ready"])
 
     async def _delete(self, resource: Resource, obj: Object) -> None:
         await self._api.delete(resource, name_of(obj), namespace=namespace_of(obj), propagation="Background")
@@ -282,8 +300,21 @@ def _by_replica_set(pod: Object) -> bool:
 
 def _pod(pod: Object) -> Object:
     owner = _controller(pod)
-    kept = {key: value for key, value in mapping(pod.get("metadata")).items() if key in ("name", "resourceVersion")}
-    return {"metadata": kept, "daemon set": text(owner.get("name")) if owner.get("kind") == "DaemonSet" else ""}
+    return {
+        "metadata": _brief(pod),
+        "daemon set": text(owner.get("name")) if owner.get("kind") == "DaemonSet" else "",
+        "node": text(mapping(pod.get("spec")).get("nodeName")),
+    }
+
+
+def _readiness(node: Object) -> Object:
+    conditions = map(mapping, items(mapping(node.get("status")).get("conditions")))
+    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return {"metadata": _brief(node), "ready": ready}
+
+
+def _brief(obj: Object) -> Object:
+    return {key: value for key, value in mapping(obj.get("metadata")).items() if key in ("name", "resourceVersion")}
 
 
 def _controller(pod: Object) -> Mapping[str, Any]:

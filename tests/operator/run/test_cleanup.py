@@ -175,6 +175,27 @@ async def test_too_long_is_an_error_that_names_the_step() -> None:
         await clean(api, seconds=30, leave=5)
 
 
+@pytest.mark.parametrize("change", ["away", "deleted"])
+async def test_a_node_that_is_away_holds_nothing_up(change: str) -> None:
+    """Nobody but its kubelet ends its pods; what is on all Nodes goes nevertheless."""
+    api, before = await installed()
+    api.put(PODS, agent_pod("n1"))
+    if change == "away":
+        status = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        await api.patch(NODES, "n1", status, subresource="status")
+    else:
+        await api.delete(NODES, "n1")
+    said, took = await clean(api, leave=5)
+    assert took < 20
+    assert any("node n1 is away" in line for line in said)
+    assert said[-1] == "done"
+    n0 = await api.get(NODES, "n0")
+    assert n0 is not None
+    assert "managedFields" not in n0["metadata"]
+    assert await api.get(CONFIG_MAPS, names.AGENT_CONFIG_MAP, namespace=NAMESPACE) is None
+    assert {key for key in kept(api) if key not in before} <= {key for key in kept(api) if "n1" in str(key)}
+
+
 async def test_answers_that_do_not_come_are_waited_for() -> None:
     api, before = await installed()
     meddled, number = Meddled(api), 0

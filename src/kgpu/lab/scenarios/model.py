@@ -28,7 +28,6 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any, Final
 
 import msgspec
@@ -184,9 +183,12 @@ def _check(scenario: Scenario, source: str) -> None:
                 ) from error
 
 
+_VALUE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_]+)\}")
+
+
 def _check_values(text: str, where: str) -> None:
     """Names in ``${...}`` that are nearly one of the lab's; others are a shell's or a manifest's own."""
-    for name in re.findall(r"\$\{([A-Za-z_]+)\}", text):
+    for name in _VALUE.findall(text):
         hint = "" if name in VALUES else did_you_mean(name, VALUES)
         if hint and name.isupper():
             raise LabError(
@@ -195,8 +197,8 @@ def _check_values(text: str, where: str) -> None:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replace ``${NAME}``; names that are not known stay, since shells and manifests have their own."""
-    return Template(text).safe_substitute(values)
+    """Replace ``${NAME}``; every other ``$`` stays, since shells and manifests have their own."""
+    return _VALUE.sub(lambda hit: values.get(hit["name"], hit[0]), text)
 
 
 def verdict(expect: Expect, output: str, code: int) -> str:
