@@ -17,6 +17,10 @@ MIGHTY = {"containers": [{"name": "c", "securityContext": {"privileged": True}}]
 OF_HOST = {"containers": [{"name": "c"}], "volumes": [{"name": "v", "hostPath": {"path": "/var/lib/kubelet"}}]}
 
 
+def mounting(path: str) -> dict[str, Any]:
+    return {"containers": [{"name": "c"}], "volumes": [{"name": "v", "hostPath": {"path": path}}]}
+
+
 def pod(namespace: str, name: str = "p", spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
     return {
         "kind": "Pod",
@@ -61,10 +65,32 @@ def test_what_the_kubelet_says_of_a_pod_is_not_the_tenants() -> None:
     assert any(step.startswith("kubectl drain gpu-1") for step in found.remedy)
 
 
-@pytest.mark.parametrize("spec", [MIGHTY, OF_HOST])
-def test_the_stacks_namespace_is_known_by_rights_that_no_tenant_has(spec: dict[str, Any]) -> None:
-    stack = pod("gpu-operator", name="agent", spec=spec)
-    (found,) = [one for one in told(stack, pod("gpu-operator"), event("gpu-operator")) if one.id == "DPL-12"]
+def of(image: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "containers": [{**spec["containers"][0], "image": image}]}
+
+
+PLUGIN = "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"
+
+
+@pytest.mark.parametrize(
+    ("spec", "trusted"),
+    [
+        (of(PLUGIN, MIGHTY), True), (of(PLUGIN, OF_HOST), True), (of("train:1", MIGHTY), False),
+        (of(PLUGIN, mounting("/etc/localtime")), False), (of(PLUGIN, mounting("/dev/shm")), False),
+        (of(PLUGIN, mounting("/data")), False), (of(PLUGIN, mounting("/dev/../run/x")), True),
+    ],
+)  # fmt: skip
+def test_the_stacks_namespace_is_known_by_a_part_with_rights_that_no_tenant_has(
+    spec: dict[str, Any], trusted: bool
+) -> None:
+    stack = pod("stack", name="agent", spec=spec)
+    (found,) = [one for one in told(stack, pod("stack"), event("stack")) if one.id == "DPL-12"]
+    assert any(step.startswith("kubectl drain gpu-1") for step in found.remedy) is trusted
+
+
+def test_and_by_the_word_of_the_clusterpolicy() -> None:
+    policy = {"kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "status": {"namespace": "stack"}}
+    (found,) = [one for one in told(policy, pod("stack"), event("stack")) if one.id == "DPL-12"]
     assert any(step.startswith("kubectl drain gpu-1") for step in found.remedy)
 
 

@@ -37,7 +37,18 @@ def test_ending_one_of_a_pods_own_fellows_is_no_help() -> None:
     assert found.id == "SCH-01"
     assert not any("delete pod" in step for step in found.remedy)
     assert any("fewer replicas" in step for step in found.remedy)
-    assert any("delete pod notebook" in step for step in told("SCH-01").remedy)
+
+
+def test_only_who_shares_a_namespace_is_told_to_end_a_holder() -> None:
+    """Whoever waits does not decide over others' work."""
+    others = told("SCH-01").remedy
+    assert "kgpu top --once -n home" in others
+    assert not any("delete pod" in step for step in others)
+    spec = load(FOLDER / "SCH-01.yaml").broken[-1]["spec"]
+    running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    gone = change("Pod", "home/notebook", status={"phase": "Succeeded"})
+    own = told("SCH-01", gone, change("Pod", "ml/notebook", spec=spec, status=running)).remedy
+    assert "kubectl -n ml delete pod notebook" in own
 
 
 def test_a_quota_that_one_pod_exceeds_is_not_used_up() -> None:

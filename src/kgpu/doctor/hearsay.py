@@ -10,17 +10,14 @@ objects bear no witness.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from kgpu.doctor.kinds import Pod
+from kgpu.doctor import matching
 from kgpu.doctor.model import FILE, LIKELY, Evidence, Finding, Subject, in_file
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import without
-from kgpu.fit.plain import items, mapping, text
 
-_SYSTEM: Final = "kube-system"
 _NO_TENANTS: Final = frozenset({"LimitRange", "ResourceQuota"})
 """Namespaced kinds that a namespace's admin may read and not write, by Kubernetes' own ClusterRole ``admin``."""
 _TAKES: Final = re.compile(
@@ -36,7 +33,7 @@ def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
     authors = {_author(one, snapshot) for one in finding.evidence} - {""}
     if not _doubtful(finding, authors, snapshot):
         return finding
-    kept = tuple(without(finding.remedy, lambda step: _takes(step, authors)))
+    kept = tuple(without(finding.remedy, lambda step: takes_from_others(step, authors)))
     if kept != finding.remedy:
         node = str(Subject("Node", finding.nodes[0])) if finding.nodes else "the node"
         kept = (_FIRST.format(words=_words(_worst(authors)), node=node), *kept)
@@ -74,7 +71,7 @@ def _is_own(evidence: Evidence, authors: set[str]) -> bool:
     return bool(slash) and namespace in authors and kind not in _NO_TENANTS
 
 
-def _takes(step: str, authors: set[str]) -> bool:
+def takes_from_others(step: str, authors: set[str]) -> bool:
     """Whether a step ends the work of others than those who said it."""
     hits = list(_TAKES.finditer(step))
     return any(hit["within"] not in authors for hit in hits)
@@ -84,21 +81,6 @@ def _trusted(snapshot: Snapshot) -> frozenset[str]:
     """Where no pod's object was read all namespaces count: whoever hands over a log alone, or what kubectl prints for
     people, knows where it is from.
     """
-    pods = [pod for pod in snapshot.pods.values() if pod.source not in snapshot.texts]
-    known = {pod.namespace for pod in pods if pod.uid}
-    mighty = {pod.namespace for pod in pods if is_mighty(pod)}
+    known = any(pod.uid for pod in snapshot.pods.values() if pod.source not in snapshot.texts)
     said = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
-    return frozenset({_SYSTEM, *mighty, *(() if known else said)})
-
-
-def is_mighty(pod: Pod) -> bool:
-    """Whether it may do anything on its node, or has a folder of it: no tenant is given that."""
-    return makes_mighty(mapping(pod.data.get("spec")))
-
-
-def makes_mighty(spec: Mapping[str, Any]) -> bool:
-    """The same for the ``spec`` of a pod, or of a template."""
-    containers = [mapping(one) for field in ("containers", "initContainers") for one in items(spec.get(field))]
-    if any(mapping(one.get("securityContext")).get("privileged") is True for one in containers):
-        return True
-    return any(text(mapping(mapping(one).get("hostPath")).get("path")) for one in items(spec.get("volumes")))
+    return snapshot.once(matching.homes) | (frozenset() if known else said)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kgpu.doctor.kinds import Container, Event, Log, Node, Pod, containers_of
+from kgpu.doctor.might import makes_mighty
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Key, Obj, seconds
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import text
 from kgpu.formats import names
 
 # Resources
@@ -227,6 +229,8 @@ PARTS: Final = (
     _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
     _part(PLUGIN, INTEL, image=r"intel/intel-gpu-plugin|intel-gpu-plugin"),
 )  # fmt: skip
+_HARMLESS: Final = frozenset({OPERATOR})
+"""Parts that may be all that there is yet of a stack, and need no rights on a node."""
 _APPS: Final = frozenset[str | None]().union(*(part.apps for part in PARTS))
 _APP_LABELS: Final = ("app", names.NAME_LABEL, names.COMPONENT_LABEL, "k8s-app", "name")
 
@@ -274,13 +278,49 @@ def pods_of_part(snapshot: Snapshot, name: str, *, vendor: str = "", node: str =
 
 
 def parts_of_pod(snapshot: Snapshot, pod: Pod) -> tuple[Part, ...]:
-    """``parts_of``, worked out once for each pod of a snapshot."""
+    """``parts_of`` where that is believed, worked out once for each pod of a snapshot."""
     found = snapshot.once(_by_pod).get(pod.key)
     return parts_of(pod) if found is None else found
 
 
 def _by_pod(snapshot: Snapshot) -> dict[Key, tuple[Part, ...]]:
-    return {pod.key: parts_of(pod) for pod in snapshot.pods.values()}
+    return {pod.key: believed(snapshot, pod) for pod in snapshot.pods.values()}
+
+
+def believed(snapshot: Snapshot, owner: Obj) -> tuple[Part, ...]:
+    """``parts_of`` of a pod, a DaemonSet or a Deployment, as far as it is believed.
+
+    Anybody may give a pod an image, a label or a command. A part has rights on the node that no tenant is given, or is
+    in a namespace of the stack (``homes``); one that needs none is also believed where no such namespace has one. What
+    was not read from an API server has no uid, and is taken at its word.
+    """
+    parts = parts_of(owner)
+    if not parts or not text(owner.at("metadata.uid")) or owner.namespace in snapshot.once(homes) or _is_mighty(owner):
+        return parts
+    known = snapshot.once(_at_home)
+    return tuple(part for part in parts if part.name in _HARMLESS and part.name not in known)
+
+
+def homes(snapshot: Snapshot) -> frozenset[str]:
+    """The namespaces of the GPU stack: where a ClusterPolicy says that its operator is, and where a part with rights on
+    its node is made or runs.
+    """
+    policies = [one for one in snapshot.all("ClusterPolicy") if one.source not in snapshot.texts]
+    owners = [one for one in (*snapshot.pods.values(), *snapshot.all("DaemonSet")) if one.source not in snapshot.texts]
+    mighty = {one.namespace for one in owners if _is_mighty(one) and parts_of(one)}
+    return frozenset({"kube-system", *mighty, *(one.text("status.namespace") for one in policies)} - {""})
+
+
+def _is_mighty(owner: Obj) -> bool:
+    return makes_mighty(owner.map("spec" if isinstance(owner, Pod) else "spec.template.spec"))
+
+
+def _at_home(snapshot: Snapshot) -> frozenset[str]:
+    """The names of the parts in the stack's namespaces."""
+    inside = snapshot.once(homes)
+    owners = (*snapshot.pods.values(), *snapshot.all("Deployment"))
+    there = (one for one in owners if one.namespace in inside or not text(one.at("metadata.uid")))
+    return frozenset(part.name for one in there for part in parts_of(one))
 
 
 def _parts(snapshot: Snapshot) -> dict[str, list[tuple[Pod, Part]]]:
@@ -311,7 +351,7 @@ def daemon_sets_of_part(snapshot: Snapshot, name: str, *, vendor: str = "") -> l
 def _daemon_parts(snapshot: Snapshot) -> dict[str, list[tuple[Obj, Part]]]:
     found: dict[str, list[tuple[Obj, Part]]] = {}
     for obj in snapshot.all("DaemonSet"):
-        for part in parts_of(obj):
+        for part in believed(snapshot, obj):
             found.setdefault(part.name, []).append((obj, part))
     return found
 
@@ -443,14 +483,18 @@ def in_status(snapshot: Snapshot, pattern: re.Pattern[str], words: str) -> Itera
     for message, pod, container, field in snapshot.once(_messages):
         if words in message and pod.key not in told and (hit := pattern.search(message)):
             told.add(pod.key)
-            yield Hit(hit, _cited(pod, container, field), pod, pod.node)
+            yield Hit(hit, _cited(pod, container, field, pattern), pod, pod.node)
 
 
-def _cited(pod: Pod, container: Container | None, field: str) -> Evidence:
+def _cited(pod: Pod, container: Container | None, field: str, pattern: re.Pattern[str]) -> Evidence:
+    """The message, with its author: the kubelet and the engine quote the program's name and the image's, so that what
+    they say of a container is the words of whoever chose them, unless it is of a pull and the image's name is innocent.
+    """
     if container is None:
         return pod.cite(field)
     found = container.cite_status(field)
-    return replace(found, author=pod.namespace) if container.is_own_message(field) else found
+    pulls = container.waiting in IMAGE_WORDS and not container.is_own_message(field)
+    return found if pulls and not pattern.search(container.image) else replace(found, author=pod.namespace)
 
 
 def _messages(snapshot: Snapshot) -> list[tuple[str, Pod, Container | None, str]]:

@@ -101,7 +101,7 @@ def _stack(snapshot: Snapshot, findings: Iterable[Finding]) -> frozenset[Subject
         obj = snapshot.get(one.kind, one.name, one.namespace)
         if obj is None:
             continue
-        if matching.parts_of_pod(snapshot, obj) if isinstance(obj, Pod) else matching.parts_of(obj):
+        if matching.parts_of_pod(snapshot, obj) if isinstance(obj, Pod) else matching.believed(snapshot, obj):
             found.add(one)
     return frozenset(found)
 

@@ -40,6 +40,7 @@ _NO_VOLUMES: Final = Missing(
 )
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _TIMES: Final = ("metadata.creationTimestamp", "lastTimestamp", "eventTime", "status.startTime")
+"""The first is the API server's own; of the others anybody may write some."""
 
 
 class Snapshot:
@@ -56,6 +57,8 @@ class Snapshot:
         self._judge: Callable[[Iterable[str]], tuple[Xid, ...]] | None = None
         self.taken: float = 0.0
         """When it was taken, seconds since 1970: said by the source, else the latest time in any object."""
+        self.timed = False
+        """Whether the source says when: the times that users write then move nothing."""
         self.version: tuple[int, int] | None = None
         """Of the API server."""
         self.listed: set[str] = set()
@@ -115,8 +118,14 @@ class Snapshot:
                 self._events.setdefault(obj.about, []).append(obj)
         else:
             self.kinds.setdefault(kind, {})[obj.key] = obj
-        for path in _TIMES if source not in self.texts else ():
+        for path in self._times(source):
             self.taken = max(self.taken, seconds(obj.at(path)) or 0.0)
+
+    def _times(self, source: str) -> tuple[str, ...]:
+        """The fields by whose times it is known to have been taken later; clocks differ, so the API server's counts."""
+        if source in self.texts:
+            return ()
+        return _TIMES[:1] if self.timed else _TIMES
 
     def _forges(self, obj: Obj, source: str) -> bool:
         """Whether a text that anybody may have written has an object that somebody else has too."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.hearsay import is_mighty
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
 from kgpu.doctor.kinds import Event, Node
+from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.obj import Condition, seconds
 from kgpu.doctor.snapshot import Snapshot

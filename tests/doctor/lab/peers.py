@@ -12,11 +12,11 @@ from doctor.lab.breaking import Change, Ground, Make, Step
 from doctor.lab.labs import PLAIN
 from doctor.lab.things import SHELL, obj, relabel, says
 
-from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube.port import Object
 
 PLUGIN = "nvidia-device-plugin-daemonset"
+FOLDER = "/run/nvidia"
 SPACE = "gpu-stack"
 """Not the operator's usual namespace: nothing may go by that name."""
 NVIDIA_LABELS = {
@@ -55,8 +55,8 @@ def part(app: str, *lines: str, stay: bool = False, init: str = "", image: str =
          args: tuple[str, ...] = (), code: int = 1, node: str = PLAIN, namespace: str = SPACE, name: str = "") -> Object:  # fmt: skip
     """A DaemonSet of the label ``app`` on one node whose program says the lines and ends, or stays.
 
-    ``init``: an init container of that name says them, and the program waits for it. A device plugin has the kubelet's
-    folder, without which it would be nobody's.
+    ``init``: an init container of that name says them, and the program waits for it. Like the real ones it has a folder
+    of its node, without which it would be nobody's part.
     """
     speaking: dict[str, Any] = {
         "name": init or app, "image": image, "command": [*says(*lines, stay=stay, code=code), app, *args],
@@ -67,7 +67,7 @@ def part(app: str, *lines: str, stay: bool = False, init: str = "", image: str =
         "nodeSelector": {"kubernetes.io/hostname": node}, "tolerations": [{"operator": "Exists"}],
         "terminationGracePeriodSeconds": 0, "containers": [waiting if init else speaking],
         **({"initContainers": [speaking]} if init else {}),
-        **({"volumes": [{"name": "plugins", "hostPath": {"path": names.KUBELET_DEVICE_PLUGIN_DIR}}]} if app == PLUGIN else {}),
+        "volumes": [{"name": "folder", "hostPath": {"path": FOLDER}}],
     }  # fmt: skip
     return obj(
         "DaemonSet", name or app, namespace,

@@ -222,7 +222,7 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
     for job in snapshot.all("Job"):
         hooks = job.annotations.get("helm.sh/hook", "")
         images = [text(one.get("image")) for one in job.maps("spec.template.spec.containers")]
-        left = list(snapshot.all("DeviceConfig"))
+        left = [one for one in snapshot.all("DeviceConfig") if one.namespace == job.namespace]
         ours = "amd" in job.name or any(re.search(r"rocm/|amd[-/]gpu", image) for image in images)
         if "pre-delete" in hooks and ours and left and not job.number("status.succeeded"):
             yield Finding(

@@ -163,9 +163,15 @@ def _outside(policy: Obj, what: str, seen: Evidence) -> Finding:
 
 def left_over(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-08: a ClusterPolicy that is to go, or to stay, and nobody who works on it."""
+    works = any(pod.ready for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA))
     for deployment in snapshot.all("Deployment"):
-        if deployment.at("spec.replicas") != 0 or not any(
-            part.name == OPERATOR and part.vendor == matching.NVIDIA for part in matching.parts_of(deployment)
+        if (
+            works
+            or deployment.at("spec.replicas") != 0
+            or not any(
+                part.name == OPERATOR and part.vendor == matching.NVIDIA
+                for part in matching.believed(snapshot, deployment)
+            )
         ):
             continue
         for policy in snapshot.all("ClusterPolicy"):

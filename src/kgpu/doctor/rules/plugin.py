@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.hearsay import is_mighty
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN, Hit
+from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of

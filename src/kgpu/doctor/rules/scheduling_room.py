@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -110,8 +111,13 @@ def _make_room(holders: tuple[Pod, ...], one: Waiting) -> tuple[str, ...]:
     steps = [f"kubectl -n {pod.namespace} describe pod {pod.name}  # finalizers" for pod in holders if pod.deleting][:1]
     steps.append(f"wait until one of them ends, or add a node with {resource}")
     first = next((pod for pod in holders if not pod.deleting), None)
-    if first is not None:
+    if first is not None and first.namespace == namespace:
         steps.append(commands.ended(first, one.snapshot))
+    elif first is not None:  # whoever waits does not decide over others' work
+        steps += [
+            f"{first.path} is the oldest holder; whether it works, and whom to ask:",
+            f"kgpu top --once -n {shlex.quote(first.namespace)}",
+        ]
     return tuple(steps)
 
 

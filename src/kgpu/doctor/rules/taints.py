@@ -187,7 +187,7 @@ def near_toleration(snapshot: Snapshot) -> Iterator[Finding]:
 def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
     """TNT-04: the DaemonSets of the GPU stack do not tolerate a taint of the GPU nodes."""
     for obj in snapshot.all("DaemonSet"):
-        parts = matching.parts_of(obj)
+        parts = matching.believed(snapshot, obj)
         if not parts or parts[0].name.startswith("nfd"):
             continue
         bears = tuple(_toleration(row) for row in obj.maps("spec.template.spec.tolerations"))

@@ -431,7 +431,8 @@ def _meta(reading: Reading, name: str, data: bytes) -> None:
         return
     reading.own = True
     snapshot = reading.snapshot
-    snapshot.taken = seconds(said.get("taken")) or snapshot.taken
+    taken = seconds(said.get("taken"))
+    snapshot.taken, snapshot.timed = taken or snapshot.taken, taken is not None
     snapshot.listed |= {kind for kind in said.get("listed") or () if isinstance(kind, str)}
     version = said.get("version")
     if isinstance(version, list) and len(version) == 2 and all(isinstance(part, int) for part in version):

@@ -135,7 +135,7 @@ async def collect(
 ) -> Snapshot:
     """Look once; what ``target`` is about is looked at first. Raises KubeError when nodes or pods can't be read."""
     found = Snapshot()
-    found.taken = time.time() if now is None else now
+    found.taken, found.timed = (time.time() if now is None else now), True
     served: dict[tuple[str, str], Resource] = {}
     try:
         said = await api.discover()

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kgpu.doctor import host_facts, matching
-from kgpu.doctor.hearsay import makes_mighty
 from kgpu.doctor.kinds import Node, Pod
+from kgpu.doctor.might import makes_mighty
 from kgpu.doctor.model import Missing, Subject
 from kgpu.doctor.obj import seconds
 from kgpu.doctor.snapshot import Snapshot

@@ -1,0 +1,43 @@
+"""Who can do what no tenant is given: be privileged on a node, or have one of its folders that matter.
+
+A pod of the GPU stack has that, or shares its namespace with one that has. So nobody becomes a part of it by a name.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kgpu.doctor.kinds import Pod
+from kgpu.fit.plain import items, mapping, text
+
+_WHOLE: Final = frozenset({"/", "/boot", "/dev", "/etc", "/lib", "/opt", "/usr", "/var", "/var/lib"})
+"""Folders that give something away as a whole. Much below them is harmless: ``/dev/shm``, ``/etc/localtime``."""
+_BELOW: Final = (
+    "/etc/cdi", "/etc/containerd", "/etc/crio", "/etc/docker", "/etc/kubernetes", "/lib/modules", "/proc", "/run",
+    "/sys", "/var/lib/containerd", "/var/lib/docker", "/var/lib/kgpu", "/var/lib/kubelet", "/var/lib/rancher",
+    "/var/run",
+)  # fmt: skip
+"""Folders of which every part does: the engine's, the kubelet's and the kernel's."""
+
+
+def is_mighty(pod: Pod) -> bool:
+    """Whether a pod may do anything on its node, or has a folder of it that matters."""
+    return makes_mighty(mapping(pod.data.get("spec")))
+
+
+def makes_mighty(spec: Mapping[str, Any]) -> bool:
+    """The same for the ``spec`` of a pod, or of a template."""
+    containers = [mapping(one) for field in ("containers", "initContainers") for one in items(spec.get(field))]
+    if any(mapping(one.get("securityContext")).get("privileged") is True for one in containers):
+        return True
+    volumes = map(mapping, items(spec.get("volumes")))
+    return any(_matters(text(mapping(one.get("hostPath")).get("path"))) for one in volumes)
+
+
+def _matters(path: str) -> bool:
+    if not path.startswith("/"):
+        return False
+    whole = posixpath.normpath("/" + path.lstrip("/"))
+    return whole in _WHOLE or any(whole == one or whole.startswith(f"{one}/") for one in _BELOW)
