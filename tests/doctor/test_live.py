@@ -45,8 +45,15 @@ def api_of(objects: list[dict[str, Any]]) -> tuple[FakeApi, FakeLogs]:
             said.setdefault(name, []).extend(one["lines"])
         elif one["kind"] in RESOURCES:
             resource = RESOURCES[one["kind"]]
-            api.put(resource, {"metadata": {}, **one, "apiVersion": resource.version})
+            api.put(resource, {"metadata": {}, **_of_the_stack(one), "apiVersion": resource.version})
     return api, FakeLogs(said)
+
+
+def _of_the_stack(one: dict[str, Any]) -> dict[str, Any]:
+    """Parts of a stack as they are: with a folder of their node, by which they are believed to be some."""
+    if one["kind"] != "Pod" or one["metadata"]["namespace"] != "gpu-operator":
+        return one
+    return {**one, "spec": {**one["spec"], "volumes": [{"name": "host", "hostPath": {"path": "/run/nvidia"}}]}}
 
 
 def example(name: str) -> Any:

@@ -49,7 +49,7 @@ def agent(node: str = "gpu-1", *, ready: bool = True, **metadata: Any) -> dict[s
         "metadata": {"name": f"kgpu-agent-{node}", "namespace": "gpu-operator", "labels": {"app": "kgpu-agent"},
                      "ownerReferences": [{"kind": "DaemonSet", "name": "kgpu-agent", "uid": "ds", "controller": True}],
                      **metadata},
-        "spec": {"nodeName": node, "containers": [container]},
+        "spec": {"nodeName": node, "containers": [container], "volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
         "status": {"phase": "Running", "containerStatuses": [state],
                    "conditions": [{"type": "Ready", "status": str(ready)}]},
     }  # fmt: skip

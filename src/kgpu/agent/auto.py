@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 LOOK: Final = 2.0  # seconds between looks at where the driver is
 RETRY: Final = 2.0  # seconds until a clean-up that failed is tried again
 HAND_OVER: Final = 30.0  # seconds between looks whether labels come from where they go now
-LAST_WORDS: Final = 1.0  # seconds for saying on the Node that the process has ended
+LAST_LOOK: Final = 1.0  # seconds for a last look at whether the role was switched off
+LAST_WORDS: Final = 5.0  # seconds for saying on the Node that the process has ended: what is not said then stays there
 
 
 class AutoAgent(Process):
@@ -402,7 +403,7 @@ class AutoAgent(Process):
         """Wait for a clean-up that has been ordered, though not for long: who orders it ends this process next."""
         if self._part and self.orders is not None and self.orders.config is not None:
             # A process for one role is ended in the same moment in which its role is switched off.
-            await self.orders.look_again(LAST_WORDS)
+            await self.orders.look_again(LAST_LOOK)
             self._apply(self.orders.config, self.orders)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(role.finish for role in self._rows.values())):

@@ -229,6 +229,7 @@ PARTS: Final = (
     _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
     _part(PLUGIN, INTEL, image=r"intel/intel-gpu-plugin|intel-gpu-plugin"),
 )  # fmt: skip
+SYSTEM: Final = "kube-system"
 _HARMLESS: Final = frozenset({OPERATOR})
 """Parts that may be all that there is yet of a stack, and need no rights on a node."""
 _APPS: Final = frozenset[str | None]().union(*(part.apps for part in PARTS))
@@ -291,14 +292,18 @@ def believed(snapshot: Snapshot, owner: Obj) -> tuple[Part, ...]:
     """``parts_of`` of a pod, a DaemonSet or a Deployment, as far as it is believed.
 
     Anybody may give a pod an image, a label or a command. A part has rights on the node that no tenant is given, or is
-    in a namespace of the stack (``homes``); one that needs none is also believed where no such namespace has one. What
-    was not read from an API server has no uid, and is taken at its word.
+    in a namespace of the stack (``homes``); one that needs none is also believed where no such namespace has one, and
+    exporters are anybody's, of whom nothing is told but what they measure. What
+    was not read from an API server has no uid, and is taken at its word, as is all where no part has such rights: then
+    there is no stack that one could pass for, or whoever wrote the objects down has left their volumes out.
     """
     parts = parts_of(owner)
-    if not parts or not text(owner.at("metadata.uid")) or owner.namespace in snapshot.once(homes) or _is_mighty(owner):
+    if not parts or not text(owner.at("metadata.uid")) or not snapshot.once(homes):
+        return parts
+    if owner.namespace in {SYSTEM, *snapshot.once(homes)} or _is_mighty(owner):
         return parts
     known = snapshot.once(_at_home)
-    return tuple(part for part in parts if part.name in _HARMLESS and part.name not in known)
+    return tuple(part for part in parts if part.name == EXPORTER or (part.name in _HARMLESS and part.name not in known))
 
 
 def homes(snapshot: Snapshot) -> frozenset[str]:
@@ -308,7 +313,7 @@ def homes(snapshot: Snapshot) -> frozenset[str]:
     policies = [one for one in snapshot.all("ClusterPolicy") if one.source not in snapshot.texts]
     owners = [one for one in (*snapshot.pods.values(), *snapshot.all("DaemonSet")) if one.source not in snapshot.texts]
     mighty = {one.namespace for one in owners if _is_mighty(one) and parts_of(one)}
-    return frozenset({"kube-system", *mighty, *(one.text("status.namespace") for one in policies)} - {""})
+    return frozenset({*mighty, *(one.text("status.namespace") for one in policies)} - {""})
 
 
 def _is_mighty(owner: Obj) -> bool:
@@ -317,7 +322,7 @@ def _is_mighty(owner: Obj) -> bool:
 
 def _at_home(snapshot: Snapshot) -> frozenset[str]:
     """The names of the parts in the stack's namespaces."""
-    inside = snapshot.once(homes)
+    inside = {SYSTEM, *snapshot.once(homes)}
     owners = (*snapshot.pods.values(), *snapshot.all("Deployment"))
     there = (one for one in owners if one.namespace in inside or not text(one.at("metadata.uid")))
     return frozenset(part.name for one in there for part in parts_of(one))
