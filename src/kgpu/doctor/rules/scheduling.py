@@ -12,6 +12,7 @@ from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.plugin import is_closed
+from kgpu.doctor.scheduler import silent_scheduler
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill, ill_by
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
@@ -320,7 +321,8 @@ def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-15: nobody by that name schedules here."""
+    """SCH-15: nobody by that name schedules here, or the cluster's own scheduler is silent."""
+    yield from silent_scheduler(snapshot)
     for one in waiting(snapshot):
         name = one.pod.scheduler
         if name == _DEFAULT_SCHEDULER or snapshot.events(one.pod) or one.pod.condition("PodScheduled"):
@@ -386,7 +388,9 @@ RULES: Final = (
     ),
     Rule(
         "SCH-15", "Nobody schedules the pod", Place.CLUSTER, no_scheduler,
-        "spec.schedulerName names a scheduler that does not run: the pod has no events at all.",
+        "spec.schedulerName names a scheduler that does not run: the pod has no events at all. Or the cluster's own scheduler "
+        "has said nothing of pods that fit, neither by a condition nor by an event, for five minutes: it says something of "
+        "every pod within seconds.",
         by_hand=True,
     ),
 )  # fmt: skip
