@@ -34,6 +34,18 @@ def test_a_pod_that_never_fits_hides_no_node(pod: dict[str, Any]) -> None:
     assert any(f"ml/{pod['metadata']['name']}" in one.pods for one in found.findings)
 
 
+def test_a_slice_that_waits_for_its_volume_hides_no_node() -> None:
+    slice_ = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}
+    spec = {"containers": [{"name": "main", "image": "i", "resources": slice_}], "volumes": [volume]}
+    of_volumes = [
+        {"kind": kind, "metadata": {"name": "other", "namespace": "ml"}}
+        for kind in ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
+    ]
+    found = report(BARE, DAEMONS, *of_volumes, waits(spec=spec))
+    assert ("DPL-00", ("gpu-2",)) in {(one.id, one.nodes) for one in found.findings}
+
+
 def test_where_no_node_offers_any_it_is_told_once() -> None:
     found = report(BARE, DAEMONS, waits())
     every = [each.id for one in found.findings for each in one.all()]

@@ -13,7 +13,7 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Leve
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
-from kgpu.doctor.waiting import waiting
+from kgpu.doctor.waiting import Waiting, waiting
 from kgpu.formats import names
 
 _BY_BUS: Final = frozenset({matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL})
@@ -46,7 +46,7 @@ def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
     """The vendors and nodes of which others tell that nothing is offered: pods wait for devices of a vendor that no node
     offers at all, or its plugin matches no node and none runs. Whatever else pods wait for says nothing of a node.
     """
-    waits = {matching.vendor_of(one.resource) for one in waiting(snapshot) if not one.fits}
+    waits = {matching.vendor_of(one.resource) for one in waiting(snapshot) if not one.fits and _names_nodes(one)}
     idle = {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}
     found: set[tuple[str, str]] = set()
     for vendor in (waits | idle) - {""}:
@@ -56,6 +56,12 @@ def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
         if (vendor in waits and not offered) or (vendor in idle and not runs):
             found |= {(vendor, node.name) for node in nodes}
     return frozenset(found)
+
+
+def _names_nodes(one: Waiting) -> bool:
+    """Whether it is told with the nodes that offer nothing: of whole devices always, of parts where they are the reason."""
+    parts = matching.is_mig(one.resource) or matching.is_shared(one.resource)
+    return not parts or not one.anywhere
 
 
 def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:
