@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.small import EARLY, LATE, NOW, READY, container, found, node, plugin, pod, report, told, waits
+from doctor.small import EARLY, LATE, NOW, READY, container, ended, found, node, plugin, pod, report, told, waits
 
 from kgpu.doctor.model import LIKELY, Level, Missing
 from kgpu.doctor.plan import diagnose
@@ -58,8 +58,10 @@ def test_a_young_one_that_stands_oddly_is_a_note() -> None:
     "young",
     [pod(created=NOW, seen=None), pod(created=NOW, phase="Pending", seen=[container(state={"waiting": {"reason": "ContainerCreating"}})]),
      pod(created="2026-01-01T11:40:00Z", seen=[container(state={"running": {"startedAt": "2026-01-01T11:40:00Z"}})]),
+     pod(conditions=[GATES | {"lastTransitionTime": "2026-01-01T11:40:00Z"}], seen=[container(
+         restartCount=1, lastState=ended(0), state={"running": {"startedAt": "2026-01-01T11:40:00Z"}})]),
      waits(created=NOW)],
-    ids=["no-statuses", "creating", "loads-its-model", "no-node-yet"],
+    ids=["no-statuses", "creating", "loads-its-model", "loads-it-again", "no-node-yet"],
 )  # fmt: skip
 def test_what_starts_in_an_ordinary_way_is_counted_alone(young: dict[str, Any]) -> None:
     whole = report(node(), plugin(), young)

@@ -84,7 +84,7 @@ def _patience(snapshot: Snapshot, pod: Pod) -> float:
     """Seconds that a pod may stand as it does: POD-00 and OPR-00 give it as many."""
     if matching.initialising(pod) is not None:
         return PATIENCE if matching.is_part(snapshot, pod) else SHORT
-    loads = any(one.state == "running" and not one.ready and not one.restarts for one in pod.containers)
+    loads = any(one.state == "running" and not one.ready for one in pod.containers)
     return 3 * PATIENCE if loads else OLD
 
 
