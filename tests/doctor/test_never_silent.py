@@ -24,7 +24,8 @@ NODES = ("gpu-1", "gpu-2", "cpu-1")
 
 WAITING = (
     "ContainerCreating", "PodInitializing", "CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName",
-    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "SomethingNew",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "SomethingNew", "PostStartHookError",
+    "ImageInspectError", "SignatureValidationFailed",
 )  # fmt: skip
 FAILED = (
     "UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "OutOfcpu", "NodeAffinity", "Evicted", "DeadlineExceeded",
@@ -74,9 +75,12 @@ def states(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any], dict[str, A
     """How a pod is, by a word; more of its spec, and its status."""
     kind = draw(
         st.sampled_from(
-            ("well", "done", "unscheduled", "gated", "starting", "crashing", "unready", "refused", "failed", "init")
+            (
+                "well", "done", "unscheduled", "gated", "unheard", "starting", "crashing", "unready", "refused", "failed",
+                "init", "gates", "sidecar", "quiet",
+            )
         )
-    )
+    )  # fmt: skip
     seen: dict[str, Any] = {"name": name, "ready": False, "restartCount": 0, "image": "i", "imageID": ""}
     unready = {"type": "Ready", "status": "False", "lastTransitionTime": BEFORE}
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": BEFORE}
@@ -90,6 +94,8 @@ def states(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any], dict[str, A
     elif kind == "done":
         seen |= {"state": _ended("Completed", 0)}
         status |= {"phase": "Succeeded"}
+    elif kind == "unheard":
+        return kind, {}, {"phase": "Pending"}
     elif kind in {"unscheduled", "gated"}:
         spec = {"schedulingGates": [{"name": "example.com/gate"}]} if kind == "gated" else {}
         reason = "SchedulingGated" if kind == "gated" else "Unschedulable"
@@ -103,6 +109,21 @@ def states(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any], dict[str, A
             "lastState": _ended(draw(st.sampled_from(ENDS)), draw(st.sampled_from((1, 2, 127, 137, 139)))),
         }  # fmt: skip
         status |= {"phase": "Running"}
+    elif kind == "quiet":
+        return (
+            kind,
+            spec,
+            {**status, "phase": "Running", "conditions": draw(st.sampled_from(([], [unready], conditions)))},
+        )
+    elif kind == "gates":
+        seen |= {"ready": True, "started": True, "state": {"running": {"startedAt": BEFORE}}}
+        conditions = [placed, {**unready, "reason": "ReadinessGatesNotReady"}]
+        status |= {"phase": "Running"}
+    elif kind == "sidecar":
+        beside = {**seen, "name": "beside", "state": {"running": {"startedAt": BEFORE}}, "started": draw(st.booleans())}
+        spec["initContainers"] = [_container("beside", gpus=False) | {"restartPolicy": "Always"}]
+        seen |= {"ready": True, "started": True, "state": {"running": {"startedAt": BEFORE}}}
+        status |= {"phase": "Running", "initContainerStatuses": [beside]}
     elif kind == "init":
         first = {**seen, "name": "first", "state": {"running": {"startedAt": BEFORE}}, "started": True}
         spec["initContainers"] = [_container("first", gpus=False)]
@@ -122,7 +143,7 @@ def states(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any], dict[str, A
 @st.composite
 def pods(draw: st.DrawFn, number: int) -> dict[str, Any]:
     """A pod with a GPU, or one of an operand."""
-    operand = draw(st.sampled_from((None, None, *OPERANDS)))
+    operand = draw(st.sampled_from((*(None for _ in OPERANDS), *OPERANDS)))  # half are work with GPUs
     app, name = operand or ("train", "main")
     kind, spec, status = draw(states(name))
     owner = {
@@ -139,7 +160,12 @@ def pods(draw: st.DrawFn, number: int) -> dict[str, Any]:
     }  # fmt: skip
     if draw(st.sampled_from((False, False, False, False, True))):
         metadata |= {"deletionTimestamp": BEFORE, "deletionGracePeriodSeconds": 30}
-    made = {"containers": [_container(name, gpus=operand is None)], **spec}
+    claims = operand is None and draw(st.sampled_from((False, False, True)))
+    made = {"containers": [_container(name, gpus=operand is None and not claims)], **spec}
+    if operand is not None:  # by which it is believed to be a part of the stack
+        made["volumes"] = [{"name": "folder", "hostPath": {"path": "/run/nvidia"}}]
+    if claims:
+        made |= {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}
     return {"kind": "Pod", "metadata": metadata, "spec": made, "status": status}
 
 
@@ -160,7 +186,7 @@ def told(report: Report) -> tuple[list[Finding], set[str]]:
 def well(pod: dict[str, Any]) -> bool:
     """Whether nobody has to look at it: it runs, or has done its work, and is not being deleted for two days.
 
-    A program that was started and has failed for good is its author's.
+    A program that was started and has failed is its author's, as long as an owner may make it anew.
     """
     drawn = pod["metadata"]["annotations"]["drawn"]
     ends = [
@@ -169,8 +195,15 @@ def well(pod: dict[str, Any]) -> bool:
     if drawn == "done" or (drawn in {"refused", "failed"} and "deletionTimestamp" in pod["metadata"]):
         return True  # it holds nothing any more
     return "deletionTimestamp" not in pod["metadata"] and (
-        drawn in {"well", "done"} or (drawn == "failed" and ends[0] in {"Error", "OOMKilled"})
+        drawn in {"well", "done"}
+        or (drawn == "failed" and "ownerReferences" in pod["metadata"] and ends[0] in {"Error", "OOMKilled"})
     )
+
+
+def away(objects: list[dict[str, Any]]) -> set[str]:
+    """The nodes that are not Ready: what is told of one is told of the pods on it."""
+    found = (one for one in objects if one["kind"] == "Node")
+    return {one["metadata"]["name"] for one in found if one["status"]["conditions"][0]["status"] != "True"}
 
 
 @tries(300)
@@ -180,9 +213,24 @@ def test_no_pod_that_is_not_well_is_passed_over(objects: list[dict[str, Any]]) -
     _, named = told(report)
     for pod in (one for one in objects if one["kind"] == "Pod" and not well(one)):
         path = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        assert path in named or pod["spec"].get("nodeName") in named, (
-            f"{path} is {pod['metadata']['annotations']['drawn']}"
-        )
+        on = pod["spec"].get("nodeName")
+        by_node = on in named and (on in away(objects) or pod["metadata"]["namespace"] == "gpu-operator")
+        assert path in named or by_node, f"{path} is {pod['metadata']['annotations']['drawn']}"
+
+
+@tries(300)
+@given(objects=clusters())
+def test_what_counts_as_stuck_is_told(objects: list[dict[str, Any]]) -> None:
+    """By whoever counts: all drawn pods are of two days ago, so that none may still be starting."""
+    report = diagnose(Snapshot.of(objects, taken=TAKEN, listed=LISTED), strict=True)
+    every, named = told(report)
+    assert bool(every) or not report.stuck
+    for pod in (one for one in objects if one["kind"] == "Pod" and one["metadata"]["namespace"] == "ml"):
+        conditions = pod["status"].get("conditions", ())
+        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        if not ready and pod["status"]["phase"] in {"Pending", "Running"}:
+            on = pod["spec"].get("nodeName")
+            assert f"ml/{pod['metadata']['name']}" in named or (on in named and on in away(objects))
 
 
 @tries(300)

@@ -78,6 +78,16 @@ class Container:
         return self.status.get("ready") is True
 
     @property
+    def sidecar(self) -> bool:
+        """An init container that does not end: it runs beside the others, which begin once it has started."""
+        return self.init and self.spec.get("restartPolicy") == "Always"
+
+    @property
+    def started(self) -> bool:
+        """Whether it runs and has passed its startup probe."""
+        return self.state == "running" and self.status.get("started") is True
+
+    @property
     def restarts(self) -> int:
         return number(self.status.get("restartCount"))
 
@@ -208,6 +218,13 @@ class Pod(Obj):
         if self._containers is None:  # each rule asks anew
             self._containers = tuple(containers_of(self))
         return self._containers
+
+    @property
+    def blamed(self) -> tuple[Container, ...]:
+        """In the order in which they are asked what is wrong: init containers, what the pod is for, sidecars. These the
+        kubelet ends after the others, and how they end then says nothing.
+        """
+        return tuple(sorted(self.containers, key=lambda one: one.sidecar))
 
     @property
     def ready(self) -> bool:

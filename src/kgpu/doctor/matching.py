@@ -87,7 +87,8 @@ def makes_accelerator_pods(maker: Obj) -> bool:
     """Whether the pods of a controller ask for accelerators, by resource or by claim."""
     amounts = (
         str(key)
-        for container in maker.maps("spec.template.spec.containers")
+        for containers in ("containers", "initContainers")
+        for container in maker.maps(f"spec.template.spec.{containers}")
         for field in ("limits", "requests")
         for key in Obj(container).map(f"resources.{field}")
     )
@@ -376,23 +377,25 @@ def latest(told: Iterable[Event]) -> dict[tuple[str, str, str], Event]:
 IMAGE_WORDS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 )
-CRASH_WORDS: Final = frozenset({"CrashLoopBackOff", "Error", "StartError", "RunContainerError"})
 CREATE_WORDS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 STARTING_WORDS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 def failing(pod: Pod) -> Container | None:
-    """The container at which a pod's start stands still or that keeps ending; init containers come first."""
-    bad = IMAGE_WORDS | CRASH_WORDS | CREATE_WORDS
-    for one in pod.containers:
-        if one.waiting in bad or (one.state == "terminated" and one.exit_code not in (0, None) and not one.ready):
+    """The container at which a pod's start stands still or that keeps ending; init containers come first, and sidecars
+    last. Whatever a container waits for counts, but for the words of an ordinary start.
+    """
+    for one in pod.blamed:
+        ended = one.state == "terminated" and one.exit_code not in (0, None) and not one.ready
+        if ended or one.waiting not in STARTING_WORDS:
             return one
     return None
 
 
 def initialising(pod: Pod) -> Container | None:
-    """The init container that a pod waits for, None when all are done."""
-    return next((one for one in pod.containers if one.init and one.state == "running" and not one.ready), None)
+    """The init container that a pod waits for, None when all are done. For a sidecar it waits until that has started."""
+    waits = (one for one in pod.containers if one.init and one.state == "running" and not one.ready)
+    return next((one for one in waits if not (one.sidecar and one.started)), None)
 
 
 def superseded(snapshot: Snapshot, pod: Pod) -> bool:

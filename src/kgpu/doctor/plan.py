@@ -19,6 +19,7 @@ from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import against_the_state
 from kgpu.doctor.told import going_on, ill
+from kgpu.doctor.untold import stuck_pods, untold
 from kgpu.formats import names
 
 MAX_PER_RULE: Final = 500
@@ -56,6 +57,7 @@ def diagnose(
             missing.append(Missing(f"rule {rule.id}", f"a defect: {describe(error)}", "report it with the archive"))
     by_rule = {rule.id: rule for rule in asked}
     roots = fold(without_needless(distinct(found), by_rule, snapshot), by_rule)
+    roots += [one for one in untold(snapshot, roots) if one.id in by_rule]
     if target is not None:
         wanted = related(snapshot, target)
         below = devices_below(snapshot, wanted)
@@ -108,8 +110,7 @@ def _stack(snapshot: Snapshot, findings: Iterable[Finding]) -> frozenset[Subject
 
 def stuck(snapshot: Snapshot) -> int:
     """Pods with accelerators that do not run, and nodes with accelerators that are not Ready."""
-    pods = sum(not pod.ended and not pod.ready and matching.uses_accelerators(pod) for pod in snapshot.pods.values())
-    return pods + sum(not node.ready for node in matching.gpu_nodes(snapshot))
+    return len(stuck_pods(snapshot)) + sum(not node.ready for node in matching.gpu_nodes(snapshot))
 
 
 def distinct(found: Iterable[Finding]) -> list[Finding]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching
+from kgpu.doctor.ended import NEWS, by_others, for_good, lost_indexes
 from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.obj import Condition, plain, seconds
+from kgpu.doctor.obj import plain, seconds
 from kgpu.doctor.progress import last_line, waits, works
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
@@ -24,16 +25,14 @@ from kgpu.doctor.told import UNREADABLE, ill, says_more
 from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
 
-_OLD: Final = 300.0
+OLD: Final = 300.0
 """Seconds: what is younger may still be starting."""
-_PATIENCE: Final = 20 * 60.0
+PATIENCE: Final = 20 * 60.0
 """Seconds that an init container or a pull may take: a driver is built, gigabytes are fetched."""
-_SHORT: Final = 10 * 60.0
+SHORT: Final = 10 * 60.0
 """Seconds after which an init container that shows no work is worth a word."""
 _INIT: Final = "seconds to minutes as a rule; up to an hour where a model or data of many gigabytes is fetched"
 _PULL: Final = "20 minutes at most, for an image of some gigabytes"
-_NEWS: Final = 3600.0
-"""Seconds for which a Job's failure is news: as long as the API server keeps events."""
 _MANY: Final = 3
 """Restarts after which the age, which dumps often do not tell, does not matter."""
 _ORDER: Final = (matching.DRIVER, matching.TOOLKIT, matching.VALIDATOR, matching.MIG_MANAGER, matching.PLUGIN)
@@ -97,6 +96,7 @@ def apps(snapshot: Snapshot) -> Iterator[Finding]:
     """POD-00: pods that use accelerators."""
     for rows in _grouped(_stuck(snapshot, stack=False)):
         yield _told(snapshot, rows, ())
+    yield from lost_indexes(snapshot)
 
 
 def operands(snapshot: Snapshot) -> Iterator[Finding]:
@@ -127,7 +127,7 @@ def _is_bad(one: _Stuck) -> bool:
 def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
     away = {node.name for node in matching.gpu_nodes(snapshot) if node.ready is False}  # NODE-00 tells of these
     for pod in snapshot.pods.values():
-        over = pod.ready or (pod.ended and not _by_others(snapshot, pod) and _failed_job(snapshot, pod) is None)
+        over = pod.ready or (pod.ended and not by_others(snapshot, pod) and for_good(snapshot, pod) is None)
         # Pods with accelerators that have no node are what rows SCH are about.
         if pod.ended if pod.deleting else over or (not pod.node and not stack):
             continue
@@ -143,34 +143,18 @@ def _stuck(snapshot: Snapshot, *, stack: bool) -> Iterator[_Stuck]:
             yield found
 
 
-def _by_others(snapshot: Snapshot, pod: Pod) -> bool:
-    """Whether the kubelet, the engine or a controller has ended a pod, and nobody does its work since."""
-    if pod.phase != "Failed" or matching.superseded(snapshot, pod):
-        return False
-    return bool(pod.reason or pod.message) or any(one.end_reason in UNSTARTED for one in pod.containers)
-
-
-def _failed_job(snapshot: Snapshot, pod: Pod) -> Condition | None:
-    """How the Job of a pod that has failed has failed itself, None where it has not."""
-    kind, _, name = pod.owner.partition("/")
-    job = snapshot.get(kind, name, pod.namespace) if kind == "Job" and pod.phase == "Failed" else None
-    found = job.condition("Failed") if job is not None else None
-    return found if found is not None and found.status == "True" else None
-
-
 def _ended(snapshot: Snapshot, pod: Pod) -> _Stuck:
     """A pod that others have ended: refused or not started it is in need of somebody, else it is worth knowing. Or one
-    that has ended its Job: for an hour somebody may wait for it.
+    that has failed for good: for an hour somebody may wait for it.
     """
-    ran = [one for one in pod.containers if one.end_reason and one.end_reason not in UNSTARTED]
-    at = next((one for one in pod.containers if one.end_reason in UNSTARTED), None)
-    job = _failed_job(snapshot, pod)
-    bad = next((one for one in ran if one.exit_code), None)
-    if job is not None and bad is not None and not _by_others(snapshot, pod):
-        age = snapshot.age(job.since)
-        level = Level.PROBLEM if age is not None and age < _NEWS else Level.NOTE
-        how = f"it has ended with {_code(bad)}, and its Job has failed ({job.reason or 'Failed'})"
-        return _Stuck(pod=pod, how=how, container=bad, warning=None, level=level, ends=True, over=True)
+    ran = [one for one in pod.blamed if one.end_reason and one.end_reason not in UNSTARTED]
+    at = next((one for one in pod.blamed if one.end_reason in UNSTARTED), None)
+    verdict = for_good(snapshot, pod)
+    if verdict is not None and not by_others(snapshot, pod):
+        age = snapshot.age(verdict.since)
+        level = Level.PROBLEM if age is not None and age < NEWS else Level.NOTE
+        how = f"it has ended with {_code(verdict.at)}, and {verdict.why}"
+        return _Stuck(pod=pod, how=how, container=verdict.at, warning=None, level=level, ends=True, over=True)
     said = ": ".join(filter(None, (pod.reason or (at.end_reason if at else ""), pod.message)))
     level = Level.NOTE if ran and at is None else Level.PROBLEM
     return _Stuck(pod=pod, how=said, container=at, warning=None, level=level, over=bool(ran))
@@ -195,8 +179,8 @@ def _leaving(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
 
 def _without_node(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     """A part of a stack that the scheduler finds no node for, in its words."""
-    age = _age(snapshot, pod, None)
-    if age is None or age < _OLD:
+    age = age_of(snapshot, pod, None)
+    if age is None or age < OLD:
         return None
     placed = pod.condition("PodScheduled")
     said = f": {placed.message}" if placed is not None and placed.message else ""
@@ -211,26 +195,26 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     warning = next((one for one in snapshot.events(pod) if one.warning and one.reason not in _NO_CAUSE), None)
     at = matching.failing(pod)
     if at is not None:
-        return _ending(pod, at, warning, _age(snapshot, pod, at), stack=stack)
+        return _ending(pod, at, warning, age_of(snapshot, pod, at), stack=stack)
     at = matching.initialising(pod)
     if at is not None:
         return _initialising(snapshot, pod, at, warning, stack=stack)
     if pod.phase == "Pending":
-        return _creating(snapshot, pod, warning, _age(snapshot, pod, None))
-    at = next((one for one in pod.containers if not one.ready and one.state == "running"), None)
-    age = _age(snapshot, pod, at)
+        return _creating(snapshot, pod, warning, age_of(snapshot, pod, None))
+    at = next((one for one in pod.blamed if not one.ready and one.state == "running"), None)
+    age = age_of(snapshot, pod, at)
     if not stack and at is not None and at.restarts and at.exit_code:
         if _was_ready(pod, at):
-            late = age is not None and age >= _OLD
+            late = age is not None and age >= OLD
             said = next((one for one in snapshot.events(pod) if one.warning and one.reason == "Unhealthy"), None)
             return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=said) if late else None
         how = f"it has ended with {_code(at)}, was started again, and is not ready yet"
-        late = age is not None and age >= _OLD
+        late = age is not None and age >= OLD
         return _Stuck(
             pod=pod, how=how, container=at, warning=None, ends=True,
             level=Level.PROBLEM if late else Level.WAIT, expected="" if late else "5 minutes, until it is ready",
         )  # fmt: skip
-    patience = _PATIENCE if stack and warning is not None else 3 * _PATIENCE  # models of many gigabytes are loaded
+    patience = PATIENCE if stack and warning is not None else 3 * PATIENCE  # models of many gigabytes are loaded
     if at is None or age is None or age < patience:
         return None
     return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=warning)
@@ -246,7 +230,7 @@ def _all_nodes(snapshot: Snapshot) -> bool:
 
 def _nowhere(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     """A pod whose manifest names a node that there is not: no scheduler has looked at it, and no kubelet will."""
-    age = _age(snapshot, pod, None)
+    age = age_of(snapshot, pod, None)
     began = any(one.state in ("running", "terminated") for one in pod.containers)
     if began or age is None or age < _JOINING:
         return None
@@ -258,10 +242,10 @@ def _nowhere(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
 
 def _initialising(snapshot: Snapshot, pod: Pod, at: Container, warning: Event | None, *, stack: bool) -> _Stuck | None:
     """An init container that has not ended, unless it can be seen to work. It is not known how long it should take."""
-    age = _age(snapshot, pod, at)
-    if age is None or age < (_PATIENCE if stack else _SHORT) or (not stack and works(snapshot, pod, at)):
+    age = age_of(snapshot, pod, at)
+    if age is None or age < (PATIENCE if stack else SHORT) or (not stack and works(snapshot, pod, at)):
         return None
-    late = stack or age >= 3 * _PATIENCE
+    late = stack or age >= 3 * PATIENCE
     again = " and says the same again and again" if waits(snapshot, pod, at) else ""
     return _Stuck(
         pod=pod, how=f"initialising {_for(age)}{again}", container=at, warning=warning,
@@ -282,7 +266,7 @@ def _not_ready(age: float | None) -> str:
     return f"it runs, and has not been ready {_for(age)}"
 
 
-def _age(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
+def age_of(snapshot: Snapshot, pod: Pod, at: Container | None) -> float | None:
     """For how many seconds a pod stands as it does: a node's boot and a container's restart begin it anew."""
     own = snapshot.age(pod.text("status.startTime") or pod.created)
     times = [one.since for one in pod.conditions() if one.type in _STATES]
@@ -298,7 +282,7 @@ def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None, *
     """A container that ends, or can't be started. Parts of a stack are given time: they wait for each other so."""
     ended = at.exit_code is not None and (at.waiting in ("", "CrashLoopBackOff"))
     firm = at.waiting in _FIRM or (ended and not stack)
-    if not firm and at.restarts < _MANY and (age is None or age < _OLD):
+    if not firm and at.restarts < _MANY and (age is None or age < OLD):
         return None
     word = at.waiting or at.end_reason or at.state
     if not ended:
@@ -321,10 +305,10 @@ def _creating(snapshot: Snapshot, pod: Pod, warning: Event | None, age: float | 
     """Containers that are not made yet: a volume, the network or the runtime is in the way, or an image is pulled."""
     at = next((one for one in pod.containers if one.waiting in ("ContainerCreating", "PodInitializing")), None)
     often = warning is not None and warning.number("count", 1) >= _MANY
-    if not often and (age is None or age < _OLD):
+    if not often and (age is None or age < OLD):
         return None
     pulls = next((one for one in snapshot.events(pod) if one.reason in ("Pulling", "Pulled")), None)
-    if warning is None and pulls is not None and pulls.reason == "Pulling" and (age or 0.0) < _PATIENCE:
+    if warning is None and pulls is not None and pulls.reason == "Pulling" and (age or 0.0) < PATIENCE:
         how = f"its image is being pulled {_for(age)}"
         return _Stuck(pod=pod, how=how, container=at, warning=pulls, level=Level.WAIT, expected=_PULL)
     return _Stuck(pod=pod, how=f"ContainerCreating {_for(age)}", container=at, warning=warning)
@@ -349,7 +333,7 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     more = f" (and {len(rows) - 1} more of {pod.owner})" if len(rows) > 1 else ""
     what = f": container {at.name}: {first.how}" if at is not None else f": {first.how}"
     lost = _was_ready(pod, at) if at is not None else ""
-    runs = at is not None and not at.init and at.state == "running" and not first.ends
+    runs = at is not None and (not at.init or (at.sidecar and at.started)) and at.state == "running" and not first.ends
     verb = (
         "has failed"
         if first.ends and first.over

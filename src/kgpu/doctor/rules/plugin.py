@@ -11,7 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN, Hit
 from kgpu.doctor.might import is_mighty
-from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -47,7 +47,8 @@ def replaced(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-03: the resource is there with an amount of 0 although its plugin runs."""
+    """DPL-03: the resource is there with an amount of 0 although its plugin runs, or because it does not."""
+    yield from _closed(snapshot)
     waits = list(waiting(snapshot))
     off = plugin_off(snapshot)
     for node in matching.gpu_nodes(snapshot):
@@ -76,6 +77,65 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
                 nodes=(node.name,),
                 pods=tuple(p.path for one in waits if one.resource == resource for p in one.pods),
             )  # fmt: skip
+
+
+def _closed(snapshot: Snapshot) -> Iterator[Finding]:
+    """A plugin whose endpoint has closed: for five minutes the kubelet keeps the capacity and allows none of it."""
+    off = plugin_off(snapshot)
+    for node in matching.gpu_nodes(snapshot):
+        if node.ready is False or node.name in off:
+            continue
+        for resource in sorted(filter(matching.is_accelerator, node.resources())):
+            if not is_closed(snapshot, node, resource):
+                continue
+            vendor = matching.vendor_of(resource)
+            here = [
+                pod for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor, node=node.name) if not pod.ended
+            ]
+            seen = f"{here[0]} is not ready there" if here else "none is seen there"
+            yield Finding(
+                subject=node.subject,
+                cause=(
+                    f"node {node.name} has {node.capacity(resource)} {resource} and allows none of them: their device "
+                    f"plugin is not there, or starts anew ({seen})"
+                ),
+                evidence=(
+                    node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]"),
+                    *(pod.cite("status.phase") for pod in here[:1]),
+                ),
+                remedy=_plugin_steps(snapshot, node, vendor, here),
+                confidence=POSSIBLE if here else LIKELY,  # what is told of the pod itself explains it
+                nodes=(node.name,),
+                pods=tuple(p.path for one in waiting(snapshot) if one.resource == resource for p in one.pods),
+            )  # fmt: skip
+
+
+def _plugin_steps(snapshot: Snapshot, node: Node, vendor: str, here: list[Pod]) -> tuple[str, ...]:
+    """Where it is to be seen why a plugin is not there."""
+    if here:
+        return (f"kubectl -n {here[0].namespace} describe pod {here[0].name}", f"kubectl describe node {node.name}")
+    brings = matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=vendor)[:1]
+    steps = tuple(f"kubectl -n {one.namespace} describe daemonset {one.name}" for one in brings)
+    return (*steps, f"kubectl get pods -A -o wide --field-selector spec.nodeName={node.name}")
+
+
+def is_closed(snapshot: Snapshot, node: Node, resource: str) -> bool:
+    """Whether a node allows none of a resource that it has, nor of another one of the vendor, and no plugin of that
+    vendor (or kgpu's agent, which is one) is ready there. One that is says itself that devices are unhealthy: SCH-03.
+    Where no pods were read nobody knows.
+    """
+    if node.allocatable(resource) != 0 or not node.capacity(resource):
+        return False
+    if not snapshot.knows("Pod") and not snapshot.pods:
+        return False
+    vendor = matching.vendor_of(resource)
+    if any(matching.vendor_of(name) == vendor and node.allocatable(name) for name in node.resources()):
+        return False
+    return not any(
+        pod.ready
+        for part in (PLUGIN, matching.AGENT)
+        for pod in matching.pods_of_part(snapshot, part, vendor=vendor, node=node.name)
+    )
 
 
 def _emptied(snapshot: Snapshot, node: Node) -> list[str]:
@@ -265,8 +325,8 @@ RULES: Final = (
     ),
     Rule(
         "DPL-03", "The node offers none of its devices", Place.PLUGIN, zeroed,
-        "When a plugin's endpoint goes away the kubelet leaves the resource with an amount of 0. A plugin that does not "
-        "notice a restart of the kubelet stays unregistered.",
+        "When a plugin's endpoint goes away the kubelet leaves the resource with an amount of 0: at first in allocatable "
+        "alone, after five minutes in capacity too. A plugin that does not notice a restart of the kubelet stays unregistered.",
         explains=("SCH-02", "SCH-01"),
     ),
     Rule(

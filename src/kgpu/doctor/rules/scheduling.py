@@ -11,6 +11,8 @@ from kgpu.doctor import commands, edits, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
+from kgpu.doctor.rules.plugin import is_closed
+from kgpu.doctor.scheduler import silent_scheduler
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill, ill_by
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, UNSCHEDULABLE_FILTER, Waiting, waiting
@@ -69,6 +71,8 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             if can == 0 and node.ready is False:
                 continue
+            if is_closed(snapshot, node, resource):
+                continue  # all at once: DPL-03 tells that their plugin is not there
             hurt = [one for one in waits.get(node.name, ()) if one.resource == resource]
             yield Finding(
                 subject=node.subject,
@@ -77,15 +81,21 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{have - can} withdrawn as unhealthy"
                 ),
                 evidence=(node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]")),
-                remedy=(
-                    f"kgpu doctor node {node.name}",
-                    "look for the Xid of the GPU in the kernel's log (kgpu doctor --host on the node); what each one means:",
-                    "kgpu xid",
-                ),
+                remedy=(f"kgpu doctor node {node.name}", *_why(resource)),
                 confidence=CERTAIN,
                 nodes=(node.name,),
                 pods=tuple(pod.path for one in hurt for pod in one.pods),
             )
+
+
+def _why(resource: str) -> tuple[str, ...]:
+    """Where the reason is to be read: only drivers of NVIDIA's write Xids."""
+    if matching.vendor_of(resource) != matching.NVIDIA:
+        return ("what the kernel says of the device, on the node:", "journalctl -k --since -1h")
+    return (
+        "look for the Xid of the GPU in the kernel's log (kgpu doctor --host on the node); what each one means:",
+        "kgpu xid",
+    )
 
 
 def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
@@ -311,7 +321,8 @@ def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-15: nobody by that name schedules here."""
+    """SCH-15: nobody by that name schedules here, or the cluster's own scheduler is silent."""
+    yield from silent_scheduler(snapshot)
     for one in waiting(snapshot):
         name = one.pod.scheduler
         if name == _DEFAULT_SCHEDULER or snapshot.events(one.pod) or one.pod.condition("PodScheduled"):
@@ -348,7 +359,7 @@ RULES: Final = (
     Rule(
         "SCH-03", "A GPU is withdrawn", Place.CLUSTER, unhealthy,
         "The kubelet lowers allocatable, not capacity, when a device plugin reports a device unhealthy. Capacity minus "
-        "allocatable is what is withdrawn. Pods that wait follow from it only where they would fit with all devices back.",
+        "allocatable is what is withdrawn. All of them at once without a plugin that is ready is DPL-03. Pods that wait follow from it only where they would fit with all devices back.",
         explains=("SCH-01", "SCH-07"),
     ),
     Rule(
@@ -377,7 +388,9 @@ RULES: Final = (
     ),
     Rule(
         "SCH-15", "Nobody schedules the pod", Place.CLUSTER, no_scheduler,
-        "spec.schedulerName names a scheduler that does not run: the pod has no events at all.",
+        "spec.schedulerName names a scheduler that does not run: the pod has no events at all. Or the cluster's own scheduler "
+        "has said nothing of pods that fit, neither by a condition nor by an event, for five minutes: it says something of "
+        "every pod within seconds.",
         by_hand=True,
     ),
 )  # fmt: skip

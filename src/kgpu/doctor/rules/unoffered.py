@@ -11,10 +11,9 @@ from kgpu.doctor.idle_daemons import idle_plugins
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
-from kgpu.doctor.rules.plugin import zeroed
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
-from kgpu.doctor.waiting import waiting
+from kgpu.doctor.waiting import Waiting, waiting
 from kgpu.formats import names
 
 _BY_BUS: Final = frozenset({matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL})
@@ -28,13 +27,13 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-00: devices that are there by the node's labels or its bus, and no resource that counts them."""
     if not snapshot.knows("Pod") and not snapshot.pods:
         return  # who offers devices is not known
-    # Rows SCH tell of what pods wait for, with every node; but where one was lost, that one alone is told.
-    told = {matching.vendor_of(one.resource) for one in waiting(snapshot) if not one.fits} - _lost(snapshot)
-    told |= {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}  # as of these
+    told = snapshot.once(_told)
     for node in matching.gpu_nodes(snapshot):
         if not _offers_nothing(snapshot, node):
             continue
-        for vendor in sorted(matching.vendors_of(node, snapshot) - told):
+        for vendor in sorted(matching.vendors_of(node, snapshot)):
+            if (vendor, node.name) in told:
+                continue
             pods = matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor, node=node.name)
             here = [pod for pod in pods if not pod.ended]
             ready = [pod for pod in here if pod.ready]
@@ -43,11 +42,26 @@ def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
                 yield _finding(snapshot, node, vendor, ready)
 
 
-def _lost(snapshot: Snapshot) -> set[str]:
-    """The vendors of whose devices some were offered by a node that is not Ready, or that has lost its plugin."""
-    away = [node for node in matching.gpu_nodes(snapshot) if node.ready is False]
-    away += [snapshot.nodes[one.subject.name] for one in zeroed(snapshot)]
-    return {matching.vendor_of(name) for node in away for name in node.resources()}
+def _told(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
+    """The vendors and nodes of which others tell that nothing is offered: pods wait for devices of a vendor that no node
+    offers at all, or its plugin matches no node and none runs. Whatever else pods wait for says nothing of a node.
+    """
+    waits = {matching.vendor_of(one.resource) for one in waiting(snapshot) if not one.fits and _names_nodes(one)}
+    idle = {matching.parts_of(one.daemons)[0].vendor for one in idle_plugins(snapshot)}
+    found: set[tuple[str, str]] = set()
+    for vendor in (waits | idle) - {""}:
+        nodes = matching.gpu_nodes(snapshot, vendor)
+        offered = any(matching.is_accelerator(name) for node in nodes for name in node.resources())
+        runs = vendor in idle and matching.pods_of_part(snapshot, matching.PLUGIN, vendor=vendor)
+        if (vendor in waits and not offered) or (vendor in idle and not runs):
+            found |= {(vendor, node.name) for node in nodes}
+    return frozenset(found)
+
+
+def _names_nodes(one: Waiting) -> bool:
+    """Whether it is told with the nodes that offer nothing: of whole devices always, of parts where they are the reason."""
+    parts = matching.is_mig(one.resource) or matching.is_shared(one.resource)
+    return not parts or not one.anywhere
 
 
 def _offers_nothing(snapshot: Snapshot, node: Node) -> bool:

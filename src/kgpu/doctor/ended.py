@@ -1,0 +1,94 @@
+"""Pods that have ended and whose work nobody does again: refused, ended by others, or failed for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import UNSTARTED, Container, Pod
+from kgpu.doctor.model import CERTAIN, Finding, Level
+from kgpu.doctor.obj import Obj
+from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.plain import mapping, text
+from kgpu.formats import names
+
+NEWS: Final = 3600.0
+"""Seconds for which a failure is news: as long as the API server keeps events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a pod has failed for good, the container that it failed by, and since when."""
+
+    why: str
+    at: Container
+    since: str
+
+
+def by_others(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether the kubelet, the engine or a controller has ended a pod, and nobody does its work since."""
+    if pod.phase != "Failed" or matching.superseded(snapshot, pod):
+        return False
+    return bool(pod.reason or pod.message) or any(one.end_reason in UNSTARTED for one in pod.containers)
+
+
+def for_good(snapshot: Snapshot, pod: Pod) -> Verdict | None:
+    """Why nobody does the work of a pod again that has failed: nobody owns it, or its Job (or its index of that) has
+    failed with it. None where somebody may.
+    """
+    bad = next((one for one in pod.blamed if one.exit_code), None)
+    if pod.phase != "Failed" or bad is None:
+        return None
+    ended = text(mapping(mapping(bad.status.get("state")).get("terminated")).get("finishedAt"))
+    if not pod.owner:
+        return Verdict("nobody makes it anew", bad, ended)
+    kind, _, name = pod.owner.partition("/")
+    job = snapshot.get(kind, name, pod.namespace) if kind == "Job" else None
+    failed = job.condition("Failed") if job is not None else None
+    if failed is not None and failed.status == "True":
+        return Verdict(f"its Job has failed ({failed.reason or 'Failed'})", bad, failed.since)
+    if job is not None and is_in(index_of(pod), job.text("status.failedIndexes")):
+        return Verdict(f"index {index_of(pod)} of its Job has failed for good", bad, ended)
+    return None
+
+
+def index_of(pod: Pod) -> str:
+    """Which part of an Indexed Job's work a pod does, "" for none."""
+    return pod.labels.get(names.JOB_INDEX_LABEL) or pod.annotations.get(names.JOB_INDEX_LABEL, "")
+
+
+def is_in(index: str, said: str) -> bool:
+    """Whether an index is one of a Job's list of them: ``1,3-5,7``."""
+    return index.isascii() and index.isdecimal() and any(_covers(part.strip(), int(index)) for part in said.split(","))
+
+
+def _covers(part: str, index: int) -> bool:
+    first, _, last = part.partition("-")
+    return first.isdecimal() and int(first) <= index <= int(last if last.isdecimal() else first)
+
+
+def lost_indexes(snapshot: Snapshot) -> Iterator[Finding]:
+    """Jobs for GPUs that run on although an index has failed for good, where no pod of it is left to tell of it."""
+    for job in snapshot.all("Job"):
+        said = job.text("status.failedIndexes")
+        failed = job.condition("Failed")
+        over = failed is not None and failed.status == "True"
+        if not said or over or job.deleting or not matching.makes_accelerator_pods(job):
+            continue
+        if not any(for_good(snapshot, pod) for pod in snapshot.pods_of(job)):
+            yield _lost(snapshot, job, said)
+
+
+def _lost(snapshot: Snapshot, job: Obj, said: str) -> Finding:
+    pods = [pod for pod in snapshot.pods_of(job) if pod.phase == "Failed"]
+    return Finding(
+        subject=job.subject,
+        cause=f"{job}: its indexes {said} have failed for good, and nobody makes pods for them again",
+        evidence=(job.cite("status.failedIndexes"), job.cite("spec.backoffLimitPerIndex")),
+        remedy=(f"kubectl -n {job.namespace} describe job {job.name}",),
+        confidence=CERTAIN,
+        level=Level.PROBLEM if job.number("status.active") else Level.NOTE,
+        pods=tuple(pod.path for pod in pods),
+    )

@@ -1,0 +1,157 @@
+"""Pods with accelerators, and parts of a GPU stack, that do not run and of which no rule tells anything.
+
+Nobody knows why, and they are told all the same, with what the cluster says of them, so that "nothing was found" never
+hides one. Who may still be starting in an ordinary way is left to the report's count of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kgpu.doctor import matching
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.model import POSSIBLE, Evidence, Finding, Level
+from kgpu.doctor.obj import Condition
+from kgpu.doctor.progress import works
+from kgpu.doctor.rules.placed import OLD, PATIENCE, SHORT, age_of
+from kgpu.doctor.snapshot import Snapshot
+
+_POD, _PART, _UNPLACED = "POD-00", "OPR-00", "SCH-00"
+"""The rules whose last word this is: of pods with accelerators, of those of a GPU stack, of those without a node."""
+_MANY: Final = 200
+"""Groups of pods that are told apart."""
+
+
+def stuck_pods(snapshot: Snapshot) -> tuple[Pod, ...]:
+    """The pods with accelerators that do not run."""
+    return snapshot.once(_stuck_pods)
+
+
+def _stuck_pods(snapshot: Snapshot) -> tuple[Pod, ...]:
+    pods = snapshot.pods.values()
+    return tuple(pod for pod in pods if not pod.ended and not pod.ready and matching.uses_accelerators(pod))
+
+
+def untold(snapshot: Snapshot, roots: Iterable[Finding]) -> Iterator[Finding]:
+    """A finding for those of one owner that stand alike and that no finding names."""
+    every = [each for root in roots for each in root.all()]
+    named = {path for one in every for path in one.pods} | {
+        f"{one.subject.namespace}/{one.subject.name}" for one in every if one.subject.kind == "Pod"
+    }
+    away = {name for one in every for name in one.nodes if (node := snapshot.nodes.get(name)) and node.ready is False}
+    groups: dict[tuple[str, str, str], list[Pod]] = {}
+    for pod in (*stuck_pods(snapshot), *_parts_to_tell(snapshot, every)):
+        if pod.path in named or pod.node in away or _can_not_be_judged(snapshot, pod) or starts(snapshot, pod):
+            continue
+        key = (pod.namespace, pod.owner or pod.name, _words(snapshot, pod))
+        groups.setdefault(key if key in groups or len(groups) < _MANY else ("", "", ""), []).append(pod)
+    for pods in groups.values():
+        yield _finding(snapshot, pods)
+
+
+def _parts_to_tell(snapshot: Snapshot, every: list[Finding]) -> Iterator[Pod]:
+    """The parts of a GPU stack that are not ready, but for those on a node of which something is told: what is at fault
+    there may be what they wait for.
+    """
+    nodes = {name for one in every if one.level is not Level.NOTE for name in one.nodes}
+    for pod in snapshot.pods.values():
+        if pod.ended or pod.ready or pod.node in nodes or matching.uses_accelerators(pod):
+            continue
+        if matching.is_part(snapshot, pod):
+            yield pod
+
+
+def _can_not_be_judged(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether the report says by itself that nobody knows: where a pod could run no one can say without nodes."""
+    return not pod.node and not snapshot.nodes
+
+
+def starts(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether a pod may be on its way, as far as can be seen, for as long as that takes as a rule."""
+    if pod.deleting:
+        return snapshot.overdue(pod) is None
+    age = age_of(snapshot, pod, None)
+    at = matching.initialising(pod)
+    if at is not None and works(snapshot, pod, at):
+        return True
+    if not matching.uses_accelerators(pod):  # parts of a stack wait for each other, and end for it
+        return age is None or age < _patience(snapshot, pod)
+    return not _is_odd(snapshot, pod) and age is not None and age < _patience(snapshot, pod)
+
+
+def _patience(snapshot: Snapshot, pod: Pod) -> float:
+    """Seconds that a pod may stand as it does: POD-00 and OPR-00 give it as many."""
+    if matching.initialising(pod) is not None:
+        return PATIENCE if matching.is_part(snapshot, pod) else SHORT
+    loads = any(one.state == "running" and not one.ready for one in pod.containers)
+    return 3 * PATIENCE if loads else OLD
+
+
+def _is_odd(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether it stands as no pod does that starts in an ordinary way, however young it is."""
+    node = snapshot.nodes.get(pod.node)
+    return matching.failing(pod) is not None or (node is not None and node.ready is False)
+
+
+def _finding(snapshot: Snapshot, pods: list[Pod]) -> Finding:
+    pod = pods[0]
+    age = age_of(snapshot, pod, None)
+    young = age is None or age < OLD
+    where = f" on node {pod.node}" if pod.node else ""
+    of = f"of {pod.owner}" if len({one.owner for one in pods}) == 1 else "of which no more is known"
+    more = f" (and {len(pods) - 1} more {of})" if len(pods) > 1 else ""
+    how = "is not ready" if pod.node else "has no node"
+    since = f" for {int(age // 60)} minutes" if age is not None and not young else ""
+    return Finding(
+        id=_PART if matching.is_part(snapshot, pod) else _POD if pod.node else _UNPLACED,
+        subject=pod.subject,
+        cause=f"{pod}{where}{more} {how}{since}{_words(snapshot, pod)}",
+        evidence=tuple(_evidence(snapshot, pod)),
+        remedy=_steps(snapshot, pod),
+        confidence=POSSIBLE,
+        level=Level.NOTE if young else Level.PROBLEM,
+        since=pod.created,
+        nodes=tuple(dict.fromkeys(one.node for one in pods if one.node)) if matching.is_part(snapshot, pod) else (),
+        pods=tuple(one.path for one in pods),
+    )
+
+
+def _said(pod: Pod) -> Condition | None:
+    """The condition by which it is told how a pod stands."""
+    return pod.condition("Ready" if pod.node else "PodScheduled")
+
+
+def _words(snapshot: Snapshot, pod: Pod) -> str:
+    """What is known of it, as the end of a sentence."""
+    at = matching.failing(pod)
+    if at is not None:
+        return ": ".join(filter(None, (f": container {at.name}", at.waiting or at.end_reason, at.message)))
+    node = snapshot.nodes.get(pod.node)
+    if node is not None and node.ready is False:
+        return ": its node is not Ready"
+    found = _said(pod)
+    if found is None:
+        nobody = "its kubelet has said" if pod.node else "a scheduler has said"
+        return f", and neither by a condition nor otherwise {nobody} why"
+    why = ": ".join(filter(None, (found.reason, found.message)))
+    known = f"{found.type} is {found.status}" + (f" ({why})" if why else "")
+    return f", and nothing that is known here says why; {known}"
+
+
+def _evidence(snapshot: Snapshot, pod: Pod) -> Iterator[Evidence]:
+    found = _said(pod)
+    yield found.cite() if found is not None else pod.cite("status.phase")
+    at = next((one for one in pod.blamed if not one.ready and one.state), None)
+    if at is not None:
+        yield at.cite_status()
+    node = snapshot.nodes.get(pod.node)
+    ready = node.condition("Ready") if node is not None and node.ready is False else None
+    if ready is not None:
+        yield ready.cite()
+
+
+def _steps(snapshot: Snapshot, pod: Pod) -> tuple[str, ...]:
+    node = snapshot.nodes.get(pod.node)
+    away = (f"kubectl describe node {node.name}",) if node is not None and node.ready is False else ()
+    return (*away, f"kubectl -n {pod.namespace} describe pod {pod.name}")
