@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import commands, edits, matching
+from kgpu.doctor import commands, edits, messages
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
 from kgpu.doctor.snapshot import Snapshot
@@ -80,5 +80,5 @@ def _said(snapshot: Snapshot, pod: Pod) -> tuple[Evidence, ...]:
     """The scheduler's own line about the pod, where its log is there."""
     name = re.compile(rf'"{re.escape(pod.path)}".*|for pod {re.escape(pod.path)}\b')
     schedulers = [one for one in snapshot.pods.values() if any("hami" in each.image for each in one.containers)]
-    hits = list(matching.in_logs(snapshot, name, pod.name, pods=schedulers)) if schedulers else []
+    hits = list(messages.in_logs(snapshot, name, pod.name, pods=schedulers)) if schedulers else []
     return tuple(hit.evidence for hit in hits[:1])

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from kgpu.doctor.kinds import Pod
 from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
 
 _WHOLE: Final = frozenset({"/", "/boot", "/dev", "/etc", "/lib", "/opt", "/usr", "/var", "/var/lib"})
 """Folders that give something away as a whole. Much below them is harmless: ``/dev/shm``, ``/etc/localtime``."""
 _BELOW: Final = (
-    "/etc/cdi", "/etc/containerd", "/etc/crio", "/etc/docker", "/etc/kubernetes", "/lib/modules", "/proc", "/run",
-    "/sys", "/var/lib/containerd", "/var/lib/docker", "/var/lib/kgpu", "/var/lib/kubelet", "/var/lib/rancher",
-    "/var/run",
+    names.CDI_STATIC_DIR, names.STATE_DIR, posixpath.dirname(names.KUBELET_DEVICE_PLUGIN_DIR),
+    "/etc/containerd", "/etc/crio", "/etc/docker", "/etc/kubernetes", "/lib/modules", "/proc", "/run", "/sys",
+    "/var/lib/containerd", "/var/lib/docker", "/var/lib/rancher", "/var/run",
 )  # fmt: skip
 """Folders of which every part does: the engine's, the kubelet's and the kernel's."""
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.doctor import cluster_policy, matching
+from kgpu.doctor import cluster_policy, matching, messages
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.matching import Hit
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import plain
 from kgpu.doctor.rule import Rule
@@ -167,8 +167,8 @@ def _keys(snapshot: Snapshot, parts: tuple[str, ...]) -> set[tuple[str, str]]:
 
 
 _SEARCHES: Final[dict[Source, Callable[[Snapshot, Sign, re.Pattern[str]], Iterable[Hit]]]] = {
-    LOG: lambda snapshot, sign, pattern: matching.in_logs(snapshot, pattern, sign.words, parts=sign.parts),
-    EVENT: lambda snapshot, sign, pattern: matching.in_events(snapshot, pattern, sign.words),
-    STATUS: lambda snapshot, sign, pattern: matching.in_status(snapshot, pattern, sign.words),
-    KERNEL: lambda snapshot, sign, pattern: matching.in_kernel_logs(snapshot, pattern, sign.words),
+    LOG: lambda snapshot, sign, pattern: messages.in_logs(snapshot, pattern, sign.words, parts=sign.parts),
+    EVENT: lambda snapshot, sign, pattern: messages.in_events(snapshot, pattern, sign.words),
+    STATUS: lambda snapshot, sign, pattern: messages.in_status(snapshot, pattern, sign.words),
+    KERNEL: lambda snapshot, sign, pattern: messages.in_kernel_logs(snapshot, pattern, sign.words),
 }

@@ -15,7 +15,7 @@ from kgpu.base.errors import UserError
 from kgpu.doctor import matching
 from kgpu.doctor.cluster_policy import in_force
 from kgpu.doctor.kinds import Node
-from kgpu.doctor.matching import Hit
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot

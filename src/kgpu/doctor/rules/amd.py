@@ -10,7 +10,8 @@ from typing import Any, Final
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Node, Pod
-from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN, Hit
+from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at, plain
 from kgpu.doctor.rule import Rule

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import matching, messages
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.obj import Obj
@@ -100,7 +100,7 @@ _REFUSED: Final = re.compile(r"gpuResourcesEnabledOverride")
 
 def _chart_refuses(snapshot: Snapshot) -> Iterator[Finding]:
     """DRA-12 as those say it who install charts: Flux, Argo CD, Rancher."""
-    for obj, _, seen in matching.in_conditions(snapshot, _REFUSED, kinds=("HelmRelease", "Application", "HelmChart")):
+    for obj, _, seen in messages.in_conditions(snapshot, _REFUSED, kinds=("HelmRelease", "Application", "HelmChart")):
         yield Finding(
             subject=obj.subject,
             cause=f"{obj} does not install the DRA driver: resources.gpus.enabled wants gpuResourcesEnabledOverride=true beside it",

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.matching import DRIVER, Hit
+from kgpu.doctor.matching import DRIVER
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Place
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import cluster_policy, matching
+from kgpu.doctor import cluster_policy, matching, messages
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
@@ -149,7 +149,7 @@ _MIXED: Final = re.compile(r"different OS versions found for the same kernel ver
 
 def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
     """DRV-09: one kernel, two systems, and precompiled drivers."""
-    for obj, _, seen in matching.in_conditions(snapshot, _MIXED):
+    for obj, _, seen in messages.in_conditions(snapshot, _MIXED):
         yield Finding(
             subject=obj.subject,
             cause=f"{obj} can't choose precompiled drivers: nodes with one kernel run different releases of the system",
@@ -176,13 +176,13 @@ def overlapping(snapshot: Snapshot) -> Iterator[Finding]:
         both = [one for one in drivers if selectors[one.name] and selectors[one.name].items() <= labels.items()]
         if len(both) > 1:
             said = [
-                row for row in matching.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)) if row[0] in both
+                row for row in messages.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)) if row[0] in both
             ]
             yield _overlap(
                 both, (*(one.cite("spec.nodeSelector") for one in both), *(row[2] for row in said)), node.name
             )
             return
-    for obj, _, seen in matching.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)):
+    for obj, _, seen in messages.in_conditions(snapshot, _CONFLICT, kinds=("NVIDIADriver",)):
         yield _overlap([obj], (seen, obj.cite("spec.nodeSelector")), "")
 
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.matching import INTEL, PLUGIN, Hit
+from kgpu.doctor.matching import INTEL, PLUGIN
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of

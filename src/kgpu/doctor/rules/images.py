@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import matching, messages
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.matching import Hit
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
@@ -90,7 +90,7 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _says_cuda(snapshot: Snapshot, pod: Pod) -> bool:
-    return next(matching.in_logs(snapshot, _CUDA_MEMORY, "CUDA", pods=(pod,)), None) is not None
+    return next(messages.in_logs(snapshot, _CUDA_MEMORY, "CUDA", pods=(pod,)), None) is not None
 
 
 _NO_NAME: Final = re.compile(r"couldn't parse image name \\?\"[^\"]*\": (?P<why>.+)")

@@ -9,7 +9,8 @@ from typing import Final
 
 from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.host_facts import HostFacts, PciDevice
-from kgpu.doctor.matching import DRIVER, Hit
+from kgpu.doctor.matching import DRIVER
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of

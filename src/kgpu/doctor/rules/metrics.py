@@ -10,7 +10,8 @@ from typing import Any, Final
 from kgpu.doctor import matching, stack_config
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Pod
-from kgpu.doctor.matching import EXPORTER, Hit
+from kgpu.doctor.matching import EXPORTER
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at
 from kgpu.doctor.rule import Rule

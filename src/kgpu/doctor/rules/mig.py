@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from kgpu.base.suggest import did_you_mean
-from kgpu.doctor import cluster_policy, matching, stack_config
+from kgpu.doctor import cluster_policy, matching, messages, stack_config
 from kgpu.doctor.kinds import Container, Node
 from kgpu.doctor.matching import MIG_MANAGER, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
@@ -387,7 +387,7 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
         r"Shutting down (?:all )?(?:k8s |host )?GPU clients|Setting MIG mode|Applying MIG (?:mode|device) ",
         re.IGNORECASE,
     )
-    for hit in matching.in_logs(snapshot, pattern, "", parts=(MIG_MANAGER,)):
+    for hit in messages.in_logs(snapshot, pattern, "", parts=(MIG_MANAGER,)):
         when = _STARTED.search(hit.evidence.value)
         began = seconds(when["time"]) if when else None
         node = snapshot.nodes.get(hit.node)

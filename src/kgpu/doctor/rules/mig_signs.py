@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import cluster_policy, matching
-from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN, Hit
+from kgpu.doctor import cluster_policy, matching, messages
+from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
 from kgpu.doctor.obj import plain
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
@@ -55,7 +56,7 @@ _NOT_PRESENT: Final = re.compile(r"selected mig-config not present: (?P<name>[\w
 
 def layout_said(snapshot: Snapshot) -> Iterator[Finding]:
     """MIG-01 in the MIG manager's own words, where its ConfigMap is not known."""
-    for hit in matching.in_logs(snapshot, _NOT_PRESENT, "mig-config not present", parts=(MIG_MANAGER,)):
+    for hit in messages.in_logs(snapshot, _NOT_PRESENT, "mig-config not present", parts=(MIG_MANAGER,)):
         node = snapshot.nodes.get(hit.node)
         if node is None or mig_state(node) == "success" or wanted_mig(node) != hit.match["name"] or hit.pod is None:
             continue

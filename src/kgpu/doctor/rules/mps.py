@@ -10,7 +10,8 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.matching import MPS, PLUGIN, Hit
+from kgpu.doctor.matching import MPS, PLUGIN
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of

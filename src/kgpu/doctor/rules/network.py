@@ -9,7 +9,8 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, Pod
-from kgpu.doctor.matching import DRIVER, VALIDATOR, Hit
+from kgpu.doctor.matching import DRIVER, VALIDATOR
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import at
 from kgpu.doctor.rule import Rule

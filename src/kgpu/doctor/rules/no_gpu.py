@@ -14,7 +14,7 @@ from typing import Final
 
 from kgpu.doctor import matching, signs
 from kgpu.doctor.kinds import Container, Log, Pod
-from kgpu.doctor.matching import Hit
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.runtime_files import toolkits

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
-from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR, Hit
+from kgpu.doctor import matching, messages
+from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
@@ -110,7 +111,7 @@ _PARTS: Final = (
 
 def forbidden(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-18: the API server refuses a part of the stack what its ClusterRole or Role does not give it."""
-    for hit in matching.in_logs(snapshot, _FORBIDDEN, "is forbidden: User", parts=_PARTS):
+    for hit in messages.in_logs(snapshot, _FORBIDDEN, "is forbidden: User", parts=_PARTS):
         pod, said = hit.pod, hit.match
         if pod is None or pod.ready or said["space"] != pod.namespace:
             continue

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import matching, messages
 from kgpu.doctor.kinds import Node, Pod
-from kgpu.doctor.matching import GFD, PLUGIN, Hit
+from kgpu.doctor.matching import GFD, PLUGIN
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
@@ -216,8 +217,8 @@ _BEFORE: Final = re.compile(r"list of preferred allocation devices: unknown devi
 def of_before(snapshot: Snapshot) -> Iterator[Finding]:
     """DPL-10: the kubelet offers devices that the plugin does not have any more."""
     hits = (
-        *matching.in_status(snapshot, _BEFORE, "unknown device"),
-        *matching.in_events(snapshot, _BEFORE, "unknown device"),
+        *messages.in_status(snapshot, _BEFORE, "unknown device"),
+        *messages.in_events(snapshot, _BEFORE, "unknown device"),
     )
     for key, hit in {hit.pod.key: hit for hit in hits if hit.pod and hit.pod.phase == "Failed"}.items():
         pod = snapshot.pods[key]

@@ -13,7 +13,8 @@ from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
 from kgpu.doctor.kubelet_files import given
-from kgpu.doctor.matching import GFD, PLUGIN, Hit
+from kgpu.doctor.matching import GFD, PLUGIN
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import seconds
 from kgpu.doctor.rule import Rule

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.matching import TOOLKIT, Hit
+from kgpu.doctor.matching import TOOLKIT
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.rule import Rule

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import matching, messages
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Node, Pod
 from kgpu.doctor.matching import PLUGIN, TOOLKIT
@@ -117,7 +117,7 @@ _NO_HANDLER: Final = re.compile(r"no runtime for \"")
 def _no_handler(snapshot: Snapshot) -> dict[str, Evidence]:
     """The nodes on which a pod was refused for want of its runtime."""
     found = {}
-    for search in (matching.in_events, matching.in_status):
+    for search in (messages.in_events, messages.in_status):
         for hit in search(snapshot, _NO_HANDLER, "no runtime for"):
             if hit.pod and hit.node and not hit.pod.ready:
                 found[hit.node] = hit.evidence
@@ -229,7 +229,7 @@ def no_cri(snapshot: Snapshot) -> Iterator[Finding]:
         if ready is None or ready.status == "True" or not _NO_CRI.search(ready.message) or node.name in snapshot.hosts:
             continue
         tools = snapshot.once(toolkits).get(node.name, [])
-        wrote = next(matching.in_logs(snapshot, _WRITTEN, ".toml", pods=tools), None) if tools else None
+        wrote = next(messages.in_logs(snapshot, _WRITTEN, ".toml", pods=tools), None) if tools else None
         yield Finding(
             subject=node.subject,
             cause=f"containerd on node {node.name} runs without its CRI plugin (unknown service RuntimeService), so that the node is not Ready: a configuration file that it imports does not suit it"

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.doctor import matching
+from kgpu.doctor import matching, messages
 from kgpu.doctor.kinds import Container, Pod
-from kgpu.doctor.matching import CREATE_WORDS, DRIVER, Hit
+from kgpu.doctor.matching import CREATE_WORDS, DRIVER
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.runtime_files import old_spec, started, toolkits
@@ -86,7 +87,7 @@ _SANDBOX: Final = re.compile(
 
 def too_early(snapshot: Snapshot) -> Iterator[Finding]:
     """RUN-29: refused before the toolkit was ready after a boot; now it is, and the pod was not tried again."""
-    for hit in matching.in_events(snapshot, _SANDBOX, ""):
+    for hit in messages.in_events(snapshot, _SANDBOX, ""):
         pod = hit.pod
         if pod is None or pod.ready or not pod.node or matching.parts_of(pod):
             continue

@@ -8,7 +8,7 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import UNSTARTED, Pod
-from kgpu.doctor.matching import Hit
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Place
 from kgpu.doctor.obj import at
 from kgpu.doctor.signs import EVENT, STATUS, Sign, rules_of

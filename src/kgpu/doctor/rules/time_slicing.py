@@ -10,7 +10,8 @@ from typing import Final
 
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
-from kgpu.doctor.matching import EXPORTER, PLUGIN, Hit
+from kgpu.doctor.matching import EXPORTER, PLUGIN
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj, plain, seconds
 from kgpu.doctor.rule import Rule

@@ -12,7 +12,8 @@ from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.kubelet_files import given, setting
-from kgpu.doctor.matching import NFD_TOPOLOGY, Hit
+from kgpu.doctor.matching import NFD_TOPOLOGY
+from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import plain
 from kgpu.doctor.rule import Rule
