@@ -258,6 +258,7 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.version, self.value, self.closing = 1, "", False
+        self._serving: set[asyncio.Task[None]] = set()
 
     def label(self, value: str) -> None:
         self.version, self.value = self.version + 1, value
@@ -272,7 +273,7 @@ class ApiServer:
     @contextlib.asynccontextmanager
     async def running(self, folder: Path) -> AsyncIterator[str]:
         """Yields the kubeconfig's path."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         config = {
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -288,8 +289,24 @@ class ApiServer:
             self.closing = True
             server.close()
             await server.wait_closed()
+            # Who still waits has its answer; a connection that outlived the test would fail whichever comes next.
+            await asyncio.sleep(0)
+            for task in self._serving:
+                task.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._answer(reader, writer)
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[0]
             if "watch=" in head:
@@ -309,7 +326,6 @@ class ApiServer:
                     b"Content-Length: %d\r\n\r\n" % len(raw) + raw
                 )
             await writer.drain()
-        writer.close()
 
 
 async def test_the_chart_s_config_manager_beside_the_plugin(
