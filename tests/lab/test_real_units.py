@@ -382,11 +382,11 @@ def test_folders_that_another_lab_sits_on_are_left_to_it(tmp_path: Path, monkeyp
     for name in ("own", "shared", "parent/shared"):
         (tmp_path / name).mkdir(parents=True)
     others = {str(tmp_path / "shared"), str(tmp_path / "parent/shared")}
-    monkeypatch.setattr(mountpoints, "in_use", lambda: others)
+    monkeypatch.setattr(mountpoints, "in_use", lambda **_: others)
     folders = [str(tmp_path / name) for name in ("own", "shared", "parent", "parent/shared")]
     assert mountpoints.remove(folders) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parent", "shared"]
-    monkeypatch.setattr(mountpoints, "in_use", set)
+    monkeypatch.setattr(mountpoints, "in_use", lambda **_: set())
     assert mountpoints.remove(folders) == []
     assert not list(tmp_path.iterdir())
 

@@ -152,3 +152,22 @@ def test_a_lab_goes_without_disturbing_another(cluster: Cluster, second_lab: Rea
     cluster.pod("still-here", command="./vectoradd")
     cluster.wait_phase("still-here", "Succeeded")
     cluster.clear()
+
+
+def test_who_still_looks_into_a_node_that_has_ended_keeps_no_folder(tmp_path: Path) -> None:
+    """A command within the node, started from outside, ends a moment after the node does."""
+    folder = tmp_path / "point"
+    folder.mkdir()
+    script = f"mount -t tmpfs tmpfs {folder} && echo there && exec sleep 600"
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as looking:
+        try:
+            assert looking.stdout is not None
+            assert looking.stdout.readline() == "there\n"
+            own = mountpoints.namespace(str(looking.pid))
+            assert mountpoints.remove([str(folder)]) == []
+            assert folder.exists()
+            assert mountpoints.remove([str(folder)], own=own) == []
+            assert not folder.exists()
+        finally:
+            looking.kill()

@@ -344,14 +344,16 @@ class RealLab:
         if "server" in self.__dict__:
             self.server.close()
             del self.server  # another cluster has other keys
+        own = ""
         if found.keeper:
             keeper = found.keeper
+            own = mountpoints.namespace(str(keeper.pid)) if processes.alive(keeper) else ""
             # The first process of a PID namespace takes every other one with it, and they the mounts and links.
             processes.signal_process(keeper, signal.SIGKILL)
             self._wait(lambda: not processes.alive(keeper), _END_S, "the lab's processes to end", "keeper")
         left = cgroups.remove(found.cgroups)
         with lock.machine():
-            left += mountpoints.remove(found.mountpoints)
+            left += mountpoints.remove(found.mountpoints, own=own)
         if left:
             raise LabError(
                 f"these could not be removed: {', '.join(left)}",

@@ -24,21 +24,21 @@ def missing(targets: Iterable[str]) -> list[str]:
     return needed
 
 
-def in_use() -> set[str]:
-    """Every mount point in any mount namespace of this machine other than our own."""
+def in_use(*, but: str = "") -> set[str]:
+    """Every mount point in any mount namespace of this machine other than our own, and than ``but``."""
     points: set[str] = set()
-    own = _namespace("self")
-    seen = {own}
+    seen = {namespace("self"), but}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        namespace = _namespace(pid)
-        if namespace and namespace not in seen:
-            seen.add(namespace)
+        found = namespace(pid)
+        if found and found not in seen:
+            seen.add(found)
             with contextlib.suppress(OSError):
                 points |= parse_mountinfo(Path(f"/proc/{pid}/mountinfo").read_text())
     return points
 
 
-def _namespace(pid: str) -> str:
+def namespace(pid: str) -> str:
+    """The mount namespace of a process, "" where that is not known."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{pid}/ns/mnt")
     return ""
@@ -68,12 +68,13 @@ def make(folders: Iterable[str]) -> None:
         os.makedirs(folder, exist_ok=True)
 
 
-def remove(folders: Iterable[str]) -> list[str]:
+def remove(folders: Iterable[str], *, own: str = "") -> list[str]:
     """Remove the folders, children first; those that could not be.
 
-    Another lab's mount points are left to it, and folders that hold files to whoever made these.
+    Another lab's mount points are left to it, and folders that hold files to whoever made these. ``own`` is the mount
+    namespace of the node that sat on them: whoever had looked into it may take a moment longer to end than it did.
     """
-    busy, left = in_use(), []
+    busy, left = in_use(but=own), []
     for folder in sorted(folders, key=len, reverse=True):
         if folder in busy or any(point.startswith(f"{folder}/") for point in busy):
             continue
