@@ -46,8 +46,8 @@ def for_good(snapshot: Snapshot, pod: Pod) -> Verdict | None:
         return Verdict("nobody makes it anew", bad, ended)
     kind, _, name = pod.owner.partition("/")
     job = snapshot.get(kind, name, pod.namespace) if kind == "Job" else None
-    failed = job.condition("Failed") if job is not None else None
-    if failed is not None and failed.status == "True":
+    failed = job.holding("Failed") if job is not None else None
+    if failed is not None:
         return Verdict(f"its Job has failed ({failed.reason or 'Failed'})", bad, failed.since)
     if job is not None and is_in(index_of(pod), job.text("status.failedIndexes")):
         return Verdict(f"index {index_of(pod)} of its Job has failed for good", bad, ended)
@@ -73,9 +73,7 @@ def lost_indexes(snapshot: Snapshot) -> Iterator[Finding]:
     """Jobs for GPUs that run on although an index has failed for good, where no pod of it is left to tell of it."""
     for job in snapshot.all("Job"):
         said = job.text("status.failedIndexes")
-        failed = job.condition("Failed")
-        over = failed is not None and failed.status == "True"
-        if not said or over or job.deleting or not matching.makes_accelerator_pods(job):
+        if not said or job.holding("Failed") or job.deleting or not matching.makes_accelerator_pods(job):
             continue
         if not any(for_good(snapshot, pod) for pod in snapshot.pods_of(job)):
             yield _lost(snapshot, job, said)

@@ -83,4 +83,4 @@ def _trusted(snapshot: Snapshot) -> frozenset[str]:
     """
     known = any(pod.uid for pod in snapshot.pods.values() if pod.source not in snapshot.texts)
     said = {namespace for namespace, _ in snapshot.logs} | {event.namespace for event in snapshot.all_events()}
-    return snapshot.once(matching.homes) | {matching.SYSTEM} | (frozenset() if known else said)
+    return snapshot.once(matching.trusted) | (frozenset() if known else said)

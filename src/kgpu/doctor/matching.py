@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.doctor.kinds import Container, Event, Node, Pod, containers_of
-from kgpu.doctor.might import makes_mighty
+from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Key, Obj, seconds
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import text
 from kgpu.formats import names
 
 # Resources
@@ -230,7 +229,7 @@ PARTS: Final = (
     _part(PLUGIN, GAUDI, image=r"habana[^ ]*device-plugin|intel-gaudi-device-plugin"),
     _part(PLUGIN, INTEL, image=r"intel/intel-gpu-plugin|intel-gpu-plugin"),
 )  # fmt: skip
-SYSTEM: Final = "kube-system"
+_SYSTEM: Final = "kube-system"
 _HARMLESS: Final = frozenset({OPERATOR})
 """Parts that may be all that there is yet of a stack, and need no rights on a node."""
 _APPS: Final = frozenset[str | None]().union(*(part.apps for part in PARTS))
@@ -294,14 +293,14 @@ def believed(snapshot: Snapshot, owner: Obj) -> tuple[Part, ...]:
 
     Anybody may give a pod an image, a label or a command. A part has rights on the node that no tenant is given, or is
     in a namespace of the stack (``homes``); one that needs none is also believed where no such namespace has one, and
-    exporters are anybody's, of whom nothing is told but what they measure. What
-    was not read from an API server has no uid, and is taken at its word, as is all where no part has such rights: then
-    there is no stack that one could pass for, or whoever wrote the objects down has left their volumes out.
+    exporters are anybody's, of whom nothing is told but what they measure. What was not read from an API server has no
+    uid, and is taken at its word, as is all where no part has such rights: then there is no stack that one could pass
+    for, or whoever wrote the objects down has left their volumes out.
     """
-    parts = parts_of(owner)
-    if not parts or not text(owner.at("metadata.uid")) or not snapshot.once(homes):
+    parts = _said(snapshot, owner)
+    if not parts or not owner.uid or not snapshot.once(homes):
         return parts
-    if owner.namespace in {SYSTEM, *snapshot.once(homes)} or _is_mighty(owner):
+    if owner.namespace in snapshot.once(trusted) or is_mighty(owner):
         return parts
     known = snapshot.once(_at_home)
     return tuple(part for part in parts if part.name == EXPORTER or (part.name in _HARMLESS and part.name not in known))
@@ -313,20 +312,31 @@ def homes(snapshot: Snapshot) -> frozenset[str]:
     """
     policies = [one for one in snapshot.all("ClusterPolicy") if one.source not in snapshot.texts]
     owners = [one for one in (*snapshot.pods.values(), *snapshot.all("DaemonSet")) if one.source not in snapshot.texts]
-    mighty = {one.namespace for one in owners if _is_mighty(one) and parts_of(one)}
+    mighty = {one.namespace for one in owners if _said(snapshot, one) and is_mighty(one)}
     return frozenset({*mighty, *(one.text("status.namespace") for one in policies)} - {""})
 
 
-def _is_mighty(owner: Obj) -> bool:
-    return makes_mighty(owner.map("spec" if isinstance(owner, Pod) else "spec.template.spec"))
+def trusted(snapshot: Snapshot) -> frozenset[str]:
+    """The namespaces in which nobody is a tenant: the stack's, and the cluster's own."""
+    return snapshot.once(homes) | {_SYSTEM}
 
 
 def _at_home(snapshot: Snapshot) -> frozenset[str]:
     """The names of the parts in the stack's namespaces."""
-    inside = {SYSTEM, *snapshot.once(homes)}
+    inside = snapshot.once(trusted)
     owners = (*snapshot.pods.values(), *snapshot.all("Deployment"))
-    there = (one for one in owners if one.namespace in inside or not text(one.at("metadata.uid")))
-    return frozenset(part.name for one in there for part in parts_of(one))
+    there = (one for one in owners if one.namespace in inside or not one.uid)
+    return frozenset(part.name for one in there for part in _said(snapshot, one))
+
+
+def _said(snapshot: Snapshot, owner: Obj) -> tuple[Part, ...]:
+    """``parts_of``, worked out once for each pod."""
+    found = snapshot.once(_said_by_pods).get(owner.key) if isinstance(owner, Pod) else None
+    return parts_of(owner) if found is None else found
+
+
+def _said_by_pods(snapshot: Snapshot) -> dict[Key, tuple[Part, ...]]:
+    return {pod.key: parts_of(pod) for pod in snapshot.pods.values()}
 
 
 def _parts(snapshot: Snapshot) -> dict[str, list[tuple[Pod, Part]]]:
@@ -404,9 +414,9 @@ def superseded(snapshot: Snapshot, pod: Pod) -> bool:
         return False
     kind, _, name = pod.owner.partition("/")
     owner = snapshot.get(kind, name, pod.namespace)
-    failed = owner.condition("Failed") if owner else None
+    failed = owner.holding("Failed") if owner else None
     began = seconds(pod.created)
-    if began is None or (failed and failed.status == "True"):
+    if began is None or failed:
         return False
     done, alive = snapshot.once(_successors).get(_work(pod), (0.0, 0.0))
     # Times are whole seconds; but of those of one second, one that still runs is more likely to be its fellow.
@@ -427,6 +437,12 @@ def _successors(snapshot: Snapshot) -> dict[tuple[str, str, str | None], tuple[f
             done, alive = found.get(_work(pod), (0.0, 0.0))
             found[_work(pod)] = (max(done, made), alive) if pod.phase == "Succeeded" else (done, max(alive, made))
     return found
+
+
+def cite_classes(snapshot: Snapshot, kind: str) -> Evidence:
+    """The names that there are of a kind such as ``StorageClass``: that one is not among them."""
+    there = sorted(one.name for one in snapshot.all(kind))
+    return Evidence(object=f"{kind}es", value=", ".join(there[:8]) or "none")
 
 
 def cite_env(owner: Obj, container: Container, name: str) -> Evidence:

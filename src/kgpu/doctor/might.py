@@ -6,10 +6,10 @@ A pod of the GPU stack has that, or shares its namespace with one that has. So n
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from kgpu.doctor.kinds import Pod
+from kgpu.doctor.obj import Obj
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 
@@ -23,13 +23,9 @@ _BELOW: Final = (
 """Folders of which every part does: the engine's, the kubelet's and the kernel's."""
 
 
-def is_mighty(pod: Pod) -> bool:
-    """Whether a pod may do anything on its node, or has a folder of it that matters."""
-    return makes_mighty(mapping(pod.data.get("spec")))
-
-
-def makes_mighty(spec: Mapping[str, Any]) -> bool:
-    """The same for the ``spec`` of a pod, or of a template."""
+def is_mighty(owner: Obj) -> bool:
+    """Whether a pod, or those of a template, may do anything on a node, or have a folder of it that matters."""
+    spec = owner.map("spec" if isinstance(owner, Pod) else "spec.template.spec")
     containers = [mapping(one) for field in ("containers", "initContainers") for one in items(spec.get(field))]
     if any(mapping(one.get("securityContext")).get("privileged") is True for one in containers):
         return True

@@ -187,6 +187,11 @@ class Obj:
     def condition(self, kind: str) -> Condition | None:
         return next((one for one in self.conditions() if one.type == kind), None)
 
+    def holding(self, kind: str) -> Condition | None:
+        """The condition where it is True."""
+        found = self.condition(kind)
+        return found if found is not None and found.status == "True" else None
+
 
 class Condition:
     """One entry of ``status.conditions``."""

@@ -12,7 +12,6 @@ from typing import Final
 from kgpu.base.problems import describe
 from kgpu.doctor import hearsay, matching
 from kgpu.doctor.draining import with_bare_pods
-from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Subject, folded
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
@@ -103,7 +102,7 @@ def _stack(snapshot: Snapshot, findings: Iterable[Finding]) -> frozenset[Subject
         obj = snapshot.get(one.kind, one.name, one.namespace)
         if obj is None:
             continue
-        if matching.parts_of_pod(snapshot, obj) if isinstance(obj, Pod) else matching.believed(snapshot, obj):
+        if matching.believed(snapshot, obj):
             found.add(one)
     return frozenset(found)
 

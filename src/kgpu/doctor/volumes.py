@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.doctor import whatif
+from kgpu.doctor import matching, whatif
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
@@ -85,7 +85,7 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
     classes = {one.name: one for one in snapshot.all(_CLASS)}
     event = next((one for one in snapshot.events(claim) if one.warning), None)
     said = (event.quote(),) if event is not None else ()
-    there = Evidence(object="StorageClasses", value=", ".join(sorted(classes)[:8]) or "none")
+    there = matching.cite_classes(snapshot, _CLASS)
     name = plain(name)
     asks = claim.cite("spec.storageClassName")
     known = classes.get(name)

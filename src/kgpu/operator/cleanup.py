@@ -34,6 +34,7 @@ from kgpu.kube.port import (
 from kgpu.operator.applying import is_operators
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.model import Plan, Settings
+from kgpu.operator.seen import condition_of
 from kgpu.operator.watching import Cluster, Watching
 
 MANAGERS: Final = (
@@ -308,9 +309,8 @@ def _pod(pod: Object) -> Object:
 
 
 def _readiness(node: Object) -> Object:
-    conditions = map(mapping, items(mapping(node.get("status")).get("conditions")))
-    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
-    return {"metadata": _brief(node), "ready": ready}
+    ready = condition_of(mapping(node.get("status")), "Ready")
+    return {"metadata": _brief(node), "ready": ready.get("status") == "True"}
 
 
 def _brief(obj: Object) -> Object:

@@ -108,7 +108,7 @@ def pod(obj: Object) -> Object:
         "node": text(spec.get("nodeName")) or _pinned_to(spec),
         "reason": reason,
         "message": message,
-        "ready": _condition(status, "Ready").get("status") == "True",
+        "ready": condition_of(status, "Ready").get("status") == "True",
     }
 
 
@@ -117,11 +117,11 @@ def trouble(status: Mapping[str, Any]) -> tuple[str, str]:
 
     The first that applies: the pod failed, it has no node, a container can't start or ended, one is not ready.
     """
-    if _condition(status, "Ready").get("status") == "True" or status.get("phase") == "Succeeded":
+    if condition_of(status, "Ready").get("status") == "True" or status.get("phase") == "Succeeded":
         return "", ""
     if status.get("phase") == "Failed":
         return text(status.get("reason")) or "Failed", _cut(text(status.get("message")) or "the pod has failed")
-    scheduled = _condition(status, "PodScheduled")
+    scheduled = condition_of(status, "PodScheduled")
     if scheduled.get("status") == "False":
         return text(scheduled.get("reason")) or "Unschedulable", _cut(text(scheduled.get("message")))
     containers = [
@@ -274,7 +274,8 @@ def _managed_fields(obj: Object) -> Any:
     return mapping(obj.get("metadata")).get("managedFields")
 
 
-def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """A condition of an object's status, empty where it has none of that type."""
     return next((one for one in map(mapping, items(status.get("conditions"))) if one.get("type") == kind), {})
 
 

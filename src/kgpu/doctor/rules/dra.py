@@ -247,7 +247,7 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
             near = whatif.nearest(name, known)
             yield Finding(
                 cause=f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: {', '.join(known[:5]) or 'none'})",
-                evidence=(claim.cite(f"{request.path}.deviceClassName"), Evidence(object="DeviceClasses", value=", ".join(known[:8]) or "none")),
+                evidence=(claim.cite(f"{request.path}.deviceClassName"), matching.cite_classes(snapshot, "DeviceClass")),
                 remedy=(
                     f"set deviceClassName: {near}" if near else "install the driver that brings the class, or name one that there is:",
                     *(() if near else ("kubectl get deviceclasses",)),

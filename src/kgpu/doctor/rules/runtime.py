@@ -63,8 +63,7 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _named(maker: Obj, snapshot: Snapshot) -> tuple[Evidence, ...]:
     """The class that a template names, and those that there are, where that is known."""
-    there = ", ".join(sorted(one.name for one in snapshot.all("RuntimeClass"))[:8]) or "none"
-    classes = (Evidence(object="RuntimeClasses", value=there),) if snapshot.knows("RuntimeClass") else ()
+    classes = (matching.cite_classes(snapshot, "RuntimeClass"),) if snapshot.knows("RuntimeClass") else ()
     return (maker.cite("spec.template.spec.runtimeClassName"), *classes)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kgpu.doctor import host_facts, matching
 from kgpu.doctor.kinds import Node, Pod
-from kgpu.doctor.might import makes_mighty
+from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import Missing, Subject
 from kgpu.doctor.obj import seconds
 from kgpu.doctor.snapshot import Snapshot
@@ -111,7 +111,7 @@ def _homes(found: Snapshot) -> frozenset[str]:
     there = {
         one.namespace
         for one in found.all("DaemonSet")
-        if one.name in DAEMON_SETS and one.source not in found.texts and makes_mighty(one.map("spec.template.spec"))
+        if one.name in DAEMON_SETS and one.source not in found.texts and is_mighty(one)
     }
     return frozenset(there if len(there) == 1 else ())
 
