@@ -95,6 +95,30 @@ def test_the_check_for_names_finds_one(tmp_path):
     assert literals(file) == [(2, names.GPU_RESOURCE)]
 
 
+def typed_by_msgspec(path: Path) -> list[int]:
+    """Lines where msgspec itself is given a type to read values as."""
+    reads = ("msgspec.convert", "msgspec.json.decode", "msgspec.json.Decoder")
+    calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call) and ast.unparse(node.func) in reads)
+    return [
+        call.lineno
+        for call in calls
+        if len(call.args) > 1
+        or any(word.arg == "type" for word in call.keywords)
+        or (call.args and ast.unparse(call.func) == "msgspec.json.Decoder")
+    ]
+
+
+def test_types_are_given_to_msgspec_in_one_place(tmp_path):
+    """Two threads that read a type for the first time end the process: kgpu.base.typed says how."""
+    found = {relative(path): typed_by_msgspec(path) for path in MODULES if path != SOURCE / "base" / "typed.py"}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    file = tmp_path / "module.py"
+    file.write_text(
+        "msgspec.convert(a, B)\nmsgspec.json.decode(a, type=B)\nmsgspec.json.Decoder(B)\nmsgspec.json.decode(a)"
+    )
+    assert typed_by_msgspec(file) == [1, 2, 3]
+
+
 def test_every_folder_of_tests_has_a_folder_of_source():
     support = {"charts", "data", "golden", "native", "real", "seed_facts", "tools"}
     for folder in (

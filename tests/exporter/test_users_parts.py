@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,9 +252,30 @@ async def test_on_a_simulated_node_the_environment_tells(tmp_path: Path) -> None
     assert (await Containers(proc=root / "proc", root=root, simulated=True).place([10]))[0] == {10: Placed(KEY)}
 
 
-async def test_this_process_is_found_in_the_real_proc() -> None:
-    placed, _ = await Containers(root=Path("/nonexistent")).place([os.getpid()])
-    assert placed[os.getpid()].reason in ("in-no-pod", "container-not-known")
+async def test_another_process_is_found_in_the_real_proc() -> None:
+    placed, _ = await Containers(root=Path("/nonexistent")).place([os.getppid()])
+    assert placed[os.getppid()].reason in ("in-no-pod", "container-not-known")
+
+
+def test_what_this_process_has_started_is_its_own() -> None:
+    """The validator's checks use GPUs that the agent's pod does not hold."""
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        sleep = int(shell.stdout.readline())
+        try:
+            placed, _ = asyncio.run(Containers(root=Path("/nonexistent")).place([shell.pid, sleep]))
+        finally:
+            os.kill(sleep, signal.SIGKILL)
+    assert placed == dict.fromkeys((shell.pid, sleep), Placed(None, "kgpu's own"))
+    assert shares([process(sleep)], placed.__getitem__, {}) == ({}, ())
+
+
+async def test_a_process_names_itself_and_not_its_parent(tmp_path: Path) -> None:
+    root = node_root(tmp_path, p10=f"0::/kubepods/pod{UID}/{CID}", p11=f"0::/kubepods/pod{UID}/{CID}")
+    link(root, f"p_team_main-{CID}.log")
+    (root / "proc/10/stat").write_text(f"10 (a) S {os.getpid()}) S 1 10 10 0")
+    (root / "proc/11/stat").write_text("11 (cut")
+    assert (await Containers(proc=root / "proc", root=root).place([10, 11]))[0] == dict.fromkeys((10, 11), Placed(KEY))
 
 
 # --- batch jobs ---

@@ -18,6 +18,7 @@ import msgspec
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.files import write_atomic
+from kgpu.base.typed import convert, decode
 from kgpu.deviceplugin.health import Illness
 from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
 
@@ -120,10 +121,10 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Decision
     path = folder / FILE_NAME
     fresh = Memory(boot=boot, source=source)
     try:
-        tree = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        tree = decode(path.read_bytes(), dict[str, Any])
         if tree.get("version") != FILE_VERSION:
             return fresh, [_unused(path, f"it is not of version {FILE_VERSION}")]
-        memory = msgspec.convert(tree, Memory)
+        memory = convert(tree, Memory)
     except FileNotFoundError:
         return fresh, []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:

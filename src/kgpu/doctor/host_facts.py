@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.typed import convert
 from kgpu.doctor.model import Evidence, in_file
 from kgpu.formats import names
 
@@ -241,7 +242,7 @@ def decode(data: Mapping[str, Any]) -> HostFacts:
     """From an archive's document; its ``metadata.name`` stands in for ``node``. Raises msgspec.ValidationError."""
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    facts = msgspec.convert({"node": name if isinstance(name, str) else "", **data}, HostFacts, strict=False)
+    facts = convert({"node": name if isinstance(name, str) else "", **data}, HostFacts, strict=False)
     return facts
 
 

@@ -17,12 +17,14 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.exporter.cgroups import Where, where
 from kgpu.exporter.model import PodKey
-from kgpu.exporter.users_shares import GONE, NO_NAME, NO_POD, Placed
+from kgpu.exporter.users_shares import GONE, NO_NAME, NO_POD, OWN, Placed
 from kgpu.formats.names import CONTAINER_LOGS, ENV_LAB_CONTAINER
 from kgpu.kube.port import PODS, KubeApi, Object, Selector
 
 ASK_SECONDS: Final = 30.0
 FILE_BYTES: Final = 1 << 16
+GENERATIONS: Final = 4
+"""How far up a process is followed to see whether this one has started it: a check of a GPU is a child of a child."""
 _LINK: Final = re.compile(r"([a-z0-9.-]{1,253})_([a-z0-9-]{1,63})_([a-z0-9-]{1,63})-([0-9a-f]{64})\.log", re.ASCII)
 _STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
@@ -86,6 +88,8 @@ class Containers:
         return found, failed
 
     def _where(self, pid: int) -> Where | Placed:
+        if self._is_own(pid):
+            return Placed(None, OWN)
         try:
             found = where(_read(self._proc / str(pid) / "cgroup"))
             if found is None and self._simulated:
@@ -95,6 +99,14 @@ class Containers:
         except OSError:
             return Placed(None, NO_POD)
         return Placed(None, NO_POD) if found is None else found
+
+    def _is_own(self, pid: int) -> bool:
+        """Whether this process has started that one: the validator's checks run on every GPU and hold none."""
+        for _ in range(GENERATIONS):
+            if pid == os.getpid():
+                return True
+            pid = _parent(self._proc / str(pid) / "stat")
+        return False
 
 
 async def ask_api(api: KubeApi, node: str) -> dict[str, PodKey]:
@@ -131,6 +143,15 @@ def _marked(text: str) -> Where | None:
     start = f"{ENV_LAB_CONTAINER}="
     found = next((word.removeprefix(start) for word in text.split("\0") if word.startswith(start)), "")
     return Where("", found) if found else None
+
+
+def _parent(stat: Path) -> int:
+    """The parent's pid by proc(5): the second word after the command, which may hold brackets itself; 0 for none."""
+    try:
+        words = _read(stat).rpartition(")")[2].split()
+        return int(words[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _read(path: Path) -> str:

@@ -18,6 +18,7 @@ BUSY: Final = "utilization_percent"
 NO_POD: Final = "in-no-pod"
 NO_NAME: Final = "container-not-known"
 GONE: Final = "ended"
+OWN: Final = "kgpu's own"
 NOT_HELD: Final = "device-not-held"
 
 
@@ -56,7 +57,7 @@ def shares(
         unit, pid = at
         key, reason = placed[pid]
         if key is None:
-            if reason != GONE:
+            if reason not in (GONE, OWN):
                 unshown.append(Unshown("process", reason, ("", "", ""), str(pid)))
             continue
         if held is not None and key not in held.get(unit, ()):

@@ -7,10 +7,9 @@ Unknown fields are ignored: an agent may be older than its operator for a while.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
+from kgpu.base import typed
 from kgpu.base.errors import ConfigError
 from kgpu.formats.names import DRIVER_INSTALL_DIR
 
@@ -56,9 +55,6 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     """Of the ClusterPolicy that this was made from."""
 
 
-_DECODER: Final = msgspec.json.Decoder(AgentConfig)
-
-
 def encode(config: AgentConfig) -> str:
     """As JSON with sorted keys: the same configuration is always the same text."""
     return msgspec.json.format(msgspec.json.encode(config, order="sorted"), indent=1).decode()
@@ -67,7 +63,7 @@ def encode(config: AgentConfig) -> str:
 def decode(text: str | bytes, *, source: str) -> AgentConfig:
     """Raises ConfigError, which names ``source``."""
     try:
-        return _DECODER.decode(text)
+        return typed.decode(text, AgentConfig)
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"the agent's configuration in {source} can't be read: {error}",

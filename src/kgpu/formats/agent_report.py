@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from kgpu.base import typed
 from kgpu.base.printable import one_line, printable
 from kgpu.formats import names
 
@@ -49,9 +50,6 @@ class AgentReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     gpus: int = 0
 
 
-_DECODER: Final = msgspec.json.Decoder(AgentReport)
-
-
 def encode(report: AgentReport) -> str:
     """One line of JSON with sorted keys."""
     return msgspec.json.encode(report, order="sorted").decode()
@@ -60,7 +58,7 @@ def encode(report: AgentReport) -> str:
 def decode(text: str) -> AgentReport | None:
     """None for what is no report: a node's annotation may hold anything. All text in a report is printable."""
     try:
-        found = _DECODER.decode(text)
+        found = typed.decode(text, AgentReport)
         return found if text.isprintable() and "\\" not in text else _printable(found)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None

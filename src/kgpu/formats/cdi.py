@@ -16,6 +16,7 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
+from kgpu.base.typed import convert
 from kgpu.formats import yaml_text
 
 ALL_DEVICE: Final = "all"
@@ -284,7 +285,7 @@ def parse_spec(text: str | bytes, *, source: str = "CDI spec") -> Spec:
 
     value = yaml.load(text, source=source)
     try:
-        spec = msgspec.convert(value, Spec)
+        spec = convert(value, Spec)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {error}{_hint(str(error))}", "a CDI spec", "correct or regenerate it") from error
     validate(spec, source=source)

@@ -21,6 +21,7 @@ import msgspec
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import HostError
+from kgpu.base.typed import decode
 from kgpu.health.model import Memory
 from kgpu.health.node import Note, Order
 
@@ -144,7 +145,7 @@ class History:
         found = []
         for number, value in rows:
             with contextlib.suppress(msgspec.DecodeError, TypeError):
-                found.append((int(number), msgspec.json.decode(value, type=Order)))
+                found.append((int(number), decode(value, Order)))
         return found
 
     # --- the rest ---
@@ -183,7 +184,7 @@ class History:
         memories: dict[str, Memory] = {}
         for gpu, value in db.execute("SELECT gpu, value FROM memory").fetchall():
             try:
-                memories[gpu] = msgspec.json.decode(value, type=Memory)
+                memories[gpu] = decode(value, Memory)
             except (msgspec.DecodeError, TypeError) as error:
                 decisions.append(_lost(f"what was remembered of GPU {gpu} can't be read", str(error)))
         sequence = state.get("sequence", "")

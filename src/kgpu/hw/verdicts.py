@@ -22,6 +22,7 @@ from kgpu.base.boot import boot_id, uptime
 from kgpu.base.errors import HostError
 from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.typed import decode
 from kgpu.formats.names import ENV_RUN_DIR, HEALTH_VERDICTS, RUN_DIR
 
 FORMAT: Final = 1
@@ -181,7 +182,7 @@ class VerdictFile:
         if raw is None:
             return None
         try:
-            found = msgspec.json.decode(raw, type=Verdicts)
+            found = decode(raw, Verdicts)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         age = self._uptime() - found.uptime

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base.boot import boot_id
+from kgpu.base.typed import decode
 
 _START_TIME_FIELD: Final = 19  # of /proc/PID/stat, counted from the state letter: starttime in clock ticks
 
@@ -60,7 +61,7 @@ def holding(path: Path) -> Iterator[int]:
 def holder(path: Path) -> ProcessRecord | None:
     """Who the lock file says holds it, or has held it; None when it says nothing."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ProcessRecord)
+        return decode(path.read_bytes(), ProcessRecord)
     except (OSError, msgspec.MsgspecError):
         return None
 

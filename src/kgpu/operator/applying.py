@@ -46,8 +46,9 @@ RETRY: Final = 15.0  # seconds; the controller of DaemonSets by itself waits up 
 LOOK_AGAIN: Final = 60.0  # seconds until an object that is a stranger's is looked at again
 _REFUSED: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 _FOUGHT_OVER: Final = BackoffPolicy(first=0.2, cap=30.0, factor=2.0, jitter=0.3, healthy_after=60.0)
-# Applied last, when everything that their pods use is there.
-_LAST: Final = (kinds.DAEMON_SETS,)
+# Applied after all others, in turn: a binding is refused while its role is not there, and a DaemonSet comes after what
+# its pods use.
+_LATER: Final = ((kinds.ROLE_BINDINGS, kinds.CLUSTER_ROLE_BINDINGS), (kinds.DAEMON_SETS,))
 # Kinds whose objects may have been made by a cluster's installer under the very name that the operator uses.
 _SHARED: Final = (kinds.RUNTIME_CLASSES,)
 _REPLACED_COMPONENT: Final = "gpu-operator"  # what the replaced operator's RuntimeClasses are labelled with
@@ -101,9 +102,8 @@ class Applier:
         self.again_at = None
         wanted = {self._id(obj): outliving(obj, self._owner) for obj in plan.objects}
         self.errors = {key: said for key, said in self.errors.items() if key in {_shown(one) for one in wanted}}
-        late = [pair for pair in wanted.items() if pair[0][0] in _LAST]
-        await self._each(pair for pair in wanted.items() if pair[0][0] not in _LAST)
-        await self._each(late)
+        for turn in _in_turn(wanted):
+            await self._each(turn.items())
         await self._prune(frozenset(wanted), plan)
         await self._retry(plan.retry)
 
@@ -297,6 +297,14 @@ class Applier:
 
     def _come_at(self, when: float) -> None:
         self.again_at = when if self.again_at is None else min(self.again_at, when)
+
+
+def _in_turn(wanted: Mapping[Id, Object]) -> Iterable[dict[Id, Object]]:
+    """What can be applied side by side, one after the other."""
+    later = [resource for turn in _LATER for resource in turn]
+    yield {one: obj for one, obj in wanted.items() if one[0] not in later}
+    for turn in _LATER:
+        yield {one: obj for one, obj in wanted.items() if one[0] in turn}
 
 
 def is_operators(live: Object) -> bool:

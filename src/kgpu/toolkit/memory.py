@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base.files import write_atomic
+from kgpu.base.typed import decode
 from kgpu.formats.names import ENGINES_FOLDER
 from kgpu.host.engines.model import Place
 
@@ -46,7 +47,7 @@ class EngineMemory:
         """Every engine that may have something of kgpu's in its config."""
         try:
             raw = self._path.read_bytes()
-            return msgspec.json.decode(raw, type=tuple[Configured, ...]) if len(raw) <= MAX_BYTES else ()
+            return decode(raw, tuple[Configured, ...]) if len(raw) <= MAX_BYTES else ()
         except (OSError, msgspec.MsgspecError, RecursionError):
             return ()
 

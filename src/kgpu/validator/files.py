@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base.errors import HostError
+from kgpu.base.typed import decode
 from kgpu.validator.model import Check, Report, Roots
 
 REPORT: Final = "kgpu-validation.json"
@@ -36,9 +37,6 @@ DRIVER_KEYS: Final = (
 class _Document(msgspec.Struct, frozen=True):
     format: int
     report: Report
-
-
-_DECODER: Final = msgspec.json.Decoder(_Document)
 
 
 def ready(check: Check) -> str:
@@ -85,7 +83,7 @@ def encode_report(report: Report) -> bytes:
 def decode_report(raw: bytes) -> Report | None:
     """None for whatever is no report of this format."""
     try:
-        document = _DECODER.decode(raw)
+        document = decode(raw, _Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return document.report if document.format == FORMAT else None

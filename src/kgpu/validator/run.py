@@ -148,11 +148,14 @@ class Validator:
         while True:
             before = self._outline()
             self._wake.clear()
+            begun = self._ctx.clock.monotonic()
             await self.look()
             if self._outline() != before:
                 self._retry.reset()
+            # The device plugin waits for what this finds: news that came during a long look have waited by now.
+            waited = self._ctx.clock.monotonic() - begun if self._wake.is_set() else 0.0
             await woken(self._wake, self._pause(), clock=self._ctx.clock, beside=beside_it)
-            await self._ctx.clock.sleep(PAUSE_SECONDS)
+            await self._ctx.clock.sleep(max(0.0, PAUSE_SECONDS - waited))
 
     def _pause(self) -> float:
         """Seconds until the next look that nothing asks for."""

@@ -72,6 +72,14 @@ def test_every_gpu_has_passed_before_the_policy_is_ready(story: Story) -> None:
     assert "8 of 8" in validated["message"]
 
 
+def test_nothing_is_warned_of(story: Story) -> None:
+    """The kubelet's own words are left out: of its machine, and of an engine that the toolkit restarts once."""
+    story.site.ready()
+    told = story.site.get("events", "-A")["items"]
+    warned = [one for one in told if one["type"] == "Warning" and one["source"].get("component") != "kubelet"]
+    assert [f"{one['involvedObject']['name']}: {one['message']}" for one in warned] == []
+
+
 def test_pods_run_and_none_restarted(story: Story) -> None:
     story.site.ready()
 

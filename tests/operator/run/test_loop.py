@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from kgpu.base.decision import Decision, Severity
 from kgpu.formats import names
 from kgpu.kube import kinds
-from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES
+from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, Resource
 from kgpu.operator.model import Object, Plan
 from tests.operator.run.support import (
     STATE,
@@ -294,6 +297,31 @@ async def test_kinds_that_come_later_are_followed_and_those_that_go_are_let_go()
         await run.clock.advance(120)
         assert await there(api, kinds.DAEMON_SETS) == set()
         assert names.LABEL_GPU_PRESENT not in await labels_of(api, "n0")
+
+
+class SlowRoles(Meddled):
+    """Roles take a while, and a binding of one that is not there is not found, as RBAC has it."""
+
+    refused = 0
+
+    async def apply(self, resource: Resource, obj: Object, **more: Any) -> Any:
+        if resource in (kinds.ROLES, kinds.CLUSTER_ROLES):
+            for _ in range(20):
+                await asyncio.sleep(0)
+        if resource in (kinds.ROLE_BINDINGS, kinds.CLUSTER_ROLE_BINDINGS):
+            role = kinds.CLUSTER_ROLES if obj["roleRef"]["kind"] == "ClusterRole" else kinds.ROLES
+            namespace = obj["metadata"].get("namespace", "") if role is kinds.ROLES else ""
+            if await self.api.get(role, obj["roleRef"]["name"], namespace=namespace) is None:
+                self.refused += 1
+        return await super().apply(resource, obj, **more)
+
+
+async def test_a_binding_is_applied_after_its_role() -> None:
+    api = SlowRoles(cluster())
+    async with running(api, settle_first=False) as run:
+        await run.until(lambda: writes(api.api)["clusterrolebindings", names.FINDER_DAEMON_SET])
+        await run.until(lambda: writes(api.api)["daemonsets", names.FINDER_DAEMON_SET])
+    assert api.refused == 0
 
 
 async def test_the_namespace_gets_labels_and_gives_back_only_those() -> None:

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from kgpu.base.typed import decode
+
 MAX_LOG: Final = 16 * 1024 * 1024
 """Bytes of a log's end that are taken back. The kubelet rotates at 10 MiB unless told otherwise."""
 _TIME: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
@@ -24,9 +26,6 @@ _HEAD: Final = 4096
 class _Docker(msgspec.Struct):
     log: str
     stream: str = ""
-
-
-_DECODER: Final = msgspec.json.Decoder(_Docker)
 
 
 def unwrapped(data: bytes) -> bytes:
@@ -63,7 +62,7 @@ def _cri(line: bytes) -> tuple[str, bytes, bool] | None:
 
 def _docker(line: bytes) -> tuple[str, bytes, bool] | None:
     try:
-        found = _DECODER.decode(line)
+        found = decode(line, _Docker)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return found.stream, found.log.removesuffix("\n").encode("utf-8", "replace"), found.log.endswith("\n")

@@ -24,6 +24,7 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
+from kgpu.base.typed import decode
 from kgpu.doctor import host_facts
 from kgpu.doctor.model import Missing
 from kgpu.doctor.obj import Key, lean, seconds
@@ -365,7 +366,7 @@ def _json(reading: Reading, name: str, data: bytes) -> None:
 def _value(reading: Reading, name: str, data: bytes) -> str:
     """Why it can't be read, "" where it was."""
     try:
-        listed = msgspec.json.decode(data, type=_List)
+        listed = decode(data, _List)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         listed = _List()
     try:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.typed import decode
 from kgpu.doctor import secrets
 from kgpu.formats.names import HOST_FACTS_KEY
 
@@ -48,9 +49,6 @@ class _Line(msgspec.Struct, frozen=True, rename={"form": HOST_FACTS_KEY}):
     node: str = ""
     taken: str = ""
     facts: str = ""
-
-
-_DECODER: Final = msgspec.json.Decoder(_Line)
 
 
 def line(facts: Mapping[str, Any]) -> str:
@@ -156,7 +154,7 @@ def _is_line(one: bytes) -> bool:
 
 def _unpacked(text: bytes) -> dict[str, Any] | None:
     try:
-        said = _DECODER.decode(text.strip())
+        said = decode(text.strip(), _Line)
         unpacking = zlib.decompressobj()
         facts = unpacking.decompress(base64.b64decode(said.facts, validate=True), MAX_FACTS)
         if unpacking.unconsumed_tail or said.form != FORM:

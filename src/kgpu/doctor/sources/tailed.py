@@ -16,6 +16,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from kgpu.base.typed import decode
+
 Row: TypeAlias = tuple[str, str, str, bytes]
 """Namespace ("": not said), pod and container of a line, and what the container wrote."""
 Reader: TypeAlias = Callable[[bytes], Row | None]
@@ -58,9 +60,6 @@ class _Json(msgspec.Struct):
     pod: str = msgspec.field(name="podName")
     container: str = msgspec.field(name="containerName")
     namespace: str = ""
-
-
-_DECODER: Final = msgspec.json.Decoder(_Json)
 
 
 def parts(data: bytes) -> tuple[Part, ...]:
@@ -114,7 +113,7 @@ def _stern_everywhere(line: bytes) -> Row | None:
 
 def _stern_json(line: bytes) -> Row | None:
     try:
-        found = _DECODER.decode(line)
+        found = decode(line, _Json)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return found.namespace, found.pod, found.container, found.message.rstrip("\n").encode("utf-8", "replace")

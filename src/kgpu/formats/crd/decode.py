@@ -18,6 +18,7 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
+from kgpu.base.typed import convert
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.common import Image
 from kgpu.formats.crd.fields import Row, Type, rows
@@ -130,7 +131,7 @@ def _made(value: Any, struct: type[S], notes: _Notes) -> S | None:
     if notes.wrong:
         return None
     try:
-        return msgspec.convert(value, struct)
+        return convert(value, struct)
     except (msgspec.ValidationError, RecursionError) as error:  # pragma: no cover - what was checked can be made
         notes.refuse("spec", f"can't be read ({error})", "what the schema allows")
         return None

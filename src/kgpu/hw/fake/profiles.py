@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_type_hints
 import msgspec
 import yaml
 
+from kgpu.base import typed
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.fake.mig_tables import FAMILIES
@@ -362,7 +363,7 @@ def _check_events(text: str, source: str) -> None:
 def convert(raw: object, into: type[T], *, source: str) -> T:
     """Strictly convert decoded YAML. Raises ConfigError with the place and, for an unknown key, the nearest known."""
     try:
-        return msgspec.convert(raw, into)
+        return typed.convert(raw, into)
     except (msgspec.ValidationError, RecursionError) as error:
         message = str(error)[:300]
         hint = ""
@@ -385,7 +386,7 @@ def bus_id(text: str) -> str:
 @functools.cache
 def _builtin_models() -> dict[str, dict[str, Any]]:
     text = (resources.files("kgpu.hw.fake") / "models.yaml").read_text()
-    return msgspec.convert(yaml.load(text, yaml.CSafeLoader), dict[str, dict[str, Any]])
+    return typed.convert(yaml.load(text, yaml.CSafeLoader), dict[str, dict[str, Any]])
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from kgpu.base.typed import decode
 from kgpu.formats.names import ENV_HW_STATE
 from kgpu.formats.simulated import state_file
 from kgpu.hw.nvidia.wire import DriverEvent, Frame, Trouble
@@ -24,7 +25,6 @@ from kgpu.hw.nvidia.wire import DriverEvent, Frame, Trouble
 _BOOT: Final = "import sys;sys.path[:]=sys.argv[1].split(':');from kgpu.hw.nvidia.child import main;main(sys.argv[2:])"
 _REAP_S: Final = 1.0
 _LINE_LIMIT: Final = 1 << 20
-_DECODER: Final = msgspec.json.Decoder(Frame)
 _ENCODER: Final = msgspec.json.Encoder()
 _LINGERING: Final[list[subprocess.Popen[bytes]]] = []  # killed, but held by the driver; kept so that they get reaped
 
@@ -122,7 +122,7 @@ class ChildProcess:
                 assert result is not None, "the child ends an answer only after its data"
                 return result
             if frame.data:
-                result = msgspec.json.decode(frame.data, type=kind)
+                result = decode(frame.data, kind)
 
     async def each(
         self,
@@ -149,7 +149,7 @@ class ChildProcess:
             if frame.error is not None:
                 yield gpu, frame.error
             else:
-                yield gpu, msgspec.json.decode(frame.data, type=kind)
+                yield gpu, decode(frame.data, kind)
 
     def kill(self) -> None:
         """End the child now without waiting, since a process stuck in a driver may not die; ``close`` reaps it."""
@@ -197,7 +197,7 @@ class ChildProcess:
     async def _receive(self, reader: asyncio.StreamReader, on_event: Callable[[DriverEvent], None]) -> None:
         try:
             while line := await reader.readline():
-                frame = _DECODER.decode(line)
+                frame = decode(line, Frame)
                 if frame.event is not None:
                     on_event(frame.event)
                 else:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.typed import convert
 from kgpu.kube.port import Resource
 
 READ_ONLY: Final = frozenset({"get", "list"})
@@ -142,7 +143,7 @@ def builtin() -> tuple[Kind, ...]:
         for gvk in schema.get("x-kubernetes-group-version-kind", ()):
             by_gvk[gvk["group"], gvk["version"], gvk["kind"]] = name
     raw = discovery_data()["resources"]
-    rows = [(msgspec.convert(one, _Row), one) for one in raw]
+    rows = [(convert(one, _Row), one) for one in raw]
     subresources: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row, one in rows:
         plural, slash, name = row.name.partition("/")

@@ -25,6 +25,7 @@ import msgspec
 
 from kgpu.base import signals
 from kgpu.base.errors import LabError
+from kgpu.base.typed import decode
 from kgpu.lab import lock, operator, processes
 from kgpu.lab.embedded import model, ready
 from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
@@ -408,7 +409,7 @@ class EmbeddedLab:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return msgspec.json.decode(lock.read(), type=ProcessRecord)
+                    return decode(lock.read(), ProcessRecord)
         except (OSError, msgspec.MsgspecError):
             pass
         return None

@@ -10,6 +10,7 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.base.typed import decode
 from kgpu.lab.processes import ProcessRecord
 
 STATE_FILE: Final = "embedded.json"
@@ -50,7 +51,7 @@ def load(folder: Path, name: str) -> EmbeddedState | None:
     """The state of the lab in ``folder``; None when there is none. Raises LabError."""
     path = folder / STATE_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=EmbeddedState)
+        return decode(path.read_bytes(), EmbeddedState)
     except FileNotFoundError:
         return None
     except OSError as error:

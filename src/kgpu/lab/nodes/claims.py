@@ -18,6 +18,7 @@ import msgspec
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.errors import KubeletError
 from kgpu.base.files import write_atomic
+from kgpu.base.typed import decode
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource
 from kgpu.kubelet.methods import dra_methods
 from kgpu.kubelet.pb import dra_v1_pb2 as pb
@@ -245,7 +246,7 @@ class ClaimManager:
 
     def _load(self) -> None:
         try:
-            rows = msgspec.json.decode(self._path.read_bytes(), type=list[Claim])
+            rows = decode(self._path.read_bytes(), list[Claim])
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError) as error:

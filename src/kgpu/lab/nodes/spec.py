@@ -20,6 +20,7 @@ from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.base.suggest import did_you_mean
+from kgpu.base.typed import decode
 
 SPEC_FILE: Final = "node.json"
 CPU_PROFILE: Final = "cpu"
@@ -166,7 +167,7 @@ def mig_rows(spec: NodeSpec, gpus: int) -> list[tuple[int, list[str]]]:
 def load(path: Path) -> NodeSpec:
     """The spec in a ``node.json``. Raises LabError."""
     try:
-        return msgspec.json.decode(_read(path), type=NodeSpec)
+        return decode(_read(path), NodeSpec)
     except LabError as error:  # of a node that is none: which file says so
         raise LabError(f"{path}: {error.what}", error.expected, error.todo) from error
     except (OSError, msgspec.MsgspecError, RecursionError) as error:

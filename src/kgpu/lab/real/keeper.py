@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from kgpu.base import signals
+from kgpu.base.typed import decode
 from kgpu.lab.real.plan import CONTROL_SOCKET, RUN_DIR, Plan, Process
 
 _CLONE_NEWNS: Final = 0x00020000
@@ -254,7 +253,7 @@ def prepare_node(plan: Plan) -> None:
 
 def _launch(plan_file: str, log_file: str) -> int:
     """Make the namespaces, leave the keeper as their first process, and print its pid as this machine knows it."""
-    plan = msgspec.json.decode(Path(plan_file).read_bytes(), type=Plan)
+    plan = decode(Path(plan_file).read_bytes(), Plan)
     os.setsid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET | _CLONE_NEWUTS | _CLONE_NEWIPC) != 0:

@@ -11,6 +11,7 @@ import msgspec
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
+from kgpu.base.typed import decode
 from kgpu.lab.processes import ProcessRecord
 
 
@@ -45,7 +46,7 @@ def load(path: Path) -> LabState | None:
             f"{path}: {error.strerror}", "a readable state file", "run as the user who made the lab"
         ) from error
     try:
-        return msgspec.json.decode(raw, type=LabState)
+        return decode(raw, LabState)
     except msgspec.MsgspecError as error:
         raise LabError(
             f"{path} is not a lab's state file: {error}",

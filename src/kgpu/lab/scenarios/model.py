@@ -35,6 +35,7 @@ import yaml
 
 from kgpu.base.errors import LabError
 from kgpu.base.suggest import did_you_mean
+from kgpu.base.typed import convert
 
 ACTIONS: Final = ("apply", "delete", "wait", "run", "sh")
 PROGRAMS: Final = ("kubectl", "kgpu")
@@ -132,7 +133,7 @@ def parse(text: str, source: str) -> Scenario:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise LabError(f"{source} is not YAML: {error}", "a scenario in YAML", "correct the file") from error
     try:
-        scenario = msgspec.convert(raw, Scenario)
+        scenario = convert(raw, Scenario)
     except (msgspec.ValidationError, RecursionError) as error:
         raise LabError(
             f"{source}: {error}{_hint(error)}", "the keys and types of a scenario", "correct the file"

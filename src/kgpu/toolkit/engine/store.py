@@ -22,6 +22,7 @@ import msgspec
 
 from kgpu.base.errors import HostError
 from kgpu.base.files import write_atomic
+from kgpu.base.typed import decode
 from kgpu.host.engines.model import Place
 from kgpu.host.engines.undo import Kind, Record, kind_of
 
@@ -70,7 +71,7 @@ class Store:
         """What is remembered; nothing when there is no memory. Raises HostError for one that can't be read."""
         path = self.folder / RECORD
         try:
-            stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+            stored = decode(path.read_bytes(), _Stored)
             return Memory(
                 tuple(map(_record, stored.records)),
                 tuple(map(_record, stored.previous)),
@@ -135,7 +136,7 @@ def remembered(state_dir: Path) -> dict[Path, tuple[str, ...]]:
     found: dict[Path, tuple[str, ...]] = {}
     for path in sorted((state_dir / FOLDER).glob(f"*/{RECORD}")):
         try:
-            stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+            stored = decode(path.read_bytes(), _Stored)
         except (OSError, ValueError, msgspec.DecodeError):
             found[path.parent] = ()
             continue

@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from kgpu.base.typed import decode
+
 Pieces = Mapping[str, msgspec.Raw]
 """Encoded values by name."""
 
@@ -58,7 +60,7 @@ def recording() -> Recording:
     """Decompressed; a few megabytes that stay. Call it from a thread: it takes some tens of milliseconds."""
     import lzma
 
-    return msgspec.json.decode(lzma.decompress(_file()), type=Recording)
+    return decode(lzma.decompress(_file()), Recording)
 
 
 @functools.cache

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any, Final
 
-import msgspec
-
+from kgpu.base.typed import decode
 from kgpu.lab.embedded.protobuf.special import GO_FIELDS, GO_MESSAGES, SPECIAL
 from kgpu.lab.embedded.protobuf.wire import BYTES, FIXED64, VARINT, BadMessageError, length, signed, skip, tag, varint
 
@@ -70,7 +69,7 @@ class Message:
 @functools.cache
 def _table() -> dict[str, dict[str, list[str]]]:
     raw = resources.files(__package__).joinpath("data", "fields.json").read_bytes()
-    return msgspec.json.decode(raw, type=dict[str, dict[str, list[str]]])
+    return decode(raw, dict[str, dict[str, list[str]]])
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.quantity import Quantity, QuantityError
+from kgpu.base.typed import decode
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.status import Object
 
@@ -41,7 +42,7 @@ class _Row(msgspec.Struct):
 @functools.cache
 def _rows() -> dict[str, _Row]:
     data = resources.files(__package__).joinpath("data", "fields.json").read_bytes()
-    return msgspec.json.decode(data, type=dict[str, _Row])
+    return decode(data, dict[str, _Row])
 
 
 def _quantity(value: Any) -> Any:
