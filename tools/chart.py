@@ -16,7 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from kgpu.doctor.sources.live import KINDS
+from kgpu.doctor.wanted import KINDS
 from kgpu.formats import yaml
 from kgpu.formats.crd import provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec

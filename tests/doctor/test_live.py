@@ -12,7 +12,8 @@ from doctor.example import all_examples
 
 from kgpu.base.errors import KubeError
 from kgpu.doctor.plan import diagnose
-from kgpu.doctor.sources.live import KINDS, collect
+from kgpu.doctor.sources.live import collect
+from kgpu.doctor.wanted import KINDS
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import KubeRefusedError
 

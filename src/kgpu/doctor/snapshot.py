@@ -18,6 +18,7 @@ from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.kinds import Event, Log, Node, Pod, as_lines
 from kgpu.doctor.model import Missing
 from kgpu.doctor.obj import Key, Obj, lean, plain, seconds
+from kgpu.doctor.wanted import kind_of
 from kgpu.fit import read
 from kgpu.fit.model import PodView
 from kgpu.fit.plain import mapping, text
@@ -91,8 +92,9 @@ class Snapshot:
         kind = text(data.get("kind"))
         if isinstance(data.get("items"), list) and (kind == "List" or kind.endswith("List") or not kind):
             of = kind.removesuffix("List")
+            known = {"kind": of, "apiVersion": text(data.get("apiVersion"))} if of else {}
             for one in data["items"]:
-                self.add(one if not of or not isinstance(one, dict) else {"kind": of, **one}, source, leaned=leaned)
+                self.add({**known, **one} if isinstance(one, dict) else one, source, leaned=leaned)
             return
         special = _SPECIAL.get(kind)
         if special is not None:
@@ -100,6 +102,7 @@ class Snapshot:
             return
         if not kind:
             return
+        kind = kind_of(kind, text(data.get("apiVersion")))
         obj = _TYPES.get(kind, Obj)(data if leaned else lean(data), source)
         if not obj.name:
             return
@@ -112,14 +115,20 @@ class Snapshot:
         elif isinstance(obj, Pod):
             self.pods[obj.key] = obj
         elif isinstance(obj, Event):
-            if self._seen_events < MAX_EVENTS:
-                self._seen_events += 1
-                self._once.pop(Snapshot._current_events, None)
-                self._events.setdefault(obj.about, []).append(obj)
+            self._add_event(obj)
         else:
             self.kinds.setdefault(kind, {})[obj.key] = obj
         for path in self._times(source):
             self.taken = max(self.taken, seconds(obj.at(path)) or 0.0)
+
+    def _add_event(self, event: Event) -> None:
+        self._seen_events += 1
+        if self._seen_events <= MAX_EVENTS:
+            self._once.pop(Snapshot._current_events, None)
+            self._events.setdefault(event.about, []).append(event)
+        elif self._seen_events == MAX_EVENTS + 1:
+            what = f"events after the first {MAX_EVENTS}"
+            self.missing.append(Missing(what, "more are not read", "kubectl get events -n NAMESPACE, of the pod's"))
 
     def _times(self, source: str) -> tuple[str, ...]:
         """The fields by whose times it is known to have been taken later; clocks differ, so the API server's counts."""
@@ -307,7 +316,7 @@ class Snapshot:
 
     def counts(self) -> dict[str, int]:
         """How much there is of what."""
-        found = {"nodes": len(self.nodes), "pods": len(self.pods), "events": self._seen_events}
+        found = {"nodes": len(self.nodes), "pods": len(self.pods), "events": min(self._seen_events, MAX_EVENTS)}
         found |= {
             "logs": sum(map(len, self.logs.values())),
             "hosts": sum(not host.hollow for host in self.hosts.values()),
