@@ -164,3 +164,23 @@ async def test_a_node_feature_discovery_that_comes_gets_the_labels(cluster, host
         assert {key: value for key, value in labels.items() if key.startswith(names.NFD_PREFIX)} == dict.fromkeys(
             {*ours, *kept}, "theirs"
         )
+
+
+async def test_what_a_node_feature_discovery_has_left_is_taken_over_on_the_administrators_word(cluster, host, tmp_path):
+    left = {
+        names.NFD_KERNEL_FULL: "5.4.0",
+        names.NFD_OS_ID: "old",
+        names.NFD_PREFIX + "usb-ff_1d6b_0001.present": "true",
+    }
+    await cluster.user("nfd-master").patch(NODES, NODE, {"metadata": {"labels": left}}, kind=Patch.MERGE)
+    await cluster.tell(CONFIG)
+    async with hosted(cluster, host, tmp_path):
+        await cluster.roles_are(features="running", labels="stopped")
+        assert left.items() <= (await cluster.labels()).items()
+        await cluster.tell(msgspec.structs.replace(CONFIG, take_over_features=True))
+
+        async def taken_over():
+            return (await cluster.labels())[names.NFD_KERNEL_FULL] == "6.1.0"
+
+        await cluster.until(taken_over)
+        assert names.FEATURES_FIELD_MANAGER in await cluster.managers()

@@ -41,7 +41,8 @@ class AgentOptions:
     components' own names. ``host_root`` is the host's ``/`` as this process sees it. ``validations_dir`` holds the
     files that the device plugin waits for before it offers anything, None to wait for nothing. ``toolkit_expected``:
     something on this node writes CDI specs, which the validator then looks for. ``foreign_nfd``: another node feature
-    discovery is known to work in this cluster. ``role_args`` are arguments of the first role in ``roles``, as the
+    discovery is known to work in this cluster; ``take_over_features``: none does, and what one has left is taken over.
+    ``role_args`` are arguments of the first role in ``roles``, as the
     replaced program takes them, in a process that runs that role for the operator.
     """
 
@@ -54,6 +55,7 @@ class AgentOptions:
     validations_dir: Path | None = None
     toolkit_expected: bool = True
     foreign_nfd: bool = False
+    take_over_features: bool = False
     node_name: str = ""
     kubeconfig: str = ""
     namespace: str = ""

@@ -212,6 +212,7 @@ async def _features(host: Host, handle: RoleHandle) -> None:
             report=host.decide,
             on_state=_on_state(handle),
             foreign=options.foreign_nfd,
+            take_over=options.take_over_features,
             lost=host.lost,
         )
     )

@@ -38,7 +38,8 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     ``roles`` by the agent's role names; a role that is not named does not run. ``leaving``: clean up what the agent has
     put on this host, then report the state ``left``. ``node_feature_api``: labels go into NodeFeature objects because a
     node feature discovery is there that turns them into labels; otherwise they are written to the Node.
-    ``other_discovery``: a node feature discovery other than kgpu's works in this cluster.
+    ``other_discovery``: a node feature discovery other than kgpu's works in this cluster. ``take_over_features``: none
+    does, by the administrator's word, and the keys that one has left on a Node are kgpu's.
     ``driver_root`` is where the driver is on the host, "" to look: the install folder if a driver is there, else
     ``host_root``. Paths are the host's.
     """
@@ -47,6 +48,7 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     device_plugin_config: ConfigRef = msgspec.field(default_factory=ConfigRef)
     node_feature_api: bool = False
     other_discovery: bool = False
+    take_over_features: bool = False
     leaving: bool = False
     driver_root: str = ""
     driver_install_dir: str = DRIVER_INSTALL_DIR

@@ -78,6 +78,9 @@ def test_a_discovery_is_known_by_what_it_writes_on_every_node():
     labels = {KERNEL: "6.1", names.NFD_OS_ID: "ubuntu"}
     seen = seen_on(node(labels, ("nfd-master", "Update", list(labels))), manager="kgpu-features")
     assert (seen.discovery, seen.others, dict(seen.mine)) == ("nfd-master", set(labels), {})
+    by_hand = node({**labels, PCI: "true"}, ("nfd-master", "Update", list(labels)), ("kubectl-label", "Update", [PCI]))
+    seen = seen_on(by_hand, manager="kgpu-features")
+    assert (seen.discovered, seen.others) == (set(labels), {*labels, PCI})
 
 
 def test_a_discovery_is_known_by_its_annotation_with_an_instance_too():

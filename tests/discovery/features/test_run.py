@@ -129,6 +129,17 @@ async def test_what_stays_beside_another_discovery_is_kept_true(foreign):
         assert node.publisher.history == [{KERNEL: "6.1"}]
 
 
+async def test_what_a_discovery_that_is_gone_has_left_is_taken_over_on_the_administrators_word():
+    node = Node(take_over=True)
+    node.facts = HostFacts(kernel="6.1", pci=(PciDevice(pci_class="0302", vendor="10de"),))
+    left = frozenset({KERNEL, OTHER})
+    node.publisher.seen = Seen(others=left | {NVIDIA}, discovery="nfd-master", discovered=left)
+    async with node.running():
+        await node.until(lambda: node.publisher.history)
+        assert node.publisher.history[0][KERNEL] == "6.1"
+        assert NVIDIA not in node.publisher.history[0], "somebody has set it by hand"
+
+
 async def test_a_key_of_somebody_else_is_left_to_them():
     node = Node()
     node.facts = HostFacts(kernel="6.1", pci=(PciDevice(pci_class="0302", vendor="10de"),))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names, yaml
-from kgpu.operator.model import Layout, Object, Observed
+from kgpu.operator.model import Layout, Object, Observed, Other
 from kgpu.operator.objects import agent_config, shape
 from kgpu.operator.objects.operands import PODS
 from kgpu.operator.tables import OPERANDS
@@ -86,6 +86,9 @@ def test_another_discovery_is_left_to_its_work() -> None:
     assert told.node_feature_api
     old = config("{}", foreign_nfd=True)
     assert (old.other_discovery, old.node_feature_api) == (True, False)
+    for word in Other:
+        said = agent_config(policy(), dataclasses.replace(SETTINGS, other_discovery=word), Observed())
+        assert said.take_over_features is (word is Other.IGNORE)
     off = dataclasses.replace(SETTINGS, discovery=False)
     assert not agent_config(policy(), off, Observed()).roles["features"].enabled
 

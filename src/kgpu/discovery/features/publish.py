@@ -7,7 +7,7 @@ are ever taken away; a Node that is deleted meanwhile is not made anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
@@ -25,12 +25,14 @@ ENOUGH: Final = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """The Node's feature labels: ``mine`` as kgpu has applied them, ``others`` the keys of other owners, and who the
-    discovery is that works here beside kgpu ("" for none).
+    discovery is that works here beside kgpu, or has worked here ("" for none). ``discovered`` are those keys of
+    ``others`` that it has written.
     """
 
     mine: Mapping[str, str] = field(default_factory=dict)
     others: frozenset[str] = frozenset()
     discovery: str = ""
+    discovered: frozenset[str] = frozenset()
 
 
 class FeaturesPublisher(Protocol):
@@ -62,7 +64,7 @@ class MemoryFeatures:
         if self.refuse is not None:
             raise self.refuse
         self.history.append(dict(labels))
-        self.seen = Seen(mine=dict(labels), others=self.seen.others, discovery=self.seen.discovery)
+        self.seen = replace(self.seen, mine=dict(labels))
 
 
 class NodeFeatureLabels:
@@ -108,4 +110,5 @@ def seen_on(node: Object, *, manager: str) -> Seen:
         mine={key: labels[key] for key in sorted(mine) if key in labels},
         others=frozenset(others) & labels.keys(),
         discovery=telltale,
+        discovered=frozenset(key for key, owner in others.items() if owner == telltale) & labels.keys(),
     )

@@ -2,7 +2,8 @@
 
 Promises: read again every minute, as soon as PCI devices come or go, and as soon as a label of its own is gone from the
 Node; where another node feature discovery works it adds no label, and each of its own stays until the other one has
-published the same key; a failure costs nothing that is published and is tried again.
+published the same key; what one that is gone has left is taken over on the administrator's word alone; a failure costs
+nothing that is published and is tried again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class FeaturesContext:
     """Everything that the role gets from outside.
 
     ``roots`` are places to look for PCI devices, the host's root first. ``foreign`` is what is known of another
-    discovery in this cluster. ``on_state(True, what)`` says that the labels are as they should be. ``lost(labels)``
+    discovery in this cluster; ``take_over``: there is none, by the administrator's word, and what says otherwise on the
+    Node is what one has left. ``on_state(True, what)`` says that the labels are as they should be. ``lost(labels)``
     returns once one of these labels that has been on the Node is not there any more; None where nobody follows the
     Node, so that it comes back in the next round.
     """
@@ -50,6 +52,7 @@ class FeaturesContext:
     roots: Sequence[Path]
     report: DecisionSink
     foreign: bool = False
+    take_over: bool = False
     interval: float = INTERVAL
     clock: Clock = field(default_factory=SystemClock)
     on_state: Callable[[bool, str], None] = lambda _ready, _reason: None
@@ -92,6 +95,8 @@ async def withdraw(publisher: FeaturesPublisher) -> None:
 async def _once(ctx: FeaturesContext) -> tuple[Mapping[str, str], str]:
     """Read and publish; returns kgpu's labels and what there is to say."""
     seen = await ctx.publisher.look()
+    if ctx.take_over:
+        seen = Seen(mine=seen.mine, others=seen.others - seen.discovered)
     # In a thread: files of a broken PCI function can take seconds, and this loop also serves others.
     wanted = plan(await beside(ctx.facts, ctx.roots))
     kept = {key: value for key, value in wanted.items() if key not in seen.others}

@@ -7,7 +7,7 @@ from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.kube.port import NODE_FEATURES
-from kgpu.operator.model import Layout, Observed, Policy, Settings
+from kgpu.operator.model import Layout, Observed, Other, Policy, Settings
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, has_kind
@@ -44,6 +44,7 @@ def agent_config(policy: Policy, settings: Settings, observed: Observed) -> Agen
         device_plugin_config=ConfigRef(name=config.name or "", default=config.default or ""),
         node_feature_api=uses_node_features(observed),
         other_discovery=observed.foreign_nfd,
+        take_over_features=settings.other_discovery is Other.IGNORE,
         leaving=policy.deleting,
         driver_install_dir=paths.driver_install_dir,
         host_root=paths.root_fs,
