@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.small import EARLY, LATE, container, ended, found, pod, told
+from doctor.small import EARLY, LATE, container, ended, found, node, plugin, pod, told
 
 from kgpu.doctor import matching
 from kgpu.doctor.ended import is_in
 from kgpu.doctor.model import Level
 from kgpu.doctor.obj import Obj
+from kgpu.doctor.plan import diagnose
+from kgpu.doctor.snapshot import Snapshot
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 OWNER = {"ownerReferences": [{"kind": "Job", "name": "tune", "controller": True}]}
@@ -62,6 +64,34 @@ def test_an_index_of_which_no_pod_is_left(active: int, level: Level) -> None:
     (one,) = found(job(active=active, failedIndexes="0,3-5"))
     assert (one.id, one.level, str(one.subject)) == ("POD-00", level, "Job ml/tune")
     assert "indexes 0,3-5 have failed" in one.cause
+
+
+def late(when: str) -> dict[str, Any]:
+    message = "Job was active longer than specified deadline"
+    return job(failed=1, conditions=[
+        {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": message, "lastTransitionTime": when}
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("when", "level"), [(LATE, Level.PROBLEM), (EARLY, Level.NOTE)])
+def test_a_job_that_has_failed_and_whose_pods_its_controller_has_deleted(when: str, level: Level) -> None:
+    (one,) = found(node(), plugin(), late(when))
+    assert (one.id, one.level, str(one.subject)) == ("POD-00", level, "Job ml/tune")
+    assert "DeadlineExceeded: Job was active longer than specified deadline" in one.cause
+
+
+def test_a_failed_job_is_told_once_and_not_where_nobody_has_looked_at_pods() -> None:
+    assert told(failed(**OWNER), late(LATE)) == [("POD-00", Level.PROBLEM)]
+    assert diagnose(Snapshot.of([late(LATE)]), strict=True).findings == ()
+
+
+@pytest.mark.parametrize(("more", "levels"), [("2026-01-01T11:59:00Z", []), ("2025-12-01T00:00:00Z", [Level.PROBLEM])])
+def test_a_failed_job_of_a_cron_job_that_has_run_since(more: str, levels: list[Level]) -> None:
+    owner = [{"kind": "CronJob", "name": "nightly", "controller": True}]
+    one, other = late(LATE), job(succeeded=1)
+    one["metadata"] |= {"ownerReferences": owner, "creationTimestamp": "2026-01-01T11:00:00Z"}
+    other["metadata"] |= {"ownerReferences": owner, "creationTimestamp": more, "name": "tune-2", "uid": "k"}
+    assert [each.level for each in found(node(), plugin(), one, other)] == levels
 
 
 @pytest.mark.parametrize(

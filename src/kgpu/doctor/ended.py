@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import UNSTARTED, Container, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level
-from kgpu.doctor.obj import Obj
+from kgpu.doctor.obj import Condition, Obj
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
@@ -69,14 +69,48 @@ def _covers(part: str, index: int) -> bool:
     return first.isdecimal() and int(first) <= index <= int(last if last.isdecimal() else first)
 
 
-def lost_indexes(snapshot: Snapshot) -> Iterator[Finding]:
-    """Jobs for GPUs that run on although an index has failed for good, where no pod of it is left to tell of it."""
+def lost_work(snapshot: Snapshot) -> Iterator[Finding]:
+    """Jobs for GPUs that have failed, or run on although an index has failed for good, where no pod is left to tell."""
     for job in snapshot.all("Job"):
-        said = job.text("status.failedIndexes")
-        if not said or job.holding("Failed") or job.deleting or not matching.makes_accelerator_pods(job):
+        if job.deleting or not matching.makes_accelerator_pods(job):
             continue
-        if not any(for_good(snapshot, pod) for pod in snapshot.pods_of(job)):
+        if any(for_good(snapshot, pod) or by_others(snapshot, pod) for pod in snapshot.pods_of(job)):
+            continue
+        said = job.text("status.failedIndexes")
+        failed = job.holding("Failed")
+        if failed is None and said:
             yield _lost(snapshot, job, said)
+        elif failed is not None and snapshot.knows("Pod") and not _done_since(snapshot, job):
+            yield _failed(snapshot, job, failed)
+
+
+def _done_since(snapshot: Snapshot, job: Obj) -> bool:
+    """Whether its CronJob has made a later one, which has not failed."""
+    return bool(job.owner) and any(
+        one.namespace == job.namespace
+        and one.owner == job.owner
+        and one.created > job.created
+        and one.holding("Failed") is None
+        for one in snapshot.all("Job")
+    )
+
+
+def _failed(snapshot: Snapshot, job: Obj, failed: Condition) -> Finding:
+    """Where its time is up, the controller deletes the pods of a Job: nothing but the Job says what became of them."""
+    age = snapshot.age(failed.since)
+    why = ": ".join(filter(None, (failed.reason, failed.message)))
+    return Finding(
+        subject=job.subject,
+        cause=f"{job} has failed{f' ({why})' if why else ''}, and no failed pod of it is left",
+        evidence=(failed.cite(), job.cite("status.failed")),
+        remedy=(
+            f"kubectl -n {job.namespace} describe job {job.name}",
+            "a Job that has failed does not run again: make it anew once the reason is gone",
+        ),
+        confidence=CERTAIN,
+        level=Level.PROBLEM if age is not None and age < NEWS else Level.NOTE,
+        since=failed.since,
+    )
 
 
 def _lost(snapshot: Snapshot, job: Obj, said: str) -> Finding:

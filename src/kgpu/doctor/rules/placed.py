@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.ended import NEWS, by_others, for_good, lost_indexes
+from kgpu.doctor.ended import NEWS, by_others, for_good, lost_work
 from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import plain, seconds
@@ -96,7 +96,7 @@ def apps(snapshot: Snapshot) -> Iterator[Finding]:
     """POD-00: pods that use accelerators."""
     for rows in _grouped(_stuck(snapshot, stack=False)):
         yield _told(snapshot, rows, ())
-    yield from lost_indexes(snapshot)
+    yield from lost_work(snapshot)
 
 
 def operands(snapshot: Snapshot) -> Iterator[Finding]:
