@@ -30,8 +30,10 @@ from kgpu.kube.port import (
     Selector,
     name_of,
     namespace_of,
+    version_of,
 )
 from kgpu.operator.applying import is_operators
+from kgpu.operator.lead import LeaseTimes
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.model import Plan, Settings
 from kgpu.operator.seen import condition_of
@@ -49,6 +51,7 @@ CONCURRENCY: Final = 16
 _OPERATOR: Final = Selector(labels=(("app", "gpu-operator"),))
 _LOOK: Final = 0.5
 _LOOK_AT_NODES: Final = 5.0
+_LEADERLESS: Final = 2 * LeaseTimes().duration
 
 Say = Callable[[str], object]
 
@@ -138,16 +141,30 @@ class _Cleaner:
             )
 
     async def _stop_operator(self) -> None:
-        """Scale the operator to nothing and wait until its pods are gone: nobody may put back what goes."""
+        """Scale the operator to nothing and wait until its pods are gone: nobody may put back what goes.
+
+        Only its kubelet ends a pod on a node that is away. It counts as gone once nobody has renewed the Lease for longer
+        than a leader may leave it.
+        """
         listing = await self._api.list(kinds.DEPLOYMENTS, namespace=self._namespace, selector=_OPERATOR)
         for found in listing.items:
             if mapping(found.get("spec")).get("replicas") != 0:
                 self._tell(f"stopping Deployment {name_of(found)}")
                 change = {"spec": {"replicas": 0}}
                 await self._api.patch(kinds.DEPLOYMENTS, name_of(found), change, namespace=self._namespace)
+        version, renewed = "", self._clock.monotonic()
         while listing.items:
             pods = await self._api.list(PODS, namespace=self._namespace, selector=_OPERATOR)
-            if not any(_by_replica_set(pod) for pod in pods.items):
+            left = sorted(text(mapping(pod.get("spec")).get("nodeName")) for pod in pods.items if _by_replica_set(pod))
+            if not left:
+                return
+            lease = await self._api.get(LEASES, names.OPERATOR_LEASE, namespace=self._namespace)
+            if version != (version := version_of(lease) if lease else ""):
+                renewed = self._clock.monotonic()
+            if self._clock.monotonic() - renewed > _LEADERLESS and not await self._ready() & set(left):
+                self._tell(
+                    f"node {', '.join(left)} is away: the operator's pod there does not lead, and is not waited for"
+                )
                 return
             await self._clock.sleep(_LOOK)
 

@@ -145,6 +145,35 @@ async def test_the_operator_is_stopped_first() -> None:
     assert kept(api) == before
 
 
+@pytest.mark.parametrize(("away", "leads"), [(True, False), (True, True), (False, False)])
+async def test_an_operators_pod_on_a_node_that_is_away(away: bool, leads: bool) -> None:
+    """Its kubelet may be gone while it works: it counts as gone where its Lease is not renewed, too."""
+    api, _ = await installed()
+    metadata = {"namespace": NAMESPACE, "labels": {"app": "gpu-operator"}}
+    api.put(kinds.DEPLOYMENTS, {"metadata": {"name": "op", **metadata}, "spec": {"replicas": 1}})
+    owner = {"ownerReferences": [{"kind": "ReplicaSet", "name": "op-1", "controller": True}]}
+    api.put(PODS, {"metadata": {"name": "op-1-x", **metadata, **owner}, "spec": {"nodeName": "n1"}})
+    if away:
+        status = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        await api.patch(NODES, "n1", status, subresource="status")
+    meddled = Meddled(api)
+
+    def renew(verb: str, plural: str, _name: str) -> None:
+        if leads and (verb, plural) == ("get", LEASES.plural):
+            stamp = {"holderIdentity": "op-1-x", "renewTime": str(len(api.calls))}
+            api.put(LEASES, {"metadata": {"name": names.OPERATOR_LEASE, "namespace": NAMESPACE}, "spec": stamp})
+
+    meddled.before = renew
+    if away and not leads:
+        said, took = await clean(meddled, leave=5)
+        assert 30 <= took < 60
+        assert "node n1 is away: the operator's pod there does not lead, and is not waited for" in said
+        assert said[-1] == "done"
+    else:
+        with pytest.raises(KubeError, match="stopping Deployment op"):
+            await clean(meddled, seconds=90, leave=5)
+
+
 async def test_agents_are_told_and_waited_for_before_anything_goes() -> None:
     api, before = await installed()
     for node in ("n0", "n1"):
