@@ -143,8 +143,8 @@ class _Cleaner:
     async def _stop_operator(self) -> None:
         """Scale the operator to nothing and wait until its pods are gone: nobody may put back what goes.
 
-        Only its kubelet ends a pod on a node that is away. It counts as gone once nobody has renewed the Lease for longer
-        than a leader may leave it.
+        Only its kubelet ends a pod on a node that is away. It counts as gone once nobody has renewed the Lease for
+        longer than a leader may leave it.
         """
         listing = await self._api.list(kinds.DEPLOYMENTS, namespace=self._namespace, selector=_OPERATOR)
         for found in listing.items:
