@@ -65,6 +65,15 @@ def test_what_is_not_whole_stops_with_two_and_is_in_the_report(sim_root, tmp_pat
     assert target.exists()
 
 
+def test_the_report_says_how_the_root_is_laid_out_and_what_each_absence_breaks(sim_root, tmp_path, capsys) -> None:
+    root = sim_root("hgx-h100", gpus=1)
+    words = ["kgpu", "cdi", "generate", "--driver-root", str(root), "--output", str(tmp_path / "n.json"), "-o", "json"]
+    assert main([*words, "--allow-incomplete"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["driver"]["layout"] == "Debian"
+    assert any("libnvidia-ptxjitcompiler" in line and "(PTX) don't start" in line for line in report["missing"])
+
+
 @pytest.mark.parametrize(("mode", "kind"), [("gds", "nvidia.com/gds"), ("gdrcopy", "nvidia.com/gdrcopy"),
                                             ("management", "management.nvidia.com/gpu")])  # fmt: skip
 def test_modes_without_gpus_need_no_nvml(nodes, mode: str, kind: str) -> None:

@@ -35,6 +35,15 @@ def test_all_well_fits_on_few_lines() -> None:
     assert (lines[0], len(lines) < 10) == ("ClusterPolicy cluster-policy is ready: 500 GPU nodes, all validated", True)
 
 
+def test_what_there_is_not_is_told_in_two_lines() -> None:
+    shown = screen(world(healthy_node("n1"))).splitlines()
+    absent = next(line for line in shown if line.startswith("not provided by kgpu yet: "))
+    assert "MIG manager" in absent
+    assert "MPS control daemon" in absent
+    off = next(line for line in shown if line.startswith("switched off: "))
+    assert "node status exporter" in off
+
+
 def test_nodes_that_are_alike_are_one_row() -> None:
     assert "n0 (+2 alike)" in screen(world(*(healthy_node(f"n{index}") for index in range(3))))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,19 @@ def test_what_cannot_be_simulated_is_refused_before_anything_is_made(
     lab = EmbeddedLab("x", tmp_path / "lab", QuietProgress(), first=FirstNode(profile=profile, gpus=gpus))
     with pytest.raises(UserError, match=what):
         lab.up()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_refused_and_leaves_nothing_behind(kubectl: str, tmp_path: Path) -> None:
+    del kubectl
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        lab = EmbeddedLab("x", tmp_path / "lab", QuietProgress(), port=port)
+        with pytest.raises(LabError, match=f"can't listen on 127.0.0.1:{port}") as refused:
+            lab.up()
+    assert "free port" in refused.value.expected
+    assert "--port" in refused.value.todo
+    assert not lab.running
     assert list(tmp_path.iterdir()) == []
 
 

@@ -172,6 +172,8 @@ class EmbeddedLab:
             return reserve(HOST, wanted)
         except LabError:
             if self._port:
+                if old is None:  # of a lab that could not be made nothing stays
+                    lock.release_folder(self.folder)
                 raise
             kept = reserve(HOST, 0)
             port = kept.getsockname()[1]
