@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,35 @@ async def test_it_only_lists_what_the_shipped_rights_grant() -> None:
     await collect(api, logs=logs)
     asked = {(verb, plural) for verb, plural, _ in api.calls} - {("discover", "")}
     assert asked == {("list", plural) for _, plural, verb in granted if verb == "list"}
+
+
+class Counted:
+    """An API that counts how many are asking at a moment."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api, self.asking, self.most = api, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.api, name)
+
+    async def list(self, resource: Any, **how: Any) -> Any:
+        self.asking += 1
+        self.most = max(self.most, self.asking)
+        try:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return await self.api.list(resource, **how)
+        finally:
+            self.asking -= 1
+
+
+async def test_it_asks_for_four_things_at_a_time() -> None:
+    """docs/how-to/find-out-why-a-pod-is-stuck.md says so."""
+    api, logs = api_of(example("DPL-01").broken)
+    api.served = {one.resource for one in KINDS}
+    counted = Counted(api)
+    await collect(counted, logs=logs)
+    assert counted.most == 4
 
 
 async def test_a_right_that_is_missing_is_told_and_the_rest_counts() -> None:

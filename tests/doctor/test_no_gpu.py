@@ -104,6 +104,43 @@ def test_the_cause_is_what_the_objects_show(
     assert cause in found.cause
 
 
+def claimed(device_class: str, **container: Any) -> list[dict[str, Any]]:
+    """A pod with a claim of a class, by a template."""
+    made = pod(**container)
+    made["spec"]["resourceClaims"] = [{"name": "device", "resourceClaimTemplateName": "one"}]
+    asks = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class}}]}}
+    template = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "one", "namespace": "ml"},
+        "spec": {"spec": asks},
+    }  # fmt: skip
+    return [made, template]
+
+
+HELD = {"resources": {"claims": [{"name": "device"}]}}
+
+
+def told(*objects: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one.id, one.cause) for one in report(*objects).findings if one.id in ("QTA-10", "RUN-24")]
+
+
+def test_a_claim_is_for_the_containers_that_name_it() -> None:
+    ((which, cause),) = told(*claimed("gpu.nvidia.com"), said(WORDS[5]))
+    assert which == "QTA-10"
+    assert "the pod's claim device is for the containers that name it" in cause
+    ((which, cause),) = told(*claimed("gpu.nvidia.com", **HELD), said(WORDS[5]))
+    assert (which, "has asked for a GPU and sees none" in cause) == ("RUN-24", True)
+
+
+@pytest.mark.parametrize("device_class", ["dra.net", "rdma-nic", "sriov-network"])
+def test_a_claim_for_a_network_card_asks_for_no_gpu(device_class: str) -> None:
+    ((which, cause),) = told(*claimed(device_class, **HELD), said(WORDS[5]))
+    assert (which, "because it asks for none" in cause) == ("QTA-10", True)
+
+
+def test_a_claim_of_a_class_that_says_nothing_may_be_for_one() -> None:
+    assert [which for which, _ in told(*claimed("premium", **HELD), said(WORDS[5]))] == ["RUN-24"]
+
+
 def test_a_toolkit_that_is_not_ready_is_the_cause() -> None:
     toolkit = {
         "kind": "Pod", "metadata": {"name": "toolkit-a", "namespace": "gpu-operator", "labels": {"app": "nvidia-container-toolkit-daemonset"}},

@@ -270,6 +270,19 @@ def test_what_this_process_has_started_is_its_own() -> None:
     assert shares([process(sleep)], placed.__getitem__, {}) == ({}, ())
 
 
+@pytest.mark.parametrize(
+    ("namespace", "container", "own"),
+    [("gpu-operator", "nvidia-operator-validator", True), ("team", "nvidia-operator-validator", False),
+     ("gpu-operator", "main", False)],
+)  # fmt: skip
+async def test_the_validators_own_pod(tmp_path: Path, namespace: str, container: str, own: bool) -> None:
+    """With an operand in each pod, its tests run in another than the exporter's."""
+    root = node_root(tmp_path, p10=f"0::/kubepods/pod{UID}/{CID}")
+    link(root, f"p_{namespace}_{container}-{CID}.log")
+    placed, _ = await Containers(proc=root / "proc", root=root, namespace="gpu-operator").place([10])
+    assert placed[10] == (Placed(None, "kgpu's own") if own else Placed((namespace, "p", container)))
+
+
 async def test_a_process_names_itself_and_not_its_parent(tmp_path: Path) -> None:
     root = node_root(tmp_path, p10=f"0::/kubepods/pod{UID}/{CID}", p11=f"0::/kubepods/pod{UID}/{CID}")
     link(root, f"p_team_main-{CID}.log")

@@ -98,6 +98,7 @@ def make_context(
             host_root=Path(host_root),
             driver_root=driver_root,
             plugins_folder=plugins_folder,
+            namespace=env.get("NAMESPACE", ""),
         ),
         given=given,
         hostname=env.get("NODE_NAME") or node or socket.gethostname(),

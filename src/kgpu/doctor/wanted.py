@@ -100,8 +100,8 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
 def kind_of(kind: str, api_version: str) -> str:
     """The kind under which an object is kept: ``Kind.group`` where another group has a kind of a name that rules read.
 
-    Of an object without apiVersion, as text has it, the kind is taken at its word.
+    Of an object without a group, as text has it, the kind is taken at its word: no two kinds of Kubernetes share a name.
     """
     groups = _GROUPS.get(kind)
     group = api_version.rpartition("/")[0]
-    return kind if groups is None or not api_version or group in groups else f"{kind}.{group}"
+    return kind if groups is None or not group or group in groups else f"{kind}.{group}"

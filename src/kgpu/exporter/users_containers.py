@@ -18,7 +18,7 @@ from kgpu.base.errors import KubeError
 from kgpu.exporter.cgroups import Where, where
 from kgpu.exporter.model import PodKey
 from kgpu.exporter.users_shares import GONE, NO_NAME, NO_POD, OWN, Placed
-from kgpu.formats.names import CONTAINER_LOGS, ENV_LAB_CONTAINER
+from kgpu.formats.names import CONTAINER_LOGS, ENV_LAB_CONTAINER, VALIDATOR_DAEMON_SET
 from kgpu.kube.port import PODS, KubeApi, Object, Selector
 
 ASK_SECONDS: Final = 30.0
@@ -36,7 +36,7 @@ class Containers:
     """Places processes. ``proc`` and ``root`` are the node's /proc and / as this process sees them.
 
     ``simulated``: the node is a simulated one, whose containers have no cgroups of their own; the variables of their
-    processes say where they are.
+    processes say where they are. ``namespace`` is that of kgpu's own pods, "" where that is not known.
     """
 
     def __init__(
@@ -46,9 +46,11 @@ class Containers:
         root: Path = Path("/"),
         ask: Ask | None = None,
         simulated: bool = False,
+        namespace: str = "",
         clock: Clock | None = None,
     ) -> None:
         self._proc = proc
+        self._validator = (namespace, VALIDATOR_DAEMON_SET)
         self._logs = root / CONTAINER_LOGS.lstrip("/")
         self._ask = ask
         self._simulated = simulated
@@ -84,7 +86,8 @@ class Containers:
                     failed = error
         for pid, container in inside.items():
             key = self._linked.get(container) or self._told.get(container)
-            found[pid] = Placed(key, "" if key else NO_NAME)
+            tests = key is not None and (key[0], key[2]) == self._validator
+            found[pid] = Placed(None, OWN) if tests else Placed(key, "" if key else NO_NAME)
         return found, failed
 
     def _where(self, pid: int) -> Where | Placed:

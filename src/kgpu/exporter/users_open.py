@@ -35,9 +35,11 @@ def open_users(
     host_root: Path = Path("/"),
     driver_root: Path | None = None,
     plugins_folder: Path = Path(KUBELET_DEVICE_PLUGIN_DIR),
+    namespace: str = "",
     clock: Clock | None = None,
 ) -> KubeletUsers:
-    """``host_root`` is the node's / as this process sees it, ``plugins_folder`` the kubelet's of device plugins.
+    """``host_root`` is the node's / as this process sees it, ``plugins_folder`` the kubelet's of device plugins,
+    ``namespace`` that of kgpu's own pods.
 
     The pods' own labels and uids, and the devices of claims, need ``api`` and the ``node``'s name; without them that is
     told, and everything else is shown.
@@ -57,7 +59,11 @@ def open_users(
             reader=reader,
             holdings=PodResources(Path(given.pod_resources)),
             containers=Containers(
-                root=host_root, ask=partial(ask_api, known, node) if known else None, simulated=simulated, clock=clock
+                root=host_root,
+                ask=partial(ask_api, known, node) if known else None,
+                simulated=simulated,
+                namespace=namespace,
+                clock=clock,
             ),
             pods=_pods(known, node, clock) if known and facts else None,
             slices=_slices(known, node, clock) if known and given.dra else None,

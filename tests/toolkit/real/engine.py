@@ -208,6 +208,11 @@ class Container:
     def exec(self, *command: str) -> Done:
         return self.engine.ctr("task", "exec", "--exec-id", f"x{time.monotonic_ns()}", self.name, *command)
 
+    def mounts(self) -> list[str]:
+        """Its mountinfo, read beside it: `ctr task exec` may lose what a command prints that ends at once."""
+        pid = self.engine.inside(["cat", f"{BUNDLES}/{self.name}/init.pid"]).lines()[0]
+        return self.engine.inside(["cat", f"/proc/{pid}/mountinfo"]).lines()
+
     def oci_spec(self) -> Any:
         """What runc was told: the bundle's config.json."""
         done = self.engine.inside(["cat", f"{BUNDLES}/{self.name}/config.json"])

@@ -180,7 +180,7 @@ def test_the_mounts_do_not_spread(node: Node, propagation: str) -> None:
     host = node.engine.inside(["cat", "/proc/1/mountinfo"]).lines()
     host_groups = {group for line in host for group in line.split()[6 : line.split().index("-")]}
     with node.engine.container(rootfs.SHELL, "sleep", "600", devices=[ONE], words=words) as container:
-        inside = [line.split() for line in container.exec("cat", "/proc/self/mountinfo").lines()]
+        inside = [line.split() for line in container.mounts()]
         wanted = {mount.container_path for mount in spec_of(node).container_edits.mounts}
         ours = {words[4]: words for words in inside if words[4] in wanted}
         assert ours.keys() == wanted
@@ -213,7 +213,7 @@ def test_the_driver_on_the_host_can_not_be_changed_from_inside(node: Node) -> No
 def test_mounts_have_no_more_rights_than_they_need(node: Node) -> None:
     """Libraries and programs are read-only; nothing has set-user-ID or device nodes."""
     with node.engine.container(rootfs.SHELL, "sleep", "600", devices=[ONE]) as container:
-        inside = [line.split() for line in container.exec("cat", "/proc/self/mountinfo").lines()]
+        inside = [line.split() for line in container.mounts()]
     state = {mount.container_path for mount in spec_of(node).container_edits.mounts if "rw" in mount.options}
     wanted = {mount.container_path for mount in spec_of(node).container_edits.mounts}
     options = {words[4]: set(words[5].split(",")) for words in inside if words[4] in wanted}

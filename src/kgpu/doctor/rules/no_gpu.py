@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.doctor import matching, signs
+from kgpu.doctor import matching, pod_claims, signs
 from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
@@ -122,20 +122,28 @@ def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             if case.strong and not _OTHER.search(case.logged):
                 yield _unknown(case)
             continue
-        if pod.list("spec.resourceClaims") or _asks(one) or one.env.get(_SEES) in _NONE:
+        claims = pod_claims.accelerator_claims(snapshot, pod)
+        if _asks(one) or pod_claims.held_by(one) & set(claims) or one.env.get(_SEES) in _NONE:
             continue
         others = [each for each in pod.containers if _asks(each)]
         node = snapshot.nodes.get(pod.node)
         elsewhere = not others and node is not None and not matching.vendors_of(node, snapshot)
-        if not case.strong and not others and (elsewhere or node is None):
+        if not case.strong and not others and not claims and (elsewhere or node is None):
             continue  # a program that finds no GPU where there is none, and does without
         where = f"; the GPU is given to container {others[0].name} alone" if others else ""
+        if claims:
+            where = f"; the pod's claim {claims[0]} is for the containers that name it, and this one does not"
+        put = (
+            f"{{claims: [{{name: {claims[0]}}}]}} into resources"
+            if claims
+            else "nvidia.com/gpu: 1 into resources.limits"
+        )
         by_env = f"; {_SEES} alone gives one only where the runtime nvidia runs it" if _SEES in one.env else ""
         yield Finding(
             subject=pod.subject,
             cause=f"container {one.name} of {pod} sees no GPU, because it asks for none{where}{by_env}",
             evidence=(case.seen, one.cite("resources"), *((matching.cite_env(pod, one, _SEES),) if by_env else ())),
-            remedy=(f"put nvidia.com/gpu: 1 into resources.limits of container {one.name}", _PUT),
+            remedy=(f"put {put} of container {one.name}", _PUT),
             confidence=CERTAIN if others else LIKELY,
             level=Level.NOTE if elsewhere and pod.ready else Level.PROBLEM,
             nodes=(pod.node,) if pod.node else (),
@@ -269,7 +277,7 @@ def not_injected(snapshot: Snapshot) -> Iterator[Finding]:
     yield from signs.findings(snapshot, _NO_TOOL, _NO_TOOL_PATTERN)
     for case in snapshot.once(_cases):
         pod, one = case.pod, case.container
-        claimed = bool(pod.list("spec.resourceClaims"))
+        claimed = bool(pod_claims.held_by(one) & set(pod_claims.accelerator_claims(snapshot, pod)))
         nvidia = any(matching.vendor_of(str(name)) == matching.NVIDIA for name in (*one.limits, *one.requests))
         if not one.image or not (nvidia or claimed) or _OTHER.search(case.logged):
             continue
