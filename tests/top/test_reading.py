@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import yaml
 
 from kgpu.base.errors import ConfigError, KubeError, UserError
 from kgpu.hw.fake import operate
@@ -31,7 +30,6 @@ from kgpu.top.run import Watch
 from kgpu.top.source import FakeSource
 from tests.top.exporting import Server, api_page, exporter_pod, fleet, gpu_node, kubeconfig, node_text
 
-RIGHTS = Path(__file__).resolve().parents[2] / "docs/how-to/top-rights.yaml"
 GOOD = node_text("n", 2)
 # Seconds after which whoever never answers is given up; whoever does has time, however busy the machine is.
 SOON, PATIENCE = 2.0, 60.0
@@ -461,36 +459,6 @@ class Rounds:
                     except UserError:
                         due[target.node] = self.now + 10
         return self.found_at
-
-
-async def test_it_asks_for_what_the_shipped_rights_grant_and_no_more() -> None:
-    granted = {
-        (verb, resource, obj["metadata"].get("namespace", ""))
-        for obj in yaml.safe_load_all(RIGHTS.read_text())
-        for rule in obj.get("rules", ())
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    asked: set[tuple[str, str, str]] = set()
-
-    class Asked(FakeApi):
-        async def list(self, resource, *, namespace="", **how):
-            asked.add(("list", resource.plural, namespace))
-            return await super().list(resource, namespace=namespace, **how)
-
-        async def get(self, resource, name, *, namespace="", **how):
-            asked.add(("get", resource.plural, namespace))
-            return await super().get(resource, name, namespace=namespace, **how)
-
-    api = Asked()
-    api.put(PODS, exporter_pod("a"))
-    api.put(NODES, gpu_node("a"))
-    source = Cluster(api, Exporters(api), via=Via.PROXY, inside=False)
-    (target,) = await source.targets()
-    with pytest.raises(UserError):
-        await source.look(target)
-    assert {one for one in asked if one[0] == "list"} == {one for one in granted if one[0] == "list"}
-    assert asked <= granted
 
 
 async def test_one_that_never_answers_does_not_make_the_cluster_be_listed_all_the_time(monkeypatch) -> None:
