@@ -159,8 +159,9 @@ class _Cleaner:
             if not left:
                 return
             lease = await self._api.get(LEASES, names.OPERATOR_LEASE, namespace=self._namespace)
-            if version != (version := version_of(lease) if lease else ""):
-                renewed = self._clock.monotonic()
+            now_there = version_of(lease) if lease else ""
+            if now_there != version:
+                version, renewed = now_there, self._clock.monotonic()
             if self._clock.monotonic() - renewed > _LEADERLESS and not await self._ready() & set(left):
                 self._tell(
                     f"node {', '.join(left)} is away: the operator's pod there does not lead, and is not waited for"
