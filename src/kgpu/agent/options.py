@@ -42,8 +42,8 @@ class AgentOptions:
     files that the device plugin waits for before it offers anything, None to wait for nothing. ``toolkit_expected``:
     something on this node writes CDI specs, which the validator then looks for. ``foreign_nfd``: another node feature
     discovery is known to work in this cluster; ``take_over_features``: none does, and what one has left is taken over.
-    ``role_args`` are arguments of the first role in ``roles``, as the
-    replaced program takes them, in a process that runs that role for the operator.
+    ``role_args`` are arguments of the first role in ``roles``, as the replaced program takes them, in a process that
+    runs that role for the operator.
     """
 
     roles: tuple[str, ...] = ()

@@ -72,12 +72,12 @@ def _covers(part: str, index: int) -> bool:
 def lost_work(snapshot: Snapshot) -> Iterator[Finding]:
     """Jobs for GPUs that have failed, or run on although an index has failed for good, where no pod is left to tell."""
     for job in snapshot.all("Job"):
-        if job.deleting or not matching.makes_accelerator_pods(job):
+        said = job.text("status.failedIndexes")
+        failed = job.holding("Failed")
+        if not (said or failed) or job.deleting or not matching.makes_accelerator_pods(job):
             continue
         if any(for_good(snapshot, pod) or by_others(snapshot, pod) for pod in snapshot.pods_of(job)):
             continue
-        said = job.text("status.failedIndexes")
-        failed = job.holding("Failed")
         if failed is None and said:
             yield _lost(snapshot, job, said)
         elif failed is not None and snapshot.knows("Pod") and not _done_since(snapshot, job):
@@ -86,13 +86,8 @@ def lost_work(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _done_since(snapshot: Snapshot, job: Obj) -> bool:
     """Whether its CronJob has made a later one, which has not failed."""
-    return bool(job.owner) and any(
-        one.namespace == job.namespace
-        and one.owner == job.owner
-        and one.created > job.created
-        and one.holding("Failed") is None
-        for one in snapshot.all("Job")
-    )
+    made = snapshot.makers_by_owner.get((job.namespace, job.owner), ())
+    return any(one.created > job.created and one.holding("Failed") is None for _, one in made)
 
 
 def _failed(snapshot: Snapshot, job: Obj, failed: Condition) -> Finding:

@@ -128,7 +128,7 @@ class Snapshot:
             self._events.setdefault(event.about, []).append(event)
         elif self._seen_events == MAX_EVENTS + 1:
             what = f"events after the first {MAX_EVENTS}"
-            self.missing.append(Missing(what, "more are not read", "kubectl get events -n NAMESPACE, of the pod's"))
+            self.missing.append(Missing(what, "more are not read", "kubectl -n NAMESPACE get events"))
 
     def _times(self, source: str) -> tuple[str, ...]:
         """The fields by whose times it is known to have been taken later; clocks differ, so the API server's counts."""
@@ -268,10 +268,18 @@ class Snapshot:
         """A controller's pods; of a Deployment those of its ReplicaSets, of a CronJob those of its Jobs."""
         name = f"{owner.kind}/{owner.name}"
         found = list(self.pods_by_owner.get((owner.namespace, name), ()))
+        for kind, one in self.makers_by_owner.get((owner.namespace, name), ()):
+            found += self.pods_by_owner.get((one.namespace, f"{kind}/{one.name}"), ())
+        return found
+
+    @cached_property
+    def makers_by_owner(self) -> dict[tuple[str, str], list[tuple[str, Obj]]]:
+        """ReplicaSets and Jobs, each with its kind, by namespace and ``Kind/name`` of what has made them."""
+        found: dict[tuple[str, str], list[tuple[str, Obj]]] = {}
         for kind in ("ReplicaSet", "Job"):
             for one in self.all(kind):
-                if one.namespace == owner.namespace and one.owner == name:
-                    found += self.pods_by_owner.get((one.namespace, f"{kind}/{one.name}"), ())
+                if one.owner:
+                    found.setdefault((one.namespace, one.owner), []).append((kind, one))
         return found
 
     @cached_property
