@@ -123,12 +123,21 @@ def made(real: Server, manifest: Object, namespace: str) -> tuple[Object | str, 
     wanted = settled(manifest, namespace)
     kind = verdicts.kind_of(wanted)
     path = f"{path_of(kind, namespace if kind.namespaced else '')}?dryRun=All"
-    code, as_json = real("POST", path, wanted)
+    code, refused = real("POST", path, wanted)
     if code != 201:
-        return str(as_json["message"]), {}
-    code, encoded = real("POST", path, wanted, accept=protobuf.MEDIA)
-    assert code == 201
-    return stable(protobuf.decode(encoded, ("", ""), parsed)), stable(without_nulls(as_json))
+        return str(refused["message"]), {}
+
+    def as_json() -> Object:
+        return stable(without_nulls(real("POST", path, wanted)[1]))
+
+    def both() -> tuple[Object | str, Object] | None:
+        before = as_json()
+        code, encoded = real("POST", path, wanted, accept=protobuf.MEDIA)
+        assert code == 201
+        # A volume gets the time it was made at into its status.
+        return (stable(protobuf.decode(encoded, ("", ""), parsed)), before) if as_json() == before else None
+
+    return until(both, "a moment within one second")
 
 
 def stable(obj: Object) -> Object:
