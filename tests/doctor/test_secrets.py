@@ -414,6 +414,14 @@ def test_fields_named_for_a_secret_are_hidden_and_references_stay() -> None:
     assert found["spec"]["httpGet"]["httpHeaders"][0]["name"] == "X-Mine"
 
 
+@pytest.mark.parametrize("kind", ["Job", "Pod", "Node"])
+def test_of_another_group_s_kind_of_a_known_name_every_text_is_cleaned(kind: str) -> None:
+    tasks = [{"template": {"spec": {"containers": [{"env": [{"name": "HF_TOKEN", "value": "hunter2x9Zq"}]}]}}}]
+    spec = {"tasks": tasks, "password": "hunter2x9Zq"}
+    found = lean({"apiVersion": "batch.volcano.sh/v1alpha1", "kind": kind, "metadata": {"name": "j"}, "spec": spec})
+    assert "hunter2x9Zq" not in repr(found)
+
+
 def test_probes_hooks_drivers_of_volumes_and_annotations_of_templates_are_left_out() -> None:
     run = {"exec": {"command": ["sh", "-c", "x hunter2x9Zq"]}}
     notes = {

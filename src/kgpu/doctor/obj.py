@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from kgpu.doctor import secrets
 from kgpu.doctor.model import Evidence, Subject
+from kgpu.doctor.wanted import kind_of
 from kgpu.fit.plain import items, mapping, number, strings, text
 from kgpu.fit.read import owner_of
 from kgpu.formats import names
@@ -224,7 +225,7 @@ def plain(name: str) -> str:
 def lean(data: Mapping[str, Any]) -> dict[str, Any]:
     """An object without what no rule reads, and without secrets. The given one is not changed."""
     found = dict(data)
-    kind = text(found.get("kind"))
+    kind = kind_of(text(found.get("kind")), text(found.get("apiVersion")))
     found["metadata"] = _lean_metadata(found.get("metadata"))
     if kind in ("ConfigMap", "Secret"):
         for field in ("data", "stringData", "binaryData"):
@@ -240,7 +241,7 @@ def lean(data: Mapping[str, Any]) -> dict[str, Any]:
             field: one if field in _HEAD else secrets.under_key(field, secrets.scrubbed(_cut(one)))
             for field, one in found.items()
         }
-    for holder in _pod_specs(found):
+    for holder in _pod_specs(found, kind):
         holder["spec"] = _lean_pod_spec(mapping(holder["spec"]))
         if holder is not found and "metadata" in holder:
             holder["metadata"] = _lean_metadata(holder["metadata"])
@@ -277,9 +278,9 @@ def _lean_metadata(value: Any) -> dict[str, Any]:
     return metadata
 
 
-def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _pod_specs(found: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
     """Whoever has a pod's spec under ``spec``, copied on the way so that it can be changed."""
-    if text(found.get("kind")) == "Pod":
+    if kind == "Pod":
         if isinstance(found.get("spec"), dict):
             yield found
         return
@@ -287,7 +288,7 @@ def _pod_specs(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not isinstance(spec, dict):
         return
     found["spec"] = spec = dict(spec)
-    if "selector" in spec and text(found.get("kind")) in _BUILT_IN:
+    if "selector" in spec and kind in _BUILT_IN:
         spec["selector"] = secrets.scrubbed(spec["selector"])
     if "volumeClaimTemplates" in spec:
         spec["volumeClaimTemplates"] = secrets.scrubbed(spec["volumeClaimTemplates"])
