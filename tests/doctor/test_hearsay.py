@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from kgpu.doctor.kinds import Pod
+from kgpu.doctor.matching import DRIVER, parts_of
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.rule import Rule
@@ -117,6 +119,20 @@ def test_a_pod_that_only_looks_like_a_device_plugin_is_no_second_one() -> None:
     assert "DPL-20" not in [one.id for one in told(real, pretender)]
     second = pod("nvdp", "plugin", {**image, "volumes": OF_HOST["volumes"]}, phase="Running")
     assert "DPL-20" in [one.id for one in told(real, second)]
+
+
+@pytest.mark.parametrize(
+    ("image", "is_driver"),
+    [
+        ("nvcr.io/nvidia/driver:580.95.05-ubuntu22.04", True), ("nvcr.io/nvidia/driver@sha256:b0ac", True),
+        ("registry.example.org/gpu/driver:580-5.15.0-134-generic-ubuntu22.04", True),
+        ("registry.example.org/spark/driver:3.5.1", False), ("registry.example.org/spark/driver:350", False),
+        ("registry.example.org/spark/driver@sha256:b0ac", False),
+    ],
+)  # fmt: skip
+def test_not_everything_that_is_called_a_driver_is_one(image: str, is_driver: bool) -> None:
+    found = parts_of(Pod(pod("tenant", spec=of(image, MIGHTY))))
+    assert [part.name for part in found] == ([DRIVER] if is_driver else [])
 
 
 def weighed(*evidence: Evidence, remedy: tuple[str, ...]) -> Finding:

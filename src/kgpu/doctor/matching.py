@@ -209,7 +209,7 @@ PARTS: Final = (
     _part(AGENT, NVIDIA, words=r"^(?:kgpu )?agent(?: |$)|kgpu agent", apps="kgpu-agent"),
     _part(OPERATOR, NVIDIA, image=r"/gpu-operator[:@]", words=r"kgpu operator|^operator run|gpu-operator", apps="gpu-operator"),
     _part(VALIDATOR, NVIDIA, words=r"nvidia-validator", apps="nvidia-operator-validator nvidia-cuda-validator nvidia-device-plugin-validator"),
-    _part(DRIVER, NVIDIA, image=r"/driver[:@]|/vgpu-driver|/nvidia-driver", words=r"nvidia-driver", apps="nvidia-driver-daemonset nvidia-driver"),
+    _part(DRIVER, NVIDIA, image=r"nvidia[^ ]*/driver[:@]|/driver:\d{3}[^ :@]*-|/vgpu-driver|/nvidia-driver", words=r"nvidia-driver", apps="nvidia-driver-daemonset nvidia-driver"),
     _part(TOOLKIT, NVIDIA, image=r"/container-toolkit[:@]", words=r"nvidia-toolkit", apps="nvidia-container-toolkit-daemonset"),
     _part(MPS, NVIDIA, words=r"mps-control-daemon", apps="nvidia-device-plugin-mps-control-daemon"),
     _part(GFD, NVIDIA, image=r"/gpu-feature-discovery[:@]", words=r"gpu-feature-discovery|(?:^|kgpu )labels --daemon", apps="gpu-feature-discovery"),
