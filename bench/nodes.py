@@ -57,7 +57,7 @@ class Usage:
 
 def thousand_nodes(_world: World) -> Mapping[str, list[float]]:
     """Seconds, CPU seconds, MiB and percent of a core by the keys of ``bench.run``'s figures. Raises SkippedError."""
-    _require_real_lab()
+    require_real_lab()
     lab = RealLab(LabSpec(name=NAME, agent=False), progress=QuietProgress())
     if lab.running:
         raise SkippedError(f'a lab named "{NAME}" runs here; take it down with `kgpu lab down --name {NAME}`')
@@ -71,7 +71,7 @@ def thousand_nodes(_world: World) -> Mapping[str, list[float]]:
         lab.down()
 
 
-def _require_real_lab() -> None:
+def require_real_lab() -> None:
     if sys.platform != "linux" or os.geteuid() != 0:
         raise SkippedError("the real control plane needs Linux and root")
     try:

@@ -289,12 +289,12 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 @contextlib.asynccontextmanager
 async def _real() -> AsyncIterator[Path]:
     """The real control plane in a lab of its own."""
-    from bench.nodes import _require_real_lab
+    from bench.nodes import require_real_lab
     from kgpu.lab.progress import QuietProgress
     from kgpu.lab.real.cluster import RealLab
     from kgpu.lab.real.model import LabSpec
 
-    _require_real_lab()
+    require_real_lab()
     # Nobody renews the Nodes' leases, and thousands of lost Nodes would keep the API server busier than the operator
     # does; controllers make the agents' pods at the rate that clusters have by default.
     spec = LabSpec(name=NAME, agent=False, node_grace=3600, controller_rate=20)

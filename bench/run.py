@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, doctor, exporter, measures, nodes, operator
+from bench import churn, doctor, exporter, install, measures, nodes, operator
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -191,6 +191,15 @@ MEASUREMENTS: Final = (
             Figure("rss", "the same, RSS", "MiB", 500),
         ),
         doctor.live,
+    ),
+    Measurement(
+        "install",
+        (
+            Figure(install.READY, "real cluster, helm install to ClusterPolicy ready", "s", 10),
+            Figure(install.HELM, "the same, to the end of helm install", "s"),
+            *(Figure(step.key, f"the same, to {step.title}", "s") for step in install.STEPS[:-1]),
+        ),
+        install.to_ready,
     ),
     Measurement(
         "operator-1000",
