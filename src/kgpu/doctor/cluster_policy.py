@@ -5,11 +5,11 @@ it while the cluster says another.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
 from kgpu.doctor.obj import Obj
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 
 USUAL: Final = "cluster-policy"
@@ -24,12 +24,14 @@ def in_force(snapshot: Snapshot) -> Obj | None:
 
 
 def name(snapshot: Snapshot) -> str:
-    """Its name for a command, the usual one where none was read."""
+    """Its name, the usual one where none was read."""
     found = in_force(snapshot)
-    return shlex.quote(found.name) if found is not None else USUAL
+    return found.name if found is not None else USUAL
 
 
-def change(snapshot: Snapshot, spec: Mapping[str, Any]) -> str:
-    """The command that sets these fields of its spec and leaves the others as they are."""
+def change(snapshot: Snapshot, spec: Mapping[str, Any], why: str = "") -> Step:
+    """The command that sets these fields of its spec and leaves the others as they are; ``why`` stands above it."""
     patch = json.dumps({"spec": spec}, separators=(",", ":"))
-    return f"kubectl patch clusterpolicy {name(snapshot)} --type merge -p {shlex.quote(patch)}"
+    if not why:
+        return Step("kubectl patch clusterpolicy {} --type merge -p {}", name(snapshot), patch)
+    return Step("kubectl patch clusterpolicy {} --type merge -p {}  # {}", name(snapshot), patch, why)

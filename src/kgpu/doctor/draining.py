@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.doctor.model import Finding
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 
 MAX_NAMED: Final = 8
-_STOPS: Final = "the drain stops at pods that nobody would make again; agree with their owners and end them first"
+_STOPS: Final = "the drain stops at pods that nobody would make again; agree with their owners and end them first: {}{}"
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _DRAIN: Final = re.compile(r"(?P<command>kubectl drain (?P<node>\S+)(?: --[a-z-]+)+)(?:, (?P<then>then .*))?$")
 
@@ -34,12 +35,12 @@ def bare_pods(snapshot: Snapshot, node: str) -> tuple[str, ...]:
     )
 
 
-def _lines(step: str, snapshot: Snapshot) -> tuple[str, ...]:
+def _lines(step: Step, snapshot: Snapshot) -> tuple[Step, ...]:
     """A step as it can be pasted: what stops the drain above it, what is to be done then below."""
     hit = _DRAIN.search(step)
     if hit is None:
         return (step,)
     bare = bare_pods(snapshot, hit["node"])
     more = f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else ""
-    stops = (f"{_STOPS}: {', '.join(bare[:MAX_NAMED])}{more}",) if bare else ()
-    return (*stops, step[: hit.end("command")], *((hit["then"],) if hit["then"] else ()))
+    stops = (Step(_STOPS, ", ".join(bare[:MAX_NAMED]), more),) if bare else ()
+    return (*stops, Step.again(step[: hit.end("command")]), *((Step.again(hit["then"]),) if hit["then"] else ()))

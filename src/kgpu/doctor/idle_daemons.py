@@ -15,6 +15,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
 from kgpu.fit.plain import mapping, text
@@ -92,7 +93,11 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
     node = next(iter(matching.gpu_nodes(snapshot)), None)
     name = node.name if node else "NODE"
     discovery = (
-        ("or let discovery label nodes: install node feature discovery (the plugin's chart: --set gfd.enabled=true)",)
+        (
+            Step(
+                "or let discovery label nodes: install node feature discovery (the plugin's chart: --set gfd.enabled=true)"
+            ),
+        )
         if one.by_discovery
         else ()
     )
@@ -100,7 +105,7 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
         subject=one.daemons.subject,
         cause=f"{one.daemons} has made no pod, so that no node offers its devices: it wants nodes with {wanted}, and no node has that label",
         evidence=(one.daemons.cite("status.desiredNumberScheduled"), one.daemons.cite(one.field), *_labels(snapshot, node)),
-        remedy=(f"kubectl label node {plain(name)} {plain(key)}={plain(value) or 'true'}", *discovery),
+        remedy=(Step("kubectl label node {} {}={}", plain(name), plain(key), plain(value) or "true"), *discovery),
         confidence=CERTAIN if pods else LIKELY,
         pods=pods,
     )  # fmt: skip

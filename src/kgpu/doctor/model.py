@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.secrets import cleaned
 
 MAX_VALUE: Final = 300
@@ -151,7 +152,7 @@ class Finding:
     subject: Subject
     cause: str
     evidence: tuple[Evidence, ...] = ()
-    remedy: tuple[str, ...] = ()
+    remedy: tuple[Step, ...] = ()
     confidence: float = LIKELY
     level: Level = Level.PROBLEM
     since: str = ""
@@ -171,7 +172,7 @@ class Finding:
         for name in ("nodes", "pods"):
             object.__setattr__(self, name, tuple(one_line(each, MAX_VALUE) for each in getattr(self, name)))
         steps = (part for step in self.remedy for part in _apart(_step(cleaned(step))))
-        object.__setattr__(self, "remedy", tuple(steps))
+        object.__setattr__(self, "remedy", tuple(map(Step.again, steps)))
 
     @property
     def sureness(self) -> str:
@@ -191,7 +192,7 @@ class Finding:
             "subject": str(self.subject),
             "cause": self.cause,
             "evidence": [one.data() for one in self.evidence],
-            "remedy": list(self.remedy),
+            "remedy": [str(step) for step in self.remedy],
             "confidence": self.confidence,
             "level": self.level.value,
             "place": self.place.title,

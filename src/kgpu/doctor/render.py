@@ -199,5 +199,5 @@ def _result(one: Finding) -> dict[str, Any]:
             }
         ],
         "rank": round(one.confidence * 100, 1),
-        "properties": {"evidence": [row.data() for row in one.evidence], "remedy": list(one.remedy)},
+        "properties": {"evidence": [row.data() for row in one.evidence], "remedy": [str(step) for step in one.remedy]},
     }

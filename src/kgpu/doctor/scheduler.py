@@ -9,6 +9,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CLUSTER, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import seconds
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
 
@@ -87,11 +88,14 @@ def _state(pod: Pod) -> Evidence:
     return at.cite_status() if at is not None else pod.cite("status.phase")
 
 
-def _steps(unwell: list[Pod]) -> tuple[str, ...]:
+def _steps(unwell: list[Pod]) -> tuple[Step, ...]:
     if not unwell:
-        return (f"kubectl -n {_SPACE} get pods -o wide", f"kubectl -n {_SPACE} get lease {_PROGRAM} -o yaml")
+        return (
+            Step("kubectl -n {} get pods -o wide", _SPACE),
+            Step("kubectl -n {} get lease {} -o yaml", _SPACE, _PROGRAM),
+        )
     pod = unwell[0]
     return (
-        f"kubectl -n {_SPACE} describe pod {pod.name}",
-        f"kubectl -n {_SPACE} logs {pod.name} --all-containers --tail=50",
+        Step("kubectl -n {} describe pod {}", _SPACE, pod.name),
+        Step("kubectl -n {} logs {} --all-containers --tail=50", _SPACE, pod.name),
     )

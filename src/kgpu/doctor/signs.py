@@ -17,6 +17,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import plain
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 
@@ -125,7 +126,7 @@ def _finding(snapshot: Snapshot, sign: Sign, rows: list[tuple[Hit, tuple[Evidenc
         subject=subject,
         cause=sign.cause.format_map(said | words),
         evidence=tuple(shown),
-        remedy=tuple(step.format_map(pasted | words) for step in sign.remedy),
+        remedy=tuple(Step(step, **(pasted | words)) for step in sign.remedy),
         confidence=sign.confidence,
         level=sign.level,
         expected=sign.expected,

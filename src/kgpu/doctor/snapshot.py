@@ -39,6 +39,11 @@ _NO_VOLUMES: Final = Missing(
     "claims, volumes and storage classes were not given",
     "kubectl get pvc,pv,sc -A -o yaml",
 )
+_SAID: Final = {
+    "xid": "NVRM: Xid (PCI:0000:00:00): {}, pid=0",
+    "sxid": "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): {}, Non-fatal, Link 0",
+}
+"""A number as the kernel's log has it."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _TIMES: Final = ("metadata.creationTimestamp", "lastTimestamp", "eventTime", "status.startTime")
 """The first is the API server's own; of the others anybody may write some."""
@@ -182,20 +187,29 @@ class Snapshot:
         self.kinds = {kind: dict(sorted(objects.items())) for kind, objects in sorted(self.kinds.items())}
 
     def judged(self, judge: Callable[[Iterable[str]], tuple[Xid, ...]]) -> Snapshot:
-        """Itself, with the meaning of the numbers in kernel logs that nobody has judged yet."""
+        """Itself, with what the catalogue says of the numbers in kernel logs: their meaning, where nobody has judged
+        them yet, and what is to be done about them, in any case.
+        """
         self._judge = judge
         for name, host in self.hosts.items():
-            if host.kernel_log and not host.xids:
-                self.hosts[name] = msgspec.structs.replace(host, xids=judge(host.kernel_log))
+            read = judge(host.kernel_log) if host.kernel_log else ()
+            own = {(xid.kind, xid.code, xid.pci): xid.advice for xid in read}
+            told = (
+                msgspec.structs.replace(
+                    xid, advice=own.get((xid.kind, xid.code, xid.pci)) or self.advice(xid.code, xid.kind)
+                )
+                for xid in host.xids
+            )
+            self.hosts[name] = msgspec.structs.replace(host, xids=tuple(told) or read)
         return self
 
     # What rules ask
 
-    def advice(self, code: int) -> str:
-        """What kgpu's own catalogue says is to be done about an Xid; "" where nobody is there to judge."""
+    def advice(self, code: int, kind: str = "xid") -> str:
+        """What kgpu's own catalogue says is to be done about an Xid or SXid; "" where nobody is there to judge."""
         if self._judge is None:
             return ""
-        found = self._judge([f"NVRM: Xid (PCI:0000:00:00): {code}, pid=0"])
+        found = self._judge([_SAID.get(kind, _SAID["xid"]).format(code)])
         return found[0].advice if found else ""
 
     def all(self, kind: str) -> Iterable[Obj]:

@@ -4,17 +4,18 @@ whether it helped.
 
 from __future__ import annotations
 
+import itertools
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import Finding
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 
-HELPED: Final = "see whether it has helped:"
+HELPED: Final = Step("see whether it has helped:")
 _KUBECTL: Final = r"kubectl (?:-n \S+ )?"
 _CHANGING: Final = (
     rf"{_KUBECTL}(?:annotate|apply|cordon|create|delete|drain|edit|label|patch|replace|rollout|run|scale|set|taint|uncordon)\b",
@@ -44,9 +45,9 @@ def shows(step: str) -> bool:
     return _SHOWS.match(step) is not None and not changes(step)
 
 
-def without(remedy: tuple[str, ...], needless: Callable[[str], bool]) -> Iterator[str]:
+def without(remedy: tuple[Step, ...], needless: Callable[[str], bool]) -> Iterator[Step]:
     """The steps but for needless ones; the sentence above such a one goes with it."""
-    for step, then in zip(remedy, (*remedy, "")[1:], strict=True):
+    for step, then in itertools.zip_longest(remedy, remedy[1:]):
         if not needless(step) and not (step.endswith(":") and then and needless(then)):
             yield step
 
@@ -81,23 +82,23 @@ def _has(labels: Mapping[str, str], word: str) -> bool:
     return labels.get(key) == value if given else word.endswith("-") and word[:-1] not in labels
 
 
-def look(finding: Finding, remedy: tuple[str, ...], snapshot: Snapshot) -> str:
+def look(finding: Finding, remedy: tuple[Step, ...], snapshot: Snapshot) -> Step:
     """The command that tells whether a finding is still so: the doctor on what it is about, or what comes after it."""
     subject = finding.subject
     if subject.kind == "Node" and subject.name in snapshot.nodes:
-        return f"kgpu doctor node {shlex.quote(subject.name)}"
+        return Step("kgpu doctor node {}", subject.name)
     if subject.kind == "Node" and not snapshot.nodes:
-        return "kgpu doctor --host"
+        return Step("kgpu doctor --host")
     kind, name = subject.kind, subject.name
     if kind == "Pod" and (pod := snapshot.pods.get((subject.namespace, name))) is not None:
         kind, name = _lasting(pod, remedy, snapshot)
         if not kind and pod.owner and len(finding.nodes) == 1 and finding.nodes[0] in snapshot.nodes:
-            return f"kgpu doctor node {shlex.quote(finding.nodes[0])}"
+            return Step("kgpu doctor node {}", finding.nodes[0])
     what = "pod" if kind == "Pod" else _TARGETS.get(kind, "")
-    return f"kgpu doctor {what} {shlex.quote(f'{subject.namespace}/{name}')}" if what else "kgpu doctor"
+    return Step("kgpu doctor {} {}/{}", what, subject.namespace, name) if what else Step("kgpu doctor")
 
 
-def _lasting(pod: Pod, remedy: tuple[str, ...], snapshot: Snapshot) -> tuple[str, str]:
+def _lasting(pod: Pod, remedy: tuple[Step, ...], snapshot: Snapshot) -> tuple[str, str]:
     """A pod's owner of a kind that the doctor is asked about, or a pod of nobody that stays; ("", "") for neither."""
     for kind, name, _ in reversed(tuple(snapshot.owners(pod))):
         if kind in _TARGETS:

@@ -17,6 +17,7 @@ from kgpu.doctor.kinds import Event, Node
 from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.obj import Condition, seconds
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import text
 from kgpu.formats import names
@@ -200,12 +201,12 @@ def _short(text: str) -> str:
 
 def as_told(one: Told, cause: str, *, drain: bool = False) -> Finding:
     """A finding of what is told, with the remedy that is told."""
-    first = (f"kubectl drain {one.node.name} --ignore-daemonsets --delete-emptydir-data",) if drain else ()
+    first = (Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", one.node.name),) if drain else ()
     return Finding(
         subject=one.node.subject,
         cause=cause,
         evidence=one.evidence,
-        remedy=(*first, *((one.todo,) if one.todo else ()), f"kubectl describe node {one.node.name}"),
+        remedy=(*first, *((Step(one.todo),) if one.todo else ()), Step("kubectl describe node {}", one.node.name)),
         confidence=one.sure,
         since=one.since,
         nodes=(one.node.name,),

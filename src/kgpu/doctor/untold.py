@@ -14,6 +14,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import POSSIBLE, Evidence, Finding, Level
 from kgpu.doctor.obj import Condition
 from kgpu.doctor.progress import works
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rules.placed import OLD, PATIENCE, SHORT, age_of
 from kgpu.doctor.snapshot import Snapshot
 
@@ -151,7 +152,7 @@ def _evidence(snapshot: Snapshot, pod: Pod) -> Iterator[Evidence]:
         yield ready.cite()
 
 
-def _steps(snapshot: Snapshot, pod: Pod) -> tuple[str, ...]:
+def _steps(snapshot: Snapshot, pod: Pod) -> tuple[Step, ...]:
     node = snapshot.nodes.get(pod.node)
     away = (f"kubectl describe node {node.name}",) if node is not None and node.ready is False else ()
-    return (*away, f"kubectl -n {pod.namespace} describe pod {pod.name}")
+    return (*away, Step("kubectl -n {} describe pod {}", pod.namespace, pod.name))

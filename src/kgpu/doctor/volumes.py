@@ -11,6 +11,7 @@ from typing import Final
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
 from kgpu.fit.filters_volume import BINDING, RESTRICTIONS
@@ -27,7 +28,7 @@ class StuckClaim:
 
     why: str
     evidence: tuple[Evidence, ...]
-    remedy: tuple[str, ...]
+    remedy: tuple[Step, ...]
 
 
 def stuck_claim(one: Waiting) -> StuckClaim | None:
@@ -36,7 +37,7 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
     if reason is None:
         return None
     name, snapshot, pod = plain(reason.subject), one.snapshot, one.pod
-    look = f"kubectl -n {pod.namespace} describe pvc {name}"
+    look = Step("kubectl -n {} describe pvc {}", pod.namespace, name)
     claim = snapshot.get(CLAIM, name, pod.namespace)
     if claim is None:
         return _missing(one, name, generated=(reason.subject, True) in one.view.volume_claims)
@@ -44,14 +45,17 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
     if claim.deleting:
         return StuckClaim(
             f"its volume claim {name} is being deleted", (*asked, claim.cite("metadata.deletionTimestamp")),
-            (f"{look}  # its finalizer waits until no pod uses it", "then make the claim anew, and the pod"),
+            (
+                Step("kubectl -n {} describe pvc {}  # its finalizer waits until no pod uses it", pod.namespace, name),
+                Step("then make the claim anew, and the pod"),
+            ),
         )  # fmt: skip
     if claim.text("status.phase") == "Lost":
         volume = plain(claim.text("spec.volumeName")) or "?"
         return StuckClaim(
             f"the volume {volume} of its claim {name} is gone, and the data with it",
             (*asked, claim.cite("spec.volumeName")),
-            (f"kubectl -n {pod.namespace} delete pvc {name}  # then make it anew, and bring the data back",),
+            (Step("kubectl -n {} delete pvc {}  # then make it anew, and bring the data back", pod.namespace, name),),
         )
     why, evidence, steps = _unbound(snapshot, claim)
     return StuckClaim(f"its volume claim {name} has no volume: {why}", (*asked, *evidence), (*steps, look))
@@ -63,7 +67,7 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
     if generated:
         return StuckClaim(
             f"the claim {name} of its ephemeral volume was not made yet", seen,
-            (f"kubectl -n {pod.namespace} describe pod {pod.name}  # its events say what is in the way",),
+            (Step("kubectl -n {} describe pod {}  # its events say what is in the way", pod.namespace, pod.name),),
         )  # fmt: skip
     others = [claim for claim in snapshot.all(CLAIM) if claim.name and not claim.deleting]
     near = whatif.nearest(name, sorted(claim.name for claim in others if claim.namespace == pod.namespace))
@@ -72,14 +76,16 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
     return StuckClaim(
         f"it mounts the volume claim {name}, and namespace {pod.namespace} has no such claim{hint}", seen,
         (
-            f"kubectl -n {pod.namespace} get pvc",
-            f"correct claimName in the manifest of {pod.owner or pod}"
-            + (f" to {near}" if near else "") + f", or make the claim {name} in namespace {pod.namespace}",
+            Step("kubectl -n {} get pvc", pod.namespace),
+            Step(
+                "correct claimName in the manifest of {}{}, or make the claim {} in namespace {}",
+                pod.owner or pod, f" to {near}" if near else "", name, pod.namespace,
+            ),
         ),
     )  # fmt: skip
 
 
-def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...], tuple[str, ...]]:
+def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...], tuple[Step, ...]]:
     """Why, further evidence, and steps."""
     name = claim.text("spec.storageClassName") or claim.annotations.get("volume.beta.kubernetes.io/storage-class", "")
     classes = {one.name: one for one in snapshot.all(_CLASS)}
@@ -90,14 +96,21 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
     asks = claim.cite("spec.storageClassName")
     known = classes.get(name)
     if volume := plain(claim.text("spec.volumeName")):
-        return f"it asks for the volume {volume}", (claim.cite("spec.volumeName"), *said), (f"kubectl get pv {volume}",)
+        return (
+            f"it asks for the volume {volume}",
+            (claim.cite("spec.volumeName"), *said),
+            (Step("kubectl get pv {}", volume),),
+        )
     if name and known is None and snapshot.knows(_CLASS):
         near = whatif.nearest(name, sorted(classes))
         has = f"there are {', '.join(sorted(classes)[:5])}" if classes else "there is none at all"
-        step = "delete the claim and make it anew with a class that is there" + (f" ({near})" if near else "")
+        step = Step(
+            "delete the claim and make it anew with a class that is there{}, or make the class {}",
+            f" ({near})" if near else "", name,
+        )  # fmt: skip
         return (
             f"it names the storage class {name}, which is not there; " + (f"did you mean {near}?" if near else has),
-            (asks, there, *said), ("kubectl get storageclass", f"{step}, or make the class {name}"),
+            (asks, there, *said), (Step("kubectl get storageclass"), step),
         )  # fmt: skip
     none = claim.at("spec.storageClassName") is None and not name and snapshot.knows(_CLASS)
     if none and not any(one.annotations.get(_DEFAULT) == "true" for one in classes.values()):
@@ -106,18 +119,18 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
         return (
             "it names no storage class, and the cluster has no default one", (asks, there, *said),
             (
-                f"name a class in the claim, or make one the default{which}:",
-                f"kubectl annotate storageclass {first} {_DEFAULT}=true",
+                Step("name a class in the claim, or make one the default{}:", which),
+                Step("kubectl annotate storageclass {} {}=true", first, _DEFAULT),
             ),
         )  # fmt: skip
     if event is not None:
         return event.message, (asks, *said), ()
     if not name or (known is not None and known.text("provisioner") == _BY_HAND):
-        return "no volume that is free is for it, and nothing makes one", (asks,), ("kubectl get pv",)
+        return "no volume that is free is for it, and nothing makes one", (asks,), (Step("kubectl get pv"),)
     if known is None:
         return "nobody has made one for it yet", (asks,), ()
     provisioner = plain(known.text("provisioner"))
     return (
         f"the provisioner {provisioner} of storage class {name} has made none", (asks, known.cite("provisioner")),
-        (f"look whether {provisioner} runs:", "kubectl get pods -A" ),
+        (Step("look whether {} runs:", provisioner), Step("kubectl get pods -A")),
     )  # fmt: skip

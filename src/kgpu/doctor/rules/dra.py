@@ -13,6 +13,7 @@ from kgpu.doctor.devices import Device, Request, Stand, Verdict
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.obj import Obj
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
@@ -116,10 +117,14 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 *(
-                    f"kubectl -n {path.split('/', 1)[0]} get resourceclaim {path.split('/', 1)[-1]} -o jsonpath='{{.status.reservedFor}}'  # who holds it; end that pod if it is idle"
+                    Step(
+                        "kubectl -n {} get resourceclaim {} -o jsonpath='{{.status.reservedFor}}'  # who holds it; end that pod if it is idle",
+                        path.split("/", 1)[0],
+                        path.split("/", 1)[-1],
+                    )
                     for path in holders[:1]
                 ),
-                "or ask for fewer devices, or add a node with more of them",
+                Step("or ask for fewer devices, or add a node with more of them"),
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
@@ -140,9 +145,9 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
             remedy=(
-                f'guard it: "{key}" in device.attributes["{bad.device.driver}"] && ..., or correct the name',
-                "see what devices have:",
-                f"kubectl get resourceslice {bad.device.slice.name} -o yaml",
+                Step('guard it: "{}" in device.attributes["{}"] && ..., or correct the name', key, bad.device.driver),
+                Step("see what devices have:"),
+                Step("kubectl get resourceslice {} -o yaml", bad.device.slice.name),
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
@@ -167,8 +172,8 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), *values, near.device.slice.cite(f"{near.device.path}.name")),
             remedy=(
-                f"change the selector {near.selector!r} so that it fits what there is (a card of 80 GB has 81559Mi, less than 80Gi: ask for 79Gi)",
-                f"kubectl -n {request.claim.namespace} get resourceclaim {request.claim.name} -o yaml",
+                Step("change the selector {} so that it fits what there is (a card of 80 GB has 81559Mi, less than 80Gi: ask for 79Gi)", f"{near.selector!r}"),
+                Step("kubectl -n {} get resourceclaim {} -o yaml", request.claim.namespace, request.claim.name),
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
@@ -199,8 +204,8 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
                 *(pod.cite("status.phase") for pod in ill[:1]),
             ),
             remedy=(
-                "kubectl get resourceslices; kubectl get pods -A -o wide | grep dra",
-                "start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate DynamicResourceAllocation and the API group resource.k8s.io on",
+                Step("kubectl get resourceslices; kubectl get pods -A -o wide | grep dra"),
+                Step("start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate DynamicResourceAllocation and the API group resource.k8s.io on"),
             ),
             confidence=CERTAIN if not drivers else LIKELY,
             **one.shared(table=(), nodes=tuple(node.name for node in one.nodes)),
@@ -225,9 +230,11 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
                 request.claim.cite(request.path), *(rule.cite("spec") for rule in rules[:1]),
             ),
             remedy=(
-                "mend what the taint stands for:", f"kgpu doctor node {first.node or 'NODE'}",
-                "or, if the pod can bear it, add a toleration to the request: {key: "
-                + bad[0].why.split(":", 1)[0].split("=", 1)[0] + ", operator: Exists}",
+                Step("mend what the taint stands for:"), Step("kgpu doctor node {}", first.node or "NODE"),
+                Step(
+                    "or, if the pod can bear it, add a toleration to the request: {{key: {}, operator: Exists}}",
+                    bad[0].why.split(":", 1)[0].split("=", 1)[0],
+                ),
             ),
             confidence=CERTAIN,
             **one.shared(table=(), nodes=tuple(dict.fromkeys(row.device.node for row in bad if row.device.node))),
@@ -249,9 +256,9 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: {', '.join(known[:5]) or 'none'})",
                 evidence=(claim.cite(f"{request.path}.deviceClassName"), matching.cite_classes(snapshot, "DeviceClass")),
                 remedy=(
-                    f"set deviceClassName: {near}" if near else "install the driver that brings the class, or name one that there is:",
-                    *(() if near else ("kubectl get deviceclasses",)),
-                    "claims can't be changed: correct the template or manifest, then delete the claim and the pod",
+                    Step("set deviceClassName: {}", near) if near else Step("install the driver that brings the class, or name one that there is:"),
+                    *(() if near else (Step("kubectl get deviceclasses"),)),
+                    Step("claims can't be changed: correct the template or manifest, then delete the claim and the pod"),
                 ),
                 confidence=CERTAIN,
                 **one.shared(table=()),
@@ -286,19 +293,25 @@ def _no_claim(*, elsewhere: bool) -> Check:
             )
             near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == one.pod.namespace))
             step = (
-                f"name {near} in the pod, or create {name}"
+                Step("name {} in the pod, or create {}", near, name)
                 if near
-                else f"create {kind} {name} in namespace {one.pod.namespace}"
+                else Step("create {} {} in namespace {}", kind, name, one.pod.namespace)
             )
             copied = (
-                f"kubectl -n {others[0]} get {kind.lower()} {name} -o yaml  # then create it in namespace {one.pod.namespace}"
+                Step(
+                    "kubectl -n {} get {} {} -o yaml  # then create it in namespace {}",
+                    others[0],
+                    kind.lower(),
+                    name,
+                    one.pod.namespace,
+                )
                 if others
                 else step
             )
             yield Finding(
                 cause=f"{one.who} waits for {kind} {name}, which is not in namespace {one.pod.namespace}{there}",
                 evidence=(one.pod.cite(path), Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name")),
-                remedy=(copied, "a template (resourceClaimTemplateName) gives every pod a claim of its own"),
+                remedy=(copied, Step("a template (resourceClaimTemplateName) gives every pod a claim of its own")),
                 confidence=CERTAIN,
                 **one.shared(table=()),
             )  # fmt: skip
@@ -323,13 +336,17 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
             else "no DeviceClass stands for it (spec.extendedResourceName)"
         )
         known = next((obj.name for obj in snapshot.all("DeviceClass") if obj.name in mine), mine[0])
-        patch = f'kubectl patch deviceclass {known} --type merge -p \'{{"spec":{{"extendedResourceName":"{one.resource}"}}}}\''
+        patch = Step(
+            'kubectl patch deviceclass {} --type merge -p \'{{"spec":{{"extendedResourceName":"{}"}}}}\'  # needs the gate DRAExtendedResource',
+            known,
+            one.resource,
+        )
         yield Finding(
             cause=f"{one.who} asks for {one.resource}, which no node offers: {drivers[mine[0]]} devices are offered by DRA driver {mine[0]} alone, and {why}",
             evidence=(one.asked(), next(d.slice for d in dra.devices(snapshot) if d.driver == mine[0]).cite("spec.driver"), *(obj.cite("spec.extendedResourceName") for obj in classes[:1])),
             remedy=(
-                "turn the gate DRAExtendedResource on in API server, scheduler and kubelets" if classes else patch + "  # needs the gate DRAExtendedResource",
-                "or use a ResourceClaim in place of the resource",
+                Step("turn the gate DRAExtendedResource on in API server, scheduler and kubelets") if classes else patch,
+                Step("or use a ResourceClaim in place of the resource"),
             ),
             confidence=LIKELY if classes else CERTAIN,
             **one.shared(),
@@ -356,7 +373,7 @@ def _gates(snapshot: Snapshot) -> Iterator[Finding]:
         subject=pod.subject,
         cause=f"{program} runs with DynamicResourceAllocation=false, while pods wait with claims: nobody allocates for them",
         evidence=(container.cite("command"), hurt[0].pod.cite("spec.resourceClaims")),
-        remedy=("set the gate alike in API server, controller manager, scheduler and kubelets (it is on by itself from Kubernetes 1.34)",),
+        remedy=(Step("set the gate alike in API server, controller manager, scheduler and kubelets (it is on by itself from Kubernetes 1.34)"),),
         confidence=CERTAIN if others else LIKELY,
         pods=tuple(pod.path for one in hurt for pod in one.pods),
     )  # fmt: skip

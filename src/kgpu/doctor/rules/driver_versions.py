@@ -13,6 +13,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -24,7 +25,7 @@ _POLICY: Final = "kubectl patch clusterpolicy {} --type merge -p '{}'"
 
 
 def on_host(
-    host: HostFacts, cause: str, *evidence: str, remedy: tuple[str, ...], confidence: float = CERTAIN
+    host: HostFacts, cause: str, *evidence: str, remedy: tuple[Step, ...], confidence: float = CERTAIN
 ) -> Finding:
     """A finding about a node by fields of its host's facts."""
     return Finding(
@@ -60,8 +61,10 @@ def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
                 pod.cite("status.phase"),
             ),
             remedy=(
-                "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set driver.enabled=false",
-                f"or take the host's driver away on {pod.node} and reboot it",
+                Step(
+                    "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set driver.enabled=false"
+                ),
+                Step("or take the host's driver away on {} and reboot it", pod.node),
             ),
             confidence=CERTAIN,
             since=pod.created,
@@ -90,9 +93,9 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
             yield _missing_image(
                 pod, bad.image, "DRV-07", f"no precompiled driver is published for kernel {kernel['kernel']}",
                 remedy=(
-                    f"kubectl get node {pod.node} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'",
+                    Step("kubectl get node {} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'", pod.node),
                     cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}}),
-                    "or run a kernel that NVIDIA publishes drivers for",
+                    Step("or run a kernel that NVIDIA publishes drivers for"),
                 ),
                 seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.kernelVersion"),) if node else ())),
             )  # fmt: skip
@@ -100,7 +103,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
             yield _missing_image(
                 pod, bad.image, "DRV-08", f"no driver container is published for the system {system['system']}",
                 remedy=(
-                    "install the driver on the node in the system's own way (Talos: a system extension)",
+                    Step("install the driver on the node in the system's own way (Talos: a system extension)"),
                     cluster_policy.change(snapshot, {"driver": {"enabled": False}}),
                 ),
                 seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
@@ -119,7 +122,7 @@ def _not_missing(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def _missing_image(
-    pod: Pod, image: str, rule: str, why: str, *, remedy: tuple[str, ...], seen: tuple[Evidence, ...]
+    pod: Pod, image: str, rule: str, why: str, *, remedy: tuple[Step, ...], seen: tuple[Evidence, ...]
 ) -> Finding:
     return Finding(
         id=rule,
@@ -155,8 +158,10 @@ def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{obj} can't choose precompiled drivers: nodes with one kernel run different releases of the system",
             evidence=(seen,),
             remedy=(
-                "kubectl get nodes -l nvidia.com/gpu.present=true -o custom-columns=NODE:.metadata.name,KERNEL:.status.nodeInfo.kernelVersion,OS:.status.nodeInfo.osImage",
-                "bring them to one release, or give each group an NVIDIADriver with its own nodeSelector",
+                Step(
+                    "kubectl get nodes -l nvidia.com/gpu.present=true -o custom-columns=NODE:.metadata.name,KERNEL:.status.nodeInfo.kernelVersion,OS:.status.nodeInfo.osImage"
+                ),
+                Step("bring them to one release, or give each group an NVIDIADriver with its own nodeSelector"),
             ),
             confidence=CERTAIN,
         )
@@ -194,8 +199,8 @@ def _overlap(drivers: list[Obj], seen: tuple[Evidence, ...], node: str) -> Findi
         cause=f"{who} {where}: the operator installs a driver for none of them",
         evidence=seen,
         remedy=(
-            "kubectl get nvidiadrivers -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.nodeSelector",
-            f"kubectl edit nvidiadriver {drivers[-1].name}  # give it a nodeSelector that no other one matches",
+            Step("kubectl get nvidiadrivers -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.nodeSelector"),
+            Step("kubectl edit nvidiadriver {}  # give it a nodeSelector that no other one matches", drivers[-1].name),
         ),
         confidence=CERTAIN,
         nodes=(node,) if node else (),
@@ -229,10 +234,10 @@ def fabric(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _FABRIC_REMEDY: Final = (
-    "on the node:",
-    "systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log",
-    "install the fabric manager of exactly the driver's version, then:",
-    "systemctl restart nvidia-fabricmanager",
+    Step("on the node:"),
+    Step("systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log"),
+    Step("install the fabric manager of exactly the driver's version, then:"),
+    Step("systemctl restart nvidia-fabricmanager"),
 )
 _NVLINK5: Final = re.compile(r"\bG?B[23]00\b")
 
@@ -250,7 +255,7 @@ def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"on node {host.node} the fabric of its {out[0].name} can't start: the kernel modules {' and '.join(lacks)} are not loaded",
             evidence=(host.cite("modules", ", ".join(sorted(host.modules))), host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}")),
-            remedy=("on the node:", "modprobe -a mlx5_ib ib_umad", "and for every boot:", "printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf"),
+            remedy=(Step("on the node:"), Step("modprobe -a mlx5_ib ib_umad"), Step("and for every boot:"), Step("printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf")),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -266,10 +271,10 @@ def no_uvm(snapshot: Snapshot) -> Iterator[Finding]:
                 f"node {host.node} has no /dev/nvidia-uvm: nvidia-smi works there, and every CUDA program fails",
                 "devices",
                 remedy=(
-                    "on the node:",
-                    "nvidia-modprobe -u -c=0",
-                    "if that fails:",
-                    "modprobe nvidia-uvm; dmesg | tail",
+                    Step("on the node:"),
+                    Step("nvidia-modprobe -u -c=0"),
+                    Step("if that fails:"),
+                    Step("modprobe nvidia-uvm; dmesg | tail"),
                 ),
             )
 
@@ -289,8 +294,8 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{pod} may not make links below /dev/char on node {pod.node}, where there are none: running pods lose their GPU at the next systemctl daemon-reload",
                 evidence=(matching.cite_env(pod, one, name), host.cite("devices")),
                 remedy=(
-                    f"take {name} out of validator.driver.env of the ClusterPolicy",
-                    f"on node {pod.node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
+                    Step("take {} out of validator.driver.env of the ClusterPolicy", name),
+                    Step("on node {}:", pod.node), Step("nvidia-ctk system create-dev-char-symlinks --create-all"),
                 ),
                 confidence=CERTAIN,
                 nodes=(pod.node,),
@@ -316,8 +321,10 @@ def unlicensed(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _LICENCE: Final = (
-    "kubectl get clusterpolicy -o jsonpath='{.items[0].spec.driver.licensingConfig}'",
-    "give it a Secret with gridd.conf and client_configuration_token.tok, and let the node reach the licence server",
+    Step("kubectl get clusterpolicy -o jsonpath='{.items[0].spec.driver.licensingConfig}'"),
+    Step(
+        "give it a Secret with gridd.conf and client_configuration_token.tok, and let the node reach the licence server"
+    ),
 )
 
 
@@ -337,7 +344,9 @@ def not_together(snapshot: Snapshot) -> Iterator[Finding]:
             subject=policy.subject,
             cause=f"{policy} asks for {' and '.join(wanted)} together with {field} = {str(value).lower()}, which don't go together",
             evidence=(*(policy.cite(f"spec.{name}.enabled") for name in wanted), policy.cite(field)),
-            remedy=(f"kubectl edit {policy.kind.lower()} {policy.name}  # {change} in {base.rstrip('.')}",),
+            remedy=(
+                Step("kubectl edit {} {}  # {} in {}", policy.kind.lower(), policy.name, change, base.rstrip(".")),
+            ),
             confidence=CERTAIN,
         )
 
@@ -359,9 +368,9 @@ def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the driver's upgrade of node {node.name} stands at {state}{why}",
             evidence=(node.cite(f"metadata.labels[{label}]"), *(one.cite("status.disruptionsAllowed") for one in held)),
             remedy=(
-                f"kubectl get events -A --field-selector involvedObject.name={node.name}",
-                "end the pods that can't be evicted (no controller, emptyDir, a budget)",
-                f"kubectl label node {node.name} {label}=upgrade-required --overwrite",
+                Step("kubectl get events -A --field-selector involvedObject.name={}", node.name),
+                Step("end the pods that can't be evicted (no controller, emptyDir, a budget)"),
+                Step("kubectl label node {} {}=upgrade-required --overwrite", node.name, label),
             ),
             confidence=CERTAIN,
             nodes=(node.name,),
@@ -397,7 +406,7 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             subject=policy.subject,
             cause=f"{policy} lets the next change of the driver drain all {count} GPU nodes at once",
             evidence=(policy.cite("spec.driver.upgradePolicy"),),
-            remedy=(_POLICY.format(policy.name, '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}'),),
+            remedy=(Step(_POLICY, policy.name, '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}'),),
             confidence=CERTAIN,
             level=Level.NOTE,
         )  # fmt: skip
@@ -424,8 +433,8 @@ def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
         cause=f"{strange[0]} fails on node {node.name} with {node.os_image}; the driver works on nodes with {other.os_image}: one driver DaemonSet wants one release on all GPU nodes",
         evidence=(node.cite("status.nodeInfo.osImage"), other.cite("status.nodeInfo.osImage"), *((failing.cite_status(),) if failing else ())),
         remedy=(
-            "bring the GPU nodes to one release of the system",
-            "or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID",
+            Step("bring the GPU nodes to one release of the system"),
+            Step("or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID"),
         ),
         confidence=LIKELY,
         nodes=tuple(dict.fromkeys(pod.node for pod in strange)),

@@ -17,6 +17,7 @@ import msgspec
 
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.snapshot import Snapshot
@@ -53,12 +54,16 @@ class _Seen:
 
 
 def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
-    drain = (f"kubectl drain {seen.node} --ignore-daemonsets --delete-emptydir-data",) if reboot else ()
+    drain = (Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", seen.node),) if reboot else ()
     return Finding(
         subject=Subject("Node", seen.node),
         cause=cause + seen.but,
         evidence=seen.evidence,
-        remedy=(*drain, seen.xid.advice or "see what the table says:", f"kgpu xid {seen.xid.code}"),
+        remedy=(
+            *drain,
+            Step(seen.xid.advice) if seen.xid.advice else Step("see what the table says:"),
+            Step("kgpu xid {}", seen.xid.code),
+        ),
         confidence=seen.sure,
         since=seen.xid.first,
         nodes=(seen.node,),
@@ -133,11 +138,14 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: {said.removeprefix(_LOST_PROBLEM)}",
                     evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {said}"),),
                     remedy=(
-                        f"see on node {host.node} which error it was:",
-                        "dmesg | grep -E 'Xid|NVRM'",
-                        "what it means, with its number in place of NUMBER:",
-                        "kgpu xid NUMBER",
-                        f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it comes back",
+                        Step("see on node {} which error it was:", host.node),
+                        Step("dmesg | grep -E 'Xid|NVRM'"),
+                        Step("what it means, with its number in place of NUMBER:"),
+                        Step("kgpu xid NUMBER"),
+                        Step(
+                            "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it comes back",
+                            host.node,
+                        ),
                     ),
                     confidence=LIKELY,
                     nodes=(host.node,),
@@ -196,7 +204,10 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", seen.node),
             cause=f"a program on {seen.gpu} of node {seen.node} has made an error (Xid {seen.xid.code}{who}); the GPU is well",
             evidence=seen.evidence,
-            remedy=("give it to whoever runs the program; no reset, no drain", f"kgpu xid {seen.xid.code}"),
+            remedy=(
+                Step("give it to whoever runs the program; no reset, no drain"),
+                Step("kgpu xid {}", seen.xid.code),
+            ),
             confidence=LIKELY,
             level=Level.NOTE,
             since=seen.xid.first,
@@ -218,7 +229,7 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"node {host.node} has {len(there)} GPUs on its bus, and the driver shows {len(seen)}: {', '.join(gone)} is missing",
             evidence=(host.cite("pci", ", ".join(sorted(there))), host.cite("gpus", ", ".join(sorted(seen)))),
-            remedy=(f"dmesg | grep -i {gone[0]}", f"kubectl drain {host.node} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it stays away"),
+            remedy=(Step("dmesg | grep -i {}", gone[0]), Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it stays away", host.node)),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -236,19 +247,22 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=Subject("Node", host.node),
                 cause=f"the driver asks for {gpu.recovery} of GPU {gpu.index} ({gpu.uuid}) of node {host.node}",
                 evidence=(host.cite("gpus", f"GPU {gpu.index}: recovery action {gpu.recovery}"),),
-                remedy=_RECOVERY.get(gpu.recovery, (f"do as it says: {gpu.recovery}",)),
+                remedy=_RECOVERY.get(gpu.recovery, (Step("do as it says: {}", gpu.recovery),)),
                 confidence=CERTAIN,
                 nodes=(host.node,),
             )
 
 
-_RESET: Final = ("let the pods on that GPU end, then with its number in place of GPU:", "nvidia-smi -r -i GPU")
+_RESET: Final = (
+    Step("let the pods on that GPU end, then with its number in place of GPU:"),
+    Step("nvidia-smi -r -i GPU"),
+)
 _RECOVERY: Final = {
     "reset": _RESET,
-    "reboot": ("drain the node, then reboot it",),
-    "drain": ("let the programs that use NVLink between GPUs end, then look again",),
+    "reboot": (Step("drain the node, then reboot it"),),
+    "drain": (Step("let the programs that use NVLink between GPUs end, then look again"),),
     "drain-reset": _RESET,
-    "imex": ("look at nvidia-imex on all nodes of its domain",),
+    "imex": (Step("look at nvidia-imex on all nodes of its domain"),),
 }
 
 RULES: Final = (

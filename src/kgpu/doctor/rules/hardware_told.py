@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.doctor.model import Finding, Level, Place
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import hardware, hardware_readings
 from kgpu.doctor.snapshot import Snapshot
@@ -82,7 +83,12 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
         by_program = one.reason == APPLICATION_ERROR
         found = as_told(one, f"{one.gpu} of node {one.node.name} {row.means}: {'; '.join(parts[:_ROOM])}")
         steps = dict.fromkeys(
-            [*found.remedy[:-1], *row.steps, *(f"kgpu xid {code}" for code in one.xids), found.remedy[-1]]
+            [
+                *found.remedy[:-1],
+                *map(Step, row.steps),
+                *(Step("kgpu xid {}", code) for code in one.xids),
+                found.remedy[-1],
+            ]
         )
         yield replace(
             found, id="HW-08" if by_program else row.id, remedy=tuple(steps), stays=True,

@@ -8,6 +8,7 @@ from typing import Final
 
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place, Subject
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.signs import KERNEL, LOG, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 
@@ -39,9 +40,9 @@ def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _BLACKLIST: Final = (
-    "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf",
-    "update-initramfs -u",
-    "then drain and reboot the node",
+    Step("printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf"),
+    Step("update-initramfs -u"),
+    Step("then drain and reboot the node"),
 )
 
 
@@ -63,7 +64,7 @@ def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
                 host.cite("kernel"), host.cite("dkms", ", ".join(versions)),
                 host.cite("headers", "missing" if host.headers is False else "there"),
             ),
-            remedy=("apt install linux-headers-$(uname -r)", "dkms autoinstall && modprobe nvidia"),
+            remedy=(Step("apt install linux-headers-$(uname -r)"), Step("dkms autoinstall && modprobe nvidia")),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip

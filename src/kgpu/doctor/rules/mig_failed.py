@@ -9,6 +9,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -31,9 +32,11 @@ def _unheard(node: Node, wanted: str) -> Finding:
         cause=f"node {node.name} is to have the MIG layout {wanted}, and no MIG manager runs here that would read its label: nothing happens",
         evidence=(node.cite(label),),
         remedy=(
-            "let the GPU operator bring it: migManager.enabled=true in its values",
-            f"or cut the GPUs by hand, on {node.name}, with a profile of nvidia-smi mig -lgip in place of PROFILE:",
-            "nvidia-smi mig -i 0 -cgi PROFILE -C",
+            Step("let the GPU operator bring it: migManager.enabled=true in its values"),
+            Step(
+                "or cut the GPUs by hand, on {}, with a profile of nvidia-smi mig -lgip in place of PROFILE:", node.name
+            ),
+            Step("nvidia-smi mig -i 0 -cgi PROFILE -C"),
         ),
         confidence=LIKELY,
         nodes=(node.name,),
@@ -49,7 +52,7 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
             yield _unheard(node, wanted)
         if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
             continue
-        log = f"kubectl -n {managers[0].namespace} logs {managers[0].name} --tail=50" if managers else ""
+        log = Step("kubectl -n {} logs {} --tail=50", managers[0].namespace, managers[0].name) if managers else Step("")
         yield Finding(
             subject=node.subject,
             cause=f"the MIG manager could not apply the layout {wanted or 'that it was given'} on node {node.name}",
@@ -58,9 +61,17 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
                 node.cite(f"metadata.labels[{names.MIG_CONFIG_LABEL}]"),
             ),
             remedy=(
-                log or f"kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={node.name}",
-                "end the pods that hold its GPUs, then:",
-                f"kubectl label node {node.name} {names.MIG_CONFIG_LABEL}- && kubectl label node {node.name} {names.MIG_CONFIG_LABEL}={wanted or 'LAYOUT'}",
+                log
+                or Step("kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={}", node.name),
+                Step("end the pods that hold its GPUs, then:"),
+                Step(
+                    "kubectl label node {} {}- && kubectl label node {} {}={}",
+                    node.name,
+                    names.MIG_CONFIG_LABEL,
+                    node.name,
+                    names.MIG_CONFIG_LABEL,
+                    wanted or "LAYOUT",
+                ),
             ),
             confidence=CERTAIN,
             nodes=(node.name,),

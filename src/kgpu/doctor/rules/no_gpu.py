@@ -16,6 +16,7 @@ from kgpu.doctor import matching, pod_claims, signs
 from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.runtime_files import toolkits
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign
@@ -49,7 +50,7 @@ _OTHER: Final = re.compile(
 _WITHOUT_CUDA: Final = re.compile(r"not compiled with CUDA enabled|\b\d+\.\d+\.\d+\+cpu\b")
 _NONE: Final = frozenset({"void", "none"})
 _NO_INDEX: Final = frozenset({"-1", "none", "NoDevFiles"})
-_PUT: Final = "every container of a pod gets only the devices that it asks for itself"
+_PUT: Final = Step("every container of a pod gets only the devices that it asks for itself")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"container {one.name} of {pod} sees no GPU, because it asks for none{where}{by_env}",
             evidence=(case.seen, one.cite("resources"), *((matching.cite_env(pod, one, _SEES),) if by_env else ())),
-            remedy=(f"put {put} of container {one.name}", _PUT),
+            remedy=(Step("put {} of container {}", put, one.name), _PUT),
             confidence=CERTAIN if others else LIKELY,
             level=Level.NOTE if elsewhere and pod.ready else Level.PROBLEM,
             nodes=(pod.node,) if pod.node else (),
@@ -158,8 +159,14 @@ def _unknown(case: _Case) -> Finding:
         cause=f"{pod} sees no GPU: it has asked for none, or none was put into it; what it asks for is not known here",
         evidence=(case.seen,),
         remedy=(
-            f"kubectl -n {pod.namespace} get pod {pod.name} -o jsonpath='{{.spec.containers[*].resources}}' # is nvidia.com/gpu in limits?",
-            "if not, put it there; if it is, give the doctor the pod, its node and the pods of the GPU stack on it",
+            Step(
+                "kubectl -n {} get pod {} -o jsonpath='{{.spec.containers[*].resources}}' # is nvidia.com/gpu in limits?",
+                pod.namespace,
+                pod.name,
+            ),
+            Step(
+                "if not, put it there; if it is, give the doctor the pod, its node and the pods of the GPU stack on it"
+            ),
         ),
         confidence=LIKELY,
         pods=(pod.path,),
@@ -169,7 +176,7 @@ def _unknown(case: _Case) -> Finding:
 @dataclass(frozen=True, slots=True)
 class _Why:
     cause: str
-    remedy: tuple[str, ...]
+    remedy: tuple[Step, ...]
     evidence: tuple[Evidence, ...] = ()
     confidence: float = LIKELY
 
@@ -179,7 +186,7 @@ def _without_cuda(case: _Case) -> _Why | None:
         return None
     return _Why(
         "the program in its image was built without CUDA, whatever the pod has",
-        (f"use an image that is built with CUDA instead of {case.container.image}",),
+        (Step("use an image that is built with CUDA instead of {}", case.container.image),),
         (case.container.cite("image"),),
         CERTAIN,
     )
@@ -192,7 +199,7 @@ def _hidden(case: _Case) -> _Why | None:
         return None
     return _Why(
         f"its variable {name}={env[name]} takes it away",
-        (f"take {name} out of the env of container {one.name}: the device plugin says which GPU it has",),
+        (Step("take {} out of the env of container {}: the device plugin says which GPU it has", name, one.name),),
         (matching.cite_env(case.pod, one, name),),
         CERTAIN,
     )
@@ -206,7 +213,11 @@ def _capability(case: _Case) -> _Why | None:
         return None
     return _Why(
         f"{_CAPABILITIES}={said} leaves out {wanted}",
-        (f"set {_CAPABILITIES}=compute,utility in the env of container {case.container.name}, or take it out",),
+        (
+            Step(
+                "set {}=compute,utility in the env of container {}, or take it out", _CAPABILITIES, case.container.name
+            ),
+        ),
         (matching.cite_env(case.pod, case.container, _CAPABILITIES),),
         CERTAIN,
     )
@@ -225,8 +236,8 @@ def _class(case: _Case) -> _Why | None:
     return _Why(
         f"it runs under the node's default runtime, and the device plugin there under RuntimeClass {wanted}",
         (
-            f"set spec.runtimeClassName: {wanted} in the pod's template",
-            f"or make {wanted} the default runtime of node {pod.node}, or let the plugin give devices by CDI",
+            Step("set spec.runtimeClassName: {} in the pod's template", wanted),
+            Step("or make {} the default runtime of node {}, or let the plugin give devices by CDI", wanted, pod.node),
         ),
         (Evidence(str(pod), "spec.runtimeClassName", "<none>", pod.source), under.cite("spec.runtimeClassName")),
     )
@@ -240,9 +251,9 @@ def _toolkit(case: _Case) -> _Why | None:
     return _Why(
         f"{bad}, which sets up the runtime of its node, is not ready",
         (
-            f"kubectl -n {bad.namespace} describe pod {bad.name}",
-            "when it is ready, end the pod: made anew, it gets its GPU",
-            f"kubectl -n {case.pod.namespace} delete pod {case.pod.name}",
+            Step("kubectl -n {} describe pod {}", bad.namespace, bad.name),
+            Step("when it is ready, end the pod: made anew, it gets its GPU"),
+            Step("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
         ),
         (bad.cite("status.phase"),),
     )
@@ -254,13 +265,15 @@ def _runtime(case: _Case) -> _Why:
     return _Why(
         "its node's runtime has put none into it: neither the runtime nvidia nor CDI is in force for it",
         (
-            f"on node {node}:",
-            "kgpu runtime status",
-            "kgpu cdi list",
-            "nvidia-smi",
-            "bring the toolkit there (GPU operator: toolkit.enabled=true), or set runtimeClassName: nvidia where a RuntimeClass of that name is",
-            "then end the pod: made anew, it gets its GPU",
-            f"kubectl -n {case.pod.namespace} delete pod {case.pod.name}",
+            Step("on node {}:", node),
+            Step("kgpu runtime status"),
+            Step("kgpu cdi list"),
+            Step("nvidia-smi"),
+            Step(
+                "bring the toolkit there (GPU operator: toolkit.enabled=true), or set runtimeClassName: nvidia where a RuntimeClass of that name is"
+            ),
+            Step("then end the pod: made anew, it gets its GPU"),
+            Step("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
         ),
         (known.cite("status.nodeInfo.containerRuntimeVersion"),) if known else (),
     )

@@ -19,6 +19,7 @@ from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import plain, seconds
 from kgpu.doctor.progress import last_line, waits, works
+from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import UNREADABLE, ill, says_more
@@ -355,17 +356,21 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
         quoted += [at.cite_status("lastState")] if at.status.get("lastState") and not lost else []
     quoted += [first.warning.quote()] if first.warning is not None else []
     quoted += [line] if line is not None else []
-    words = {"namespace": pod.namespace, "name": pod.name}
+    where = {"namespace": pod.namespace, "name": pod.name}
     known = {at.waiting if at else "", first.warning.reason if first.warning else ""}
-    steps = [step.format_map(words) for these, steps in _STEPS if these & known for step in steps]
+    steps = [Step(step, **where) for these, steps in _STEPS if these & known for step in steps]
     if at is not None and (at.exit_code is not None or at.state == "running"):
-        previous = " --previous" if at.restarts and at.state != "running" else ""
-        steps.insert(0, f"kubectl -n {pod.namespace} logs {pod.name} -c {at.name}{previous} --tail=50")
-    describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
+        previous = ("--previous",) if at.restarts and at.state != "running" else ()
+        steps.insert(
+            0, Step("kubectl -n {} logs {} {} --tail=50", pod.namespace, pod.name, words("-c", at.name, *previous))
+        )
+    describe = Step("kubectl -n {} describe pod {}", pod.namespace, pod.name)
     if first.nowhere:
         steps += [
-            "take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; then:",
-            f"kubectl -n {pod.namespace} delete pod {pod.name}",
+            Step(
+                "take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; then:"
+            ),
+            Step("kubectl -n {} delete pod {}", pod.namespace, pod.name),
         ]
     quoted += [pod.cite("spec.nodeName")] if first.nowhere else []
     return Finding(
@@ -417,7 +422,11 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"Node {node.name} {what}" + (f": {said}" if said else ""),
                 evidence=(one.cite(), *((warning.quote(),) if warning else ())),
-                remedy=(f"kubectl describe node {node.name}", "on the node:", "journalctl -u kubelet --since -1h"),
+                remedy=(
+                    Step("kubectl describe node {}", node.name),
+                    Step("on the node:"),
+                    Step("journalctl -u kubelet --since -1h"),
+                ),
                 confidence=CERTAIN,
                 level=Level.WAIT if joins else Level.PROBLEM,
                 expected="2 minutes after it has joined" if joins else "",

@@ -8,6 +8,7 @@ from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.model import LIKELY, Finding, Level, Place
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 
@@ -42,8 +43,8 @@ def cut_short(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(log.cite(at), node.cite(f"status.allocatable[{name}]")),
                 remedy=(
-                    f"kubectl get node {node.name} -o jsonpath='{{.status.allocatable}}'",
-                    "kgpu status  # capacity, allocatable, allocated and free of every node",
+                    Step("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name),
+                    Step("kgpu status  # capacity, allocatable, allocated and free of every node"),
                 ),
                 confidence=LIKELY,
                 level=Level.NOTE,

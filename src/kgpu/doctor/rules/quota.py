@@ -11,6 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, plain, seconds
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping
@@ -110,14 +111,14 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
                 *((quota.cite(f"status.used[{key}]"), quota.cite(f"spec.hard[{key}]")) if quota else ()),
             ),
             remedy=(
-                *((f"ask for {_amount(hit['limit'] or '')} at most in each pod",) if alone else ()),
+                *((Step("ask for {} at most in each pod", _amount(hit["limit"] or "")),) if alone else ()),
                 *(
-                    f"kubectl -n {pod.namespace} delete pod {pod.name}  # if it is idle"
+                    Step("kubectl -n {} delete pod {}  # if it is idle", pod.namespace, pod.name)
                     for pod in holders[:1]
                     if not alone
                 ),
-                f"{'or ' if holders or alone else ''}raise the quota:",
-                f"kubectl -n {subject.namespace} edit resourcequota {hit['quota']}",
+                Step("or raise the quota:") if holders or alone else Step("raise the quota:"),
+                Step("kubectl -n {} edit resourcequota {}", subject.namespace, hit["quota"]),
             ),
             confidence=CERTAIN,
             since=event.first,
@@ -146,7 +147,7 @@ def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{hit['resource']} for one {hit['per'].lower()}, and {hit['asked']} are asked for"
             ),
             evidence=(event.quote(), *(one.cite("spec.limits") for one in ranges[:2])),
-            remedy=("ask for less in each container, or raise the LimitRange:", f"kubectl -n {subject.namespace} edit limitrange"),
+            remedy=(Step("ask for less in each container, or raise the LimitRange:"), Step("kubectl -n {} edit limitrange", subject.namespace)),
             confidence=CERTAIN,
             since=event.first,
         )  # fmt: skip
@@ -164,7 +165,7 @@ def _refusal(pattern: re.Pattern[str], what: str, steps: tuple[str, ...]) -> Che
                 subject=subject,
                 cause=f"{subject} has no pods, because its template {what.format_map(words)}",
                 evidence=(event.quote(),),
-                remedy=tuple(step.format_map(words) for step in steps),
+                remedy=tuple(Step(step, **words) for step in steps),
                 confidence=CERTAIN,
                 since=event.first,
             )
@@ -188,8 +189,13 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(quota.cite(f"spec.hard[{key}]"), quota.cite(f"status.used[{key}]")),
                 remedy=(
                     (
-                        f"kubectl -n {quota.namespace} patch resourcequota {quota.name} --type merge -p "
-                        f'\'{{"spec":{{"hard":{{"requests.{plain(resource)}":"{plain(str(hard[key]))}"}}}}}}\''
+                        Step(
+                            'kubectl -n {} patch resourcequota {} --type merge -p \'{{"spec":{{"hard":{{"requests.{}":"{}"}}}}}}\'',
+                            quota.namespace,
+                            quota.name,
+                            plain(resource),
+                            plain(str(hard[key])),
+                        )
                     ),
                 ),
                 confidence=CERTAIN,
@@ -222,9 +228,9 @@ def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} that does not ask for any",
                     evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
                     remedy=(
-                        f"set {found[0]} in default and defaultRequest to 0, and keep max:",
-                        f"kubectl -n {one.namespace} edit limitrange {one.name}",
-                        "a max without a default is taken for the default too",
+                        Step("set {} in default and defaultRequest to 0, and keep max:", found[0]),
+                        Step("kubectl -n {} edit limitrange {}", one.namespace, one.name),
+                        Step("a max without a default is taken for the default too"),
                     ),
                     confidence=CERTAIN,
                     level=Level.PROBLEM if pods else Level.NOTE,

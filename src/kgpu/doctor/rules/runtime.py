@@ -12,6 +12,7 @@ from kgpu.doctor.matching import TOOLKIT
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj, plain
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -51,10 +52,13 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(event.quote(), *(_named(maker, snapshot) if maker else ())),
             remedy=(
                 (
-                    "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\n"
-                    f"metadata: {{name: {wanted}}}\nhandler: {wanted}\nEOF"
+                    Step(
+                        "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: {}}}\nhandler: {}\nEOF",
+                        wanted,
+                        wanted,
+                    )
                 ),
-                "or take runtimeClassName out of the manifest where nvidia is the node's default runtime",
+                Step("or take runtimeClassName out of the manifest where nvidia is the node's default runtime"),
             ),
             confidence=CERTAIN,
             since=event.first,
@@ -86,10 +90,12 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(policy.cite("spec.cdi.nriPluginEnabled"), node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
                 (
-                    f"kubectl patch clusterpolicy {policy.name} --type merge -p "
-                    '\'{"spec":{"cdi":{"nriPluginEnabled":false}}}\''
+                    Step(
+                        'kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"cdi":{{"nriPluginEnabled":false}}}}}}\'',
+                        policy.name,
+                    )
                 ),
-                "or upgrade the runtime of these nodes",
+                Step("or upgrade the runtime of these nodes"),
             ),
             confidence=CERTAIN,
             nodes=tuple(one.name for one, _ in bad),

@@ -3,13 +3,13 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
 from kgpu.doctor import commands, edits, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.plugin import is_closed
 from kgpu.doctor.scheduler import silent_scheduler
@@ -27,7 +27,7 @@ def _many(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def _changes(one: Waiting, *kinds: str) -> tuple[str, ...]:
+def _changes(one: Waiting, *kinds: str) -> tuple[Step, ...]:
     """The proven changes of these kinds as steps; the smallest of all where there is none of them."""
     found = [change for change in one.changes if change.kind in kinds][:2] or list(one.changes[:1])
     return tuple(step for change in found for step in commands.steps(one, change))
@@ -51,7 +51,7 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
                 "no device plugin has registered it"
             ),
             evidence=(one.asked(), seen, nodes[0].cite("status.allocatable"), *one.said()),
-            remedy=("kgpu status", f"kgpu doctor node {nodes[0].name}"),
+            remedy=(Step("kgpu status"), Step("kgpu doctor node {}", nodes[0].name)),
             confidence=LIKELY,
             **one.shared(nodes=tuple(node.name for node in nodes)),
         )
@@ -81,20 +81,20 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{have - can} withdrawn as unhealthy"
                 ),
                 evidence=(node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]")),
-                remedy=(f"kgpu doctor node {node.name}", *_why(resource)),
+                remedy=(Step("kgpu doctor node {}", node.name), *_why(resource)),
                 confidence=CERTAIN,
                 nodes=(node.name,),
                 pods=tuple(pod.path for one in hurt for pod in one.pods),
             )
 
 
-def _why(resource: str) -> tuple[str, ...]:
+def _why(resource: str) -> tuple[Step, ...]:
     """Where the reason is to be read: only drivers of NVIDIA's write Xids."""
     if matching.vendor_of(resource) != matching.NVIDIA:
-        return ("what the kernel says of the device, on the node:", "journalctl -k --since -1h")
+        return (Step("what the kernel says of the device, on the node:"), Step("journalctl -k --since -1h"))
     return (
-        "look for the Xid of the GPU in the kernel's log (kgpu doctor --host on the node); what each one means:",
-        "kgpu xid",
+        Step("look for the Xid of the GPU in the kernel's log (kgpu doctor --host on the node); what each one means:"),
+        Step("kgpu xid"),
     )
 
 
@@ -120,7 +120,7 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _other_value(one: Waiting, key: str, value: str, near: str) -> tuple[str, ...]:
+def _other_value(one: Waiting, key: str, value: str, near: str) -> tuple[Step, ...]:
     """The value that was probably meant, with the proof where it alone is enough."""
     change = next((c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == key and c.value == near), None)
     if change is not None:
@@ -197,11 +197,11 @@ def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
         node = snapshot.nodes[nodes[0]]
         state, upgrade = _upgrade(node)
         shown = (node.cite(f"metadata.labels[{names.DRIVER_UPGRADE_STATE_LABEL}]"),) if state else ()
-        first = ("let the driver upgrade end, or mend what holds it up; then:",) if upgrade else ()
+        first = (Step("let the driver upgrade end, or mend what holds it up; then:"),) if upgrade else ()
         yield Finding(
             cause=f"{one.who} waits: {named(nodes)} would do, but is cordoned{upgrade}",
             evidence=(node.cite("spec.unschedulable"), *shown, *one.said()),
-            remedy=(*first, *(f"kubectl uncordon {name}" for name in nodes[:3])),
+            remedy=(*first, *(Step("kubectl uncordon {}", name) for name in nodes[:3])),
             confidence=CERTAIN,
             **one.shared(nodes=nodes),
         )
@@ -224,8 +224,10 @@ def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
         ),
         evidence=(node.cite("spec.unschedulable"), *ill_by(one.snapshot, node.name), *one.said()),
         remedy=(
-            *(f"kubectl describe node {shlex.quote(name)}" for name in nodes[:3]),
-            f"mend what is told of {'them' if many else 'it'}, and only then uncordon {'them' if many else 'it'}",
+            *(Step("kubectl describe node {}", name) for name in nodes[:3]),
+            Step(
+                "mend what is told of {}, and only then uncordon {}", "them" if many else "it", "them" if many else "it"
+            ),
         ),
         confidence=LIKELY,
         **one.shared(nodes=nodes),
@@ -281,16 +283,16 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
             break
 
 
-def _apart(node: str) -> tuple[str, ...]:
+def _apart(node: str) -> tuple[Step, ...]:
     return (
-        "or keep pods without GPUs off GPU nodes:",
-        f"kubectl taint node {node} {names.GPU_RESOURCE}=present:NoSchedule",
+        Step("or keep pods without GPUs off GPU nodes:"),
+        Step("kubectl taint node {} {}=present:NoSchedule", node, names.GPU_RESOURCE),
     )
 
 
-def _less(one: Waiting, what: str, free: int) -> tuple[str, ...]:
+def _less(one: Waiting, what: str, free: int) -> tuple[Step, ...]:
     change = next((c for c in one.changes if c.kind == whatif.COUNT and c.subject == what), None)
-    return commands.steps(one, change) if change else (f"ask for {say(what, free)} {what} or less",)
+    return commands.steps(one, change) if change else (Step("ask for {} {} or less", say(what, free), what),)
 
 
 def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
@@ -342,8 +344,8 @@ def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
                 Evidence(object=str(one.pod), field="events", value="none at all"),
             ),
             remedy=(
-                f"install {name}, or take spec.schedulerName out of the manifest",
-                "kubectl get pods -A | grep -i scheduler",
+                Step("install {}, or take spec.schedulerName out of the manifest", name),
+                Step("kubectl get pods -A | grep -i scheduler"),
             ),
             confidence=LIKELY,
             **one.shared(),

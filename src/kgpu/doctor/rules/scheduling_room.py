@@ -3,13 +3,13 @@
 # ruff: noqa: E501 - a row of a table stays on its line
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kgpu.doctor import commands, whatif
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import RESOURCES, Waiting, waiting
@@ -98,25 +98,29 @@ def _holder(pod: Pod) -> str:
     return pod.path + (" (still being deleted)" if pod.deleting else "")
 
 
-def _make_room(holders: tuple[Pod, ...], one: Waiting) -> tuple[str, ...]:
+def _make_room(holders: tuple[Pod, ...], one: Waiting) -> tuple[Step, ...]:
     """Ending somebody's work comes last, with its owner named; that of its own owner would come back and wait too."""
     mine, namespace = one.pod.owner, one.pod.namespace
     others = tuple(pod for pod in holders if not mine or (pod.owner, pod.namespace) != (mine, namespace))
     if holders and not others:
         return (
-            f"its own fellows hold them: give {mine} of namespace {namespace}, or what made it, fewer replicas",
-            f"or add a node with {one.resource}",
+            Step(
+                "its own fellows hold them: give {} of namespace {}, or what made it, fewer replicas", mine, namespace
+            ),
+            Step("or add a node with {}", one.resource),
         )
     holders, resource = others, one.resource
-    steps = [f"kubectl -n {pod.namespace} describe pod {pod.name}  # finalizers" for pod in holders if pod.deleting][:1]
-    steps.append(f"wait until one of them ends, or add a node with {resource}")
+    steps = [
+        Step("kubectl -n {} describe pod {}  # finalizers", pod.namespace, pod.name) for pod in holders if pod.deleting
+    ][:1]
+    steps.append(Step("wait until one of them ends, or add a node with {}", resource))
     first = next((pod for pod in holders if not pod.deleting), None)
     if first is not None and first.namespace == namespace:
         steps.append(commands.ended(first, one.snapshot))
     elif first is not None:  # whoever waits does not decide over others' work
         steps += [
-            f"{first.path} is the oldest holder; whether it works, and whom to ask:",
-            f"kgpu top --once -n {shlex.quote(first.namespace)}",
+            Step("the oldest holder is {}; whether it works, and whom to ask:", first.path),
+            Step("kgpu top --once -n {}", first.namespace),
         ]
     return tuple(steps)
 
@@ -150,10 +154,10 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 *_moved(one, nodes),
                 *(commands.steps(one, change) if change else ()),
-                *(("or split the work over several pods",) if change else ()),
-                (
-                    "wait for one of these to end: "
-                    + (", ".join(pod.path for pod in _on(one, nodes)[:5]) or "the pods that hold the rest")
+                *((Step("or split the work over several pods"),) if change else ()),
+                Step(
+                    "wait for one of these to end: {}",
+                    ", ".join(pod.path for pod in _on(one, nodes)[:5]) or "the pods that hold the rest",
                 ),
             ),
             confidence=CERTAIN,
@@ -161,7 +165,7 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[str, ...]:
+def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[Step, ...]:
     """The pod that would make room elsewhere, where ``fit`` proves one."""
     found = whatif.move(one.view, nodes, one.resource, one.snapshot.fit)
     if found is None:
@@ -169,10 +173,23 @@ def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[str, ...]:
     pod, back = found.pod, f"; kubectl uncordon {found.node}"
     return (
         (
-            f"move pod {pod} ({pod.used[one.resource]} {one.resource}) to node {found.to}, which has room for it; then "
-            f"this one fits node {found.node}:"
+            Step(
+                "move pod {} ({} {}) to node {}, which has room for it; then this one fits node {}:",
+                pod,
+                pod.used[one.resource],
+                one.resource,
+                found.to,
+                found.node,
+            )
         ),
-        f"kubectl cordon {found.node}; kubectl -n {pod.namespace} delete pod {pod.name}{back}  # made anew by {pod.owner}",
+        Step(
+            "kubectl cordon {}; kubectl -n {} delete pod {}{}  # made anew by {}",
+            found.node,
+            pod.namespace,
+            pod.name,
+            back,
+            pod.owner,
+        ),
     )
 
 

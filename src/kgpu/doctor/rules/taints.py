@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -13,6 +12,7 @@ from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
+from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
@@ -125,8 +125,8 @@ def _passing(made: Finding, subject: str, node: str) -> Finding:
         made,
         cause=f"Pod {made.subject.namespace}/{made.subject.name} waits: node {node} {cause} (taint {subject})",
         remedy=(
-            *(step.format(node=node) for step in steps),
-            "do not tolerate or remove the taint: its controller does that",
+            *(Step(step, node=node) for step in steps),
+            Step("do not tolerate or remove the taint: its controller does that"),
         ),
         level=level,
         expected="some minutes" if level is Level.WAIT else "",
@@ -150,7 +150,7 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.C
     nodes = tuple(dict.fromkeys(other.node for subject in reasons for other in one.against(TAINTS, subject)))
     keys = {taint.key for taint in taints}
     given = [row for row in one.pod.list("spec.tolerations") if isinstance(row, dict) and text(row.get("key")) in keys]
-    away = " ".join(shlex.quote(f"{taint.key}:{taint.effect}-") for taint in taints)
+    away = words(*(f"{taint.key}:{taint.effect}-" for taint in taints))
     steps = (
         commands.steps(one, change)
         if change.fits
@@ -167,7 +167,7 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.C
         ),
         remedy=(
             *steps,
-            f"kubectl taint node {shlex.quote(node.name)} {away}  # or take the taint{'s' if len(taints) > 1 else ''} away, for all pods",
+            Step("kubectl taint node {} {}  # or take the taint{} away, for all pods", node.name, away, "s" if len(taints) > 1 else ""),
         ),
         confidence=CERTAIN if change.fits else LIKELY,
         **one.shared(nodes=nodes),
@@ -206,7 +206,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
         node, taint = (lacking or kept)[0]
         nodes = tuple(dict.fromkeys(one.name for one, _ in lacking or kept))
         taints = list(dict.fromkeys(one for other, one in lacking or kept if other is node))
-        away = " ".join(shlex.quote(f"{one.key}:{one.effect}-") for one in taints)
+        away = words(*(f"{one.key}:{one.effect}-" for one in taints))
         yield Finding(
             subject=obj.subject,
             cause=(
@@ -220,7 +220,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 _tolerating_operands(snapshot, taints),
-                f"kubectl taint node {shlex.quote(node.name)} {away}  # or take the taint away, for all pods",
+                Step("kubectl taint node {} {}  # or take the taint away, for all pods", node.name, away),
             ),
             confidence=CERTAIN,
             level=Level.PROBLEM if lacking else Level.NOTE,
@@ -228,7 +228,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> str:
+def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> Step:
     """The command that gives all operands tolerations for these taints, besides those that they have."""
     found = cluster_policy.in_force(snapshot)
     usual = [{"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
@@ -274,11 +274,11 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
         ),
         evidence=(node.cite("metadata.labels"), *said, *(one.cite("status") for one in workers[:1])),
         remedy=(
-            ("look at its pods: " + f"kubectl -n {workers[0].namespace} get pods -o wide",)
+            (Step("look at its pods:"), Step("kubectl -n {} get pods -o wide", workers[0].namespace))
             if workers
             else (
-                "let the chart bring it: nfd.enabled=true in its values",
-                "kubectl get nodes --show-labels | grep pci-",
+                Step("let the chart bring it: nfd.enabled=true in its values"),
+                Step("kubectl get nodes --show-labels | grep pci-"),
             )
         ),
         confidence=CERTAIN if said else LIKELY,
@@ -308,7 +308,9 @@ def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
         subject=node.subject,
         cause=f"the label {key} has a shape that operators do not look for, so that no GPU node is found",
         evidence=(node.cite(f"metadata.labels[{key}]"), *said),
-        remedy=("set sources.pci.deviceLabelFields: [vendor] in the configuration of nfd-worker, then restart it",),
+        remedy=(
+            Step("set sources.pci.deviceLabelFields: [vendor] in the configuration of nfd-worker, then restart it"),
+        ),
         confidence=CERTAIN if said else LIKELY,
         nodes=tuple(dict.fromkeys(one.name for one, _ in odd)),
     )
@@ -330,7 +332,7 @@ def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"labels of node {node.name} keep these from running on it: {kept}",
             evidence=tuple(node.cite(f"metadata.labels[{key}]") for key in sorted(keys)),
-            remedy=tuple(f"kubectl label node {node.name} {key}-" for key in sorted(keys)),
+            remedy=tuple(Step("kubectl label node {} {}-", node.name, key) for key in sorted(keys)),
             confidence=CERTAIN,
             level=_off_level(snapshot, [node.name]) if set(keys) <= PLUGIN_SWITCHES else Level.PROBLEM,
             nodes=(node.name,),
@@ -354,7 +356,7 @@ def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
                 policy.cite("spec.devicePlugin.enabled"),
                 *(snapshot.nodes[name].cite(f"status.allocatable[{names.GPU_RESOURCE}]") for name in off[:2]),
             ),
-            remedy=(patch.format(shlex.quote(policy.name)), "and where a chart brings the policy, devicePlugin.enabled=true in its values"),
+            remedy=(Step(patch, policy.name), Step("and where a chart brings the policy, devicePlugin.enabled=true in its values")),
             confidence=CERTAIN,
             level=level,
             nodes=tuple(off),

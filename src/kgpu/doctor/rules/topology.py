@@ -16,6 +16,7 @@ from kgpu.doctor.matching import NFD_TOPOLOGY
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import plain
+from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -45,8 +46,11 @@ def again_and_again(snapshot: Snapshot) -> Iterator[Finding]:
                 *((policy[1],) if policy else ()),
             ),
             remedy=(
-                f"kubectl -n {namespace} delete pods --field-selector status.phase=Failed",
-                f"keep these pods off {node} (affinity), ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, or use a scheduler that knows NodeResourceTopology",
+                Step("kubectl -n {} delete pods --field-selector status.phase=Failed", namespace),
+                Step(
+                    "keep these pods off {} (affinity), ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, or use a scheduler that knows NodeResourceTopology",
+                    node,
+                ),
             ),
             confidence=CERTAIN,
             nodes=(node,),
@@ -86,7 +90,7 @@ def far_apart(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"the {count} GPUs of {pod} are far apart ({shown}), although one NUMA node of {host.node} has {most}: data between them goes over the processors' link",
                 evidence=(host.cite_file(entries[0], 0, ", ".join(row.devices)), host.cite("pci", shown)),
-                remedy=("on the node:", "nvidia-smi topo -m", "let the plugin prefer GPUs that are close (its aligned policy), set topologyManagerPolicy, or use a DRA claim with matchAttribute"),
+                remedy=(Step("on the node:"), Step("nvidia-smi topo -m"), Step("let the plugin prefer GPUs that are close (its aligned policy), set topologyManagerPolicy, or use a DRA claim with matchAttribute")),
                 confidence=LIKELY,
                 level=Level.NOTE,
                 nodes=(host.node,),
@@ -110,7 +114,7 @@ def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"the kubelet of node {host.node} aligns by NUMA ({policy[0]}), and its {len(gpus)} GPUs are on no NUMA node (-1): the plugin can give no hint",
             evidence=(policy[1], host.cite("pci", f"{gpus[0].address}: numa_node = -1")),
-            remedy=("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS", "on the node:", f"cat /sys/bus/pci/devices/{plain(gpus[0].address)}/numa_node"),
+            remedy=(Step("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS"), Step("on the node:"), Step("cat /sys/bus/pci/devices/{}/numa_node", plain(gpus[0].address))),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(host.node,),
@@ -130,7 +134,7 @@ def two_pinners(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"node {host.node} gives out processors twice: its kubelet pins them (cpuManagerPolicy static), and DRA driver {device.driver} hands them out by claim",
             evidence=(policy[1], device.slice.cite("spec.driver")),
-            remedy=("set cpuManagerPolicy: none where the DRA driver runs, remove /var/lib/kubelet/cpu_manager_state and restart the kubelet", "or take the driver off this node"),
+            remedy=(Step("set cpuManagerPolicy: none where the DRA driver runs, remove /var/lib/kubelet/cpu_manager_state and restart the kubelet"), Step("or take the driver off this node")),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -155,7 +159,7 @@ def not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"{len(loose)} GPU pods of node {host.node} get no processors of their own although its policy is static; {pod}: {why}",
             evidence=(policy[1], pod.cite("status.qosClass"), pod.cite("spec.containers[0].resources")),
-            remedy=("ask for whole processors, with requests equal to limits for cpu and memory in every container (class Guaranteed)",),
+            remedy=(Step("ask for whole processors, with requests equal to limits for cpu and memory in every container (class Guaranteed)"),),
             confidence=CERTAIN,
             level=Level.NOTE,
             nodes=(host.node,),

@@ -9,6 +9,7 @@ from typing import Final
 from kgpu.doctor import matching
 from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
 from kgpu.doctor.obj import Condition, Obj
+from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.time_slicing import no_such_map, wrong_key
 from kgpu.doctor.snapshot import Snapshot
@@ -84,12 +85,12 @@ def _finding(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> Finding:
     said = ": ".join(word for word in (first.reason, first.message) if word)
     age = snapshot.age(first.since)
     young = age is not None and age < _SETTLING
-    space = f"-n {obj.namespace} " if obj.namespace else ""
+    space = ("-n", obj.namespace) if obj.namespace else ()
     return Finding(
         subject=obj.subject,
         cause=f"{obj} calls itself not ready ({first.type}={first.status})" + (f": {said}" if said else ""),
         evidence=tuple(one.cite() for one in wrong[:_SHOWN]),
-        remedy=(f"kubectl {space}describe {obj.kind.lower()} {obj.name}", "kgpu status"),
+        remedy=(Step("kubectl {}", words(*space, "describe", obj.kind.lower(), obj.name)), Step("kgpu status")),
         confidence=POSSIBLE,
         level=Level.WAIT if young else Level.PROBLEM,
         expected="5 minutes after a change; a driver that is built takes up to 20" if young else "",
