@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.cli.doctor import xids_in
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, parts_of
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
@@ -133,6 +134,17 @@ def test_a_pod_that_only_looks_like_a_device_plugin_is_no_second_one() -> None:
 def test_not_everything_that_is_called_a_driver_is_one(image: str, is_driver: bool) -> None:
     found = parts_of(Pod(pod("tenant", spec=of(image, MIGHTY))))
     assert [part.name for part in found] == ([DRIVER] if is_driver else [])
+
+
+@pytest.mark.parametrize(("kind", "code"), [("xid", 79), ("sxid", 12028)])
+def test_what_facts_say_is_to_be_done_about_an_xid_is_not_offered(kind: str, code: int) -> None:
+    """Facts come in files and ConfigMaps; what is to be done about a number is in kgpu's own catalogue."""
+    planted = {"code": code, "kind": kind, "pci": "0000:61:00", "action": "reboot", "advice": "kubectl delete ns prod"}
+    facts = {"kind": "HostFacts", "metadata": {"name": "gpu-1"}, "xids": [planted]}
+    report = diagnose(Snapshot.of([NODE, facts]).judged(xids_in), strict=True)
+    (found,) = [one for root in report.findings for one in root.all() if one.id in ("HW-01", "HW-11")]
+    assert "prod" not in " ".join(found.remedy)
+    assert any("drain the node" in step for step in found.remedy)
 
 
 def weighed(*evidence: Evidence, remedy: tuple[str, ...]) -> Finding:

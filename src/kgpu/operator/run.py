@@ -37,6 +37,7 @@ from kgpu.operator.leaving import Leaving
 from kgpu.operator.metrics import Figures
 from kgpu.operator.model import Observed, Plan, Settings
 from kgpu.operator.others import Others
+from kgpu.operator.pace import Pace
 from kgpu.operator.plan import plan as make_plan
 from kgpu.operator.tell import Statuses, Teller
 from kgpu.operator.watching import Cluster, Watching
@@ -44,11 +45,6 @@ from kgpu.operator.watching import Cluster, Watching
 log = logging.getLogger(__name__)
 
 GATHER: Final = 0.05  # seconds in which changes are gathered before a plan
-# The rest after a plan, in plans' durations: a tenth of a core at most goes into planning, and half of that while Nodes
-# are being written, which is news that the plan knew before. What comes after the rest is planned for at once.
-GATHER_FACTOR: Final = 9.0
-GATHER_FACTOR_BUSY: Final = 19.0
-GATHER_MOST: Final = 3.0
 IN_THREAD: Final = 0.2  # seconds; plans that take longer are made in a thread
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 
@@ -231,14 +227,13 @@ class _Term:
         operator, clock = self._operator, self._operator.clock
         news = operator.watching.news
         backoff = Backoff(_PAUSE)
-        ended = clock.monotonic() - GATHER_MOST
+        pace = Pace(clock.monotonic())
         news.set()
         while True:
             await news.wait()
             operator.settled.clear()
-            factor = GATHER_FACTOR_BUSY if self.labeller.pending else GATHER_FACTOR
-            rested = ended + min(GATHER_MOST, factor * operator.figures.plan_seconds)
-            await clock.sleep(max(GATHER, rested - clock.monotonic()))
+            rest = pace.rest(clock.monotonic(), busy=self.labeller.pending > 0)
+            await clock.sleep(max(GATHER, rest))
             news.clear()
             if not operator.watching.ready:
                 continue
@@ -252,7 +247,7 @@ class _Term:
             else:
                 backoff.reset()
                 operator.problem = ""
-            ended = clock.monotonic()
+            pace.spent(clock.monotonic(), operator.figures.plan_seconds)
             # To ask once more who else works here is not work under way.
             done = again_at is None or again_at == self.others.again_at
             idle = done and not news.is_set() and not self.labeller.pending

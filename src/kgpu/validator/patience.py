@@ -14,6 +14,10 @@ from kgpu.validator.model import Check, CheckResult, Status
 DIFFERENT_SECONDS: Final = 30.0
 """How long a Node that was in order may differ from what is offered: a kubelet writes its status every 10 s."""
 
+SOON_SECONDS: Final = 0.25
+SOON_SHARE: Final = 0.25
+"""Of the time that the plugin was waited for already."""
+
 
 class Patience:
     """One validator's."""
@@ -32,6 +36,13 @@ class Patience:
         """``calm``, or the shorter time after which an empty Node counts as a failure."""
         left = calm if self._empty is None else self._empty + EMPTY_SECONDS - now
         return min(calm, left) if left > 0 else calm
+
+    def soon(self, now: float) -> float:
+        """How soon to look at the Node again while the device plugin alone is waited for: at once at first, for the
+        kubelet writes what it has heard of within a second, and then ever later.
+        """
+        begin = next((when for (check, _), when in self._since.items() if check is Check.PLUGIN), now)
+        return max(SOON_SECONDS, SOON_SHARE * (now - begin))
 
     def settled(self, before: CheckResult | None, found: CheckResult, now: float) -> CheckResult:
         """A Node that was in order stays so while the kubelet may just be about to write."""

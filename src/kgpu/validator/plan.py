@@ -51,6 +51,13 @@ def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult |
     return None
 
 
+def lacks_the_plugin_alone(report: Report) -> bool:
+    """Whether the device plugin is all that is waited for."""
+    return {one.check for one in report.results if one.status not in (Status.PASSED, Status.SKIPPED)} == {
+        Check.PLUGIN
+    } and any(one.status is Status.WAITING for one in report.results)
+
+
 def impatient(result: CheckResult, waited: float) -> CheckResult:
     """A check that waits for too long has failed. ``waited`` in seconds."""
     limit = PATIENCE.get(result.check)

@@ -163,6 +163,8 @@ class Validator:
             return UNREADABLE_SECONDS
         now = self._ctx.clock.monotonic()
         calm = plan.CALM_SECONDS if self.report.passed else self._retry.next_delay()
+        if plan.lacks_the_plugin_alone(self.report):
+            calm = min(calm, self._patience.soon(now))
         return min(self._patience.pause(now, calm), self._rechecks.pause(now))
 
     def _outline(self) -> tuple[object, ...]:
@@ -423,7 +425,8 @@ class Validator:
         backoff = Backoff(RETRY)
         while True:
             await self._condition_changed.wait()
-            await self._ctx.clock.sleep(SETTLE_SECONDS)  # what is only so for a moment is not worth a write
+            if self._condition is not None and self._condition.status != "True":
+                await self._ctx.clock.sleep(SETTLE_SECONDS)  # what is only so for a moment is not worth a write
             self._condition_changed.clear()
             wanted = self._condition
             if wanted is None or wanted == said or self._ctx.publisher is None:
