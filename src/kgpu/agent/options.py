@@ -83,7 +83,9 @@ class AgentOptions:
     @property
     def pci_roots(self) -> tuple[Path, ...]:
         """Roots under which a PCI bus may be, the host's first; simulated hardware has one of its own."""
-        return tuple(dict.fromkeys((self.host_root, self.driver_install_dir, self.root or self.host_root)))
+        install = self.driver_install_dir
+        below = self.host_root / str(install).lstrip("/")  # where the finder sees it
+        return tuple(dict.fromkeys((self.host_root, below, install, self.root or self.host_root)))
 
     @property
     def sink(self) -> LabelsSink:

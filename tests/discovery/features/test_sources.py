@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.base.errors import HostError
 from kgpu.discovery.features.model import PciDevice
 from kgpu.discovery.features.plan import plan
 from kgpu.discovery.features.sources import parse_cpuinfo, pci_names, read_facts
@@ -143,3 +144,24 @@ def test_hostile_files_are_left_out(tmp_path_factory, content):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     assert isinstance(plan(read_facts([root])), dict)
+
+
+def test_a_bus_that_is_seen_at_two_places_is_read_once(tmp_path):
+    root = fill(tmp_path / "a", pci("0000:01:00.0", "0x030200", "0x10de"))
+    (tmp_path / "b").symlink_to(root)
+    assert len(read_facts([root, tmp_path / "b", tmp_path / "none"]).pci) == 1
+
+
+def test_a_bus_that_may_not_be_looked_at_is_told(tmp_path, monkeypatch):
+    root = fill(tmp_path, pci("0000:01:00.0", "0x030200", "0x10de"))
+    stat = type(root).stat
+
+    def refuse(path, **given):
+        if "bus" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **given)
+
+    monkeypatch.setattr(type(root), "stat", refuse)
+    with pytest.raises(HostError, match=r"sys/bus/pci/devices can't be looked at: Permission denied"):
+        read_facts([root])
+    assert pci_names([root]) == frozenset()

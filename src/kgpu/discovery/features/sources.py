@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.errors import HostError
 from kgpu.discovery.features.model import CpuFacts, HostFacts, PciDevice
 from kgpu.formats.os_release import parse_os_release
 from kgpu.host import pci
@@ -56,7 +57,11 @@ def proc_of(root: Path) -> Path:
 
 def pci_names(roots: Sequence[Path]) -> frozenset[str]:
     """Which PCI functions there are, cheaply: a change of this is a cause to read the facts again."""
-    return frozenset(str(device) for folder in _pci_folders(roots) for device in _folders(folder))
+    try:
+        folders = _pci_folders(roots)
+    except HostError:  # told where the devices are read
+        return frozenset()
+    return frozenset(str(device) for folder in folders for device in _folders(folder))
 
 
 def text(path: Path) -> str:
@@ -76,12 +81,21 @@ def parse_cpuinfo(content: str) -> dict[str, str]:
 
 
 def _pci_folders(roots: Sequence[Path]) -> list[Path]:
-    """The PCI buses under the roots, each once."""
-    found: dict[str, Path] = {}
+    """The PCI buses under the roots, each once. Raises HostError for one that may not be looked at."""
+    found: dict[tuple[int, int], Path] = {}
     for root in roots:
         folder = root / pci.DEVICES
-        if folder.is_dir():
-            found.setdefault(os.path.realpath(folder), folder)
+        try:
+            seen = folder.stat()
+        except PermissionError as error:
+            raise HostError(
+                f"{folder} can't be looked at: {error.strerror}",
+                "a folder that user and group of this process may enter, with all above it",
+                "let everybody enter it (chmod o+x), or give hostPaths.driverInstallDir another place",
+            ) from error
+        except OSError:
+            continue
+        found.setdefault((seen.st_dev, seen.st_ino), folder)
     return list(found.values())
 
 

@@ -51,15 +51,17 @@ VOLUMES: Final = (*(row[0] for row in _HOST), DRIVER, STATE)
 def host_access(paths: shape.Paths) -> tuple[list[Object], list[Object]]:
     """Volumes and mounts, those of the host read-only.
 
-    A driver root at a place of its own is among them: simulated hardware has its PCI bus there. The usual one is not,
-    since the folder would be made on hosts that never see a driver.
+    A driver root at a place of its own is among them: simulated hardware has its PCI bus there. It is seen below the
+    host's root as all else is, for below the image's own /root nobody but root may look. The usual one is not among
+    them, since the folder would be made on hosts that never see a driver.
     """
     rows = [
         (name, posixpath.join(paths.root_fs, part), posixpath.join(names.HOST_ROOT, part), kind, propagation)
         for name, part, kind, propagation in _HOST
     ]
     if posixpath.commonpath(["/run/nvidia", paths.driver_install_dir]) != "/run/nvidia":
-        rows.append((DRIVER, paths.driver_install_dir, paths.driver_install_dir, "", HOST_TO_CONTAINER))
+        seen = names.HOST_ROOT + paths.driver_install_dir
+        rows.append((DRIVER, paths.driver_install_dir, seen, "", HOST_TO_CONTAINER))
     volumes = [host_volume(name, source, kind) for name, source, _, kind, _ in rows]
     mounts = [mount(name, target, read_only=True, propagation=how) for name, _, target, _, how in rows]
     volumes.append({"name": STATE, "emptyDir": {"sizeLimit": "1Mi"}})
