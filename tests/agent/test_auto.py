@@ -248,6 +248,34 @@ async def test_the_device_plugins_configuration_is_followed_without_a_restart(cl
     assert starts == ["+"]
 
 
+async def test_without_a_default_configuration_only_labelled_nodes_share(cluster, tmp_path):
+    """Neither a lone configuration nor one with the name ``default`` is taken for nodes that nobody has labelled."""
+    seen: list[str] = []
+
+    async def following(host, handle) -> None:
+        handle.running()
+        current = None
+        while True:
+            current = await host.config.next(current)
+            seen.append(current.text if current.problem is None else str(current.problem))
+
+    def label(**labels):
+        cluster.api.put(NODES, {"metadata": {"name": "node-1", "labels": labels}})
+
+    shares = {"metadata": {"name": "plugins", "namespace": "gpu-operator"}, "data": {"default": "shares"}}
+    cluster.api.put(CONFIG_MAPS, shares)
+    cluster.tell(AgentConfig(roles={"one": RoleConfig()}, device_plugin_config=ConfigRef(name="plugins")))
+    async with hosted(cluster, tmp_path, (Role("one", following),)):
+        await eventually(lambda: seen)
+        label(**{names.DEVICE_PLUGIN_CONFIG_LABEL: "default"})
+        await eventually(lambda: seen[-1] == "shares")
+        label()
+        await eventually(lambda: seen[-1] != "shares")
+    # What follows the orders begins with all defaults, so that the first may be told twice.
+    assert list(dict.fromkeys(seen)) == ["", "shares"]
+    assert seen[-1] == ""
+
+
 async def test_labels_move_between_node_and_node_feature(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(auto, "HAND_OVER", 0.05)
     config = AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere")
