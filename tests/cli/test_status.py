@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from kgpu.cli import status as module
 from kgpu.cli.main import main
 from kgpu.formats import names
 from kgpu.kube.fake import FakeApi
+from kgpu.lab import operator
 from kgpu.operator.model import Observed
 from kgpu.operator.overview import Operator, Overview, overview
 from tests.operator.test_breakages import CASES, library_missing, quota, taint
 from tests.operator.test_overview import UPGRADES, cluster, written
 from tests.operator.world import SETTINGS, healthy_node, node_object, policy, world
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def seen(observed: Observed) -> Overview:
@@ -42,6 +47,15 @@ def test_what_there_is_not_is_told_in_two_lines() -> None:
     assert "MPS control daemon" in absent
     off = next(line for line in shown if line.startswith("switched off: "))
     assert "node status exporter" in off
+
+
+def test_the_readme_names_what_there_is_not_in_the_operators_lab() -> None:
+    objects = yaml.safe_load_all(operator.OBJECTS.read_text())
+    spec = next(one["spec"] for one in objects if one["kind"] == "ClusterPolicy")
+    shown = screen(world(healthy_node("n1"), policies=(policy(spec=spec),))).splitlines()
+    told = [line for line in shown if line.startswith(("not provided by kgpu yet: ", "switched off: "))]
+    assert len(told) == 2
+    assert [line for line in told if line not in README.read_text().splitlines()] == []
 
 
 def test_nodes_that_are_alike_are_one_row() -> None:
