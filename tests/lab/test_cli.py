@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kgpu.cli.main import main
-from kgpu.lab.real import cluster, hosttools
+from kgpu.hw.fake import build as hw_build
+from kgpu.lab.real import build, cluster, hosttools, own_image
 from kgpu.lab.scenarios import model
 
 
@@ -164,3 +165,30 @@ def test_a_group_alone_tells_its_commands(words: list[str], capsys: pytest.Captu
 def test_an_empty_root_is_not_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kgpu", "lab", "hw", "clear", "--root", ""]) == 2
     assert "--root is empty" in capsys.readouterr().err
+
+
+def test_build_prints_where_helm_is_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As ``kgpu lab build --embedded --helm -o json | jq -r .helm`` reads it."""
+    monkeypatch.setattr(hw_build, "native_dir", lambda: Path("/built/native"))
+    monkeypatch.setattr(build, "ensure_kubectl", lambda _: "/built/kubectl")
+    monkeypatch.setattr(build, "ensure_helm", lambda _: "/built/helm")
+    assert main(["kgpu", "lab", "build", "--embedded", "--helm", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "native": "/built/native",
+        "kubectl": "/built/kubectl",
+        "helm": "/built/helm",
+    }
+
+
+def test_an_image_is_written_where_one_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cached = tmp_path / "cached.tar"
+    cached.write_bytes(b"an image")
+    monkeypatch.setattr(own_image, "ensure_image", lambda _: cached)
+    target = tmp_path / "kgpu.tar"
+    assert main(["kgpu", "lab", "image", "build", "--output", str(target)]) == 0
+    assert (target.read_bytes(), cached.exists()) == (b"an image", True)
+    assert str(target) in capsys.readouterr().out
