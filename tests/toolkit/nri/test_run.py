@@ -169,6 +169,13 @@ async def test_a_runtime_that_comes_later_and_comes_again(world: World) -> None:
         assert await world.create(node.pod("ml"), node.container("NVIDIA_VISIBLE_DEVICES=1")) is not None
 
 
+async def test_what_it_waits_for_is_told_in_the_pages_words(world: World) -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "use-nri.md"
+    async with plugin(world, start=False):
+        told = await world.state(False, "nri.sock")
+    assert f"waiting: {told}".replace(str(world.runtime.socket), "/tmp/nri.sock") in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "version"), [("containerd", "v2.0.7"), ("containerd", "1.7.29"), ("cri-o", "1.34.1"), ("", "")]
 )
