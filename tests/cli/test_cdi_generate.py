@@ -66,12 +66,15 @@ def test_what_is_not_whole_stops_with_two_and_is_in_the_report(sim_root, tmp_pat
 
 
 def test_the_report_says_how_the_root_is_laid_out_and_what_each_absence_breaks(sim_root, tmp_path, capsys) -> None:
-    root = sim_root("hgx-h100", gpus=1)
+    """As the page shows it: `jq -r '.driver.layout, .missing[1]'` where there is no /dev/nvidia-uvm."""
+    root = sim_root("dgx-h100")
+    (root / "dev/nvidia-uvm").unlink()
     words = ["kgpu", "cdi", "generate", "--driver-root", str(root), "--output", str(tmp_path / "n.json"), "-o", "json"]
     assert main([*words, "--allow-incomplete"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["driver"]["layout"] == "Debian"
-    assert any("libnvidia-ptxjitcompiler" in line and "(PTX) don't start" in line for line in report["missing"])
+    assert "/dev/nvidia-uvm is not there: CUDA will not start" in report["missing"][0]
+    page = (Path(__file__).parents[2] / "docs/how-to/write-cdi-specs.md").read_text()
+    assert f"\n{report['driver']['layout']}\n{report['missing'][1]}\n```" in page
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("gds", "nvidia.com/gds"), ("gdrcopy", "nvidia.com/gdrcopy"),

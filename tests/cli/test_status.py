@@ -11,16 +11,18 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from kgpu.base.errors import ConfigError
 from kgpu.cli import status as module
 from kgpu.cli.main import main
-from kgpu.formats import names
+from kgpu.formats import agent_report, names
 from kgpu.kube.fake import FakeApi
 from kgpu.lab import operator
 from kgpu.operator.model import Observed
 from kgpu.operator.overview import Operator, Overview, overview
+from kgpu.toolkit.settings import toolkit_settings
 from tests.operator.test_breakages import CASES, library_missing, quota, taint
 from tests.operator.test_overview import UPGRADES, cluster, written
-from tests.operator.world import SETTINGS, healthy_node, node_object, policy, world
+from tests.operator.world import SETTINGS, healthy_node, node_object, policy, report, world
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -153,6 +155,23 @@ def test_every_problem_has_a_remedy_of_its_own(make: Any) -> None:
     for problem in problems:
         assert problem.remedy, problem.what
         assert "to do: " not in problem.what
+
+
+def test_a_wrong_setting_of_the_toolkit_is_told_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError) as refused:
+        toolkit_settings({"RUNTIME_RESTART_MODE": "system"})
+    waits = report(toolkit=agent_report.role("waiting", refused.value.one_line()))
+    observed = world(*(healthy_node(name, report=waits) for name in ("gpu-node-1", "l4-1")))
+    page = (README.parent / "docs/how-to/configure-a-container-engine.md").read_text()
+    told = page.partition("$ kgpu status\n...\n")[2].partition("```")[0].splitlines()
+    assert len(told) == 2
+    assert [line for line in told if line not in screen(observed, width=200).splitlines()] == []
+
+    async def read(*_: Any) -> Overview:
+        return seen(observed)
+
+    monkeypatch.setattr(module, "read", read)
+    assert run(monkeypatch, cluster()).exit_code == 3
 
 
 def test_no_colours_where_nobody_sees_them() -> None:
