@@ -11,12 +11,14 @@ import pytest
 
 from kgpu.agent import auto
 from kgpu.agent.roles import Role
+from kgpu.base import http
 from kgpu.base.errors import HostError
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODE_FEATURES, NODES
 
 from .support_auto import BOTH, LABELS_LABEL, NODE, PLUGIN_LABEL, eventually, hosted, role_config, state
+from .test_run import get
 
 
 def managers(cluster):
@@ -101,6 +103,13 @@ async def test_a_bad_document_leaves_the_last_good_one_and_is_told(cluster, star
         cluster.tell(BOTH)
         await eventually(lambda: agent.orders.problem is None)
     assert started.log.count("+one") == 1
+
+
+@pytest.mark.parametrize(("peer", "status"), [("127.0.0.1", 200), ("10.0.0.1", 403)])
+async def test_the_page_that_says_all_is_for_this_machine_alone(cluster, tmp_path, monkeypatch, peer, status):
+    monkeypatch.setattr(http, "_host", lambda _: peer)
+    async with hosted(cluster, tmp_path) as agent:
+        assert ((await get(agent, "/statusz"))[0], (await get(agent, "/healthz"))[0]) == (status, 200)
 
 
 async def test_nothing_runs_before_there_is_a_document(cluster, started, roles, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import Role
 from kgpu.agent.run import Agent
+from kgpu.base import http
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import HwError
 from kgpu.base.http import Address
@@ -103,6 +104,13 @@ async def test_ready_when_every_role_runs(tmp_path):
         assert [decision["reason"] for decision in document["decisions"]] == ["GpuUnhealthy"]
         assert document["config"]["problem"] == ""
     assert hosted.stuck == ()
+
+
+@pytest.mark.parametrize(("peer", "status"), [("127.0.0.1", 200), ("10.0.0.1", 403)])
+async def test_the_page_that_says_all_is_for_this_machine_alone(tmp_path, monkeypatch, peer, status):
+    monkeypatch.setattr(http, "_host", lambda _: peer)
+    async with Hosted(tmp_path, good) as agent:
+        assert ((await get(agent, "/statusz"))[0], (await get(agent, "/healthz"))[0]) == (status, 200)
 
 
 async def test_a_role_that_does_not_end_is_named_and_the_rest_is_closed(tmp_path):

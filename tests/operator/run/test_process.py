@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from asyncio import to_thread
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kgpu.base import http
 from kgpu.base.http import Address
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS
@@ -43,6 +46,18 @@ async def test_pages_say_what_it_does() -> None:
         assert families["gpu_operator_reconciliation"].samples[0].value >= 1
         writes = {one.labels["kind"]: one.value for one in families["kgpu_operator_writes"].samples}
         assert writes["Node"] == 2
+
+
+async def test_the_page_that_says_all_is_for_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_host", lambda _: "10.0.0.1")
+    async with running(cluster(), settle_first=False) as run:
+        run.operator.options = Options(elect=False, metrics=Address("127.0.0.1", 0), health=Address("127.0.0.1", 0))
+        while "health" not in run.operator.addresses:
+            await run.clock.advance(0.01)
+        health = run.operator.addresses["health"]
+        assert await page(health, "/healthz") == "ok\n"
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            await page(health, "/statusz")
 
 
 def test_figures_of_good_and_bad_passes() -> None:
