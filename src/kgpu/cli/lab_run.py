@@ -179,7 +179,7 @@ def conform(*, scenarios: tuple[str, ...], embedded: str, real: str, keep_labs: 
 
 
 def _count(number: int) -> str:
-    return "no difference" if not number else f"{number} step{'' if number == 1 else 's'} differ"
+    return "no difference" if not number else "1 step differs" if number == 1 else f"{number} steps differ"
 
 
 def _conform(story: Scenario, labs: list[Lab], *, text: bool) -> list[Difference]:
