@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kgpu.base.errors import KubeError
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.sources.live import collect
 from kgpu.doctor.wanted import KINDS
+from kgpu.kube.client import PAGE
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import KubeRefusedError
 
@@ -115,6 +117,53 @@ async def test_it_asks_for_four_things_at_a_time() -> None:
     counted = Counted(api)
     await collect(counted, logs=logs)
     assert counted.most == 4
+
+
+async def test_it_lists_each_kind_once_in_pages_and_watches_nothing() -> None:
+    api, logs = api_of(example("DPL-01").broken)
+    api.served = {one.resource for one in KINDS}
+    await collect(api, logs=logs)
+    asked = collections.Counter(api.calls)
+    del asked["discover", "", ""]
+    assert asked == dict.fromkeys((("list", one.resource.plural, "") for one in KINDS), 1)
+    # Of 1,000 nodes and 10,000 pods, with the three that tell which kinds there are: some 70.
+    assert PAGE == 500
+    assert round(3 + len(KINDS) + 1_000 // PAGE - 1 + 10_000 // PAGE - 1, -1) == 70
+
+
+def failing(name: str) -> dict[str, Any]:
+    """A pod with a GPU whose container ends in an error."""
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {
+            "nodeName": "gpu-1",
+            "containers": [{"name": "a", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        },
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 1}}, "restartCount": 0}],
+        },
+    }
+
+
+async def test_it_reads_the_logs_of_200_containers_at_most_four_at_a_time_and_says_how_many_are_left() -> None:
+    api, _ = api_of([{"kind": "Node", "metadata": {"name": "gpu-1"}}, *(failing(f"p{at:03}") for at in range(230))])
+    asking: list[int] = [0]
+
+    class Slow(FakeLogs):
+        async def logs(self, *where: Any, **how: Any) -> bytes:
+            asking.append(asking[-1] + 1)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            asking.append(asking[-1] - 1)
+            return await super().logs(*where, **how)
+
+    logs = Slow({})
+    found = await collect(api, logs=logs)
+    assert len(set(logs.asked)) == len(logs.asked) == 200
+    assert max(asking) == 4
+    assert "logs of 30 more containers" in [gap.what for gap in found.missing]
 
 
 async def test_a_right_that_is_missing_is_told_and_the_rest_counts() -> None:
