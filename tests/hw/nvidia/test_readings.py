@@ -9,6 +9,8 @@ import pytest
 
 from kgpu.hw.fake import mig, operate, processes
 from kgpu.hw.nvidia.client import NvidiaReader
+from kgpu.hw.nvidia.process import ChildProcess
+from kgpu.hw.open import open_reader
 from kgpu.hw.port import ProcessKind, Reading
 
 PATIENCE = 30.0
@@ -219,3 +221,23 @@ async def test_processes_by_gpu_and_slice(node) -> None:
     assert used == {None: 700, slices[0]: 0, slices[1]: 700}
     processes.remove(root, 0, 4242)
     assert {one.pid for one in await reader.processes()} == {4243, 4244}
+
+
+async def test_a_gpu_has_two_seconds_for_its_values(sim_root, monkeypatch) -> None:
+    """As docs/how-to/export-metrics.md says. What comes of one that needs more is tested with deadlines that pass."""
+    asked: list[tuple[str, int | None, float]] = []
+    wait = ChildProcess._next
+
+    async def noted(self, number: int, op: str, gpu: int | None, limit: float):
+        asked.append((op, gpu, limit))
+        return await wait(self, number, op, gpu, PATIENCE)  # a busy machine may need longer
+
+    monkeypatch.setattr(ChildProcess, "_next", noted)
+    reader = open_reader(driver_root=sim_root("l4", gpus=2))
+    try:
+        await reader.readings()  # the first may have to wake the GPU up
+        asked.clear()
+        assert len(await reader.readings()) == 2
+    finally:
+        await reader.close()
+    assert [one for one in asked if one[0] == "readings"] == [("readings", 0, 2.0), ("readings", 1, 2.0)]
