@@ -97,7 +97,7 @@ class Asked:
 def find(kinds: Kinds, request: Request) -> Kind:
     """The kind, when the path and the verb fit it. Raises ApiError 404 and 405."""
     kind = kinds.find(request.group, request.version, request.plural)
-    if kind is None or (request.rest and not proxy.fits(kind, request)):
+    if kind is None or (request.rest and not _goes_on(kind, request)):
         raise not_there()
     for one in (request.namespace, request.name):
         if one in (".", ".."):
@@ -121,6 +121,11 @@ def find(kinds: Kinds, request: Request) -> Kind:
     if request.method == "HEAD" or request.verb not in kind.verbs or not _fits(kind, request):
         raise not_allowed()
     return kind
+
+
+def _goes_on(kind: Kind, request: Request) -> bool:
+    """Whether a path may go on behind the subresource; what is asked of a node's kubelet is refused later, in words."""
+    return proxy.fits(kind, request) or (kind.key == ("", "nodes") and request.subresource == "proxy")
 
 
 def _fits(kind: Kind, request: Request) -> bool:
