@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from kgpu.toolkit.nri.run import PLUGIN_NAME, NriContext, run
 from . import support_nri as node
 
 DEADLINE_S = 60.0
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "use-nri.md"
 
 
 class Driver:
@@ -170,10 +172,28 @@ async def test_a_runtime_that_comes_later_and_comes_again(world: World) -> None:
 
 
 async def test_what_it_waits_for_is_told_in_the_pages_words(world: World) -> None:
-    page = Path(__file__).parents[3] / "docs" / "how-to" / "use-nri.md"
     async with plugin(world, start=False):
         told = await world.state(False, "nri.sock")
-    assert f"waiting: {told}".replace(str(world.runtime.socket), "/tmp/nri.sock") in page.read_text()
+    assert f"waiting: {told}".replace(str(world.runtime.socket), "/tmp/nri.sock") in PAGE.read_text()
+
+
+async def test_what_becomes_of_containers_is_told_in_the_pages_words(world: World, caplog) -> None:
+    caplog.set_level("INFO", logger="kgpu.toolkit.nri.run")
+    box = replace(node.container("NVIDIA_VISIBLE_DEVICES=all"), name="c")
+    one = replace(node.container("NVIDIA_VISIBLE_DEVICES=0"), name="c")
+    world.holdings.now = (node.holding("GPU-0", pod="train-0", namespace="default"),)
+    async with plugin(world):
+        assert await world.create(node.pod("ml", "notebook"), box) is not None
+        assert await world.create(node.pod("default", "cuda-image"), box) is None
+        with pytest.raises(CallRefusedError):
+            await world.create(node.pod("ml", "notebook2"), one)
+    told = [*(line.removeprefix("NRI: ") for line in caplog.messages), *(one.one_line() for one in world.decisions)]
+    block = PAGE.read_text().partition("all of it is in kgpu's log:\n```\n")[2].partition("\n```")[0]
+    page = block.replace("\n  ", " ").replace("ml-dev/", "ml/").splitlines()
+    assert len(page) == 3
+    # The node of the page has other GPUs.
+    devices = re.compile(r"(?<= gets ).*(?= as )")
+    assert [line for line in page if devices.sub("", line) not in {devices.sub("", said) for said in told}] == []
 
 
 @pytest.mark.parametrize(
