@@ -191,17 +191,17 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods[:3]),
             remedy=(
                 Step("delete the one that you did not mean to have; each of these ends one of them:"),
-                *dict.fromkeys(Step("kubectl -n {} delete {}", pod.namespace, _maker(pod)) for pod in pods),
+                *dict.fromkeys(Step("kubectl -n {} delete {} {}", pod.namespace, *_maker(pod)) for pod in pods),
             ),
             confidence=CERTAIN,
             nodes=tuple(node for node, _ in rows),
         )
 
 
-def _maker(pod: Pod) -> str:
-    """What makes a pod, as kubectl names it: ``daemonset plugin``."""
+def _maker(pod: Pod) -> tuple[str, str]:
+    """The kind and name of what makes a pod, as kubectl names them."""
     kind, _, name = (pod.owner or f"Pod/{pod.name}").partition("/")
-    return f"{kind.lower()} {name}"
+    return kind.lower(), name
 
 
 def _barrier(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:

@@ -170,27 +170,17 @@ def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[Step, ...]:
     found = whatif.move(one.view, nodes, one.resource, one.snapshot.fit)
     if found is None:
         return ()
-    pod, back = found.pod, f"; kubectl uncordon {found.node}"
+    pod, node = found.pod, found.node
     return (
-        (
-            Step(
-                "move pod {} ({} {}) to node {}, which has room for it; then this one fits node {}:",
-                pod,
-                pod.used[one.resource],
-                one.resource,
-                found.to,
-                found.node,
-            )
+        Step(
+            "move pod {} ({} {}) to node {}, which has room for it; then this one fits node {}:",
+            pod, pod.used[one.resource], one.resource, found.to, node,
         ),
         Step(
-            "kubectl cordon {}; kubectl -n {} delete pod {}{}  # made anew by {}",
-            found.node,
-            pod.namespace,
-            pod.name,
-            back,
-            pod.owner,
+            "kubectl cordon {}; kubectl -n {} delete pod {}; kubectl uncordon {}  # made anew by {}",
+            node, pod.namespace, pod.name, node, pod.owner,
         ),
-    )
+    )  # fmt: skip
 
 
 RULES: Final = (
