@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 from answers import ROWS  # noqa: E402 - found through the path above
 from doctor.example import all_examples  # noqa: E402
 
+from kgpu.cli.doctor import xids_in  # noqa: E402
 from kgpu.doctor.plan import diagnose  # noqa: E402
 from kgpu.doctor.rules import all_rules  # noqa: E402
 
@@ -33,7 +34,7 @@ def explained() -> dict[str, dict[str, Any]]:
     for example in sorted(all_examples(), key=lambda one: (one.name != one.rule, one.name)):
         if example.rule in found:
             continue
-        report = diagnose(example.snapshot(example.broken), strict=True)
+        report = diagnose(example.snapshot(example.broken).judged(xids_in), strict=True)
         told = [one for root in report.findings for one in root.all() if one.id == example.rule]
         if told:
             found[example.rule] = {

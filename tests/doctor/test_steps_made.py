@@ -90,7 +90,7 @@ def test_every_template_is_written_in_the_source(path: Path) -> None:
         template = call.args[0]
         if isinstance(template, ast.Constant):
             assert not str(template.value).startswith("{"), ast.unparse(call)
-            Step(str(template.value), *call.args[1:], **{str(one.arg): "x" for one in call.keywords})
+            Step(str(template.value), *["x"] * str(template.value).count("{}"))
         else:
             assert ast.unparse(template) in TABLES, ast.unparse(call)
     assert path.name in AGAIN or not calls(path, "Step.again"), path
