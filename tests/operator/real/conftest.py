@@ -112,6 +112,12 @@ class Site:
             time.sleep(0.2)
         return found
 
+    def still_allocatable(self, gpus: str = "8") -> None:
+        """Fails, with what there is to see, where another number of GPUs is allocatable now."""
+        if (found := self.allocatable()) != gpus:
+            print(self.evidence())
+            pytest.fail(f"{found or 'no'} GPUs are allocatable, and {gpus} were")
+
     def ready(self, gpus: str = "8") -> None:
         self.until(lambda: self.policy_status().get("state") == "ready", "the ClusterPolicy to be ready")
         self.until(lambda: self.allocatable() == gpus, f"{gpus} GPUs to be allocatable")
@@ -122,6 +128,7 @@ class Site:
         for words in (
             ("get", "all,clusterpolicies", "-A"),
             ("get", "clusterpolicy", "-o", "yaml"),
+            ("get", "nodes", "-o", "yaml"),
             ("-n", NAMESPACE, "get", "events"),
             ("-n", NAMESPACE, "logs", "deploy/gpu-operator", "--tail=40"),
             ("-n", NAMESPACE, "logs", "ds/kgpu-agent", "--tail=40"),
