@@ -47,9 +47,14 @@ GPUS: Final = ((0, 30), (1, 60), (2, 10))
 IMAGES: Final = (("example.com/server:1", 90), ("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", 10))
 
 
+_ENOUGH_S: Final = 120.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do; times in seconds."""
+    """What to do; times in seconds. ``enough``: GPUs to have seen held at once before it ends; a busy machine takes
+    longer for them than ``seconds``.
+    """
 
     nodes: int = 20
     gpus: int = 8
@@ -59,6 +64,7 @@ class Plan:
     kill_every: float = 3.0
     check_every: float = 2.0
     seed: int = 1
+    enough: int = 0
     profile: str = "hgx-h100"
 
 
@@ -185,8 +191,10 @@ class Churn:
     # --- what happens ---
 
     async def _pods(self, over: float) -> None:
-        """Until the time is ``over``, keep as many pods as the plan says; each lives for a random time."""
-        while time.monotonic() < over:
+        """Until it is ``over`` and enough was seen, keep as many pods as the plan says, each for a random time."""
+        while time.monotonic() < over or (
+            self.result.most_held < self.plan.enough and time.monotonic() < over + _ENOUGH_S
+        ):
             now = time.monotonic()
             for name in [name for name, end in self._ends.items() if end <= now]:
                 await self._delete(name)

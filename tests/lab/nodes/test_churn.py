@@ -25,7 +25,7 @@ CUDA = "nvidia/cuda:12.8.0-base-ubuntu24.04"
 @pytest.mark.usefixtures("sim_libs")
 @pytest.mark.timeout(300)
 def test_no_gpu_is_held_twice_and_none_leaks(folder: Path) -> None:
-    plan = churn.Plan(nodes=4, gpus=4, pods=24, seconds=count(12, 60), life=6, kill_every=2, check_every=1)
+    plan = churn.Plan(nodes=4, gpus=4, pods=24, seconds=count(12, 60), life=6, kill_every=2, check_every=1, enough=5)
     result = churn.run(plan, folder)
     assert result.problems == []
     assert result.created == result.deleted > plan.pods

@@ -27,12 +27,13 @@ SOCKET: Final = "/run/kgpu-engine/containerd.sock"
 BUNDLES: Final = "/run/kgpu-engine/state/io.containerd.runtime.v2.task/default"
 START_S: Final = 300.0
 RUN_S: Final = 60.0
-# The machine's spec folders stay out of sight: the engine has its own /run, and its own /etc/cdi where there is one.
+# The machine's spec folders stay out of sight: the engine has its own /run, and its own /etc/cdi where there is
+# something in one. An empty one may be a lab's, which takes it away when nobody is on it.
 _SETUP: Final = """set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/cdi
 mount --bind {specs} /run/cdi
-if test -d /etc/cdi; then mount -t tmpfs tmpfs /etc/cdi; fi
+if test -n "$(ls -A /etc/cdi 2>/dev/null)"; then mount -t tmpfs tmpfs /etc/cdi; fi
 mkdir /run/dev
 mount -t tmpfs -o mode=755 tmpfs /run/dev
 for node in null zero full random urandom tty ptmx fd; do cp -a /dev/$node /run/dev/; done
