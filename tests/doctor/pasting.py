@@ -1,6 +1,6 @@
 """What a shell would make of a remedy that is pasted into it: of bash, and of zsh as people type into it.
 
-A line is a command when its first word is a program; every other line is a sentence for people. What can go wrong with
+What is a command, and what a sentence for people, is as the doctor has it (``is_command``). What can go wrong with
 a command is found by its words: an interactive zsh takes ``#`` for a word, ends at a pattern that no file fits, and
 fills in ``=word`` and ``!``; both shells run words that were meant for the reader.
 """
@@ -12,91 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-PROGRAMS: Final = frozenset(
-    [
-        "amd-smi",
-        "apt",
-        "apt-get",
-        "apt-mark",
-        "argo",
-        "awk",
-        "cat",
-        "chmod",
-        "chown",
-        "containerd",
-        "crictl",
-        "ctr",
-        "curl",
-        "dcgmi",
-        "df",
-        "dkms",
-        "dmesg",
-        "docker",
-        "du",
-        "echo",
-        "env",
-        "ethtool",
-        "fuser",
-        "getenforce",
-        "grep",
-        "helm",
-        "hl-smi",
-        "ibstat",
-        "ip",
-        "journalctl",
-        "jq",
-        "kgpu",
-        "kubeadm",
-        "kubectl",
-        "ldconfig",
-        "ln",
-        "ls",
-        "lsmod",
-        "lspci",
-        "lsof",
-        "mkdir",
-        "mlxlink",
-        "modinfo",
-        "modprobe",
-        "mokutil",
-        "nerdctl",
-        "numactl",
-        "nvidia-ctk",
-        "nvidia-modprobe",
-        "nvidia-smi",
-        "oc",
-        "pip",
-        "podman",
-        "printf",
-        "ps",
-        "readlink",
-        "reboot",
-        "rm",
-        "rmmod",
-        "rocminfo",
-        "rocm-smi",
-        "sed",
-        "setsebool",
-        "sh",
-        "show_gids",
-        "skopeo",
-        "ss",
-        "stat",
-        "subscription-manager",
-        "sudo",
-        "sysctl",
-        "systemctl",
-        "systemd-detect-virt",
-        "tail",
-        "tee",
-        "timeout",
-        "torchrun",
-        "uname",
-        "update-ca-certificates",
-        "update-initramfs",
-    ]
-)
-"""What a line begins with that is for the shell."""
+from kgpu.doctor.remedies import PROGRAMS, is_command
+
 _FURTHER: Final = PROGRAMS | {"cut", "head", "sort", "xargs", "wc", "tr"}
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")
 _PLACEHOLDER: Final = re.compile(r"(?<![\w$.-])[A-Z][A-Z_]{2,}(?![\w=(-])")
@@ -113,14 +30,6 @@ class Word:
     whole: str
     bare: str = ""
     lively: str = ""
-
-
-def is_command(step: str) -> bool:
-    """Whether a line of a remedy is for the shell."""
-    words = step.split()
-    while words and _ASSIGNED.match(words[0]):
-        words = words[1:]
-    return bool(words) and words[0] in PROGRAMS
 
 
 def problems(remedy: Iterable[str]) -> Iterator[str]:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from doctor.example import Example, all_examples
-from doctor.pasting import is_command, problems
+from doctor.pasting import problems
 from doctor.shells import parsed, zsh
 
 from kgpu.doctor.model import Finding
 from kgpu.doctor.plan import diagnose
+from kgpu.doctor.remedies import is_command
 
 EXAMPLES = all_examples()
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from doctor.example import FOLDER, Example, all_examples, load, merged
-from doctor.pasting import is_command, simple
+from doctor.pasting import simple
 
 from kgpu.doctor.model import Finding, Subject
 from kgpu.doctor.plan import diagnose
+from kgpu.doctor.remedies import is_command
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import against_the_state
 

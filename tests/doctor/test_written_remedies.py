@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doctor.pasting import is_command, problems
+from doctor.pasting import problems
 
 from kgpu.doctor import rules
 from kgpu.doctor.draining import with_bare_pods
 from kgpu.doctor.model import Finding, Subject
+from kgpu.doctor.remedies import is_command
 from kgpu.doctor.snapshot import Snapshot
 
 HELPERS = ("commands", "edits", "hami", "idle_daemons", "slices", "stack_config", "volumes", "whatif")
