@@ -110,7 +110,9 @@ def test_gpus_that_are_not_well_are_counted_named_and_said_what_to_do_about() ->
     row = next(line for line in shown.splitlines() if line.startswith("n1 "))
     assert "1 ILL" in row
     assert "✘ node n1: GPU 3 (GPU-0a) is not well: handle: GPU is lost (NVML error 15)" in shown
-    assert "    to do: drain the node and reboot it" in shown.splitlines()
+    # Quoted: whoever has a node's token must not give orders.
+    said = 'its agent says: "drain the node and reboot it"; kgpu doctor node n1 checks it'
+    assert f"    to do: {said}" in shown.splitlines()
     assert "! node n1: GPU 4 (GPU-0b) works, and should be looked at: it is hot" in shown
     assert [line for line in shown.splitlines() if line.startswith("n2 ") and "ILL" in line] == []
 
@@ -138,7 +140,8 @@ def test_a_remedy_is_never_broken_and_cause_lines_hang() -> None:
     ).splitlines()
     at = next(place for place, line in enumerate(lines) if line.startswith("✘"))
     assert lines[at + 1].startswith("  ")
-    assert "    to do: drain the node and reboot it; a power cycle if the GPU is still missing after that" in lines
+    said = "drain the node and reboot it; a power cycle if the GPU is still missing after that"
+    assert f'    to do: its agent says: "{said}"; kgpu doctor node n1 checks it' in lines
 
 
 def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:

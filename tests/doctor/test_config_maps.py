@@ -124,3 +124,17 @@ def test_an_archive_of_an_archive_is_the_same(tmp_path: Path) -> None:
         once = through(example.snapshot(example.broken), tmp_path)
         again = through(once, tmp_path)
         assert [one.data for one in again.all("ConfigMap")] == [one.data for one in once.all("ConfigMap")]
+
+
+@pytest.mark.parametrize("kind", ["Application", "HelmRelease", "HelmChart"])
+def test_of_who_installs_charts_the_archive_has_how_it_went(kind: str, tmp_path: Path) -> None:
+    conditions = [{"type": "Ready", "status": "False", "message": "install retries exhausted"}]
+    values = {"values": {"innocent": "hunter2x9Zq"}, "valuesContent": "innocent: hunter2x9Zq"}
+    obj = {
+        "kind": kind, "metadata": {"name": "r", "namespace": "ml"}, "spec": values,
+        "status": {"conditions": conditions, "history": [values]},
+    }  # fmt: skip
+    archive.write(Snapshot.of([obj]), str(tmp_path / "a.tar.gz"))
+    (found,) = read(str(tmp_path / "a.tar.gz")).all(kind)
+    assert "hunter2x9Zq" not in repr(found.data)
+    assert found.at("status.conditions") == conditions

@@ -260,3 +260,26 @@ def test_the_kubelets_word_that_a_log_is_gone_is_no_line_of_it() -> None:
     gone = b"unable to retrieve container logs for containerd://c2043a0d8407"
     assert files.lines(gone) == files.lines(gone + b"\n") == ()
     assert len(files.lines(gone + b"\nand more\n")) == 2
+
+
+def test_lists_within_lists_end_and_spoil_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"kind": "List", "items": [' + "[" * 500 + "]" * 500 + "]}")
+    (tmp_path / "b.json").write_text('{"kind": "Node", "metadata": {"name": "gpu-1"}}')
+    found = files.read(str(tmp_path))
+    assert list(found.nodes) == ["gpu-1"]
+    assert any("lists within each other" in gap.why for gap in found.missing)
+
+
+def test_what_takes_a_files_place_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder's owner may put a link or a pipe there after it was looked at."""
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "pipe")
+    plain = (tmp_path / "secret").lstat()
+    monkeypatch.setattr(files.os, "lstat", lambda _: plain)
+    assert files._plain_file(str(tmp_path / "pipe"), 10) is None
+    with pytest.raises(OSError, match="symbolic link"):
+        files._plain_file(str(tmp_path / "link"), 10)
+    with pytest.raises(ValueError, match="too large"):
+        files._plain_file(str(tmp_path / "secret"), 0)
+    assert files._plain_file(str(tmp_path / "secret"), 1) == b"x"

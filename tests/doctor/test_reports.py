@@ -287,3 +287,21 @@ def test_what_a_condition_orders_is_quoted_and_never_offered() -> None:
     assert found.id == "HW-02"
     assert not any("delete" in step for step in found.remedy)
     assert snapshot.advice(48) in found.remedy  # the catalogue's own
+
+
+def test_what_an_event_says_empties_no_node_of_gpus_that_work() -> None:
+    """Whoever may write Events in default could else have any node with a small verdict drained."""
+    gpu = "GPU 0 (GPU-aaaaaaaa-0000-0000-0000-000000000000)"
+    node = _node()
+    node["status"]["conditions"].append(
+        {"type": "kgpu.dev/GPUsHealthy", "status": "True", "reason": "GPUsHealthy", "lastTransitionTime": _MORNING,
+         "message": f"7 of 8 GPUs are well. {gpu}: it is hot (it goes on working)"}
+    )  # fmt: skip
+    event = {
+        "kind": "Event", "metadata": {"name": "e", "namespace": "default"}, "type": "Warning", "reason": "GPUHot",
+        "message": f"{gpu} is hot, because the evidence calls for: a look [GPU is lost (NVML error 15); UUID did not answer within 2 s]",
+        "involvedObject": {"kind": "Node", "name": "g"}, "lastTimestamp": _MORNING,
+    }  # fmt: skip
+    report = diagnose(Snapshot.of([node, _plugin(), event], taken=_NOON).judged(xids_in), strict=True)
+    steps = [step for root in report.findings for one in root.all() for step in one.remedy]
+    assert not any("drain" in step or "cordon" in step for step in steps)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.doctor.sources import files
-from kgpu.doctor.sources.tarred import MAX_ABOVE, MAX_HEADER, Archive, Member, records
+from kgpu.doctor.sources.tarred import MAX_ABOVE, MAX_COMMON, MAX_HEADER, Archive, Member, records
 
 LONG = "folder/" * 30 + "설명.log"
 
@@ -131,3 +131,13 @@ def test_any_bytes_are_records_or_an_error(raw: bytes) -> None:
         list(records(raw))
     except tarfile.ReadError:
         return
+
+
+def test_a_header_for_all_members_has_few_keys() -> None:
+    """All of it is looked through and copied for every member: 130,000 keys and 200,000 folders took hours."""
+    keys = [f"12 k{number:05}=v\n".encode() for number in range(MAX_COMMON + 1)]
+    assert [data for _, data in read(header(tarfile.XGLTYPE, b"".join(keys[1:])) + packed(("a", b"b")))] == [b"b"]
+    with pytest.raises(tarfile.ReadError, match="a header for all members with 65 keys"):
+        read(header(tarfile.XGLTYPE, b"".join(keys)) + packed(("a", b"b")))
+    with pytest.raises(tarfile.ReadError, match="a header for all members"):  # also where each has one
+        read(b"".join(header(tarfile.XGLTYPE, key) + packed(("a", b"b"))[:1024] for key in keys))

@@ -25,6 +25,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.files import META
 
 TOP: Final = "kgpu-collect"
+_INSTALLERS: Final = frozenset({"Application", "HelmChart", "HelmRelease"})
 _SAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -63,7 +64,7 @@ def _members(snapshot: Snapshot) -> Iterable[tuple[str, bytes]]:
         **{kind: found.values() for kind, found in sorted(snapshot.kinds.items())},
     }
     for kind, objects in kinds.items():
-        items = [config_maps.shown(snapshot, obj) if kind == "ConfigMap" else obj.data for obj in objects]
+        items = [config_maps.shown(snapshot, obj) if kind == "ConfigMap" else _shown(kind, obj) for obj in objects]
         if items:
             document = {"apiVersion": "v1", "kind": "List", "items": items}
             yield f"objects/{_SAFE.sub('_', kind)}.json", msgspec.json.encode(document)
@@ -74,6 +75,14 @@ def _members(snapshot: Snapshot) -> Iterable[tuple[str, bytes]]:
             yield name, ("\n".join(log.lines) + "\n").encode()
     for host in snapshot.hosts.values():
         yield f"hosts/{_SAFE.sub('_', host.node) or 'host'}.json", msgspec.json.encode(host_facts.encode(host))
+
+
+def _shown(kind: str, obj: Any) -> Any:
+    """An object as rules need it: of who installs charts they read how it went, and not the values."""
+    if kind not in _INSTALLERS:
+        return obj.data
+    known = {key: obj.data[key] for key in ("apiVersion", "kind", "metadata") if key in obj.data}
+    return {**known, "status": {"conditions": obj.at("status.conditions") or []}}
 
 
 def _meta(snapshot: Snapshot) -> dict[str, Any]:

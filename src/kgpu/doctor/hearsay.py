@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.doctor import matching
-from kgpu.doctor.model import FILE, LIKELY, Evidence, Finding, Subject, in_file
+from kgpu.doctor.model import CERTAIN, FILE, LIKELY, Evidence, Finding, Subject, in_file
 from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import without
@@ -32,13 +32,14 @@ _FIRST: Final = "only {words}: see on {node} itself before anything is taken fro
 def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding as sure as its evidence allows, the same one where something else than words speaks for it."""
     authors = {_author(one, snapshot) for one in finding.evidence} - {""}
-    if not _doubtful(finding, authors, snapshot):
+    doubtful = _doubtful(finding, authors, snapshot)
+    if not doubtful and not _unproven(finding, authors, snapshot):
         return finding
     kept = tuple(without(finding.remedy, lambda step: takes_from_others(step, authors)))
     if kept != finding.remedy:
         node = str(Subject("Node", finding.nodes[0])) if finding.nodes else "the node"
         kept = (Step(_FIRST, words=_words(_worst(authors)), node=node), *kept)
-    return replace(finding, confidence=min(finding.confidence, LIKELY), remedy=kept)
+    return replace(finding, confidence=min(finding.confidence, LIKELY if doubtful else CERTAIN), remedy=kept)
 
 
 def _doubtful(finding: Finding, authors: set[str], snapshot: Snapshot) -> bool:
@@ -48,6 +49,16 @@ def _doubtful(finding: Finding, authors: set[str], snapshot: Snapshot) -> bool:
     if not authors or not authors.isdisjoint(snapshot.once(_trusted)):
         return False
     return all(one.author or _is_own(one, authors) for one in finding.evidence)
+
+
+def _unproven(finding: Finding, authors: set[str], snapshot: Snapshot) -> bool:
+    """Whether it rests on words alone, of namespaces of which nobody has read that they are the stack's.
+
+    Whoever hands over a log or a list of events knows what they are, so that such a finding counts; what is in them may
+    be a tenant's all the same, and nothing is taken from anybody for it.
+    """
+    proven = snapshot.once(matching.trusted)
+    return bool(authors) and authors.isdisjoint(proven) and all(one.author for one in finding.evidence)
 
 
 def _author(evidence: Evidence, snapshot: Snapshot) -> str:

@@ -368,22 +368,31 @@ def _gpus(nodes: Iterable[Node]) -> Iterable[Problem]:
             yield Problem(what=known.unread, reason="DriverUnreadable", nodes=(node.name,))
         for one in known.ill:
             what = f"GPU {one.gpu} {'works, and should be looked at' if one.works else 'is not well'}: {one.what}"
-            yield Problem(what=what, remedy=one.todo, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
+            remedy = _quoted(node.name, one.todo) if one.todo else ""
+            yield Problem(what=what, remedy=remedy, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
         if known.more:
             yield Problem(what=f"{known.more} more GPUs are not well", reason="GPUNotWell", nodes=(node.name,))
 
 
 def with_remedy(one: Problem) -> Problem:
-    """What is said in one sentence taken apart into cause and remedy; and no problem without anything to do."""
+    """What is said in one sentence taken apart into cause and remedy; and no problem without anything to do.
+
+    What an agent says is to be done on its node is quoted as that: whoever has one node's token must not give orders.
+    """
     if one.remedy:
         return one
     hit = _TO_DO.search(one.what)
     if hit is not None:
-        return dataclasses.replace(one, what=one.what[: hit.start()], remedy=hit["todo"])
+        todo = _quoted(one.nodes[0], hit["todo"]) if one.nodes else hit["todo"]
+        return dataclasses.replace(one, what=one.what[: hit.start()], remedy=todo)
     if one.passing:
         return dataclasses.replace(one, remedy="wait: it goes by itself; kgpu status shows how far it is")
     where = f"kgpu doctor node {one.nodes[0]}" if one.nodes else "kgpu doctor"
     return dataclasses.replace(one, remedy=_REMEDIES.get(one.reason, where))
+
+
+def _quoted(node: str, todo: str) -> str:
+    return f'its agent says: "{todo}"; kgpu doctor node {node} checks it'
 
 
 def _weight(one: Problem) -> tuple[bool, bool, bool, int, str]:

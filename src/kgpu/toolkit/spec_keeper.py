@@ -184,15 +184,18 @@ class _Keeper:
             return None
         engines = tuple(ctx.engines())
         generated = make_spec(inventory, ctx.root, engines=engines)
-        self._sources = Sources.of(ctx.root, [generated.spec])
+        specs = [generated.spec]
         is_news = key != self._key
         if not self._other:
             is_news |= self._write(self._path, generated)
         if ctx.management:
             try:
-                self._write(self._path.with_name(MANAGEMENT_NAME), make_spec(inventory, ctx.root, mode="management"))
+                management = make_spec(inventory, ctx.root, mode="management")
+                specs.append(management.spec)
+                self._write(self._path.with_name(MANAGEMENT_NAME), management)
             except UserError as error:
                 log.info("CDI: no devices for management: %s", error.one_line())
+        self._sources = Sources.of(ctx.root, specs)
         self._key = key
         return generated if is_news else None
 

@@ -150,7 +150,9 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                     confidence=LIKELY,
                     nodes=(host.node,),
                 )
-    silent = sorted((one for one in told(snapshot) if IS_LOST in one.what), key=lambda one: _LOST not in one.xids)
+    silent = sorted(
+        (one for one in told(snapshot) if IS_LOST in one.what and not one.works), key=lambda one: _LOST not in one.xids
+    )
     for one in silent:
         # As many as have the number are told already, whether or not the agent names it still.
         numbered[one.node.name] -= 1

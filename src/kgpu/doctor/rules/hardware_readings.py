@@ -208,7 +208,7 @@ _HUNG: Final = re.compile(r"task (?P<task>[\w.:/-]+):(?P<pid>\d+) blocked for mo
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-12: processes of the driver that nobody can end, or calls about a GPU that do not return."""
     for one in told(snapshot):
-        if hit := NO_ANSWER.search(one.what):
+        if not one.works and (hit := NO_ANSWER.search(one.what)):
             yield as_told(one, f"{one.gpu} of node {one.node.name} hangs: {hit[0]}", drain=True)
     for host in snapshot.hosts.values():
         stuck = [

@@ -37,6 +37,7 @@ from kgpu.doctor.sources.tarred import Archive, Bounded, Member
 from kgpu.formats import yaml
 
 MAX_FILE: Final = 512 * 1024 * 1024
+MAX_LISTS: Final = 8  # within each other; kubectl prints one
 MAX_TOTAL: Final = 2 * 1024 * 1024 * 1024
 MAX_FILES: Final = 50_000
 MAX_MEMBERS: Final = 4 * MAX_FILES
@@ -293,21 +294,37 @@ def _folder(path: str, reading: Reading) -> Iterator[tuple[str, bytes]]:
         for name in sorted(files):
             full = os.path.join(folder, name)
             try:
-                info = os.lstat(full)
-                if not stat.S_ISREG(info.st_mode):
-                    continue
-                if info.st_size > min(MAX_FILE, reading.left):
-                    reading.problem(os.path.relpath(full, path), "too large")
-                    continue
-                with open(full, "rb") as file:
-                    data = file.read(MAX_FILE)
+                data = _plain_file(full, min(MAX_FILE, reading.left))
             except OSError as error:
                 reading.problem(os.path.relpath(full, path), str(error.strerror), "make it readable")
+                continue
+            except ValueError as error:
+                reading.problem(os.path.relpath(full, path), str(error))
+                continue
+            if data is None:
                 continue
             reading.left -= len(data)
             yield os.path.relpath(full, path), data
             if reading.files >= MAX_FILES:
                 return
+
+
+def _plain_file(path: str, most: int) -> bytes | None:
+    """A file's content, None for a link, a pipe and whatever else is no plain file.
+
+    It is looked at again once it is open: whoever owns a folder may put another thing in a file's place at any moment.
+    Raises OSError, and ValueError for one of more than ``most`` bytes.
+    """
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        if info.st_size > most:
+            raise ValueError("too large")
+        return file.read(most)
 
 
 def _archive(path: str, file: io.BufferedReader, reading: Reading) -> None:
@@ -386,14 +403,16 @@ def _value(reading: Reading, name: str, data: bytes) -> str:
     return ""
 
 
-def _add(reading: Reading, data: Any, name: str) -> None:
-    if isinstance(data, list):
+def _add(reading: Reading, data: Any, name: str, depth: int = 0) -> None:
+    if depth > MAX_LISTS:
+        reading.problem(name, f"more than {MAX_LISTS} lists within each other")
+    elif isinstance(data, list):
         for one in data:
-            _add(reading, one, name)
+            _add(reading, one, name, depth + 1)
     elif isinstance(data, dict) and isinstance(data.get("items"), list):
         of = str(data.get("kind") or "").removesuffix("List")
         for one in data["items"]:
-            _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name)
+            _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name, depth + 1)
     elif isinstance(data, dict):
         reading.take(data)
 
@@ -441,6 +460,8 @@ def _meta(reading: Reading, name: str, data: bytes) -> None:
     for row in said.get("missing") or ():
         if isinstance(row, dict):
             what, why, how = (str(row.get(key) or "") for key in ("what", "why", "how"))
+            # Quoted, not taken over: it would be an order of whoever wrote the archive.
+            how = f'collect it again; the archive says how: "{how}"' if how else ""
             snapshot.missing.append(Missing(what, why, how, slight=row.get("slight") is True))
 
 

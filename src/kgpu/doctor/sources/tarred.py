@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any, Final
 
+MAX_COMMON: Final = 64  # keys of headers that are for all members
 MAX_HEADER: Final = 1 << 20
 _DIGITS: Final = 8
 MAX_ABOVE: Final = 8
@@ -68,6 +69,10 @@ class Member(tarfile.TarInfo):
         raw = archive.fileobj.read(self._block(self.size))[: self.size]  # type: ignore[attr-defined]
         found = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in records(raw)}
         if self.type == tarfile.XGLTYPE:
+            # Each is looked through, and copied, for every member that comes after it.
+            common = {**archive.pax_headers, **found}  # type: ignore[attr-defined]
+            if len(common) > MAX_COMMON:
+                raise tarfile.ReadError(f"a header for all members with {len(common)} keys")
             archive.pax_headers.update(found)  # type: ignore[attr-defined]
             return self.fromtarfile(archive)
         found = {**archive.pax_headers, **found}
