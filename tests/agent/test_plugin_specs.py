@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -75,6 +76,35 @@ def test_nothing_is_written_twice_and_a_lost_file_comes_back(root, tmp_path):
     path.unlink()
     write(INVENTORY, CDI)
     assert path.is_file()
+
+
+async def test_daemons_that_begin_and_end_are_told_and_the_spec_follows(root, tmp_path):
+    """With a mount of a socket that has gone no container with a GPU would start."""
+    write = PluginSpecs(root, tmp_path / "cdi")
+    socket = root / "run/nvidia-persistenced/socket"
+    write(INVENTORY, CDI)
+
+    def mounted() -> bool:
+        (path,) = (tmp_path / "cdi").iterdir()
+        return any(
+            "nvidia-persistenced" in one.container_path for one in parse_spec(path.read_bytes()).container_edits.mounts
+        )
+
+    assert not mounted()
+    changes = write.changes()
+    async with asyncio.timeout(30):
+        for there in (True, False):
+            told = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0)
+            if there:
+                socket.parent.mkdir(parents=True)
+                socket.touch()
+            else:
+                socket.unlink()
+            await told
+            write(INVENTORY, CDI)
+            assert mounted() is there
+    await changes.aclose()
 
 
 def test_a_gpu_that_is_new_is_added(root, tmp_path):

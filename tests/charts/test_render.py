@@ -11,6 +11,7 @@ import pytest
 from charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 from charts.value_sets import FILES, SETS
 
+from kgpu.base.room import HOST_IP
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT
@@ -122,6 +123,13 @@ def test_hooks_run_when_they_should(chart: Chart) -> None:
     without = chart("operator.cleanupCRD=false")
     assert without.one("ServiceAccount", "kgpu-crds")["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
     assert not chart(*SETS["no hooks"]).has("ServiceAccount", "kgpu-crds")
+
+
+def test_the_operator_knows_its_nodes_address(chart: Chart) -> None:
+    """So that the kubelet's probes have room of their own, however many connections others hold open."""
+    (container,) = chart().one("Deployment", "gpu-operator")["spec"]["template"]["spec"]["containers"]
+    (found,) = [one for one in container["env"] if one["name"] == HOST_IP]
+    assert found["valueFrom"] == {"fieldRef": {"fieldPath": "status.hostIP"}}
 
 
 def test_no_pod_reaches_the_ports_of_the_probes(chart: Chart) -> None:

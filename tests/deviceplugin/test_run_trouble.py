@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,26 @@ async def test_cdi_specs_are_written_before_devices_are_offered(node: Node) -> N
     assert written[0] == 8
     answers = await node.kubelet.admit("pod", "main", {GPU: 1})
     assert answers[GPU].cdi_devices == (f"k8s.device-plugin.nvidia.com/gpu={GPUS[0].uuid}",)
+
+
+async def test_specs_are_brought_in_line_as_soon_as_what_they_rest_on_changes(node: Node) -> None:
+    """Not at the next reading of the inventory: containers that begin until then would fail."""
+    written: list[int] = []
+    changed: asyncio.Queue[None] = asyncio.Queue()
+
+    async def changes() -> AsyncIterator[None]:
+        while True:
+            yield await changed.get()
+
+    node.config.set("flags: {plugin: {deviceListStrategy: cdi-cri}}")
+    node.start(
+        cdi_writer=lambda inventory, _: written.append(len(inventory.accelerators)), cdi_changes=changes,
+        reread_seconds=3600.0,
+    )  # fmt: skip
+    await node.offers(gpu=8)
+    before = len(written)
+    changed.put_nowait(None)
+    await node.until(lambda: len(written) > before)
 
 
 async def test_devices_without_a_cdi_spec_are_held_back_until_it_can_be_written(node: Node) -> None:

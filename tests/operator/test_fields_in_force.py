@@ -141,20 +141,25 @@ def test_a_field_changes_something_or_is_told_to_change_nothing(name: str) -> No
     unbuilt = [one for one in sections(path) if one.unbuilt]
     if unbuilt and (True in row.usual or (path[-1] == decode.SWITCH and True in unbuilt[0].usual)):
         return  # a switch that the chart has on: neither on nor off asks for anything
+    silent = [layout for layout in LAYOUTS if is_silent(path, row, layout)]
+    # Of an operand that is not built, which image it would be is nothing that could be in force.
+    assert (unbuilt and path[-1] in decode.IMAGE) or not silent, f"spec.{name} is taken without a word in {silent}"
+
+
+def is_silent(path: Path, row: Row, layout: str) -> bool:
+    """Whether no value that is taken changes anything, nor is told to change nothing."""
     tried = 0
     for base, spec in BASES.items():
-        for layout, settings in LAYOUTS.items():
-            for value in values(row):
-                found = planned(with_value(spec, path, value), settings)
-                if found is None:
-                    continue
-                tried += 1
-                made, warnings = found
-                told = {one.partition(" ")[0] for one in warnings} & {".".join(("spec", *path[:end])) for end in ENDS}
-                if told or effect(made) != usual(base, layout):
-                    return
-    # Of an operand that is not built, which image it would be is nothing that could be in force.
-    assert (unbuilt and path[-1] in decode.IMAGE) or not tried, f"spec.{name} is taken without a word"
+        for value in values(row):
+            found = planned(with_value(spec, path, value), LAYOUTS[layout])
+            if found is None:
+                continue
+            tried += 1
+            made, warnings = found
+            told = {one.partition(" ")[0] for one in warnings} & {".".join(("spec", *path[:end])) for end in ENDS}
+            if told or effect(made) != usual(base, layout):
+                return False
+    return tried > 0
 
 
 def sections(path: Path) -> Iterator[Row]:

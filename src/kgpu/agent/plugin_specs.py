@@ -6,13 +6,15 @@ Nothing is written when nothing changed; finding the driver's files again costs 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.inotify import ENTRIES, Inotify
 from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import Settings
 from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
@@ -24,6 +26,10 @@ from kgpu.toolkit.run import generate, keep_spec
 from kgpu.toolkit.sources import Sources
 
 log = logging.getLogger(__name__)
+
+CALM_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 0.25
+"""The least time between two looks: /tmp, where MPS has its folder, never rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,20 @@ class PluginSpecs:
             keep_spec(path, text)
             self._on_write(path)
         self._written = (key, texts)
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yields when a daemon whose socket or folder containers get has begun or ended since the last call."""
+        async with Inotify() as inotify:
+            while True:
+                inotify.watch(self._sources.folders() if self._sources is not None else set(), ENTRIES)
+                if self._is_stirred():  # also what happened before the folders were watched
+                    yield
+                elif self._sources is not None:
+                    await inotify.wait(CALM_SECONDS)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def _is_stirred(self) -> bool:
+        return self._sources is not None and self._sources.met_changed()
 
     def _gpus(self, inventory: Inventory, settings: Settings, root: DriverRoot) -> Spec:
         config = GenerateConfig(

@@ -5,8 +5,9 @@ A component's modules are imported when its role starts, so that an agent pays o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,7 +27,7 @@ from kgpu.kube.port import KubeApi
 if TYPE_CHECKING:
     from kgpu.agent.plugin_specs import PluginSpecs
     from kgpu.deviceplugin.config import Settings
-    from kgpu.deviceplugin.run import CdiWriter
+    from kgpu.deviceplugin.run import CdiChanges, CdiWriter
     from kgpu.hw.port import Inventory
 
 
@@ -96,8 +97,10 @@ async def _configured(host: Host, handle: RoleHandle) -> None:
         await host.config.next(None)
 
 
-def _spec_writer(options: AgentOptions, files: HostFiles | None) -> CdiWriter:
+def _specs(options: AgentOptions, files: HostFiles | None) -> tuple[CdiWriter, CdiChanges]:
+    """What brings the CDI specs of answers in line, and what tells that they may be no longer."""
     writers: list[PluginSpecs] = []
+    written, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def write(inventory: Inventory, settings: Settings) -> None:
         if not writers:  # imported only where answers refer to CDI
@@ -106,9 +109,15 @@ def _spec_writer(options: AgentOptions, files: HostFiles | None) -> CdiWriter:
             writers.append(
                 PluginSpecs(options.root or Path("/"), options.cdi_dir, on_write=files.wrote if files else None)
             )
+            loop.call_soon_threadsafe(written.set)
         writers[0](inventory, settings)
 
-    return write
+    async def changes() -> AsyncIterator[None]:
+        await written.wait()
+        async for change in writers[0].changes():
+            yield change
+
+    return write, changes
 
 
 async def _device_plugin(host: Host, handle: RoleHandle) -> None:
@@ -126,6 +135,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
         await stack.enter_async_context(_closing(view))
         reader = await stack.enter_async_context(node_roles.behind_gate(host, handle, view))
         stack.callback(host.offered.clear)
+        write, changes = _specs(options, host.files)
         await run(
             DevicePluginContext(
                 reader=reader,
@@ -136,7 +146,8 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 cdi_dir=options.cdi_dir,
                 overrides=options.plugin_overrides,
                 env=options.env,
-                cdi_writer=_spec_writer(options, host.files),
+                cdi_writer=write,
+                cdi_changes=changes,
                 verdicts=health_role.verdicts(options),
                 on_state=_on_state(handle),
                 on_offer=offer,

@@ -63,6 +63,7 @@ def folder_changes(socket: Path) -> AsyncIterator[SocketIdentity | None]:
 
 
 CdiWriter: TypeAlias = Callable[[Inventory, Settings], None]
+CdiChanges: TypeAlias = Callable[[], AsyncIterator[None]]
 
 
 # Why devices that are there are not offered.
@@ -85,12 +86,14 @@ class DevicePluginContext:
     by the attribute names of ``deviceplugin.config.Settings``; they beat ``env``, which beats the config file.
     ``cdi_writer(inventory, settings)`` brings the CDI specs that ``cdi-*`` answers refer to in line; it is called in a
     thread before a changed inventory is offered, and devices that only CDI could name are held back until it succeeds
-    once; None leaves spec files to others. ``kubelet_changes(socket)`` yields who listens at the kubelet's socket, now
-    and whenever that may be another one. ``reread_seconds`` and ``look_seconds``: how often the inventory and the
-    sockets are looked at when nothing tells of a change. With ``wait=False`` what is missing at the start (a driver, a
-    usable configuration) is raised instead of waited for. ``on_state(ready, reason, why)`` hears whether the
-    plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its configuration can't be used,
-    "" otherwise. ``on_offer(healthy)`` hears how many healthy devices each resource has in what the kubelet is told.
+    once; None leaves spec files to others. ``cdi_changes()`` yields when what they rest on has changed, such as a
+    daemon's socket that has gone, with which no container would start. ``kubelet_changes(socket)`` yields who listens
+    at the kubelet's socket, now and whenever that may be another one. ``reread_seconds`` and ``look_seconds``: how
+    often the inventory and the sockets are looked at when nothing tells of a change. With ``wait=False`` what is
+    missing at the start (a driver, a usable configuration) is raised instead of waited for. ``on_state(ready, reason,
+    why)`` hears whether the plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its
+    configuration can't be used, "" otherwise. ``on_offer(healthy)`` hears how many healthy devices each resource has
+    in what the kubelet is told.
     ``verdicts`` are the health role's; None: nobody gives any.
     """
 
@@ -104,6 +107,7 @@ class DevicePluginContext:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cdi_writer: CdiWriter | None = None
+    cdi_changes: CdiChanges | None = None
     verdicts: VerdictSource | None = None
     host_facts: Callable[[Settings], HostFacts] | None = None
     kubelet_changes: Callable[[Path], AsyncIterator[SocketIdentity | None]] = folder_changes
@@ -166,7 +170,8 @@ class _Plugin:
             await self._read_inventory(at_start=True)
             async with asyncio.TaskGroup() as group:
                 loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
-                for loop in (*loops, self._follow_verdicts(), self._apply(group), _end_of(events)):
+                more = (self._follow_verdicts(), self._follow_specs(), self._apply(group), _end_of(events))
+                for loop in (*loops, *more):
                     group.create_task(loop)
         finally:
             events.cancel()
@@ -203,6 +208,12 @@ class _Plugin:
         while True:
             current = await self._ctx.config.next(current)
             self._configure(current)
+
+    async def _follow_specs(self) -> None:
+        """Specs are brought in line by ``_apply``, before anything is offered."""
+        if self._ctx.cdi_changes is not None:
+            async for _ in self._ctx.cdi_changes():
+                self._changed.set()
 
     # --- hardware ---
 
