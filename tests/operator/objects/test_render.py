@@ -219,6 +219,12 @@ WITHOUT_EFFECT = {
     "validator: {hostNetwork: true, resources: {limits: {cpu: 1}}}": (
         "SettingIgnored", "validator: resources and hostNetwork", True,
     ),
+    "dcgmExporter: {annotations: {a: b}, hostNetwork: true, resources: {limits: {cpu: 1}}}": (
+        "SettingIgnored", "exporter: resources, hostNetwork and annotations", True,
+    ),
+    "gfd: {imagePullSecrets: [s], imagePullPolicy: Always}": (
+        "SettingIgnored", "imagePullPolicy and imagePullSecrets", False,
+    ),
 }  # fmt: skip
 
 

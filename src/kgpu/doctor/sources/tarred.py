@@ -70,7 +70,7 @@ class Member(tarfile.TarInfo):
         found = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in records(raw)}
         if self.type == tarfile.XGLTYPE:
             # Each is looked through, and copied, for every member that comes after it.
-            common = {**archive.pax_headers, **found}  # type: ignore[attr-defined]
+            common = {**archive.pax_headers, **found}
             if len(common) > MAX_COMMON:
                 raise tarfile.ReadError(f"a header for all members with {len(common)} keys")
             archive.pax_headers.update(found)  # type: ignore[attr-defined]

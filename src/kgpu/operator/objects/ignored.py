@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.decision import Decision, Severity
+from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Container
-from kgpu.operator.model import Layout
+from kgpu.operator.model import Layout, Settings
 from kgpu.operator.objects.args import idle_args
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import cdi_on, nri_on, section
+from kgpu.operator.objects.images import is_own
 from kgpu.operator.tables import OPERANDS
 
 SANDBOX: Final = "SandboxNotProvided"
@@ -35,10 +37,20 @@ NO_CDI: Final = Conditional(
     does="containers get device files, but the driver's libraries only where a container runtime on the host adds them",
 )  # fmt: skip
 OWN_PODS: Final = Conditional(
-    field="`resources`, `hostNetwork` of an operand", when="in the layout `agent`",
-    does="nothing, as one pod, kgpu-agent, does the work of all operands",
+    field="`resources`, `hostNetwork`, `imagePullPolicy`, `imagePullSecrets` of an operand, `dcgmExporter.annotations`",
+    when="in the layout `agent`", does="nothing, as one pod, kgpu-agent, does the work of all operands",
 )  # fmt: skip
-CONDITIONAL: Final = (NO_CDI, OWN_PODS)
+# Not told: false is what NVIDIA's chart writes into every policy.
+HOST_PID: Final = Conditional(
+    field="`dcgmExporter.hostPID`", when="when it is false, in the layout `agent`",
+    does="nothing, as kgpu-agent always sees the host's processes",
+)  # fmt: skip
+OWN_IMAGE: Final = Conditional(
+    field="`imagePullPolicy`, `imagePullSecrets` of an operand",
+    when="in the layout `operands`, unless the operand's `image` is named kgpu",
+    does="nothing, as its pod runs kgpu's image; the chart's `image.pullPolicy` and `imagePullSecrets` are for that",
+)  # fmt: skip
+CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE)
 
 
 def ignored(scene: Scene) -> Iterator[Decision]:
@@ -63,8 +75,7 @@ def ignored(scene: Scene) -> Iterator[Decision]:
             reason="CDISwitchedOff",
         )
     yield from _arguments(scene)
-    if scene.settings.layout is Layout.AGENT:
-        yield from _of_own_pods(scene)
+    yield from _of_own_pods(scene)
 
 
 def _arguments(scene: Scene) -> Iterator[Decision]:
@@ -83,22 +94,46 @@ def _arguments(scene: Scene) -> Iterator[Decision]:
 
 
 def _of_own_pods(scene: Scene) -> Iterator[Decision]:
-    """Settings of an operand's pod, where the operands have none of their own."""
+    """Settings of an operand's pod, where the operands have none of their own, or where it runs kgpu's own image."""
+    in_agent = scene.settings.layout is Layout.AGENT
     for operand in OPERANDS:
         told = section(operand.role, scene.policy.spec)
-        if not isinstance(told, Container):
+        if not isinstance(told, Container) or not is_enabled(operand, scene.policy, scene.settings):
             continue
-        if not is_enabled(operand, scene.policy, scene.settings):
+        fields = [*(_of_pod(told) if in_agent else ()), *_of_pull(told, scene.settings, in_agent=in_agent)]
+        if not fields:
             continue
-        fields = [name for name, value in (("resources", told.resources), ("hostNetwork", told.host_network)) if value]
-        if fields:
-            yield _told(
-                scene,
-                what=f"without effect in the policy's section of the {operand.title}: {' and '.join(fields)}",
-                why=OWN_PODS.does.removeprefix("nothing, as "),
-                remedy="remove it, or install the chart with layout=operands, where each operand has a pod of its own",
-                reason="SettingIgnored",
-            )
+        remedy = "remove it, or install the chart with layout=operands, where each operand has a pod of its own"
+        if not in_agent:
+            remedy = "remove it, or set the chart's image.pullPolicy and imagePullSecrets"
+        yield _told(
+            scene,
+            what=f"without effect in the policy's section of the {operand.title}: {_listed(fields)}",
+            why=(OWN_PODS if in_agent else OWN_IMAGE).does.removeprefix("nothing, as ").partition(";")[0],
+            remedy=remedy,
+            reason="SettingIgnored",
+        )
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _of_pod(told: Container) -> list[str]:
+    given: dict[str, object] = {"resources": told.resources, "hostNetwork": told.host_network}
+    if isinstance(told, DcgmExporter):
+        given["annotations"] = told.annotations
+    return [name for name, value in given.items() if value]
+
+
+def _of_pull(told: Container, settings: Settings, *, in_agent: bool) -> list[str]:
+    """What differs from the chart's own: that is in force whatever the policy says."""
+    if not in_agent and is_own(told):
+        return []
+    other_policy = told.image_pull_policy not in (None, "", settings.image_pull_policy)
+    other_secrets = not set(told.image_pull_secrets) <= set(settings.image_pull_secrets)
+    return ["imagePullPolicy"] * other_policy + ["imagePullSecrets"] * other_secrets
 
 
 def _told(scene: Scene, *, what: str, why: str, remedy: str, reason: str) -> Decision:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from kgpu.lab.embedded.core.account import default_account
 from kgpu.lab.embedded.core.model import Call, Page, Stored, TypeRules, User
 from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, proxy, watch
 from kgpu.lab.embedded.http.answers import Answer, Columns
@@ -236,6 +237,7 @@ async def _create(served: Served, asked: Asked) -> Answer:
     request, kind = asked.request, asked.kind
     wanted = negotiate.choose(request, tables=_has_table(asked))
     obj, call = await _object(served, asked, "CreateOptions")
+    await default_account(served.core, kind, asked.namespace, obj, request.subresource)
     with _warned(asked, call):
         found = served.core.create(
             kind, asked.namespace, obj, call, name=request.name, subresource=request.subresource
@@ -320,6 +322,8 @@ async def _patch(served: Served, asked: Asked) -> Answer:
         raise
     if repeated is not None:
         call = _repeated(asked, call, repeated)
+    if media == options.APPLY and not served.core.has(kind, asked.namespace, request.name):
+        await default_account(served.core, kind, asked.namespace, change, request.subresource)
     with _warned(asked, call):
         stored, made = served.core.patch(
             kind, asked.namespace, request.name, media, change, call, subresource=request.subresource
