@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from kgpu.agent.roles import choose_roles
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
+from kgpu.kube.port import NODE_FEATURES
 
 from .support_auto import LABELS_LABEL, eventually, hosted, state
 
@@ -63,6 +65,29 @@ async def test_it_leaves_but_for_the_features(cluster, tmp_path, host):
         assert list((tmp_path / "state").iterdir()) == []
     assert PCI in cluster.labels
     assert names.ROLES_ANNOTATION not in (cluster.node["metadata"].get("annotations") or {})
+
+
+async def test_a_role_that_is_still_there_when_it_leaves_keeps_no_label(cluster, tmp_path, host):
+    """The order to leave comes while the clean-up waits for the API server, before anybody has stopped the role."""
+    cluster.tell(CONFIG)
+    cluster.label(**{"gpu-feature-discovery": "true"})
+    cluster.mark("true")
+    get, asked = cluster.api.get, []
+
+    async def slow_get(resource, name, **given):
+        if resource is NODE_FEATURES and not asked:
+            asked.append(name)
+            cluster.mark("leaving")
+            while agent.orders.labels[names.AGENT_NODE_LABEL] != "leaving":  # noqa: ASYNC110 - none sees it sooner
+                await asyncio.sleep(0)
+        return await get(resource, name, **given)
+
+    cluster.api.get = slow_get
+    async with hosted(cluster, tmp_path, host_root=host) as agent:
+        await eventually(lambda: asked)
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+        assert names.LABEL_GPU_PRODUCT not in cluster.labels
+        assert PCI in cluster.labels
 
 
 async def test_a_gpu_that_comes_back_starts_what_has_left(cluster, tmp_path, host):

@@ -12,6 +12,7 @@ import pytest
 
 from kgpu.base.files import write_atomic
 from kgpu.formats import yaml
+from kgpu.formats.names import ENV_HEALTH_CONFIG
 from kgpu.hw.fake.create import create_root
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.boards import BOARDS
@@ -38,6 +39,8 @@ GOOD = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n"
 IDLE = "idle"
 """A node with MIG instances that nobody uses: what is idle there is no news."""
 WORK = ("utilization=50", "memory-used=20000")
+PATIENT = "version: v1\ntimes: {raiseAfter: 1h, hungAfter: 1h}"
+"""The health role judges no reading: on a busy machine a minute goes by, and what it says then stays for five more."""
 CHECKS = ("plugin", "driver", "toolkit", "cuda")
 
 
@@ -100,6 +103,7 @@ def world(prometheus_bin: Path, sim_libs: Path, tmp_path_factory: pytest.TempPat
             root = Path(create_root("hgx-h100", here / "root", gpus=gpus, seed=name))
             nodes[name] = Node(name, here, root, free_port(), words)
             nodes[name].hw("set", *WORK)
+            nodes[name].env = {ENV_HEALTH_CONFIG: PATIENT}
         nodes[IDLE].hw("mig", "--gpu", "0", "--profiles", "3g.40gb,1g.10gb:2")
         held = {}
         for name, namespace in (("n1", "team-a"), ("n2", "team-b")):
@@ -108,7 +112,7 @@ def world(prometheus_bin: Path, sim_libs: Path, tmp_path_factory: pytest.TempPat
             pods = {(namespace, "training-0", "main"): devices}
             held[name] = Kubelet(nodes[name].folder, pods)
             stack.enter_context(closing(held[name]))
-            nodes[name].env = {
+            nodes[name].env |= {
                 "DCGM_EXPORTER_KUBERNETES": "true", "DCGM_POD_RESOURCES_KUBELET_SOCKET": str(held[name].socket),
             }  # fmt: skip
         for node in nodes.values():

@@ -291,6 +291,8 @@ class AutoAgent(Process):
             else:
                 self._hand_over_at[stale] = time.monotonic() + HAND_OVER
         if self._leaves(orders.config, orders) and not self.left:
+            # The order may have come while the above waited: what ran by the one before it ends, too.
+            self._apply(orders.config, orders)
             going = [name for name, one in self.wanted.items() if name in self._slots and not one.run]
             alone = not orders.config.leaving
             async with self._ended(*going):
