@@ -24,27 +24,24 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
-from kgpu.base.typed import decode
 from kgpu.doctor import host_facts
 from kgpu.doctor.model import Missing
 from kgpu.doctor.obj import Key, lean, seconds
 from kgpu.doctor.snapshot import LOG_KIND, Snapshot
 from kgpu.doctor.sources import engine_lines, probed, tailed, texts
 from kgpu.doctor.sources.container_logs import ContainerLogs, is_written, lines
+from kgpu.doctor.sources.documents import MAX_OBJECT, of_json, of_yaml
 from kgpu.doctor.sources.logs import take_facts
 from kgpu.doctor.sources.loose import Loose
 from kgpu.doctor.sources.tarred import Archive, Bounded, Member
-from kgpu.formats import yaml
 
 MAX_FILE: Final = 512 * 1024 * 1024
-MAX_LISTS: Final = 8  # within each other; kubectl prints one
 MAX_TOTAL: Final = 2 * 1024 * 1024 * 1024
 MAX_FILES: Final = 50_000
 MAX_MEMBERS: Final = 4 * MAX_FILES
 """Of an archive, with its folders and links."""
 MAX_PROBLEMS: Final = 50
 META: Final = "kgpu-collect.json"
-_LIST_ENDS: Final = frozenset({"apiVersion", "kind", "metadata"})
 _LOG: Final = re.compile(r"\.log$")
 _HOST: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")
 """Logs that are a node's own, whatever they say."""
@@ -54,11 +51,6 @@ _SHOWN: Final = 5
 _LONG: Final = 50
 _GZIP: Final = b"\x1f\x8b"
 _HEAD: Final = 4096
-
-
-class _List(msgspec.Struct):
-    kind: Any = ""
-    items: list[msgspec.Raw] | None = None
 
 
 class Reading:
@@ -117,7 +109,7 @@ class Reading:
         self._logs.take(name, found)
         if texts.like_objects(rest):
             self._anybodys = "" if sniff else name
-            (_json if rest.lstrip()[:1] in (b"{", b"[") else _yaml)(self, name, rest)
+            (of_json if rest.lstrip()[:1] in (b"{", b"[") else of_yaml)(self, name, rest)
             self._anybodys = ""
             return True
         return bool(found) or (sniff and self.facts(("", ""), data, name))
@@ -361,90 +353,12 @@ def _is_tar(stream: Any) -> bool:
     return bool(stream.peek(512)[257:262] == b"ustar")
 
 
-def _json(reading: Reading, name: str, data: bytes) -> None:
-    """A List's items one by one, or any value; where it is no JSON as a whole, value after value."""
-    why = _value(reading, name, data)
-    if not why:
-        return
-    problems: list[tuple[int, str]] = []
-    read_any = False
-    for line, value in texts.json_values(data):
-        said = _value(reading, name, value) if isinstance(value, bytes) else value
-        read_any |= not said
-        if said and len(problems) <= MAX_PROBLEMS:
-            problems.append((line, said))
-    if not read_any:
-        reading.problem(name, why)
-        return
-    for line, said in problems:
-        reading.problem(f"what begins at line {line + 1} of {name}", said)
-
-
-def _value(reading: Reading, name: str, data: bytes) -> str:
-    """Why it can't be read, "" where it was."""
-    try:
-        listed = decode(data, _List)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        listed = _List()
-    try:
-        if listed.items is None:
-            _add(reading, msgspec.json.decode(data), name)
-            return ""
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return f"it is not JSON: {error}"
-    of = listed.kind.removesuffix("List") if isinstance(listed.kind, str) else ""
-    for position, raw in enumerate(listed.items):
-        try:
-            one = msgspec.json.decode(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            reading.problem(f"item {position + 1} of {name}", str(error))
-            continue
-        _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name)
-    return ""
-
-
-def _add(reading: Reading, data: Any, name: str, depth: int = 0) -> None:
-    if depth > MAX_LISTS:
-        reading.problem(name, f"more than {MAX_LISTS} lists within each other")
-    elif isinstance(data, list):
-        for one in data:
-            _add(reading, one, name, depth + 1)
-    elif isinstance(data, dict) and isinstance(data.get("items"), list):
-        of = str(data.get("kind") or "").removesuffix("List")
-        for one in data["items"]:
-            _add(reading, {"kind": of, **one} if of and isinstance(one, dict) else one, name, depth + 1)
-    elif isinstance(data, dict):
-        reading.take(data)
-
-
-def _yaml(reading: Reading, name: str, data: bytes) -> None:
-    """Document by document, and a List's items one by one: a broken one spoils no other, and memory stays small."""
-    for line, chunk, loose in texts.yaml_chunks(data):
-        where = f"what begins at line {line + 1} of {name}"
-        try:
-            found = yaml.load(chunk, source=name)
-        except ConfigError as error:
-            reading.problem(where, error.what, error.todo)
-            continue
-        if loose and not _is_object(found):
-            reading.problem(where, "it is neither an object nor the end of a list")
-            continue
-        _add(reading, found, name)
-
-
-def _is_object(found: Any) -> bool:
-    if not isinstance(found, dict):
-        return found is None
-    metadata = found.get("metadata")
-    if isinstance(metadata, dict) and "name" in metadata:
-        return "kind" in found
-    return "items" in found or found.keys() <= _LIST_ENDS
-
-
 def _meta(reading: Reading, name: str, data: bytes) -> None:
     try:
+        if len(data) > MAX_OBJECT:
+            raise ValueError("too large")
         said = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         reading.problem(name, str(error), "collect it again")
         return
     if not isinstance(said, dict):
@@ -467,8 +381,8 @@ def _meta(reading: Reading, name: str, data: bytes) -> None:
 
 READERS: Final[tuple[tuple[re.Pattern[str], Callable[[Reading, str, bytes], None]], ...]] = (
     (re.compile(rf"(?:^|/){re.escape(META)}$"), _meta),
-    (re.compile(r"\.json$"), _json),
-    (re.compile(r"\.ya?ml$"), _yaml),
+    (re.compile(r"\.json$"), of_json),
+    (re.compile(r"\.ya?ml$"), of_yaml),
 )
 """The first row whose pattern is in a file's name reads it."""
 
