@@ -154,7 +154,7 @@ def reached_by(site: Site, asker: Asker) -> set[str]:
     return {told for told, (code, said) in answers.items() if not refused_for_want_of_a_right(code, said)}
 
 
-def test_it_reaches_its_own_node_and_nothing_more(stolen: tuple[Site, Asker]) -> None:
+def test_all_that_it_reaches_is_listed_and_all_it_changes_is_its_own_node(stolen: tuple[Site, Asker]) -> None:
     """One installation for all that is tried: that takes most of a minute."""
     site, asker = stolen
     reaches_what_is_listed(site, asker)
