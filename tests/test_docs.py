@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kgpu.doctor.remedies import is_command
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/kgpu/**/README.md")])
 
@@ -26,3 +28,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert not missing
+
+
+ANSWERS = sorted((ROOT / "docs" / "answers").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", ANSWERS, ids=lambda page: page.stem)
+def test_the_steps_of_an_answer_are_as_the_doctor_writes_them_now(page: Path) -> None:
+    """Commands stand alone, without comments, and drain nothing by force: else `tools/answers.py --lab` is due."""
+    commands = [line.strip() for line in page.read_text().splitlines() if is_command(line.strip())]
+    assert [one for one in commands if " # " in one or ("drain" in one and "--force" in one)] == []

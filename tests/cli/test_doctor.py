@@ -238,7 +238,7 @@ def test_watch_prints_a_line_for_each_change_and_nothing_else(
     assert "✘ SCH-08 Pod ml/train" in first
     assert [re.sub(STAMP, "T", line).split(":")[0] for line in told] == [
         "T ended ✘ SCH-08 Pod ml/train",
-        "T Nothing is wrong as far as can be seen; 1 that use or have GPUs is not ready yet (Cluster; "
+        "T Nothing is wrong as far as can be seen; 1 pod or node with GPUs is not ready yet (Cluster; "
         + told[1].partition("(Cluster; ")[2],
         "T appeared ✘ SCH-08 Pod ml/train",
     ]

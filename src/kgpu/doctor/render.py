@@ -67,8 +67,8 @@ def headline(report: Report, width: int) -> Iterator[str]:
         head = f"Nothing was found, but no nodes are known, so this can't be judged: {report.unjudged}"
         yield from _wrapped(f"{head} ({report.scope}; {report.checked} rules, {looked}).", width, "")
     else:
-        verb = "is" if report.stuck == 1 else "are"
-        waits = f"; {report.stuck} that use or have GPUs {verb} not ready yet" if report.stuck else ""
+        who = "pod or node with GPUs is" if report.stuck == 1 else "pods or nodes with GPUs are"
+        waits = f"; {report.stuck} {who} not ready yet" if report.stuck else ""
         yield f"Nothing is wrong as far as can be seen{waits} ({report.scope}; {report.checked} rules, {looked})."
 
 
