@@ -12,7 +12,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from kgpu.base.waking import first_of
 from kgpu.formats.agent_config import AgentConfig, ConfigRef
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.formats.config_choice import Fallback
+from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
 
@@ -161,7 +162,7 @@ class AutoAgent(Process):
             await first_of(orders.changed(seen), asyncio.sleep(LOOK))
 
     def _apply(self, config: AgentConfig, orders: Orders) -> None:
-        found = wanted_roles(config, orders.labels, self._rows)
+        found = wanted_roles(config, self._marked(orders), self._rows)
         self.wanted = {name: one for name, one in found.items() if not self._part or name in self._rows}
         leaving = self._leaves(config, orders)
         if not leaving or (config.leaving and self._gone):  # the whole of kgpu goes, and the features with it
@@ -305,7 +306,12 @@ class AutoAgent(Process):
                 log.info("everything that kgpu has put on this node is gone")
 
     def _leaves(self, config: AgentConfig, orders: Orders) -> bool:
-        return leaves(config, orders.labels) or (self._gone and not belongs(orders.labels))
+        return leaves(config, self._marked(orders))
+
+    def _marked(self, orders: Orders) -> Mapping[str, str]:
+        """The Node's labels; of a node that has been left as while it was, whatever other labels it still has."""
+        stays = not self._gone or belongs(orders.labels)
+        return orders.labels if stays else {**orders.labels, AGENT_NODE_LABEL: AGENT_NODE_LEAVING}
 
     @contextlib.asynccontextmanager
     async def _ended(self, *names: str) -> AsyncIterator[None]:
@@ -343,7 +349,7 @@ class AutoAgent(Process):
     def _why_off(self, name: str) -> str:
         """Why the orders or the Node's labels keep a role from running here; "" while there are no orders."""
         orders = self.orders
-        return why_stopped(orders.config, orders.labels, name) if orders is not None and orders.config else ""
+        return why_stopped(orders.config, self._marked(orders), name) if orders is not None and orders.config else ""
 
     def _why_stopped(self, name: str) -> str:
         """Why a role does not run on this node, whichever process would do it."""
