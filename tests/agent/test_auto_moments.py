@@ -12,13 +12,15 @@ import msgspec
 import pytest
 
 from kgpu.agent.auto import AutoAgent
+from kgpu.agent.roles import choose_roles
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 from tests.budget import count
 
 from .support_auto import LABELS_LABEL, Cluster, eventually, hosted, state
 
-CASES = count(60, 1000)
+CASES = count(50, 1000)
+ALONE = count(20, 500)
 PCI = names.NFD_PCI_NVIDIA[0]
 TURNS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 """Turns of the loop between two changes: an agent that starts takes a few hundred."""
@@ -29,6 +31,8 @@ class Orders:
     """What the operator has said last."""
 
     cluster: Cluster
+    alone: bool
+    """The process has the role labels alone, as where each operand has a pod of its own."""
     mark: str | None = "true"
     label: str | None = "true"
     enabled: bool = True
@@ -61,9 +65,10 @@ class Orders:
         features = lambda: PCI in self.cluster.labels  # noqa: E731
         # Whoever has left, and is then no longer marked, is about to be ended: it stays as it is.
         left = self.leaving or self.mark == "leaving" or (self.mark is None and agent._gone)
-        found = {"features": features if not self.leaving else lambda: not features()}
-        if left:
+        found = {} if self.alone else {"features": (lambda: not features()) if self.leaving else features}
+        if left and not self.alone:
             found["left"] = lambda: state(self.cluster, "labels") == ("left", "")
+        if left:
             found["no file"] = lambda: not list(folder.glob("state/*"))
         if left or not self.enabled:
             found["no label"] = lambda: not product()
@@ -82,17 +87,18 @@ def host(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize(("alone", "seed"), [(False, n) for n in range(CASES)] + [(True, n) for n in range(ALONE)])
 async def test_the_last_orders_count_whenever_they_come(
-    seed: int, cluster: Cluster, tmp_path: Path, host: Path
+    alone: bool, seed: int, cluster: Cluster, tmp_path: Path, host: Path
 ) -> None:
     chance = random.Random(seed)
-    orders = Orders(cluster)
+    orders = Orders(cluster, alone)
     orders.tell()
     cluster.label(**{"gpu-feature-discovery": "true"})
     cluster.mark("true")
     done = []
-    async with hosted(cluster, tmp_path, host_root=host) as agent:
+    part = {"roles": choose_roles(["labels"]), "only": ("labels",)} if alone else {}
+    async with hosted(cluster, tmp_path, host_root=host, **part) as agent:
         if chance.random() < 0.7:
             await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
         for _ in range(chance.randint(1, 5)):
