@@ -91,15 +91,13 @@ class PluginSpecs:
         """Yields when a daemon whose socket or folder containers get has begun or ended since the last call."""
         async with Inotify() as inotify:
             while True:
-                inotify.watch(self._sources.folders() if self._sources is not None else set(), ENTRIES)
-                if self._is_stirred():  # also what happened before the folders were watched
-                    yield
-                elif self._sources is not None:
-                    await inotify.wait(CALM_SECONDS)
+                if self._sources is not None:
+                    inotify.watch(self._sources.folders(), ENTRIES)
+                    if self._sources.met_changed():  # also what happened before the folders were watched
+                        yield
+                    else:
+                        await inotify.wait(CALM_SECONDS)
                 await asyncio.sleep(PAUSE_SECONDS)
-
-    def _is_stirred(self) -> bool:
-        return self._sources is not None and self._sources.met_changed()
 
     def _gpus(self, inventory: Inventory, settings: Settings, root: DriverRoot) -> Spec:
         config = GenerateConfig(

@@ -30,7 +30,7 @@ from kgpu.doctor.obj import Key, lean, seconds
 from kgpu.doctor.snapshot import LOG_KIND, Snapshot
 from kgpu.doctor.sources import engine_lines, probed, tailed, texts
 from kgpu.doctor.sources.container_logs import ContainerLogs, is_written, lines
-from kgpu.doctor.sources.documents import MAX_OBJECT, of_json, of_yaml
+from kgpu.doctor.sources.documents import MAX_OBJECT, MAX_PROBLEMS, of_json, of_yaml
 from kgpu.doctor.sources.logs import take_facts
 from kgpu.doctor.sources.loose import Loose
 from kgpu.doctor.sources.tarred import Archive, Bounded, Member
@@ -40,7 +40,6 @@ MAX_TOTAL: Final = 2 * 1024 * 1024 * 1024
 MAX_FILES: Final = 50_000
 MAX_MEMBERS: Final = 4 * MAX_FILES
 """Of an archive, with its folders and links."""
-MAX_PROBLEMS: Final = 50
 META: Final = "kgpu-collect.json"
 _LOG: Final = re.compile(r"\.log$")
 _HOST: Final = re.compile(r"(?:^|/)(?:nvidia-bug-report|dmesg)[^/]*$|\.dmesg$")

@@ -70,10 +70,9 @@ class Member(tarfile.TarInfo):
         found = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in records(raw)}
         if self.type == tarfile.XGLTYPE:
             # Each is looked through, and copied, for every member that comes after it.
-            common = {**archive.pax_headers, **found}
-            if len(common) > MAX_COMMON:
-                raise tarfile.ReadError(f"a header for all members with {len(common)} keys")
             archive.pax_headers.update(found)  # type: ignore[attr-defined]
+            if len(archive.pax_headers) > MAX_COMMON:
+                raise tarfile.ReadError(f"a header for all members with {len(archive.pax_headers)} keys")
             return self.fromtarfile(archive)
         found = {**archive.pax_headers, **found}
         try:
