@@ -17,9 +17,9 @@ from doctor.pasting import simple
 
 from kgpu.doctor.model import Finding, Subject
 from kgpu.doctor.plan import diagnose
-from kgpu.doctor.remedies import is_command
+from kgpu.doctor.remedies import Step, is_command
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.steps import against_the_state
+from kgpu.doctor.steps import against_the_state, without
 
 CHANGING = {
     "kubectl": [
@@ -197,3 +197,10 @@ def test_a_label_is_set_where_it_is_not_and_an_uncordon_stays_behind_a_cordon() 
     assert left("kubectl uncordon n") == []
     assert left("kubectl cordon n", "kubectl uncordon n") == ["kubectl cordon n", "kubectl uncordon n", *look]
     assert left("kubectl cordon n", "kubectl get nodes") == ["kubectl cordon n", "kubectl get nodes"]
+
+
+def test_a_sentence_that_names_another_way_stays_with_that() -> None:
+    both = (Step("use strategy mixed, or:"), Step("kubectl label node n a=b"), Step("in any case:"), Step("kgpu doctor"))
+    left = list(without(both, lambda step: "label" in step))
+    assert left == ["use strategy mixed", "in any case:", "kgpu doctor"]
+    assert list(without(both, lambda _step: False)) == list(both)

@@ -15,6 +15,7 @@ from kgpu.doctor.model import Finding
 from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 
+_OR: Final = ", or:"
 HELPED: Final = Step("see whether it has helped:")
 _KUBECTL: Final = r"kubectl (?:-n \S+ )?"
 _CHANGING: Final = (
@@ -46,10 +47,14 @@ def shows(step: str) -> bool:
 
 
 def without(remedy: tuple[Step, ...], needless: Callable[[str], bool]) -> Iterator[Step]:
-    """The steps but for needless ones; the sentence above such a one goes with it."""
+    """The steps but for needless ones; the sentence above such a one goes with it, but for another way that it names."""
     for step, then in itertools.zip_longest(remedy, remedy[1:]):
-        if not needless(step) and not (step.endswith(":") and then and needless(then)):
+        if needless(step):
+            continue
+        if not (step.endswith(":") and then and needless(then)):
             yield step
+        elif step.endswith(_OR):
+            yield Step.again(step.removesuffix(_OR))
 
 
 def against_the_state(finding: Finding, snapshot: Snapshot) -> Finding:

@@ -38,7 +38,7 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(host.cite("driver_version"), host.cite("library_version")),
                 remedy=(
                     Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node),
-                    Step("and keep the packages from being upgraded by themselves:"),
+                    Step("keep the packages from being upgraded by themselves:"),
                     Step("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
                 ),
                 confidence=CERTAIN,
@@ -54,7 +54,7 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=one.evidence,
                 remedy=(
                     Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", one.node),
-                    Step("and keep the packages from being upgraded by themselves:"),
+                    Step("keep the packages from being upgraded by themselves:"),
                     Step("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
                 ),
                 confidence=CERTAIN if one.now else LIKELY,
@@ -179,7 +179,7 @@ RULES: Final = (
             cause="{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were upgraded under the running driver",
             remedy=(
                 "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
-                "and keep the packages from being upgraded by themselves:", "apt-mark hold 'nvidia-*' 'libnvidia-*'",
+                "keep the packages from being upgraded by themselves:", "apt-mark hold 'nvidia-*' 'libnvidia-*'",
             ),
             explain="A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
             "/proc/driver/nvidia/version differs from the version in the name of libnvidia-ml.so.",

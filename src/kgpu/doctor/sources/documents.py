@@ -54,7 +54,7 @@ def of_json(reading: Reading, name: str, data: bytes) -> None:
     try:
         _value(reading, name, data)
     except _RefusedError as error:
-        reading.problem(name, str(error), "give it without that")
+        reading.problem(name, str(error), "give the file without it")
     except _UNREADABLE as error:
         _values(reading, name, data, f"it is not JSON: {error}")
 
