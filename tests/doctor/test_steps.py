@@ -200,7 +200,12 @@ def test_a_label_is_set_where_it_is_not_and_an_uncordon_stays_behind_a_cordon() 
 
 
 def test_a_sentence_that_names_another_way_stays_with_that() -> None:
-    both = (Step("use strategy mixed, or:"), Step("kubectl label node n a=b"), Step("in any case:"), Step("kgpu doctor"))
+    both = (
+        Step("use strategy mixed, or:"),
+        Step("kubectl label node n a=b"),
+        Step("in any case:"),
+        Step("kgpu doctor"),
+    )
     left = list(without(both, lambda step: "label" in step))
     assert left == ["use strategy mixed", "in any case:", "kgpu doctor"]
     assert list(without(both, lambda _step: False)) == list(both)

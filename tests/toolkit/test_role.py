@@ -139,6 +139,18 @@ async def test_what_manages_gpus_has_a_spec_of_every_node(sim_root, tmp_path) ->
     assert len(spec.devices[0].container_edits.device_nodes) > 2
 
 
+async def test_a_daemon_that_begins_while_the_spec_is_written_is_in_the_next(sim_root, tmp_path) -> None:
+    root = sim_root("hgx-h100", gpus=1)
+    version = operate.snapshot(root)["driver_version"]
+    toolkit = Running(MemoryReader(sample_inventory(1, driver_version=version)), root, tmp_path / "cdi")
+    mps = root / "tmp/nvidia-mps"
+    toolkit.context = dataclasses.replace(
+        toolkit.context, on_write=lambda _path: mps.mkdir(parents=True, exist_ok=True)
+    )
+    async with toolkit.on():
+        await toolkit.until(lambda: toolkit.spec.exists() and "/tmp/nvidia-mps" in toolkit.spec.read_text())
+
+
 async def test_the_spec_follows_daemons_that_begin_and_end(sim_root, tmp_path) -> None:
     """A mount of a socket that has gone would keep every new container with a GPU from starting."""
     root = sim_root("hgx-h100", gpus=1)

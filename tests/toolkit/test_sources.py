@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 from host.tree import driver, link, touch
 
+from kgpu.base.inotify import Inotify
 from kgpu.host.root import DriverRoot, Tree
 from kgpu.hw.memory import sample_inventory
-from kgpu.toolkit.sources import Sources
+from kgpu.toolkit.sources import PAUSE_SECONDS, Sources, stirred
 from kgpu.toolkit.spec_keeper import make_spec
 
 PERSISTENCED = "run/nvidia-persistenced/socket"
@@ -28,15 +30,16 @@ def root(tmp_path: Path) -> DriverRoot:
 
 
 def sources(root: DriverRoot) -> Sources:
+    before = Sources.before(root)
     made = make_spec(sample_inventory(1, driver_version="550.54.15"), root)
-    return Sources.of(root, [made.spec])
+    return before.of([made.spec])
 
 
 def test_nothing_happened(root: DriverRoot) -> None:
     known = sources(root)
     touch(root.files.here, "/tmp/else", "/run/else", "/usr/lib/else")
     assert not known.changed()
-    assert not known.met_changed()
+    assert known.news() is None
 
 
 def library_gone(here: Path) -> None:
@@ -82,14 +85,16 @@ def test_what_changes_is_seen(root: DriverRoot, happens: Callable[[Path], None],
     known = sources(root)
     happens(root.files.here)
     assert known.changed()
-    assert known.met_changed() == is_daemon
+    assert (known.news() is not None) == is_daemon
 
 
-def test_what_went_while_the_spec_was_made_is_seen(root: DriverRoot) -> None:
+@pytest.mark.parametrize("happens", [daemon_gone, daemon_begun, mps_begun, library_gone])
+def test_what_happens_while_the_spec_is_made_is_seen(root: DriverRoot, happens: Callable[[Path], None]) -> None:
     """Between the look and the writing down."""
+    before = Sources.before(root)
     made = make_spec(sample_inventory(1, driver_version="550.54.15"), root)
-    (root.files.here / PERSISTENCED).unlink()
-    assert Sources.of(root, [made.spec]).changed()
+    happens(root.files.here)
+    assert before.of([made.spec]).changed()
 
 
 def test_a_folder_that_is_not_there_is_watched_for_from_above(root: DriverRoot) -> None:
@@ -110,3 +115,35 @@ def test_a_folder_that_is_not_there_is_watched_for_from_above(root: DriverRoot) 
 )
 def test_a_host_path_inside_the_tree(tmp_path: Path, host: str, path: str, inside: str | None) -> None:
     assert Tree.at(tmp_path, host).from_host(path) == inside
+
+
+async def test_what_happened_before_the_folders_were_watched_is_seen_and_what_stays_wrong_is_yielded_once(
+    tmp_path: Path,
+) -> None:
+    wrong: list[str] = ["before"]
+    async with Inotify() as inotify, asyncio.timeout(30):
+        looks = stirred(inotify, lambda: {tmp_path}, lambda: tuple(wrong) or None, calm=60.0)
+        await anext(looks)
+        again = asyncio.ensure_future(anext(looks))
+        (tmp_path / "else").touch()  # wakes it, and changes nothing of what is wrong
+        await asyncio.sleep(3 * PAUSE_SECONDS)
+        assert not again.done()
+        wrong.append("more")
+        (tmp_path / "another").touch()
+        await again
+        wrong.clear()
+        later = asyncio.ensure_future(anext(looks))
+        await asyncio.sleep(2 * PAUSE_SECONDS)
+        assert not later.done()
+        wrong.extend(("before", "more"))
+        (tmp_path / "third").touch()
+        await later
+        await looks.aclose()
+
+
+async def test_what_stays_wrong_is_yielded_again_after_a_while(tmp_path: Path) -> None:
+    async with Inotify() as inotify, asyncio.timeout(30):
+        looks = stirred(inotify, lambda: {tmp_path}, lambda: "wrong", calm=0.01)
+        await anext(looks)
+        await anext(looks)
+        await looks.aclose()

@@ -6,7 +6,6 @@ Nothing is written when nothing changed; finding the driver's files again costs 
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kgpu.base.inotify import ENTRIES, Inotify
+from kgpu.base.inotify import Inotify
 from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import Settings
 from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
@@ -23,13 +22,11 @@ from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.run import generate, keep_spec
-from kgpu.toolkit.sources import Sources
+from kgpu.toolkit.sources import Sources, stirred
 
 log = logging.getLogger(__name__)
 
 CALM_SECONDS: Final = 60.0
-PAUSE_SECONDS: Final = 0.25
-"""The least time between two looks: /tmp, where MPS has its folder, never rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +76,9 @@ class PluginSpecs:
         whole = all(path.is_file() for path in self._written[1])
         if key == self._written[0] and whole and self._sources is not None and not self._sources.changed():
             return
+        before = Sources.before(root)
         specs = (self._gpus(inventory, settings, root), *_extras(settings, root))
-        self._sources = Sources.of(root, specs)
+        self._sources = before.of(specs)
         texts = {self._folder / f"{spec.kind.replace('/', '-')}.json": dump_spec(spec, "json") for spec in specs}
         for path, text in texts.items():
             keep_spec(path, text)
@@ -90,14 +88,14 @@ class PluginSpecs:
     async def changes(self) -> AsyncIterator[None]:
         """Yields when a daemon whose socket or folder containers get has begun or ended since the last call."""
         async with Inotify() as inotify:
-            while True:
-                if self._sources is not None:
-                    inotify.watch(self._sources.folders(), ENTRIES)
-                    if self._sources.met_changed():  # also what happened before the folders were watched
-                        yield
-                    else:
-                        await inotify.wait(CALM_SECONDS)
-                await asyncio.sleep(PAUSE_SECONDS)
+            async for _ in stirred(inotify, self._folders, self._stale, CALM_SECONDS):
+                yield
+
+    def _folders(self) -> set[Path]:
+        return self._sources.folders() if self._sources is not None else set()
+
+    def _stale(self) -> Hashable:
+        return self._sources.news() if self._sources is not None else None
 
     def _gpus(self, inventory: Inventory, settings: Settings, root: DriverRoot) -> Spec:
         config = GenerateConfig(

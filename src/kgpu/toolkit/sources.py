@@ -6,14 +6,19 @@ away may come back as somebody's link to any other.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from kgpu.base.inotify import ENTRIES, Inotify
 from kgpu.formats.cdi import ContainerEdits, Spec
 from kgpu.host.driver.programs import IPC_PLACES
 from kgpu.host.root import DriverRoot, Tree
+
+PAUSE_SECONDS: Final = 0.25
+"""The least time between two looks: /tmp, where MPS has its folder, never rests."""
 
 _Place: TypeAlias = tuple[Tree, str]
 
@@ -30,25 +35,52 @@ class Sources:
     seen: tuple[Hashable, ...]
 
     @classmethod
-    def of(cls, root: DriverRoot, specs: Iterable[Spec]) -> Sources:
-        """What these specs rest on now; of their sources, those under the root."""
-        mounted = tuple(dict.fromkeys(place for spec in specs for place in _places(root, spec)))
+    def before(cls, root: DriverRoot) -> Sources:
+        """To be asked before specs are made: a daemon that comes while they are is not in them, and has to be news."""
         looked_for = tuple((root.files, place) for place in IPC_PLACES)
-        return cls(root, mounted, looked_for, _identities((*mounted, *looked_for)))
+        return cls(root, (), looked_for, _identities(looked_for))
+
+    def of(self, specs: Iterable[Spec]) -> Sources:
+        """What these specs, made since then, rest on; of what they name, what is under the root."""
+        mounted = tuple(dict.fromkeys(place for spec in specs for place in _places(self.root, spec)))
+        return Sources(self.root, mounted, self.looked_for, (*_identities(mounted), *self.seen))
 
     def changed(self) -> bool:
         """Whether the specs may no longer be what they should; always while something that they name is missing."""
         now = _identities((*self.mounted, *self.looked_for))
         return now != self.seen or None in now[: len(self.mounted)]
 
-    def met_changed(self) -> bool:
-        """The same for daemons alone, which come and go while the driver stays; a few calls of the kernel."""
-        return _identities(self.looked_for) != self.seen[len(self.mounted) :]
+    def news(self) -> Hashable:
+        """None while the daemons are as they were, which come and go while the driver stays; else what is so now. A few
+        calls of the kernel.
+        """
+        now = _identities(self.looked_for)
+        return None if now == self.seen[len(self.mounted) :] else (self.seen, now)
 
     def folders(self) -> set[Path]:
         """The folders in which daemons come and go, as far as they are there."""
         near = {_nearest(tree, inside.rpartition("/")[0]) for tree, inside in self.looked_for}
         return {tree.local(inside) for tree, inside in near}
+
+
+async def stirred(
+    inotify: Inotify, folders: Callable[[], Iterable[Path]], state: Callable[[], Hashable], calm: float
+) -> AsyncIterator[None]:
+    """Yields when specs have to be looked at: ``state`` is what is so now where they may be wrong, None where not.
+
+    Also what happened before the folders were watched is seen. What stays wrong is yielded once, and again after
+    ``calm`` seconds.
+    """
+    yielded: Hashable = None
+    while True:
+        inotify.watch(folders(), ENTRIES)
+        now = state()
+        if now is not None and now != yielded:
+            yielded = now
+            yield
+        elif not await inotify.wait(calm) or now is None:
+            yielded = None
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _places(root: DriverRoot, spec: Spec) -> Iterator[_Place]:

@@ -32,7 +32,7 @@ from kgpu.toolkit.cdi_support import EngineSupport
 from kgpu.toolkit.config import AUTO, GenerateConfig
 from kgpu.toolkit.model import Generated
 from kgpu.toolkit.run import generate, keep_spec
-from kgpu.toolkit.sources import Sources
+from kgpu.toolkit.sources import PAUSE_SECONDS, Sources, stirred
 from kgpu.toolkit.specs import read_folders
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ MANAGEMENT_NAME: Final = f"{CDI_MANAGEMENT_KIND.replace('/', '-')}.json"
 CALM_SECONDS: Final = 30.0
 """How often the hardware is looked at when nothing tells of a change."""
 TROUBLE_SECONDS: Final = 2.0
-PAUSE_SECONDS: Final = 0.25
 
 
 def _ignore_state(ready: bool, reason: str) -> None:
@@ -183,6 +182,7 @@ class _Keeper:
         if key == self._key and (self._other or (self._path.is_file() and not stale)):
             return None
         engines = tuple(ctx.engines())
+        before = Sources.before(ctx.root)
         generated = make_spec(inventory, ctx.root, engines=engines)
         specs = [generated.spec]
         is_news = key != self._key
@@ -195,7 +195,7 @@ class _Keeper:
                 self._write(self._path.with_name(MANAGEMENT_NAME), management)
             except UserError as error:
                 log.info("CDI: no devices for management: %s", error.one_line())
-        self._sources = Sources.of(ctx.root, specs)
+        self._sources = before.of(specs)
         self._key = key
         return generated if is_news else None
 
@@ -214,22 +214,21 @@ class _Keeper:
 
     async def _follow_folder(self, inotify: Inotify) -> None:
         """Somebody may empty the folder: it is on a file system that does not last; and daemons begin and end."""
-        while True:
-            inotify.watch(self._folders(), ENTRIES)
-            if await inotify.wait(CALM_SECONDS) and self._is_stirred():
-                self._wake.set()
-            await self._ctx.clock.sleep(PAUSE_SECONDS)
+        async for _ in stirred(inotify, self._folders, self._stale, CALM_SECONDS):
+            self._wake.set()
 
     def _folders(self) -> set[Path]:
         """Those to watch now; one that is missing is watched for from above."""
         daemons = self._sources.folders() if self._sources is not None else set()
         return {nearest_existing(self._ctx.cdi_dir), *daemons}
 
-    def _is_stirred(self) -> bool:
-        """Whether it concerns the spec: /tmp, where MPS has its folder, never rests."""
-        if _listing(self._ctx.cdi_dir) != self._seen or not (self._other or self._path.is_file()):
-            return True
-        return self._sources is not None and self._sources.met_changed()
+    def _stale(self) -> Hashable:
+        """What is so now, where that concerns the spec."""
+        listing = _listing(self._ctx.cdi_dir)
+        missing = not (self._other or self._path.is_file())
+        news = self._sources.news() if self._sources is not None else None
+        is_so = listing == self._seen and not missing and news is None
+        return None if is_so else (self._seen, listing, missing, news)
 
 
 def _key(inventory: Inventory, root: DriverRoot) -> Hashable:
