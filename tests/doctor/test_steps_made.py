@@ -22,7 +22,7 @@ TABLES = {
     # What kgpu's own catalogue says is to be done about an Xid.
     "one.todo", "seen.xid.advice", "xid.advice",
 }  # fmt: skip
-AGAIN = {"draining.py", "model.py", "remedies.py"}
+AGAIN = {"draining.py", "model.py", "remedies.py", "steps.py"}
 """Where a step that was made is cleaned or taken apart."""
 
 HOSTILE = st.text(
