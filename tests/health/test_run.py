@@ -304,7 +304,10 @@ async def test_a_disk_that_hangs_does_not_hide_a_gpu(node: Node, monkeypatch: py
         await node.until(lambda: node.withdrawn() == [A.uuid])
         assert node.xids() == []
         assert node.health is not None
-        unsaved = node.health._keeper.unsaved
+        keeping = node.health._keeper
+        # Where reading what was saved takes longer than DISK_SECONDS, writing begins later.
+        await node.until(lambda: keeping._saving is not None and keeping._saving.notes > 0)
+        unsaved = keeping.unsaved
         under_way = len(unsaved)
         for _ in range(3):
             unsaved.extend(unsaved[-1:] * MANY)
