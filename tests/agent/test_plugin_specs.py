@@ -107,6 +107,21 @@ async def test_daemons_that_begin_and_end_are_told_and_the_spec_follows(root, tm
     await changes.aclose()
 
 
+async def test_daemons_are_followed_from_the_first_spec_on(root, tmp_path):
+    write = PluginSpecs(root, tmp_path / "cdi")
+    changes = write.changes()
+    told = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0.1)
+    assert not told.done()
+    write(INVENTORY, CDI)
+    socket = root / "run/nvidia-fabricmanager/socket"
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    socket.touch()
+    async with asyncio.timeout(20):  # far less than a round in which nothing is heard
+        await told
+    await changes.aclose()
+
+
 def test_a_gpu_that_is_new_is_added(root, tmp_path):
     write = PluginSpecs(root, tmp_path / "cdi")
     write(dataclasses.replace(INVENTORY, accelerators=(gpu(0),)), CDI)

@@ -6,6 +6,7 @@ Nothing is written when nothing changed; finding the driver's files again costs 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
@@ -22,7 +23,7 @@ from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.run import generate, keep_spec
-from kgpu.toolkit.sources import Sources, stirred
+from kgpu.toolkit.sources import PAUSE_SECONDS, Sources, stirred
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ class PluginSpecs:
 
     async def changes(self) -> AsyncIterator[None]:
         """Yields when a daemon whose socket or folder containers get has begun or ended since the last call."""
+        while self._sources is None:  # noqa: ASYNC110 - the first specs are written in a thread, which sets no asyncio.Event
+            await asyncio.sleep(PAUSE_SECONDS)
         async with Inotify() as inotify:
             async for _ in stirred(inotify, self._folders, self._stale, CALM_SECONDS):
                 yield

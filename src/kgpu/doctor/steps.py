@@ -47,7 +47,7 @@ def shows(step: str) -> bool:
 
 
 def without(remedy: tuple[Step, ...], needless: Callable[[str], bool]) -> Iterator[Step]:
-    """The steps but for needless ones; the sentence above such a one goes with it, save another way in it."""
+    """The steps but for needless ones; the sentence above such a one goes, too, and another way in it stays."""
     for step, then in itertools.zip_longest(remedy, remedy[1:]):
         if needless(step):
             continue
