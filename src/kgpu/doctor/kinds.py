@@ -194,12 +194,13 @@ def containers_of(owner: Obj, base: str = "spec", status: str = "status") -> Ite
 class Pod(Obj):
     """A pod."""
 
-    __slots__ = ("_containers", "_ready", "node", "phase")
+    __slots__ = ("_containers", "_ready", "_requests", "node", "phase")
 
     def __init__(self, data: Mapping[str, Any], source: str = "") -> None:
         super().__init__(data, source)
         self._containers: tuple[Container, ...] | None = None
         self._ready: bool | None = None
+        self._requests: Mapping[str, int] | None = None
         self.node = plain(self.text("spec.nodeName"))
         self.phase = self.text("status.phase")
 
@@ -250,11 +251,23 @@ class Pod(Obj):
     def scheduler(self) -> str:
         return self.text("spec.schedulerName") or "default-scheduler"
 
-    def asks(self, resource: str) -> int:
-        """How many of a resource its containers ask for together, in whole pieces; init containers count as more."""
-        from kgpu.fit.resources import amounts, pod_requests
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """What it asks for, by resource, in whole pieces; init containers count as more."""
+        if self._requests is None:  # each rule asks anew
+            self._requests = requests_of(self.map("spec"))
+        return self._requests
 
-        return amounts(pod_requests(self.map("spec"), [])).get(resource, 0)
+    def asks(self, resource: str) -> int:
+        """How many of a resource its containers ask for together."""
+        return self.requests.get(resource, 0)
+
+
+def requests_of(spec: Mapping[str, Any]) -> dict[str, int]:
+    """What a pod of such a spec asks for, by resource, in whole pieces."""
+    from kgpu.fit.resources import amounts, pod_requests
+
+    return amounts(pod_requests(spec, []))
 
 
 class Node(Obj):

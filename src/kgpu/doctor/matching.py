@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.doctor.kinds import Container, Event, Node, Pod, containers_of
+from kgpu.doctor.kinds import Container, Event, Node, Pod, containers_of, requests_of
 from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Key, Obj, seconds
@@ -47,6 +47,7 @@ _NO_DEVICE: Final = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=4096)  # a cluster has a few names, which rules ask a hundred thousand times
 def vendor_of(resource: str) -> str:
     """Whose accelerators a resource counts, "" when it counts none."""
     if "/" not in resource or resource.startswith(("kubernetes.io/", "hugepages-", "rdma/")):
@@ -71,9 +72,7 @@ def is_shared(resource: str) -> bool:
 
 def accelerators(pod: Obj) -> dict[str, int]:
     """What a pod asks for of accelerators, by resource."""
-    from kgpu.fit.resources import amounts, pod_requests
-
-    found = amounts(pod_requests(pod.map("spec"), []))
+    found = pod.requests if isinstance(pod, Pod) else requests_of(pod.map("spec"))
     return {name: amount for name, amount in found.items() if amount > 0 and is_accelerator(name)}
 
 
