@@ -27,10 +27,10 @@ from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.toolkit_config import BY_NAME, KEYS
 from kgpu.formats.toolkit_values import toml
+from kgpu.formats.xid.action import WORDS
+from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY
+from kgpu.formats.xid.catalogue import guidance, switch_guidance, sxids, xids
 from kgpu.health import config as health
-from kgpu.health.buckets import GUIDANCE, RECOVERY
-from kgpu.health.model import WORDS
-from kgpu.health.xids import guidance, switch_guidance, sxids, xids
 from kgpu.host.engines import places
 from kgpu.hw.fake import profiles
 from kgpu.hw.fake.operate import FAULTS

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
+from kgpu.formats.xid.action import Action
 from kgpu.health.config import ROWS, HealthConfig, parse_config
-from kgpu.health.model import Action, Source
+from kgpu.health.model import Source
 
 
 def test_nothing_is_the_defaults() -> None:

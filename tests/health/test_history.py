@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import HostError
+from kgpu.formats.xid.action import Action
 from kgpu.health.history import History, Remembered
-from kgpu.health.model import Action, Condition, Evidence, Memory, Sample, Source
+from kgpu.health.model import Condition, Evidence, Memory, Sample, Source
 from kgpu.health.node import Note, Order
 
 EVIDENCE = Evidence(source=Source.XID, key="79", what="lost", action=Action.REBOOT, first=1.5, last=2.5, text="x\x00y")

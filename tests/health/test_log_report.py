@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.formats.xid.action import Action
 from kgpu.health.klog import MAX_LINE, read_lines
 from kgpu.health.log_report import MAX_ROWS, LogReport, bounded_lines, summarise
-from kgpu.health.model import Action
 
 BOOT = "Linux version 6.1.0-18-amd64 (debian-kernel@lists.debian.org) #1 SMP"
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kgpu.formats.xid.action import Action
 from kgpu.health.config import HealthConfig
 from kgpu.health.klog import parse_message
-from kgpu.health.model import Action
 from kgpu.health.node import ADDRESS, MAX_STRANGERS, NodeHealth, Order
 from kgpu.hw.memory import sample_inventory
 from kgpu.hw.port import Event, EventKind, Finding, Problem

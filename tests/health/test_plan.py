@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.decision import Severity
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.catalogue import guidance, xids
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Action, Fault, Memory, Reading, Source, Verdict
+from kgpu.health.model import Fault, Memory, Reading, Source, Verdict
 from kgpu.health.plan import judge, on_boot, on_fault, on_reading, on_reset, set_healthy, set_maintenance
-from kgpu.health.xids import guidance, xids
 
 T = 1_800_000_000.0
 GPU = "GPU-00000000-0000-0000-0000-000000000001"

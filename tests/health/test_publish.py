@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgpu.health.model import Action, Evidence, Memory, Source, Verdict
+from kgpu.formats.xid.action import Action
+from kgpu.health.model import Evidence, Memory, Source, Verdict
 from kgpu.health.publish import MAX_MESSAGE, condition, gpu_verdict
 
 XID = Evidence(

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.formats.xid.action import Action
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Action, Fault, Memory
+from kgpu.health.model import Fault, Memory
 from kgpu.health.plan import judge, on_fault, on_reading
 from kgpu.health.readings import by_gpu, reading_of
 from kgpu.hw import port

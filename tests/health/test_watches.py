@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kgpu.formats.xid.action import Action
 from kgpu.health.checks import CHECKS
-from kgpu.health.model import Action, Evidence, Source
+from kgpu.health.model import Evidence, Source
 from kgpu.health.watches import _CHECKS, FAIL, WARN, watches
 from kgpu.hw.verdicts import Watch
 

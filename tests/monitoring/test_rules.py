@@ -12,8 +12,8 @@ import pytest
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats import yaml
-from kgpu.health.model import Action
-from kgpu.health.xids import LAST_XID, guidance
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.catalogue import LAST_XID, guidance
 from kgpu.monitoring.alerts import ALERTS, HARMLESS_XIDS
 from kgpu.monitoring.rules import adjusted, groups, prometheus_rule
 

@@ -115,6 +115,6 @@ def _again(api: KubeApi | None) -> Callable[[], KubeApi] | None:
 
 
 def _xid_text(code: int) -> str:
-    from kgpu.health.xids import short_name
+    from kgpu.formats.xid.catalogue import short_name
 
     return short_name(code)

@@ -194,7 +194,7 @@ def _hostname() -> str:
 
 
 def _xid_text(code: int) -> str:
-    from kgpu.health.xids import short_name
+    from kgpu.formats.xid.catalogue import short_name
 
     return short_name(code)
 

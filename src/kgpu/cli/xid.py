@@ -91,7 +91,7 @@ def _major(text: str) -> int | None:
 
 
 def _number(text: str) -> int:
-    from kgpu.health.xids import LAST_XID, sxids, xids
+    from kgpu.formats.xid.catalogue import LAST_XID, sxids, xids
 
     word = text.lower().removeprefix("s").removeprefix("xid")
     if not (word.isascii() and word.isdecimal() and len(word) <= 6):
@@ -109,8 +109,8 @@ def _number(text: str) -> int:
 
 def explain(code: int, driver: int | None) -> dict[str, Any]:
     """One number as data; it has to be in the catalogue."""
-    from kgpu.health.buckets import GUIDANCE
-    from kgpu.health.xids import guidance, reports_recovery, switch_guidance, sxids, xids
+    from kgpu.formats.xid.buckets import GUIDANCE
+    from kgpu.formats.xid.catalogue import guidance, reports_recovery, switch_guidance, sxids, xids
 
     switch = sxids().get(code)
     if switch is not None:
@@ -146,7 +146,7 @@ def _print_codes(codes: tuple[str, ...], driver: int | None, output: str) -> Non
 
 
 def _lines(one: dict[str, Any], driver: int | None) -> list[str]:
-    from kgpu.health.model import WORDS, Action
+    from kgpu.formats.xid.action import WORDS, Action
 
     name = "SXid" if one["kind"] == "sxid" else "Xid"
     severity = click.style(one["severity"], fg=_COLORS[one["severity"]]) if sys.stdout.isatty() else one["severity"]
@@ -177,7 +177,7 @@ def _driver_line(one: dict[str, Any], driver: int | None) -> str:
 
 
 def _print_list(output: str) -> None:
-    from kgpu.health.xids import sxids, xids
+    from kgpu.formats.xid.catalogue import sxids, xids
 
     found = [explain(code, None) for code in (*xids(), *sxids())]
     if output == "json":
@@ -194,9 +194,9 @@ def _print_log(file: Any, output: str) -> None:
     import itertools
     import zlib
 
+    from kgpu.formats.xid.action import Action
     from kgpu.health.klog import read_lines
     from kgpu.health.log_report import bounded_lines, summarise
-    from kgpu.health.model import Action
 
     try:
         lines = bounded_lines(file)
@@ -262,7 +262,7 @@ def _report(report: LogReport) -> list[str]:
 
 
 def _device(device: LogDevice) -> list[str]:
-    from kgpu.health.model import WORDS
+    from kgpu.formats.xid.action import WORDS
 
     what = device.guidance
     name = "switch" if device.kind == "switch" else "GPU"

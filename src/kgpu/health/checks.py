@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kgpu.base.decision import Severity
-from kgpu.health.buckets import GUIDANCE, RECOVERY, Bucket
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Bucket
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import Action, Evidence, Memory, Reading, Source
+from kgpu.health.model import Evidence, Memory, Reading, Source
 
 
 class Well(enum.Enum):

@@ -15,8 +15,9 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.strict import Problems, Reader, boolean, raw, read_table, whole
+from kgpu.formats.xid.action import Action
 from kgpu.formats.yaml import Path, load_document
-from kgpu.health.model import Action, Source
+from kgpu.health.model import Source
 
 SHOWN: Final = 5  # problems in one message
 MAX_CODE: Final = 99_999

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.base.printable import one_line
-from kgpu.health import nvlink
-from kgpu.health.buckets import GUIDANCE, RECOVERY, Guidance
+from kgpu.formats.xid import nvlink
+from kgpu.formats.xid.action import WORDS
+from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Guidance
+from kgpu.formats.xid.catalogue import guidance, short_name, switch_guidance, sxids
 from kgpu.health.config import HealthConfig
-from kgpu.health.model import WORDS, Evidence, Fault, Source
-from kgpu.health.xids import guidance, short_name, switch_guidance, sxids
+from kgpu.health.model import Evidence, Fault, Source
 
 MAX_TEXT: Final = 200
 

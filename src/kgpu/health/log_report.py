@@ -12,11 +12,11 @@ from typing import BinaryIO, Final
 
 from kgpu.base.decision import Severity
 from kgpu.base.printable import one_line
-from kgpu.health.buckets import RECOVERY, Bucket, Guidance
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import RECOVERY, Bucket, Guidance
+from kgpu.formats.xid.catalogue import switch_guidance, sxids, xids
 from kgpu.health.faults import xid_guidance
 from kgpu.health.klog import MAX_LINE, Kind, LogEvent
-from kgpu.health.model import Action
-from kgpu.health.xids import switch_guidance, sxids, xids
 
 MAX_ROWS: Final = 4096
 MAX_PROCESSES: Final = 5

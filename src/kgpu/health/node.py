@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from kgpu.base.decision import Decision, Severity
 from kgpu.base.printable import one_line
+from kgpu.formats.xid.action import Action
 from kgpu.health import plan
 from kgpu.health.config import HealthConfig
 from kgpu.health.faults import MAX_TEXT
 from kgpu.health.klog import LOST_XID, Kind, LogEvent
-from kgpu.health.model import FOREVER, Action, Fault, Memory, Reading, Source, Verdict
+from kgpu.health.model import FOREVER, Fault, Memory, Reading, Source, Verdict
 from kgpu.health.readings import reading_of
 from kgpu.health.recall import merged
 from kgpu.hw.port import Accelerator, Event, EventKind, Inventory

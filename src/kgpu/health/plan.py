@@ -13,24 +13,14 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.decision import Severity
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import RECOVERY
+from kgpu.formats.xid.catalogue import reports_recovery
 from kgpu.health import checks
-from kgpu.health.buckets import RECOVERY
 from kgpu.health.checks import CHECKS, SLOW, WELL, Check, Delay
 from kgpu.health.config import HealthConfig
 from kgpu.health.faults import evidence_of
-from kgpu.health.model import (
-    FOREVER,
-    Action,
-    Condition,
-    Evidence,
-    Fault,
-    Memory,
-    Reading,
-    Sample,
-    Source,
-    Verdict,
-)
-from kgpu.health.xids import reports_recovery
+from kgpu.health.model import FOREVER, Condition, Evidence, Fault, Memory, Reading, Sample, Source, Verdict
 
 MAX_EVENTS: Final = 64
 MAX_EPISODES: Final = 128

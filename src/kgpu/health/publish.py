@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.base.printable import one_line
-from kgpu.health.model import REASONS, Action, Evidence, Memory, Verdict
+from kgpu.formats.xid.action import Action
+from kgpu.health.model import REASONS, Evidence, Memory, Verdict
 from kgpu.health.node import ADDRESS
 from kgpu.health.watches import watches
 from kgpu.hw.verdicts import GpuVerdict, XidCount

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kgpu.formats.xid.buckets import RECOVERY
 from kgpu.health import plan
-from kgpu.health.buckets import RECOVERY
 from kgpu.health.config import HealthConfig
 from kgpu.health.model import Condition, Memory
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kgpu.health.buckets import Bucket as Do
+from kgpu.formats.xid.buckets import Bucket as Do
 
 
 class Rule(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kgpu.base.decision import Severity
-from kgpu.health.buckets import GUIDANCE, RECOVERY, Bucket
-from kgpu.health.model import Action
-from kgpu.health.xids import LAST_XID, guidance, reports_recovery, switch_guidance, sxids, xids
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Bucket
+from kgpu.formats.xid.catalogue import LAST_XID, guidance, reports_recovery, switch_guidance, sxids, xids
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 
 

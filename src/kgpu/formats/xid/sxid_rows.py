@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kgpu.health.buckets import Bucket
-from kgpu.health.model import Action
-from kgpu.health.rows import Sxid
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import Bucket
+from kgpu.formats.xid.rows import Sxid
 
 PORT: Final = "an error on one port of the switch: the link, or the GPU at its other end, which may report Xid 74"
 SWITCH: Final = "the switch itself: no port of it can be trusted"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.base.decision import Severity
-from kgpu.health.buckets import Bucket as Do
-from kgpu.health.model import Action
-from kgpu.health.rows import Xid
-from kgpu.health.xid_rows_low import ALL, ENGINE, MEMORY, OLD, UNUSED, engine
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import Bucket as Do
+from kgpu.formats.xid.rows import Xid
+from kgpu.formats.xid.xid_rows_low import ALL, ENGINE, MEMORY, OLD, UNUSED, engine
 
 NEW: Final = "HBG"
 BLACKWELL: Final = "BG"

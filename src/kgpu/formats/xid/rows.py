@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kgpu.base.decision import Severity
-from kgpu.health.buckets import Bucket
-from kgpu.health.model import Action
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import Bucket
 
 PRODUCTS = {"A": "A100", "H": "H100", "B": "B100", "G": "GB200"}
 

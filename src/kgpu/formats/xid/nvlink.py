@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from kgpu.health.buckets import GUIDANCE, Bucket
-from kgpu.health.nvlink5_rows import MASKS, Rule, rules
+from kgpu.formats.xid.buckets import GUIDANCE, Bucket
+from kgpu.formats.xid.nvlink5_rows import MASKS, Rule, rules
 
 NVLINK5: Final = range(144, 151)
 NVLINK4: Final = 74

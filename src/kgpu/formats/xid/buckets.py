@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.decision import Severity
-from kgpu.health.model import Action
+from kgpu.formats.xid.action import Action
 
 
 class Bucket(enum.StrEnum):

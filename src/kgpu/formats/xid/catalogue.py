@@ -12,10 +12,10 @@ from functools import cache
 from typing import Final
 
 from kgpu.base.decision import Severity
-from kgpu.health import sxid_rows, xid_rows_high, xid_rows_low
-from kgpu.health.buckets import GUIDANCE, Bucket, Guidance
-from kgpu.health.model import Action
-from kgpu.health.rows import Sxid, Xid
+from kgpu.formats.xid import sxid_rows, xid_rows_high, xid_rows_low
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.buckets import GUIDANCE, Bucket, Guidance
+from kgpu.formats.xid.rows import Sxid, Xid
 
 LAST_XID: Final = 172
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.base.decision import Severity
-from kgpu.health.buckets import Bucket as Do
-from kgpu.health.rows import Xid
+from kgpu.formats.xid.buckets import Bucket as Do
+from kgpu.formats.xid.rows import Xid
 
 ALL: Final = "AHBG"
 UNUSED: Final = "left from older GPUs"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.health import nvlink
-from kgpu.health.buckets import Bucket
-from kgpu.health.nvlink5_rows import rules
+from kgpu.formats.xid import nvlink
+from kgpu.formats.xid.buckets import Bucket
+from kgpu.formats.xid.nvlink5_rows import rules
 
 
 @pytest.mark.parametrize(

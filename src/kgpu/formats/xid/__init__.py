@@ -1,0 +1,1 @@
+"""Xids and SXids: what each number means, and what it calls for."""
