@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kgpu.formats.gpu_remedies import RESET, words
 from kgpu.formats.xid.action import Action
 from kgpu.health.model import Evidence, Memory, Source, Verdict
 from kgpu.health.publish import MAX_MESSAGE, condition, gpu_verdict
@@ -15,9 +16,9 @@ PROGRAM = Evidence(source=Source.XID, key="13", what="Xid 13: exception", action
 LATER = replace(XID, key="64", urgent=False)
 WELL = Verdict(gpu="GPU-1")
 BAD = Verdict(
-    gpu="GPU-2", action=Action.RESET_GPU, healthy=False, evidence=(XID, LATER, PROGRAM), todo="reset it", since=5.0
+    gpu="GPU-2", action=Action.RESET_GPU, healthy=False, evidence=(XID, LATER, PROGRAM), remedy=RESET, since=5.0
 )
-MILD = Verdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), todo="restart it")
+MILD = Verdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), remedy="bucket/RESTART_APP")
 MUTED = Verdict(gpu="GPU-4", evidence=(XID,), muted="in maintenance")
 STRANGER = replace(BAD, gpu="PCI-0000:19:00")
 
@@ -52,7 +53,7 @@ def test_the_condition() -> None:
     assert "in maintenance" in mild.message
     bad = condition([row(WELL), row(BAD), row(STRANGER, None)])
     assert (bad.status, bad.reason) == ("False", "GPUNeedsReset")
-    assert "GPU 1 (GPU-2): Xid 95: memory error and 2 more; to do: reset it" in bad.message
+    assert f"GPU 1 (GPU-2): Xid 95: memory error and 2 more; to do: {words(RESET)}" in bad.message
     assert "GPU at 0000:19:00" in bad.message
 
 
@@ -69,5 +70,5 @@ def test_what_can_not_be_known_is_unknown() -> None:
 
 
 def test_a_message_has_an_end() -> None:
-    long = replace(BAD, evidence=(replace(XID, what="x" * 5000),), todo="y" * 5000)
+    long = replace(BAD, evidence=(replace(XID, what="x" * 5000),))
     assert len(condition([row(long)] * 64).message) <= MAX_MESSAGE

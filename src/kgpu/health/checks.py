@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kgpu.base.decision import Severity
+from kgpu.formats import gpu_remedies as remedies
 from kgpu.formats.xid.action import Action
-from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Bucket
+from kgpu.formats.xid.buckets import RECOVERY
 from kgpu.health.config import HealthConfig
 from kgpu.health.model import Evidence, Memory, Reading, Source
 
@@ -37,12 +38,6 @@ SLOW: Final = HW_SLOWDOWN | HW_THERMAL | POWER_BRAKE
 
 REPLAYS_PER_LANE: Final = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 """PCIe replays a minute that are normal, per lane, by generation (DCGM's passive health watch)."""
-
-RESET: Final = GUIDANCE[Bucket.RESET_GPU].advice
-REBOOT: Final = GUIDANCE[Bucket.RESTART_BM].advice
-RETURN: Final = "drain the GPU, run the vendor's diagnostics and have it replaced"
-LATER: Final = "reset the GPU when it is idle; what runs on it may go on until then"
-SEAT: Final = "have the card's seat, riser and slot checked; it is slower until then"
 
 
 class Delay(enum.Enum):
@@ -72,7 +67,7 @@ def _found(
     check: tuple[Source, str],
     what: str,
     action: Action,
-    todo: str,
+    remedy: str,
     *,
     value: float = 1.0,
     severity: Severity = Severity.WARNING,
@@ -80,7 +75,7 @@ def _found(
 ) -> Evidence:
     source, key = check
     return Evidence(
-        source=source, key=key, what=what, action=action, todo=todo, value=value, severity=severity, urgent=urgent
+        source=source, key=key, what=what, action=action, remedy=remedy, value=value, severity=severity, urgent=urgent
     )
 
 
@@ -92,32 +87,32 @@ def _recovery(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if asked is None:
         return WELL
     return _found(
-        (Source.RECOVERY, "recovery"), f"the driver asks for: {reading.recovery}", asked.action, asked.advice,
+        (Source.RECOVERY, "recovery"), f"the driver asks for: {reading.recovery}", asked.action, asked.key,
         value=asked.action.rank, severity=asked.severity,
     )  # fmt: skip
 
 
 _PROBLEMS: Final = {
-    "lost": (Action.REBOOT, Severity.ERROR, Delay.NONE, "GPU has fallen off the bus", REBOOT),
-    "missing": (Action.REBOOT, Severity.ERROR, Delay.USUAL, "the driver does not list it any more", REBOOT),
-    "hung": (Action.REBOOT, Severity.ERROR, Delay.HUNG, "the driver does not answer about it", REBOOT),
-    "needs-reset": (Action.RESET_GPU, Severity.ERROR, Delay.NONE, "the driver wants it to be reset", RESET),
+    "lost": (Action.REBOOT, Severity.ERROR, Delay.NONE, "GPU has fallen off the bus", remedies.REBOOT),
+    "missing": (Action.REBOOT, Severity.ERROR, Delay.USUAL, "the driver does not list it any more", remedies.REBOOT),
+    "hung": (Action.REBOOT, Severity.ERROR, Delay.HUNG, "the driver does not answer about it", remedies.REBOOT),
+    "needs-reset": (Action.RESET_GPU, Severity.ERROR, Delay.NONE, "the driver wants it to be reset", remedies.RESET),
     "crashed": (Action.INSPECT, Severity.ERROR, Delay.NONE, "the driver library crashes on it",
-                "read the kernel log's NVRM lines; reset the GPU if it goes on"),
-    "unproven": (Action.INSPECT, Severity.ERROR, Delay.NONE, "CUDA does not work on it", "see `kgpu validate`"),
+                remedies.KERNEL_LOG_OR_RESET),
+    "unproven": (Action.INSPECT, Severity.ERROR, Delay.NONE, "CUDA does not work on it", remedies.CUDA),
     "unreadable": (Action.INSPECT, Severity.WARNING, Delay.USUAL, "some of its readings fail",
-                   "read the kernel log's NVRM lines"),
+                   remedies.KERNEL_LOG),
 }  # fmt: skip
 
 
 def _problem(kind: str) -> Look:
     def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
         del memory, config
-        action, severity, _, usual, todo = _PROBLEMS[kind]
+        action, severity, _, usual, remedy = _PROBLEMS[kind]
         said = next((text for name, text in reading.problems if name == kind), None)
         if said is None:
             return WELL
-        return _found((Source.DRIVER, kind), said or usual, action, todo, severity=severity)
+        return _found((Source.DRIVER, kind), said or usual, action, remedy, severity=severity)
 
     return look
 
@@ -130,18 +125,18 @@ def _ecc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if reading.ecc_uncorrected == 0:
         return WELL
     what = f"{reading.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
-    return _found((Source.ECC, "uncorrected"), what, Action.RESET_GPU, RESET, value=reading.ecc_uncorrected,
+    return _found((Source.ECC, "uncorrected"), what, Action.RESET_GPU, remedies.RESET, value=reading.ecc_uncorrected,
                   severity=Severity.ERROR)  # fmt: skip
 
 
-def _flag(attr: str, check: tuple[Source, str], what: str, action: Action, todo: str, *, urgent: bool = True) -> Look:
+def _flag(attr: str, check: tuple[Source, str], what: str, action: Action, remedy: str, *, urgent: bool = True) -> Look:
     def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
         del memory, config
         value = getattr(reading, attr)
         if value is None:
             return None
         severity = Severity.ERROR if urgent else Severity.WARNING
-        return _found(check, what, action, todo, severity=severity, urgent=urgent) if value else WELL
+        return _found(check, what, action, remedy, severity=severity, urgent=urgent) if value else WELL
 
     return look
 
@@ -154,7 +149,7 @@ def _rows(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if rows < config.uncorrectable_rows:
         return WELL
     return _found((Source.ROWS, "many"), f"{rows} rows of memory were replaced for uncorrectable errors",
-                  Action.INSPECT, "plan to replace the GPU: few spare rows are left", value=rows)  # fmt: skip
+                  Action.INSPECT, remedies.SPARE_ROWS, value=rows)  # fmt: skip
 
 
 def _pages(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
@@ -163,8 +158,9 @@ def _pages(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
         return None
     if reading.pages_retired < config.retired_pages:
         return WELL
-    return _found((Source.PAGES, "many"), f"{reading.pages_retired} memory pages are retired", Action.REPLACE, RETURN,
-                  value=reading.pages_retired, severity=Severity.ERROR)  # fmt: skip
+    what = f"{reading.pages_retired} memory pages are retired"
+    return _found((Source.PAGES, "many"), what, Action.REPLACE, remedies.REPLACE, value=reading.pages_retired,
+                  severity=Severity.ERROR)  # fmt: skip
 
 
 def _links(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
@@ -176,7 +172,7 @@ def _links(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if missing <= 0:
         return WELL
     return _found((Source.NVLINK, "down"), f"{missing} of {expected} NVLinks are down", Action.RESET_GPU,
-                  GUIDANCE[Bucket.WORKFLOW_NVLINK_ERR].advice, value=missing, severity=Severity.ERROR)  # fmt: skip
+                  remedies.RESET_LINK, value=missing, severity=Severity.ERROR)  # fmt: skip
 
 
 def _rate(memory: Memory, reading: Reading, attr: str, span: float) -> tuple[int, float] | None:
@@ -202,7 +198,7 @@ def _crc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if per_second < config.nvlink_crc_per_second:
         return WELL
     return _found((Source.NVLINK, "crc"), f"{per_second:.0f} CRC errors a second on its NVLinks", Action.INSPECT,
-                  GUIDANCE[Bucket.INVESTIGATE_LINK_SI].advice, value=_coarse(per_second))  # fmt: skip
+                  remedies.LINK_SIGNAL, value=_coarse(per_second))  # fmt: skip
 
 
 def _link_errors(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
@@ -212,7 +208,7 @@ def _link_errors(memory: Memory, reading: Reading, config: HealthConfig) -> Answ
     if rate[0] < config.nvlink_errors_per_hour:
         return WELL
     return _found((Source.NVLINK, "errors"), f"{rate[0]} replays and recoveries on its NVLinks in an hour",
-                  Action.INSPECT, GUIDANCE[Bucket.INVESTIGATE_LINK_SI].advice, value=_coarse(rate[0]))  # fmt: skip
+                  Action.INSPECT, remedies.LINK_SIGNAL, value=_coarse(rate[0]))  # fmt: skip
 
 
 def _replays(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
@@ -225,7 +221,7 @@ def _replays(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if per_minute <= normal:
         return WELL
     what = f"{per_minute:.0f} PCIe replays a minute, where up to {normal:.0f} are normal"
-    return _found((Source.PCIE, "replays"), what, Action.INSPECT, SEAT, value=_coarse(per_minute))
+    return _found((Source.PCIE, "replays"), what, Action.INSPECT, remedies.SEAT, value=_coarse(per_minute))
 
 
 def _width(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
@@ -235,7 +231,9 @@ def _width(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if reading.pcie_width >= reading.pcie_width_max:
         return WELL
     what = f"PCIe link has {reading.pcie_width} of {reading.pcie_width_max} lanes"
-    return _found((Source.PCIE, "width"), what, Action.INSPECT, SEAT, value=reading.pcie_width_max - reading.pcie_width)
+    return _found(
+        (Source.PCIE, "width"), what, Action.INSPECT, remedies.SEAT, value=reading.pcie_width_max - reading.pcie_width
+    )
 
 
 def _speed(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
@@ -246,7 +244,7 @@ def _speed(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if reading.pcie_generation >= reading.pcie_generation_max:
         return WELL
     what = f"PCIe link runs at generation {reading.pcie_generation} of {reading.pcie_generation_max} under load"
-    return _found((Source.PCIE, "speed"), what, Action.INSPECT, SEAT,
+    return _found((Source.PCIE, "speed"), what, Action.INSPECT, remedies.SEAT,
                   value=reading.pcie_generation_max - reading.pcie_generation)  # fmt: skip
 
 
@@ -259,11 +257,9 @@ def _throttle(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if slow / minutes <= config.throttle_share:
         return WELL
     brake = reading.slowdown & POWER_BRAKE
-    todo = (
-        "check the power supplies and the rack's power limit" if brake else "check fans, air flow and room temperature"
-    )
+    remedy = remedies.POWER if brake else remedies.COOLING
     return _found((Source.THROTTLE, "hardware"), f"slowed down by its hardware in {slow} of {minutes:.0f} minutes",
-                  Action.INSPECT, todo)  # fmt: skip
+                  Action.INSPECT, remedy)  # fmt: skip
 
 
 def _temperature(attr: str, place: str) -> Look:
@@ -276,15 +272,15 @@ def _temperature(attr: str, place: str) -> Look:
             return WELL
         what = f"{place} is {abs(margin):.0f} degrees {'above' if margin < 0 else 'below'} its limit"
         return _found((Source.TEMPERATURE, attr.removesuffix("_c")), what, Action.INSPECT,
-                      "check fans, air flow and room temperature", value=math.floor(-margin / 5))  # fmt: skip
+                      remedies.COOLING, value=math.floor(-margin / 5))  # fmt: skip
 
     return look
 
 
 _FABRIC: Final = {
-    "route-unhealthy": (Action.RESET_GPU, "its routes through the fabric are broken", RESET),
-    "degraded-bandwidth": (Action.INSPECT, "its fabric has less bandwidth", "look for NVLinks that are down"),
-    "incorrect-configuration": (Action.INSPECT, "its fabric is set up wrongly", GUIDANCE[Bucket.RESTART_FM].advice),
+    "route-unhealthy": (Action.RESET_GPU, "its routes through the fabric are broken", remedies.RESET),
+    "degraded-bandwidth": (Action.INSPECT, "its fabric has less bandwidth", remedies.DOWN_LINKS),
+    "incorrect-configuration": (Action.INSPECT, "its fabric is set up wrongly", remedies.RESTART_FABRIC_MANAGER),
 }  # fmt: skip
 _PASSING: Final = frozenset({"route-recovery", "access-timeout-recovery", "healthy"})
 
@@ -297,7 +293,7 @@ def _fabric_state(memory: Memory, reading: Reading, config: HealthConfig) -> Ans
         return WELL
     why = f": {reading.fabric_error}" if reading.fabric_error else ""
     what = f"it has not joined the NVLink fabric ({reading.fabric_state}{why})"
-    return _found((Source.FABRIC, "state"), what, Action.INSPECT, GUIDANCE[Bucket.RESTART_FM].advice,
+    return _found((Source.FABRIC, "state"), what, Action.INSPECT, remedies.RESTART_FABRIC_MANAGER,
                   severity=Severity.ERROR)  # fmt: skip
 
 
@@ -308,9 +304,9 @@ def _fabric_health(memory: Memory, reading: Reading, config: HealthConfig) -> An
     bad = [word for word in reading.fabric_health if word not in _PASSING]
     if not bad:
         return WELL
-    usual = (Action.INSPECT, f"its fabric's health is {', '.join(bad)}", GUIDANCE[Bucket.RESTART_FM].advice)
-    action, what, todo = max((_FABRIC.get(word, usual) for word in bad), key=lambda row: row[0].rank)
-    return _found((Source.FABRIC, "health"), what, action, todo, value=len(bad), severity=Severity.ERROR)
+    usual = (Action.INSPECT, f"its fabric's health is {', '.join(bad)}", remedies.RESTART_FABRIC_MANAGER)
+    action, what, remedy = max((_FABRIC.get(word, usual) for word in bad), key=lambda row: row[0].rank)
+    return _found((Source.FABRIC, "health"), what, action, remedy, value=len(bad), severity=Severity.ERROR)
 
 
 CHECKS: Final = (
@@ -318,18 +314,21 @@ CHECKS: Final = (
     *(Check(Source.DRIVER, kind, row[2], _problem(kind)) for kind, row in _PROBLEMS.items()),
     Check(Source.ECC, "uncorrected", Delay.NONE, _ecc),
     Check(Source.ECC, "sram", Delay.NONE, _flag(
-        "sram_exceeded", (Source.ECC, "sram"), "its on-chip memory has too many errors", Action.REPLACE, RETURN)),
+        "sram_exceeded", (Source.ECC, "sram"), "its on-chip memory has too many errors", Action.REPLACE,
+        remedies.REPLACE)),
     Check(Source.ECC, "unrepairable", Delay.NONE, _flag(
-        "unrepairable", (Source.ECC, "unrepairable"), "its memory can't be repaired", Action.REPLACE, RETURN)),
+        "unrepairable", (Source.ECC, "unrepairable"), "its memory can't be repaired", Action.REPLACE,
+        remedies.REPLACE)),
     Check(Source.ROWS, "failed", Delay.NONE, _flag(
-        "rows_failed", (Source.ROWS, "failed"), "a bad row of memory could not be replaced", Action.REPLACE, RETURN)),
+        "rows_failed", (Source.ROWS, "failed"), "a bad row of memory could not be replaced", Action.REPLACE,
+        remedies.REPLACE)),
     Check(Source.ROWS, "pending", Delay.NONE, _flag(
-        "rows_pending", (Source.ROWS, "pending"), "a bad row of memory waits to be replaced", Action.RESET_GPU, LATER,
-        urgent=False)),
+        "rows_pending", (Source.ROWS, "pending"), "a bad row of memory waits to be replaced", Action.RESET_GPU,
+        remedies.RESET_WHEN_IDLE, urgent=False)),
     Check(Source.ROWS, "many", Delay.NONE, _rows),
     Check(Source.PAGES, "pending", Delay.NONE, _flag(
-        "pages_pending", (Source.PAGES, "pending"), "a bad page of memory waits to be retired", Action.RESET_GPU, LATER,
-        urgent=False)),
+        "pages_pending", (Source.PAGES, "pending"), "a bad page of memory waits to be retired", Action.RESET_GPU,
+        remedies.RESET_WHEN_IDLE, urgent=False)),
     Check(Source.PAGES, "many", Delay.NONE, _pages),
     Check(Source.NVLINK, "down", Delay.USUAL, _links),
     Check(Source.NVLINK, "crc", Delay.USUAL, _crc),

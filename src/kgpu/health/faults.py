@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.base.printable import one_line
+from kgpu.formats.gpu_remedies import configured
 from kgpu.formats.xid import nvlink
-from kgpu.formats.xid.action import WORDS
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Guidance
 from kgpu.formats.xid.catalogue import guidance, short_name, switch_guidance, sxids
 from kgpu.health.config import HealthConfig
@@ -30,7 +30,7 @@ def evidence_of(fault: Fault, config: HealthConfig) -> Evidence | None:
         key=str(fault.code),
         what=f"{'SXid' if fault.sxid else 'Xid'} {fault.code}{where}: {what}",
         action=told or usual.action,
-        todo=usual.advice if told in {None, usual.action} else f"{WORDS[told]}: the config says so for this number",
+        remedy=usual.key if told in {None, usual.action} else configured(told),
         severity=usual.severity,
         first=fault.at,
         last=fault.at,

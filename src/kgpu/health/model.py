@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.decision import Decision, Severity
+from kgpu.formats.gpu_remedies import words
 from kgpu.formats.xid.action import WORDS, Action
 
 
@@ -36,15 +37,16 @@ class Evidence:
     """One fact about one GPU and what it alone calls for.
 
     ``key`` tells facts of one source apart (the Xid's number, the name of a check). ``value`` grows when the fact gets
-    worse: a count or a level. ``text`` is what the kernel log says. ``urgent`` is False for what can wait until the GPU
-    is idle. ``gpu_instance`` and ``compute_instance`` are set when only that MIG slice is concerned.
+    worse: a count or a level. ``remedy`` is a key of ``kgpu.formats.gpu_remedies``. ``text`` is what the kernel log
+    says. ``urgent`` is False for what can wait until the GPU is idle. ``gpu_instance`` and ``compute_instance`` are set
+    when only that MIG slice is concerned.
     """
 
     source: Source
     key: str
     what: str
     action: Action
-    todo: str = ""
+    remedy: str = ""
     severity: Severity = Severity.WARNING
     first: float = 0.0
     last: float = 0.0
@@ -54,6 +56,15 @@ class Evidence:
     urgent: bool = True
     gpu_instance: int | None = None
     compute_instance: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.remedy and self.source in {Source.XID, Source.SXID}:  # as an earlier kgpu has written it down
+            object.__setattr__(self, "remedy", f"{self.source}/{self.key}")
+
+    @property
+    def todo(self) -> str:
+        """The remedy in words, "" where nothing is to be done."""
+        return words(self.remedy)
 
     @property
     def name(self) -> str:
@@ -140,9 +151,14 @@ class Verdict:
     healthy: bool = True
     severity: Severity = Severity.INFO
     evidence: tuple[Evidence, ...] = ()
-    todo: str = ""
+    remedy: str = ""
     since: float = 0.0
     muted: str = ""
+
+    @property
+    def todo(self) -> str:
+        """The remedy in words, "" where nothing is to be done."""
+        return words(self.remedy)
 
     @property
     def what(self) -> str:

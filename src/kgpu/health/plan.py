@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.decision import Severity
+from kgpu.formats import gpu_remedies as remedies
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY
 from kgpu.formats.xid.catalogue import reports_recovery
@@ -186,7 +187,7 @@ def judge(memory: Memory, config: HealthConfig, now: float) -> tuple[Memory, Ver
         healthy=not any(one.urgent and one.action.withdraws for one in evidence),
         severity=evidence[0].severity if action is not Action.IGNORE else Severity.INFO,
         evidence=tuple(evidence),
-        todo=evidence[0].todo if action is not Action.IGNORE else "",
+        remedy=evidence[0].remedy if action is not Action.IGNORE else "",
         since=since,
     )
 
@@ -252,7 +253,9 @@ def _double_bit(event: Evidence, memory: Memory, config: HealthConfig) -> Eviden
     beside = {one.key for one in memory.events if abs(one.last - event.last) <= config.burst and one is not event}
     if CONTAINED not in beside or beside & WORSE:
         return event
-    return replace(event, action=Action.RESET_GPU, urgent=False, severity=Severity.WARNING, todo=checks.LATER)
+    return replace(
+        event, action=Action.RESET_GPU, urgent=False, severity=Severity.WARNING, remedy=remedies.RESET_WHEN_IDLE
+    )
 
 
 def _driver_first(event: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
@@ -263,8 +266,8 @@ def _driver_first(event: Evidence, memory: Memory, config: HealthConfig) -> Evid
         return event
     asked = RECOVERY.get(memory.recovery)
     if asked is None:
-        return replace(event, action=Action.IGNORE, severity=Severity.INFO, todo="nothing: the driver asks for nothing")
-    return replace(event, action=asked.action, severity=asked.severity, todo=asked.advice)
+        return replace(event, action=Action.IGNORE, severity=Severity.INFO, remedy=remedies.NOTHING)
+    return replace(event, action=asked.action, severity=asked.severity, remedy=asked.key)
 
 
 def _escalated(evidence: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
@@ -280,9 +283,13 @@ def _escalated(evidence: Evidence, memory: Memory, config: HealthConfig) -> Evid
         action = Action.REPLACE
     if action is evidence.action:
         return evidence
-    todo = checks.RETURN if action is Action.REPLACE else checks.REBOOT
+    remedy = remedies.REPLACE if action is Action.REPLACE else remedies.REBOOT
     return replace(
-        evidence, action=action, todo=todo, severity=Severity.ERROR, what=f"{evidence.what}; it came {len(times)} times"
+        evidence,
+        action=action,
+        remedy=remedy,
+        severity=Severity.ERROR,
+        what=f"{evidence.what}; it came {len(times)} times",
     )
 
 

@@ -57,7 +57,8 @@ class GpuVerdict:
     ``uuid`` is "" for a GPU that only the kernel log names, by ``pci``. ``action`` is ignore, restart-app, inspect,
     drain, reset-gpu, reboot or replace. ``withdraws``: it should get no new work. ``causes`` are the names of the
     evidence for that, such as ``xid:79`` or ``driver:lost``. ``reason`` is one CamelCase word, ``what`` a sentence,
-    ``evidence`` all that is known, ``todo`` what a person can do. ``since`` is in seconds since 1970. ``muted`` says
+    ``evidence`` all that is known, ``facts`` the same as names, ``todo`` what a person can do and ``remedy`` its key in
+    ``kgpu.formats.gpu_remedies``. ``since`` is in seconds since 1970. ``muted`` says
     why the evidence is not acted on, "" when it is. ``xids`` are all that came since the boot, ignored ones too.
     ``watches`` is the same evidence in DCGM's words; a system that is not there passes.
     """
@@ -72,7 +73,9 @@ class GpuVerdict:
     severity: str = "info"
     what: str = ""
     todo: str = ""
+    remedy: str = ""
     evidence: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
     since: float = 0.0
     muted: str = ""
     xids: tuple[XidCount, ...] = ()

@@ -8,7 +8,7 @@ action that holds when there is none; ``plan.py`` looks further.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.base.decision import Severity
@@ -54,17 +54,25 @@ class Bucket(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """What kgpu makes of a bucket."""
+    """What kgpu makes of a bucket, or of a number that it knows better. ``key`` stands for the advice where programs
+    talk to each other (``kgpu.formats.gpu_remedies``).
+    """
 
     action: Action
     severity: Severity
     advice: str
+    key: str = ""
+
+
+def bucket_key(bucket: Bucket) -> str:
+    """The key of a bucket's advice."""
+    return f"bucket/{bucket}"
 
 
 _I, _W, _E = Severity.INFO, Severity.WARNING, Severity.ERROR
 _LOOK = Action.INSPECT
 
-GUIDANCE: Final[dict[Bucket, Guidance]] = {
+_OF_BUCKETS: Final = {
     Bucket.NONE: Guidance(_LOOK, _W, "NVIDIA names no action; keep the log line and ask support if it comes again"),
     Bucket.IGNORE: Guidance(Action.IGNORE, _I, "nothing; the GPU goes on working"),
     Bucket.RESTART_APP: Guidance(
@@ -142,14 +150,19 @@ GUIDANCE: Final[dict[Bucket, Guidance]] = {
         Action.REBOOT, _E, "drain the node; reset all its GPUs and switches at once (`nvidia-smi -r`), or reboot it"
     ),
 }  # fmt: skip
+GUIDANCE: Final = {bucket: replace(what, key=bucket_key(bucket)) for bucket, what in _OF_BUCKETS.items()}
 
-RECOVERY: Final[dict[str, Guidance]] = {
-    "reset": Guidance(Action.RESET_GPU, _E, GUIDANCE[Bucket.RESET_GPU].advice),
-    "reboot": Guidance(Action.REBOOT, _E, GUIDANCE[Bucket.RESTART_BM].advice),
+_OF_RECOVERY: Final = {
+    "reset": GUIDANCE[Bucket.RESET_GPU],
+    "reboot": GUIDANCE[Bucket.RESTART_BM],
     "drain": Guidance(
         Action.DRAIN, _E, "let the programs that use NVLink between GPUs end and start no new ones; then look again"
     ),
     "drain-reset": Guidance(Action.RESET_GPU, _E, "let the GPU's programs end by themselves, then reset it"),
     "imex": Guidance(_LOOK, _E, "recover the IMEX domain: see the state of nvidia-imex on all its nodes"),
 }
+RECOVERY: Final = {word: replace(what, key=what.key or f"recovery/{word}") for word, what in _OF_RECOVERY.items()}
 """What the driver's own verdict (NVML recovery action, Xid 154) calls for; ``none`` and ``unknown`` are not here."""
+
+UNKNOWN: Final = Guidance(_LOOK, _W, "it is not in the catalogue: update kgpu, and ask support about it", "xid/unknown")
+"""An Xid that has no row."""

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from kgpu.base.decision import Severity
 from kgpu.formats.xid import sxid_rows, xid_rows_high, xid_rows_low
-from kgpu.formats.xid.action import Action
-from kgpu.formats.xid.buckets import GUIDANCE, Bucket, Guidance
+from kgpu.formats.xid.buckets import GUIDANCE, UNKNOWN, Bucket, Guidance
 from kgpu.formats.xid.rows import Sxid, Xid
 
 LAST_XID: Final = 172
@@ -36,11 +34,10 @@ def guidance(code: int) -> Guidance:
     """What an Xid alone calls for. A row may know better than its bucket; an unknown number is for a person."""
     row = xids().get(code)
     if row is None:
-        return Guidance(
-            Action.INSPECT, Severity.WARNING, "it is not in the catalogue: update kgpu, and ask support about it"
-        )
+        return UNKNOWN
     usual = GUIDANCE[row.immediate]
-    return Guidance(row.action or usual.action, row.severity or usual.severity, row.advice or usual.advice)
+    advice, key = (row.advice, f"xid/{code}") if row.advice else (usual.advice, usual.key)
+    return Guidance(row.action or usual.action, row.severity or usual.severity, advice, key)
 
 
 def switch_guidance(code: int, *, fatal: bool | None = None) -> Guidance:
@@ -48,7 +45,8 @@ def switch_guidance(code: int, *, fatal: bool | None = None) -> Guidance:
     row = sxids().get(code)
     if row is not None:
         usual = GUIDANCE[row.bucket]
-        return Guidance(row.action or usual.action, usual.severity, row.advice or usual.advice)
+        advice, key = (row.advice, f"sxid/{code}") if row.advice else (usual.advice, usual.key)
+        return Guidance(row.action or usual.action, usual.severity, advice, key)
     if fatal:
         return GUIDANCE[Bucket.RESET_GPU]
     if fatal is False:
