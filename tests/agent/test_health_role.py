@@ -12,7 +12,9 @@ import pytest
 
 from kgpu.agent import health_role
 from kgpu.agent.options import AgentOptions
+from kgpu.formats.gpu_report import Gpu, GpuReport, of_node, report
 from kgpu.formats.names import GPUS_HEALTHY_CONDITION, HEALTH_HISTORY
+from kgpu.formats.xid.action import Action
 from kgpu.health.history import History
 from kgpu.health.node import Order
 from kgpu.hw.fake import kernel_log, operate
@@ -86,7 +88,8 @@ async def test_the_condition_and_the_file_go_when_the_role_is_switched_off(tmp_p
     await api.create(NODES, {"metadata": {"name": "n1"}})
     options = replace(OPTIONS, host_root=tmp_path)
     health_role.verdicts(options).write(())
-    writer = health_role._Condition(lambda: api, options)
+    writer = health_role._Reports(lambda: api, options)
+    ill = Gpu(uuid="GPU-1", index=1, action=Action.RESET_GPU, reason="GPUNeedsReset", what="Xid 95", facts=("xid:95",))
 
     async def shown() -> list[dict[str, str]]:
         node = await api.get(NODES, "n1")
@@ -94,12 +97,21 @@ async def test_the_condition_and_the_file_go_when_the_role_is_switched_off(tmp_p
         rows = node.get("status", {}).get("conditions", [])
         return [row for row in rows if row["type"] == GPUS_HEALTHY_CONDITION]
 
-    await writer.write("False", "GPUNeedsReset", "GPU 1: Xid 95")
+    async def reported() -> GpuReport | None:
+        node = await api.get(NODES, "n1")
+        assert node is not None
+        return of_node(node["metadata"].get("annotations") or {})
+
+    await writer.write(report([ill], count=1))
     assert [(row["status"], row["reason"], row["message"]) for row in await shown()] == [
-        ("False", "GPUNeedsReset", "GPU 1: Xid 95")
+        ("False", "GPUNeedsReset", "GPU 1 (GPU-1): Xid 95")
     ]
+    found = await reported()
+    assert found is not None
+    assert found.gpus[0].xids == (95,)
     await health_role.withdraw(api, options)
     assert await shown() == []
+    assert await reported() is None
     assert health_role.verdicts(options).read() is None
 
 

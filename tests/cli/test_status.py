@@ -14,7 +14,10 @@ from click.testing import CliRunner
 from kgpu.base.errors import ConfigError
 from kgpu.cli import status as module
 from kgpu.cli.main import main
-from kgpu.formats import agent_report, names
+from kgpu.formats import agent_report, gpu_report, names
+from kgpu.formats.gpu_remedies import REBOOT, words
+from kgpu.formats.gpu_report import Gpu
+from kgpu.formats.xid.action import Action
 from kgpu.kube.fake import FakeApi
 from kgpu.lab import operator
 from kgpu.operator.model import Observed
@@ -93,41 +96,50 @@ def test_the_column_of_what_a_label_switches_off_stays() -> None:
     assert ("plugin" in shown.splitlines()[2], "! node n1: its GPUs are not offered" in shown) == (True, True)
 
 
-LOST = "GPU 3 (GPU-0a): handle: GPU is lost (NVML error 15); to do: drain the node and reboot it"
+LOST = Gpu(
+    uuid="GPU-0a", index=3, action=Action.REBOOT, reason="GPUNeedsReboot", what="handle: GPU is lost (NVML error 15)",
+    remedy=REBOOT,
+)  # fmt: skip
+HOT = Gpu(uuid="GPU-0b", index=4, action=Action.INSPECT, what="it is hot", works=True)
 
 
-def with_gpus(status: str, reason: str, message: str, name: str = "n1") -> Observed:
-    node = healthy_node(name)
-    row = {"type": names.GPUS_HEALTHY_CONDITION, "status": status, "reason": reason, "message": message}
+def with_gpus(*gpus: Gpu, name: str = "n1") -> Observed:
+    node, said = healthy_node(name), gpu_report.report(gpus, count=8)
+    shown = gpu_report.rendered(said)
+    row = {
+        "type": names.GPUS_HEALTHY_CONDITION,
+        "status": shown.status,
+        "reason": shown.reason,
+        "message": shown.message,
+    }
     node["status"]["conditions"].append(row)
+    node["metadata"].setdefault("annotations", {})[names.GPUS_ANNOTATION] = gpu_report.encode(said)
     return world(node, healthy_node("n2"))
 
 
 def test_gpus_that_are_not_well_are_counted_named_and_said_what_to_do_about() -> None:
-    shown = screen(with_gpus("False", "GPUNeedsReboot", f"{LOST}. GPU 4 (GPU-0b): it is hot (it goes on working)"))
+    shown = screen(with_gpus(LOST, HOT))
     first = shown.splitlines()[0]
     assert first.endswith("; 1 GPU is not well (node n1)")
     row = next(line for line in shown.splitlines() if line.startswith("n1 "))
     assert "1 ILL" in row
     assert "✘ node n1: GPU 3 (GPU-0a) is not well: handle: GPU is lost (NVML error 15)" in shown
     # Quoted: whoever has a node's token must not give orders.
-    said = 'its agent says: "drain the node and reboot it"; kgpu doctor node n1 checks it'
+    said = f'its agent says: "{words(REBOOT)}"; kgpu doctor node n1 checks it'
     assert f"    to do: {said}" in shown.splitlines()
     assert "! node n1: GPU 4 (GPU-0b) works, and should be looked at: it is hot" in shown
     assert [line for line in shown.splitlines() if line.startswith("n2 ") and "ILL" in line] == []
 
 
 def test_a_gpu_that_only_wants_a_look_is_no_alarm() -> None:
-    shown = screen(
-        with_gpus("True", "GPUsHealthy", "7 of 8 GPUs are well. GPU 4 (GPU-0b): it is hot (it goes on working)")
-    )
+    shown = screen(with_gpus(HOT))
     assert "1 look" in next(line for line in shown.splitlines() if line.startswith("n1 "))
     assert "not well" not in shown
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_narrow_screen_keeps_every_nodes_name_and_what_fails(width: int) -> None:
-    shown = screen(with_gpus("False", "GPUNeedsReboot", LOST, name="gpu-node-1"), width=width)
+    shown = screen(with_gpus(LOST, name="gpu-node-1"), width=width)
     assert all(len(line) <= width for line in shown.splitlines() if "to do: " not in line)
     assert "gpu-node-1" in shown
     assert "health 1 ILL" in " ".join(shown.split())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kgpu.formats.gpu_remedies import RESET, words
+from kgpu.formats.gpu_report import MAX_MESSAGE, rendered
 from kgpu.formats.xid.action import Action
 from kgpu.health.model import Evidence, Memory, Source, Verdict
-from kgpu.health.publish import MAX_MESSAGE, condition, gpu_verdict
+from kgpu.health.publish import gpu_verdict, report_of
 
 XID = Evidence(
     source=Source.XID, key="95", what="Xid 95: memory error", action=Action.RESET_GPU, text="a\x1b[31m", count=3
@@ -21,6 +22,12 @@ BAD = Verdict(
 MILD = Verdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), remedy="bucket/RESTART_APP")
 MUTED = Verdict(gpu="GPU-4", evidence=(XID,), muted="in maintenance")
 STRANGER = replace(BAD, gpu="PCI-0000:19:00")
+
+
+def condition(verdicts, *, unreadable: str = ""):
+    return rendered(
+        report_of([(row(one, None if one is STRANGER else 1), one) for one in verdicts], unreadable=unreadable)
+    )
 
 
 def row(verdict: Verdict, index: int | None = 1):
@@ -44,14 +51,14 @@ def test_a_row_has_the_causes_of_the_withdrawal_alone() -> None:
 
 
 def test_the_condition() -> None:
-    assert condition([row(WELL), row(WELL)]).message == "2 of 2 GPUs are well"
-    assert condition([row(WELL)]).status == "True"
-    mild = condition([row(WELL), row(MILD), row(MUTED)])
+    assert condition([WELL, WELL]).message == "2 of 2 GPUs are well"
+    assert condition([WELL]).status == "True"
+    mild = condition([WELL, MILD, MUTED])
     assert (mild.status, mild.reason) == ("True", "GPUsHealthy")
     assert "1 of 3 GPUs are well" in mild.message
     assert "it goes on working" in mild.message
     assert "in maintenance" in mild.message
-    bad = condition([row(WELL), row(BAD), row(STRANGER, None)])
+    bad = condition([WELL, BAD, STRANGER])
     assert (bad.status, bad.reason) == ("False", "GPUNeedsReset")
     assert f"GPU 1 (GPU-2): Xid 95: memory error and 2 more; to do: {words(RESET)}" in bad.message
     assert "GPU at 0000:19:00" in bad.message
@@ -59,16 +66,16 @@ def test_the_condition() -> None:
 
 def test_the_strongest_gives_the_reason() -> None:
     worse = replace(BAD, gpu="GPU-9", action=Action.REPLACE)
-    assert condition([row(BAD), row(worse)]).reason == "GPUNeedsReplacement"
+    assert condition([BAD, worse]).reason == "GPUNeedsReplacement"
 
 
 def test_what_can_not_be_known_is_unknown() -> None:
     assert (condition([]).status, condition([]).reason) == ("Unknown", "NoGPUs")
-    unreadable = condition([row(WELL)], unreadable="no library")
+    unreadable = condition([WELL], unreadable="no library")
     assert (unreadable.status, unreadable.reason) == ("Unknown", "DriverUnreadable")
-    assert condition([row(BAD)], unreadable="no library").status == "False"
+    assert condition([BAD], unreadable="no library").status == "False"
 
 
 def test_a_message_has_an_end() -> None:
     long = replace(BAD, evidence=(replace(XID, what="x" * 5000),))
-    assert len(condition([row(long)] * 64).message) <= MAX_MESSAGE
+    assert len(condition([long] * 64).message) <= MAX_MESSAGE

@@ -18,7 +18,7 @@ from kgpu.health.config import HealthConfig
 from kgpu.health.history import History, Remembered
 from kgpu.health.kmsg import MemoryLog
 from kgpu.health.node import Order
-from kgpu.health.publish import MemoryCondition
+from kgpu.health.publish import MemoryReports
 from kgpu.health.run import Health, HealthContext
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.hw.port import Event, EventKind, Problem
@@ -44,7 +44,7 @@ class Node:
         self.reader = MemoryReader(INVENTORY)
         self.log = MemoryLog()
         self.history = History(folder / "state" / "health.db")
-        self.condition = MemoryCondition()
+        self.condition = MemoryReports()
         self.said: list[Decision] = []
         self.boot = "b1"
         self.wall = T
@@ -63,7 +63,7 @@ class Node:
 
         context = {
             "reader": self.reader, "verdicts": self.file, "report": self.said.append, "kernel_log": lambda: self.log,
-            "history": self.history, "condition": self.condition, "node": "n1", "wall": lambda: self.wall,
+            "history": self.history, "reports": self.condition, "node": "n1", "wall": lambda: self.wall,
             "uptime": lambda: self.uptime, "boot": self.boot, "on_state": on_state, **options,
         }  # fmt: skip
         self.health = Health(HealthContext(**context))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from kgpu.kube.conditions import NodeCondition
 from kgpu.kube.port import (
     CONFIG_MAPS,
     NODES,
@@ -263,6 +264,35 @@ class Contract:
             assert found is not None
             seen = {row["type"]: row["status"] for row in found["status"]["conditions"]}
             assert (seen["One"], seen["Two"]) == ("False", "True")
+        finally:
+            await api.delete(NODES, name)
+
+    async def test_a_condition_and_an_annotation_are_applied_together_and_go_together(
+        self, api: KubeApi, place: Place
+    ) -> None:
+        """Also where a manager that knows of the condition alone comes after one that knows of both, as an older one."""
+        name = f"{place.prefix}-said"
+        await api.create(NODES, {"metadata": {"name": name, "annotations": {"example.com/of": "another"}}})
+        said = NodeCondition(api, node=name, kind="example.com/Well", manager="contract")
+
+        async def there() -> tuple[dict[str, str], list[str]]:
+            node = await api.get(NODES, name)
+            assert node is not None
+            found = {key: text for key, text in node["metadata"].get("annotations", {}).items() if "example.com" in key}
+            rows = node.get("status", {}).get("conditions", [])
+            return found, [row["status"] for row in rows if row["type"] == "example.com/Well"]
+
+        other = {"example.com/of": "another"}
+        try:
+            await said.write("False", "Ill", "one", annotations={"example.com/data": "1"})
+            assert await there() == ({"example.com/data": "1", **other}, ["False"])
+            await said.write("False", "Ill", "two", annotations={"example.com/data": "2"})
+            assert await there() == ({"example.com/data": "2", **other}, ["False"])
+            await said.write("True", "Well", "older")
+            assert await there() == (other, ["True"])
+            await said.write("False", "Ill", "three", annotations={"example.com/data": "3"})
+            await said.withdraw()
+            assert await there() == (other, [])
         finally:
             await api.delete(NODES, name)
 

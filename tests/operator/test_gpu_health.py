@@ -1,4 +1,4 @@
-"""What a Node's condition says of its GPUs, as the health role writes it and as anybody else may."""
+"""What the health role says of a node's GPUs, as it writes it and as anybody else may."""
 
 from __future__ import annotations
 
@@ -7,62 +7,66 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.formats import names
-from kgpu.health.publish import condition
-from kgpu.hw.verdicts import GpuVerdict
+from kgpu.formats.gpu_remedies import REBOOT, words
+from kgpu.formats.gpu_report import MAX_GPUS, Gpu, GpuReport, encode, rendered, report
+from kgpu.formats.xid.action import Action
 from kgpu.operator.gpu_health import Gpus, gpus_of
-from kgpu.operator.model import Node, NodeCondition
+from kgpu.operator.model import Node
+from kgpu.operator.nodes import project, read_node
 
 UUIDS = ["GPU-30e753dd-1243-550c-a492-bf716c823a5d", "GPU-6eb24971-a758-522d-ac65-58ca4f20c726"]
+BAD = Gpu(uuid=UUIDS[0], index=0, action=Action.REBOOT, reason="Lost", what="GPU is lost. Gone", remedy=REBOOT)
 
 
-def node(status: str, message: str, reason: str = "x") -> Node:
-    return Node(
-        name="n",
-        conditions={names.GPUS_HEALTHY_CONDITION: NodeCondition(status=status, reason=reason, message=message)},
+def node(status: str, message: str, reason: str = "x", data: str | None = None) -> Node:
+    """As the operator keeps it."""
+    condition = {
+        "type": names.GPUS_HEALTHY_CONDITION, "status": status, "reason": reason, "message": message,
+    }  # fmt: skip
+    annotations = {names.GPUS_ANNOTATION: data} if data is not None else {}
+    return read_node(
+        project({"metadata": {"name": "n", "annotations": annotations}, "status": {"conditions": [condition]}})
     )
 
 
-def said(*rows: GpuVerdict, unreadable: str = "") -> Gpus:
-    shown = condition(rows, unreadable=unreadable)
-    return gpus_of(node(shown.status, shown.message, shown.reason))
+def said(written: GpuReport) -> Gpus:
+    shown = rendered(written)
+    return gpus_of(node(shown.status, shown.message, shown.reason, encode(written)))
 
 
 def test_what_the_health_role_writes_is_understood() -> None:
-    bad = GpuVerdict(
-        uuid=UUIDS[0],
-        index=0,
-        action="reboot",
-        withdraws=True,
-        reason="Lost",
-        what="GPU is lost. Gone",
-        todo="drain the node",
-    )
-    look = GpuVerdict(uuid=UUIDS[1], index=1, action="inspect", reason="Hot", what="it is hot")
-    well = GpuVerdict(uuid="GPU-0c", index=2)
-    found = said(bad, look, well)
+    look = Gpu(uuid=UUIDS[1], index=1, action=Action.INSPECT, reason="Hot", what="it is hot", works=True)
+    muted = Gpu(uuid="GPU-0b", index=2, reason="GPUMuted", muted="in maintenance")
+    found = said(report([muted, look, BAD], count=8))
     assert [(one.what, one.todo, one.works) for one in found.ill] == [
-        ("GPU is lost. Gone", "drain the node", False), ("it is hot", "", True),
+        ("GPU is lost. Gone", words(REBOOT), False), ("it is hot", "", True),
     ]  # fmt: skip
     assert found.bad == 1
-    assert said(well) == Gpus()
+    assert said(report([], count=8)) == Gpus()
 
 
 def test_many_are_counted() -> None:
-    rows = [
-        GpuVerdict(uuid=f"GPU-{number:02d}", index=number, action="reboot", withdraws=True, reason="Lost", what="gone", todo="x")
-        for number in range(12)
-    ]  # fmt: skip
-    assert said(*rows).bad == 12
+    rows = [Gpu(uuid=f"GPU-{number:02d}", index=number, action=Action.REBOOT) for number in range(MAX_GPUS + 3)]
+    found = said(report(rows, count=len(rows)))
+    assert (found.bad, found.more) == (MAX_GPUS + 3, 3)
 
 
 def test_a_driver_that_can_not_be_read_is_told() -> None:
-    assert "timeout" in said(unreadable="timeout").unread
+    assert "timeout" in said(report([], count=0, unreadable="timeout")).unread
     assert gpus_of(Node(name="n")) == Gpus()
+
+
+@pytest.mark.parametrize("data", [None, "", "{", '{"version":2,"count":1}', '{"version":"1"}', "[" * 5000])
+def test_of_an_agent_of_another_version_what_it_tells_people_is_passed_on_whole(data: str | None) -> None:
+    shown = rendered(report([BAD], count=8))
+    found = gpus_of(node(shown.status, shown.message, shown.reason, data))
+    assert (found.ill, found.bad, found.untold) == ((), 1, shown.message)
+    assert gpus_of(node("True", "8 of 8 GPUs are well", "GPUsHealthy", data)) == Gpus()
+    unread = gpus_of(node("Unknown", "the driver can't be read: timeout", "DriverUnreadable", data))
+    assert (unread.unread, unread.bad) == ("the driver can't be read: timeout", 0)
 
 
 @pytest.mark.parametrize("status", ["True", "False", "Unknown", ""])
 @given(text=st.text(max_size=80))
 def test_any_text_is_read(status: str, text: str) -> None:
-    found = gpus_of(node(status, text))
-    assert not found.ill or "GPU " in text
-    assert found.bad >= len([one for one in found.ill if not one.works])
+    assert gpus_of(node(status, text, data=text)).ill == ()

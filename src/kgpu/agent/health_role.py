@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from kgpu.agent.node_roles import Closing, on_state
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
+from kgpu.formats.gpu_report import GpuReport, encode, rendered
 from kgpu.formats.names import (
     ENV_KERNEL_LOG,
+    GPUS_ANNOTATION,
     GPUS_HEALTHY_CONDITION,
     HEALTH_FIELD_MANAGER,
     HEALTH_HISTORY,
@@ -60,7 +62,7 @@ async def health(host: Host, handle: RoleHandle) -> None:
                 report=host.decide,
                 kernel_log=partial(open_log, log) if log else None,
                 history=History(options.state_dir / HEALTH_HISTORY),
-                condition=_Condition(host.api, options) if known else None,
+                reports=_Reports(host.api, options) if known else None,
                 config=settings.current,
                 node=options.node_name,
                 on_state=partial(on_state, handle),
@@ -69,20 +71,23 @@ async def health(host: Host, handle: RoleHandle) -> None:
 
 
 async def withdraw(api: KubeApi, options: AgentOptions) -> None:
-    """Take the condition and the verdict file away. Raises KubeError, HostError."""
+    """Take report, condition and verdict file away. Raises KubeError, HostError."""
     verdicts(options).remove()
     await _condition(api, options).withdraw()
 
 
-class _Condition:
-    """The condition over a client that is made when there is something to write: GPUs are judged without one too."""
+class _Reports:
+    """Report and condition over a client that is made when there is something to write: GPUs are judged without it."""
 
     def __init__(self, api: Callable[[], KubeApi], options: AgentOptions) -> None:
         self._api = api
         self._options = options
 
-    async def write(self, status: str, reason: str, message: str) -> None:
-        await _condition(self._api(), self._options).write(status, reason, message)
+    async def write(self, report: GpuReport) -> None:
+        shown = rendered(report)
+        await _condition(self._api(), self._options).write(
+            shown.status, shown.reason, shown.message, annotations={GPUS_ANNOTATION: encode(report)}
+        )
 
 
 def _condition(api: KubeApi, options: AgentOptions) -> NodeCondition:

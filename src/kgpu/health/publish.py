@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.base.printable import one_line
+from kgpu.formats.gpu_report import Gpu, GpuReport, Shown, rendered, report
 from kgpu.formats.xid.action import Action
 from kgpu.health.model import REASONS, Evidence, Memory, Verdict
 from kgpu.health.node import ADDRESS
@@ -15,41 +15,31 @@ from kgpu.health.watches import watches
 from kgpu.hw.verdicts import GpuVerdict, XidCount
 
 MAX_EVIDENCE: Final = 16
-MAX_SHOWN: Final = 8
-MAX_MESSAGE: Final = 1500
 MAX_TEXT: Final = 300
-WELL: Final = "GPUsHealthy"
 MUTED: Final = "GPUMuted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """The condition: ``status`` is True (every GPU is well enough for work), False, or Unknown."""
+class ReportWriter(Protocol):
+    """Puts a report on this node's Node, with the condition that people read; the agent has the real one."""
 
-    status: str
-    reason: str
-    message: str
-
-
-class ConditionWriter(Protocol):
-    """Writes this node's condition; ``kgpu.kube.conditions.NodeCondition`` is the real one."""
-
-    async def write(self, status: str, reason: str, message: str) -> None:
+    async def write(self, report: GpuReport) -> None:
         """Raises KubeError."""
         ...
 
 
-class MemoryCondition:
-    """The fake: keeps what was written; ``refuse`` makes it fail."""
+class MemoryReports:
+    """The fake: keeps what was written, and the conditions that follow; ``refuse`` makes it fail."""
 
     def __init__(self) -> None:
+        self.reports: list[GpuReport] = []
         self.written: list[Shown] = []
         self.refuse: KubeError | None = None
 
-    async def write(self, status: str, reason: str, message: str) -> None:
+    async def write(self, report: GpuReport) -> None:
         if self.refuse is not None:
             raise self.refuse
-        self.written.append(Shown(status=status, reason=reason, message=message))
+        self.reports.append(report)
+        self.written.append(rendered(report))
 
 
 def gpu_verdict(verdict: Verdict, memory: Memory, *, pci: str = "") -> GpuVerdict:
@@ -85,34 +75,29 @@ def _counts(xids: Mapping[str, int]) -> Iterator[XidCount]:
             yield XidCount(code=int(code), count=count, gpu_instance=int(instance) if instance else None)
 
 
-def condition(rows: Sequence[GpuVerdict], *, unreadable: str = "") -> Shown:
-    """The Node's condition. ``unreadable``: why the driver can't be read, "" when it can."""
-    bad = [row for row in rows if row.withdraws]
-    minor = [row for row in rows if not row.withdraws and row.action != Action.IGNORE]
-    muted = [row for row in rows if row.muted]
-    said = [f"{_name(row)}: {row.what}; to do: {row.todo}" if row.todo else f"{_name(row)}: {row.what}" for row in bad]
-    said += [f"{_name(row)}: {row.what} (it goes on working)" for row in minor]
-    said += [f"{_name(row)}: {row.muted}" for row in muted]
-    shown = said[:MAX_SHOWN] + ([f"and {len(said) - MAX_SHOWN} more"] if len(said) > MAX_SHOWN else [])
-    if bad:
-        strongest = max(bad, key=lambda row: Action(row.action).rank)
-        return _made("False", strongest.reason, shown)
-    if unreadable:
-        return _made("Unknown", "DriverUnreadable", [f"the driver can't be read: {unreadable}", *shown])
-    if not rows:
-        return _made("Unknown", "NoGPUs", ["the driver lists no GPU"])
-    well = len(rows) - len(minor) - len(muted)
-    return _made("True", WELL, [f"{well} of {len(rows)} GPUs are well", *shown])
+def report_of(rows: Sequence[tuple[GpuVerdict, Verdict]], *, unreadable: str = "") -> GpuReport:
+    """Of all GPUs. ``unreadable``: why the driver can't be read, "" when it can."""
+    notable = [_gpu(row, verdict) for row, verdict in rows if row.muted or row.action != Action.IGNORE]
+    return report(notable, count=len(rows), unreadable=unreadable)
 
 
-def _made(status: str, reason: str, parts: Sequence[str]) -> Shown:
-    return Shown(status=status, reason=reason, message=one_line(". ".join(parts), MAX_MESSAGE))
-
-
-def _name(row: GpuVerdict) -> str:
-    if row.uuid:
-        return f"GPU {row.index} ({row.uuid})" if row.index is not None else f"GPU {row.uuid}"
-    return f"GPU at {row.pci}"
+def _gpu(row: GpuVerdict, verdict: Verdict) -> Gpu:
+    # How often something came is left out: it would be another report each time.
+    evidence = (f"{one.what}: {one.text}" if one.text else one.what for one in verdict.evidence)
+    return Gpu(
+        uuid=row.uuid,
+        index=row.index,
+        pci=row.pci,
+        action=verdict.action,
+        reason=row.reason,
+        works=not row.withdraws and not row.muted,
+        what=row.what,
+        remedy=row.remedy,
+        facts=row.facts,
+        evidence=tuple(evidence),
+        since=row.since,
+        muted=row.muted,
+    )
 
 
 def _what(verdict: Verdict) -> str:

@@ -24,6 +24,7 @@ from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HostError, HwError, KubeError, UserError
 from kgpu.base.threads import beside
 from kgpu.base.waking import woken
+from kgpu.formats.gpu_report import GpuReport
 from kgpu.health.config import HealthConfig
 from kgpu.health.history import History, Remembered
 from kgpu.health.keeper import Keeper
@@ -32,7 +33,7 @@ from kgpu.health.klog import LogEvent, parse_record_event
 from kgpu.health.kmsg import KernelLog, age
 from kgpu.health.model import Memory
 from kgpu.health.node import NodeHealth
-from kgpu.health.publish import ConditionWriter, Shown, condition, gpu_verdict
+from kgpu.health.publish import ReportWriter, gpu_verdict, report_of
 from kgpu.health.readings import by_gpu
 from kgpu.hw.follow import follow_events
 from kgpu.hw.port import Event, Reader
@@ -72,7 +73,7 @@ class HealthContext:
     report: DecisionSink
     kernel_log: Callable[[], KernelLog] | None = None
     history: History | None = None
-    condition: ConditionWriter | None = None
+    reports: ReportWriter | None = None
     config: Callable[[], HealthConfig] = HealthConfig
     node: str = ""
     clock: Clock = field(default_factory=SystemClock)
@@ -104,7 +105,7 @@ class Health:
             recalled=self._wake.set,
         )  # fmt: skip
         self._began = 0.0  # when the boot was
-        self._shown: Shown | None = None
+        self._shown: GpuReport | None = None
         self._shown_changed = asyncio.Event()
         self._problems: dict[str, str] = {}
         self.rows: tuple[GpuVerdict, ...] = ()
@@ -171,7 +172,8 @@ class Health:
         self._write()
         for decision in decisions:
             self._ctx.report(decision)
-        self._show(condition(self.rows, unreadable=self._problems.get("driver", "")))
+        unreadable = self._problems.get("driver", "")
+        self._show(report_of(tuple(zip(self.rows, found.values(), strict=True)), unreadable=unreadable))
         self._ctx.on_state(*self._state())
 
     def _take_in(self) -> None:
@@ -308,7 +310,7 @@ class Health:
 
     # --- what is told ---
 
-    def _show(self, shown: Shown) -> None:
+    def _show(self, shown: GpuReport) -> None:
         if shown != self._shown:
             self._shown = shown
             self._shown_changed.set()
@@ -316,7 +318,7 @@ class Health:
     async def _tell_node(self) -> None:
         """Keep the Node's condition as it should be."""
         backoff = Backoff(RETRY)
-        writer = self._ctx.condition
+        writer = self._ctx.reports
         if writer is None:
             await asyncio.Event().wait()
             return
@@ -329,7 +331,7 @@ class Health:
             if shown is None:
                 continue
             try:
-                await writer.write(shown.status, shown.reason, shown.message)
+                await writer.write(shown)
             except KubeError as error:
                 self.trouble("condition", error, tell=False)
                 await self._ctx.clock.sleep(backoff.next_delay())

@@ -1,13 +1,15 @@
-"""One condition of one Node, written by server-side apply so that exactly this condition is ours."""
+"""One condition of one Node, and what is said beside it as data, by one server-side apply: exactly these are ours."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from kgpu.kube.nodes import get_node
 from kgpu.kube.port import NODES, KubeApi, Object
+
+_NONE: Final[Mapping[str, str]] = {}
 
 
 class NodeCondition:
@@ -22,8 +24,9 @@ class NodeCondition:
         self._manager = manager
         self._now = now
 
-    async def write(self, status: str, reason: str, message: str) -> None:
+    async def write(self, status: str, reason: str, message: str, *, annotations: Mapping[str, str] = _NONE) -> None:
         """``status`` is True, False or Unknown; while it stays so, ``lastTransitionTime`` is kept, whoever wrote it.
+        ``annotations`` of the Node are replaced together with it.
 
         Raises KubeError.
         """
@@ -38,11 +41,11 @@ class NodeCondition:
             "lastHeartbeatTime": stamp,
             "lastTransitionTime": known["lastTransitionTime"] if same else stamp,
         }
-        await self._apply([row])
+        await self._apply([row], annotations)
 
     async def withdraw(self) -> None:
-        """Remove the condition. Raises KubeError."""
-        await self._apply([])
+        """Remove the condition and the annotations. Raises KubeError."""
+        await self._apply([], _NONE)
 
     def _known(self, node: Object) -> Mapping[str, Any]:
         status = node.get("status")
@@ -50,8 +53,9 @@ class NodeCondition:
         every = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         return next((row for row in every if row.get("type") == self._kind), {})
 
-    async def _apply(self, conditions: list[Object]) -> None:
-        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
+    async def _apply(self, conditions: list[Object], annotations: Mapping[str, str]) -> None:
+        metadata: Object = {"name": self._node, **({"annotations": dict(annotations)} if annotations else {})}
+        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         if conditions:  # a manager that names nothing at all is forgotten by the API server
             node["status"] = {"conditions": conditions}
         await self._api.apply(NODES, node, manager=self._manager, subresource="status")

@@ -15,6 +15,7 @@ from kgpu.base.decision import Decision
 from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.formats.gpu_report import GpuReport
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.grafana import SIDECAR_LABEL
 from kgpu.monitoring.model import Alert
@@ -123,6 +124,7 @@ class Node:
     and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``gpus`` and ``allocatable`` count
     NVIDIA's extended resources by name. ``report`` is what the node's processes say together, None without any;
     ``reports`` what each role's own process says, ``agent`` what the whole agent does: both are in ``report`` too.
+    ``gpus`` is what its health role says of them, None where that is not understood.
     ``discovered``: kgpu's own discovery has labels on it. ``aside``: ``Settings.agent_selector`` leaves it out.
     """
 
@@ -148,6 +150,7 @@ class Node:
     report: AgentReport | None = None
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
     agent: AgentReport | None = None
+    gpus: GpuReport | None = None
     discovered: bool = False
     aside: bool = False
 

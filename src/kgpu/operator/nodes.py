@@ -16,7 +16,7 @@ from typing import Any, Final
 from kgpu.base.printable import one_line, printable
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.fit.plain import items, mapping, strings, text
-from kgpu.formats import agent_report, names
+from kgpu.formats import agent_report, gpu_report, names
 from kgpu.formats.agent_report import AgentReport
 from kgpu.operator.model import Node, NodeCondition, Object
 
@@ -92,6 +92,7 @@ def read_node(obj: Any) -> Node:
         report=report,
         reports=reports,
         agent=agent,
+        gpus=gpu_report.of_node(annotations),
         discovered=any(map(_is_discovery, items(metadata.get("managedFields")))),
     )
 
@@ -105,7 +106,7 @@ def project(obj: Any) -> Object:
         key: metadata[key] for key in ("name", "uid", "resourceVersion", "creationTimestamp") if key in metadata
     }
     kept["labels"] = _shared(strings(metadata.get("labels")))
-    told = (*KEPT_ANNOTATIONS, *_own_reports(annotations))
+    told = (*KEPT_ANNOTATIONS, names.GPUS_ANNOTATION, *_own_reports(annotations))
     kept["annotations"] = {key: annotations[key] for key in told if key in annotations}
     managers = items(metadata.get("managedFields"))
     kept["managedFields"] = [entry for entry in managers if _ours(entry) or _is_discovery(entry)]

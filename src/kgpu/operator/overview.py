@@ -366,9 +366,12 @@ def _gpus(nodes: Iterable[Node]) -> Iterable[Problem]:
         known = gpus_of(node)
         if known.unread:
             yield Problem(what=known.unread, reason="DriverUnreadable", nodes=(node.name,))
+        if known.untold:
+            what = f"its GPUs are not all well, as an agent of another version says: {known.untold}"
+            yield Problem(what=what, remedy=f"kgpu doctor node {node.name}", reason="GPUNotWell", nodes=(node.name,))
         for one in known.ill:
-            what = f"GPU {one.gpu} {'works, and should be looked at' if one.works else 'is not well'}: {one.what}"
-            remedy = _quoted(node.name, one.todo) if one.todo else ""
+            what = f"{one.name} {'works, and should be looked at' if one.works else 'is not well'}: {one.what}"
+            remedy = _quoted(node.name, one.todo) if one.todo and not one.works else ""
             yield Problem(what=what, remedy=remedy, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
         if known.more:
             yield Problem(what=f"{known.more} more GPUs are not well", reason="GPUNotWell", nodes=(node.name,))
