@@ -147,18 +147,16 @@ def test_a_narrow_screen_keeps_every_nodes_name_and_what_fails(width: int) -> No
 
 
 def test_a_remedy_is_never_broken_and_cause_lines_hang() -> None:
-    lines = screen(
-        with_gpus("False", "x", f"{LOST}; a power cycle if the GPU is still missing after that"), width=60
-    ).splitlines()
+    lines = screen(with_gpus(LOST), width=60).splitlines()
     at = next(place for place, line in enumerate(lines) if line.startswith("✘"))
     assert lines[at + 1].startswith("  ")
-    said = "drain the node and reboot it; a power cycle if the GPU is still missing after that"
+    said = words(REBOOT)
     assert f'    to do: its agent says: "{said}"; kgpu doctor node n1 checks it' in lines
 
 
 def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    shown = screen(with_gpus("False", "x", LOST, name="n" * 60), width=module._width())
+    shown = screen(with_gpus(LOST, name="n" * 60), width=module._width())
     assert "plugin" in shown.splitlines()[2]
     assert max(map(len, shown.splitlines())) < 400
 
