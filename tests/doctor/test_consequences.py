@@ -5,20 +5,25 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 from doctor.example import FOLDER, base, load, merged
+from doctor.gpu_words import FIFTH, THIRD, XID_79, gpus_said, saying, with_said
 
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Finding, Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.gpu_report import Gpu
+from kgpu.formats.xid.action import Action
 
 TAKEN = 1767268800.0  # 2026-01-01T12:00:00Z
+WELL = gpus_said()
 UNREAD = {
     "type": "kgpu.dev/GPUsHealthy", "status": "Unknown", "reason": "DriverUnreadable",
     "message": "the driver can't be read: nvml init failed: Driver Not Loaded",
     "lastHeartbeatTime": "2026-01-01T11:58:00Z",
 }  # fmt: skip
-WELL = UNREAD | {"status": "True", "reason": "GPUsHealthy", "message": "8 of 8 GPUs are well"}
+"""Of an agent that says no more than people read."""
 AGENT = {
     "kind": "Pod", "metadata": {"name": "agent-a", "namespace": "g", "labels": {"app": "kgpu-agent"}},
     "spec": {"nodeName": "gpu-1", "containers": [{"name": "agent", "image": "i"}]},
@@ -41,15 +46,16 @@ def below(one: Finding) -> list[str]:
 
 def node(can: int = 8, *conditions: dict[str, Any], name: str = "gpu-1", have: int = 8) -> dict[str, Any]:
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
-    return {
+    bare = {
         "kind": "Node",
         "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true", "kubernetes.io/hostname": name}},
         "status": {
             "capacity": amounts | {"nvidia.com/gpu": str(have)},
             "allocatable": amounts | {"nvidia.com/gpu": str(can)},
-            "conditions": [{"type": "Ready", "status": "True"}, *conditions],
+            "conditions": [{"type": "Ready", "status": "True"}],
         },
     }
+    return with_said(bare, *conditions)
 
 
 def pod(name: str, gpus: int, at: str = "", **spec: Any) -> dict[str, Any]:
@@ -135,14 +141,17 @@ def test_what_an_agent_has_said_after_the_error_counts_when_it_is_gone(heartbeat
 
 
 def test_one_gpu_that_is_well_again_does_not_speak_for_another() -> None:
-    one = load(FOLDER / "DRV-01_agent.yaml")
-    assert roots(diagnose(one.snapshot(one.broken), strict=True)) == ["DRV-01"]
+    first_log = facts(toldBy="Pod g/agent-a")
+    assert roots(report(saying(node(8)), AGENT, first_log)) == []
     second = {"code": 79, "pci": "0000:9d:00", "action": "reboot"}
-    for each in one.broken:
-        if each["kind"] == "HostFacts":
-            each["xids"].append(second)
-            each["kernelLog"].append("NVRM: Xid (PCI:0000:9d:00): 79, pid=1, name=a, GPU has fallen off the bus.")
-    assert roots(diagnose(one.snapshot(one.broken), strict=True)) == ["DRV-01", "HW-01", "HW-01"]
+    both = facts(
+        "NVRM: Xid (PCI:0000:9d:00): 79, pid=1, name=a, GPU has fallen off the bus.",
+        xids=[*first_log["xids"], second], toldBy="Pod g/agent-a",
+    )  # fmt: skip
+    ill = msgspec.structs.replace(XID_79, pci="0000:9d:00.0")
+    found = report(saying(node(7), ill), AGENT, both)
+    assert [one.id for one in found.findings] == ["HW-01"]
+    assert "0000:9d:00" in found.findings[0].cause
 
 
 def test_a_driver_that_its_pod_still_builds_is_told_by_the_pod() -> None:
@@ -183,24 +192,20 @@ def test_each_gpu_has_a_finding_of_its_own() -> None:
 
 
 def test_an_error_of_a_program_is_a_note() -> None:
-    gpu = "GPU 1 (GPU-d8005fcd-7e8e-59a5-a864-98d8d58cc88a)"
-    said = f"{gpu}: Xid 68: an error of the video processor (it goes on working)"
-    event = {
-        "kind": "Event", "metadata": {"name": "e", "namespace": "default"}, "type": "Warning",
-        "reason": "GPUApplicationError", "involvedObject": {"kind": "Node", "name": "gpu-1"},
-        "message": f"{gpu}: Xid 68: an error of the video processor, because the evidence calls for: restart the program"
-        " [Xid 68: an error of the video processor]; to do: restart the program",
-    }  # fmt: skip
-    found = report(node(8, WELL | {"message": f"7 of 8 GPUs are well. {said}"}), event)
+    what = "Xid 68: an error of the video processor"
+    gpu = Gpu(uuid=FIFTH, index=5, action=Action.RESTART_APP, reason="GPUApplicationError", works=True, what=what,
+              facts=("xid:68",), evidence=(what,))  # fmt: skip
+    found = report(saying(node(8), gpu))
     assert [(one.id, one.level) for one in found.findings] == [("HW-08", Level.NOTE)]
 
 
 def test_a_gpu_that_works_does_not_explain_what_is_withdrawn() -> None:
-    gpus = ["GPU 1 (GPU-d8005fcd-7e8e-59a5-a864-98d8d58cc88a)", "GPU 2 (GPU-25f7431a-4acf-57be-8ca2-e0deb9760949)"]
-    works = f"{gpus[0]}: Xid 999: not in the catalogue (it goes on working)"
-    assert set(roots(report(node(7, WELL | {"message": f"7 of 8 GPUs are well. {works}"})))) == {"HW-00", "SCH-03"}
-    asks = {"status": "False", "message": f"{gpus[1]}: the driver asks for: reset; to do: reset it. {works}"}
-    found = report(node(7, WELL | asks))
+    works = Gpu(uuid=FIFTH, index=5, action=Action.INSPECT, works=True, what="Xid 999: not in the catalogue",
+                facts=("xid:999",))  # fmt: skip
+    assert set(roots(report(saying(node(7), works)))) == {"HW-00", "SCH-03"}
+    asks = Gpu(uuid=THIRD, index=3, action=Action.RESET_GPU, what="the driver asks for: reset",
+               facts=("recovery-action:recovery",))  # fmt: skip
+    found = report(saying(node(7), works, asks))
     assert sorted(roots(found)) == ["HW-00", "HW-14"]
     assert {one.id: below(one) for one in found.findings} == {"HW-00": [], "HW-14": ["SCH-03"]}
 
@@ -208,13 +213,13 @@ def test_a_gpu_that_works_does_not_explain_what_is_withdrawn() -> None:
 def test_evidence_is_about_the_gpu_alone_and_cut_between_words() -> None:
     found = first("HW-04_told")
     long = " ".join(["word"] * 200)
-    gpu = "GPU 1 (GPU-d8005fcd-7e8e-59a5-a864-98d8d58cc88a)"
-    cut = report(node(8, WELL | {"status": "False", "message": f"{gpu}: Xid 999: {long}; to do: look"}))
+    gpu = Gpu(uuid=THIRD, index=3, action=Action.INSPECT, works=True, what=f"Xid 999: {long}", facts=("xid:999",))
+    cut = report(saying(node(8), gpu))
     for one in (found, cut.findings[0]):
         for each in one.evidence:
             assert not each.value.endswith("…")
     assert cut.findings[0].evidence[0].value.endswith("word ...")
-    assert not found.since, "the condition stays True: since when it is so says nothing"
+    assert found.since == "2026-01-01T11:00:00Z", "the condition stays True: since when says nothing"
 
 
 # Slices that nobody has cut, configurations that nobody uses, a program that ends
@@ -358,49 +363,55 @@ def test_what_the_provisioner_says_is_quoted() -> None:
 
 def test_a_verdict_from_memory_does_not_hide_it_either() -> None:
     """An agent that was started anew still says what it remembers of a GPU; its facts say that the driver is not there."""
-    gpu = "GPU 3 (GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f)"
-    ill = UNREAD | {
-        "status": "False", "reason": "GPUNeedsReboot", "lastTransitionTime": "2026-01-01T11:30:00Z",
-        "message": f"{gpu}: Xid 79: GPU has fallen off the bus; to do: drain the node and reboot it",
-    }  # fmt: skip
+    since = {"lastTransitionTime": "2026-01-01T11:30:00Z"}
     unloaded = {
         "kind": "HostFacts", "metadata": {"name": "gpu-1"}, "toldBy": "Pod g/agent-a", "taken": "2026-01-01T11:50:00Z",
         "nvmlError": "nvml init failed: Driver Not Loaded",
     }  # fmt: skip
-    found = report(node(0, ill), AGENT, unloaded)
+    found = report(saying(node(0), XID_79, **since), AGENT, unloaded)
     assert [(one.id, one.confidence) for one in found.findings] == [("DRV-01", CERTAIN), ("HW-01", POSSIBLE)]
-    before = report(node(7, ill), AGENT, unloaded | {"taken": "2026-01-01T11:20:00Z"})
+    before = report(saying(node(7), XID_79, **since), AGENT, unloaded | {"taken": "2026-01-01T11:20:00Z"})
     assert [(one.id, one.confidence) for one in before.findings] == [("HW-01", CERTAIN)]
 
 
 def test_what_a_dead_agent_has_said_is_likely() -> None:
-    gpu = "GPU 3 (GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f)"
-    ill = WELL | {"status": "False", "message": f"{gpu}: Xid 79: GPU has fallen off the bus; to do: reboot it"}
-    assert report(node(7, ill), AGENT).findings[0].confidence == CERTAIN
-    assert report(node(7, ill)).findings[0].confidence == LIKELY
-    assert report(node(7, ill | {"lastHeartbeatTime": "2026-01-01T11:00:00Z"}), AGENT).findings[0].confidence == LIKELY
+    ill = saying(node(7), XID_79)
+    assert report(ill, AGENT).findings[0].confidence == CERTAIN
+    assert report(ill).findings[0].confidence == LIKELY
+    old = saying(node(7), XID_79, lastHeartbeatTime="2026-01-01T11:00:00Z")
+    assert report(old, AGENT).findings[0].confidence == LIKELY
 
 
 def test_every_lost_gpu_is_told_with_its_number_or_without() -> None:
-    third = "GPU 3 (GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f)"
-    fifth = "GPU 5 (GPU-c348da00-6ae1-5941-b833-3256b81eff95)"
-    lost = "handle: GPU is lost (NVML error 15)"
-    message = f"{third}: {lost} and 1 more; to do: reboot it. {fifth}: {lost}; to do: reboot it"
-    found = report(node(6, WELL | {"status": "False", "message": message}), AGENT, facts())
+    lost = Gpu(
+        uuid=FIFTH, index=5, action=Action.REBOOT, what="handle: GPU is lost (NVML error 15)", facts=("driver:lost",)
+    )
+    third = msgspec.structs.replace(lost, uuid=THIRD, index=3)
+    found = report(saying(node(6), third, lost), AGENT, facts())
     assert [one.id for one in found.findings] == ["HW-01", "HW-01"]
-    alone = report(node(7, WELL | {"status": "False", "message": message.partition(". ")[0]}), AGENT, facts())
+    alone = report(saying(node(7), third), AGENT, facts())
     assert [one.id for one in alone.findings] == ["HW-01"]
 
 
-@pytest.mark.parametrize(("more", "told"), [(" and 2 more", ["HW-02", "HW-14"]), ("", ["HW-14"])])
-def test_a_verdict_that_is_cut_short_does_not_end_what_it_leaves_out(more: str, told: list[str]) -> None:
+@pytest.mark.parametrize(("more", "told"), [(("xid:95",), ["HW-02"]), ((), ["HW-14"])])
+def test_an_error_is_over_where_the_agent_does_not_count_it(more: tuple[str, ...], told: list[str]) -> None:
     """The agent read of the driver's wish for a reset before it read of the error."""
-    third = "GPU 3 (GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f)"
-    message = f"{third}: the driver asks for: reset{more}; to do: reset it"
+    asks = Gpu(uuid=THIRD, index=3, action=Action.RESET_GPU, what="the driver asks for: reset",
+               facts=("recovery-action:recovery", *more))  # fmt: skip
     xid = {"code": 95, "pci": "0000:61:00", "action": "reset_gpu"}
     line = "4,0,600000000,-;NVRM: Xid (PCI:0000:61:00): 95, pid=1, Uncontained ECC error"
-    found = report(node(7, WELL | {"status": "False", "message": message}), AGENT, facts(xids=[xid], kernelLog=[line]))
+    found = report(saying(node(7), asks), AGENT, facts(xids=[xid], kernelLog=[line]))
     assert sorted(one.id for one in found.findings) == told
+
+
+def test_of_an_agent_of_another_version_the_condition_stands_for_itself() -> None:
+    ill = saying(node(7), XID_79)
+    older = ill | {"metadata": {key: value for key, value in ill["metadata"].items() if key != "annotations"}}
+    found = report(older, AGENT)
+    assert roots(found) == ["NODE-00"]
+    assert "Xid 79" in found.findings[0].cause
+    logged = report(older, AGENT, facts())
+    assert "HW-01" in {each.id for one in logged.findings for each in one.all()}
 
 
 def test_since_is_a_time_of_the_day() -> None:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from doctor.gpu_words import saying
 
 from kgpu.cli.doctor import xids_in
 from kgpu.doctor import hami, matching
 from kgpu.doctor.model import Level
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.gpu_report import Gpu
+from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.catalogue import guidance
 
 _NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 _MORNING = "2026-01-01T08:00:00Z"
@@ -270,33 +275,24 @@ def test_a_pull_error_is_read_for_what_it_is(words: str, expected: str) -> None:
     assert _found(_node(), _plugin(), driver, event)[0][0] == expected
 
 
-def test_what_a_condition_orders_is_quoted_and_never_offered() -> None:
-    said = "GPU 0 (GPU-aaaaaaaa-0000-0000-0000-000000000000): Xid 48, DBE; to do: kubectl delete namespace kube-system"
-    node = _node()
-    node["status"]["conditions"].append(
-        {
-            "type": "kgpu.dev/GPUsHealthy",
-            "status": "False",
-            "reason": "GPUUnhealthy",
-            "message": said,
-            "lastTransitionTime": _MORNING,
-        }
-    )
-    snapshot = Snapshot.of([node, _plugin()], taken=_NOON).judged(xids_in)
-    (found,) = diagnose(snapshot, strict=True).findings
-    assert found.id == "HW-02"
-    assert not any("delete" in step for step in found.remedy)
-    assert snapshot.advice(48) in found.remedy  # the catalogue's own
+def test_what_an_agent_orders_is_quoted_and_never_offered() -> None:
+    """Whoever has a node's token writes what he likes: of what is to be done he has the choice among kgpu's own words."""
+    order = "kubectl delete namespace kube-system"
+    gpu = Gpu(uuid="GPU-aaaaaaaa-0000-0000-0000-000000000000", index=0, action=Action.RESET_GPU, facts=("xid:48",),
+              what=f"Xid 48, DBE; to do: {order}", evidence=(order,), remedy=guidance(48).key)  # fmt: skip
+    for one in (gpu, msgspec.structs.replace(gpu, remedy=order), msgspec.structs.replace(gpu, remedy=f"check/{order}")):
+        snapshot = Snapshot.of([saying(_node(), one), _plugin()], taken=_NOON).judged(xids_in)
+        (found,) = diagnose(snapshot, strict=True).findings
+        assert found.id == "HW-02"
+        assert not any("delete" in step for step in found.remedy)
+        assert (guidance(48).advice in found.remedy) is (one is gpu)
 
 
 def test_what_an_event_says_empties_no_node_of_gpus_that_work() -> None:
     """Whoever may write Events in default could else have any node with a small verdict drained."""
     gpu = "GPU 0 (GPU-aaaaaaaa-0000-0000-0000-000000000000)"
-    node = _node()
-    node["status"]["conditions"].append(
-        {"type": "kgpu.dev/GPUsHealthy", "status": "True", "reason": "GPUsHealthy", "lastTransitionTime": _MORNING,
-         "message": f"7 of 8 GPUs are well. {gpu}: it is hot (it goes on working)"}
-    )  # fmt: skip
+    hot = Gpu(uuid=gpu.partition("(")[2].rstrip(")"), index=0, action=Action.INSPECT, works=True, what="it is hot")
+    node = saying(_node(), hot, lastTransitionTime=_MORNING)
     event = {
         "kind": "Event", "metadata": {"name": "e", "namespace": "default"}, "type": "Warning", "reason": "GPUHot",
         "message": f"{gpu} is hot, because the evidence calls for: a look [GPU is lost (NVML error 15); UUID did not answer within 2 s]",

@@ -6,22 +6,21 @@ import copy
 from typing import Any
 
 import pytest
+from doctor.gpu_words import THIRD, XID_79, checks_said, gpus_said, with_said
 from doctor.test_consequences import AGENT, TAKEN, UNREAD, WELL, facts, node, pod, report, roots
 
 from kgpu.doctor import waiting, whatif
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Report
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.gpu_report import Gpu
+from kgpu.formats.validation_report import Device, Trouble
+from kgpu.formats.xid.action import Action
 
-GPU = "GPU 3 (GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f)"
-LOST = WELL | {
-    "status": "False", "reason": "GPUNeedsReboot",
-    "message": f"{GPU}: Xid 79: GPU has fallen off the bus; to do: drain the node and reboot it",
-}  # fmt: skip
-REPLAYS = WELL | {"message": f"8 of 8 GPUs are well. {GPU}: 2 PCIe replays (it goes on working)"}
-CHECKS = {
-    "type": "kgpu.dev/Validated", "status": "False", "reason": "ToolkitFailed",
-    "message": "toolkit: no CDI spec names a GPU of this node; expected a CDI spec; to do: look at the toolkit's log",
-}  # fmt: skip
+LOST = gpus_said(XID_79)
+REPLAYS = gpus_said(
+    Gpu(uuid=THIRD, index=3, action=Action.INSPECT, works=True, what="2 PCIe replays", facts=("pcie:replays",))
+)
+CHECKS = checks_said("toolkit", trouble=Trouble(what="no CDI spec names a GPU of this node", expected="a CDI spec"))
 
 
 def only(found: Report, id_: str) -> Finding:
@@ -57,7 +56,7 @@ def test_a_node_without_a_gpu_needs_no_driver(said: str, rule: str) -> None:
 
 def test_an_agent_on_a_node_without_a_gpu_says_nothing_of_a_driver() -> None:
     here = copy.deepcopy(CPU_NODE)
-    here["status"]["conditions"].append(UNREAD)
+    here = with_said(here, UNREAD)
     assert not roots(report(here))
 
 
@@ -131,30 +130,42 @@ def test_checks_of_the_node_do_not_fail_because_of_a_gpu_that_works() -> None:
     assert roots(alone) == ["NODE-00"]
 
 
-def checked(*parts: str) -> dict[str, Any]:
-    return CHECKS | {"reason": "CudaDevicesFailed", "message": f"cuda: {'; '.join(parts)}; it works on 6 of 8"}
-
-
-def wrong(gpu: str) -> str:
-    return f"GPU {gpu} (NVIDIA A100-SXM4-80GB): the GPU computes wrong: 1 of 9; expected the right sums; to do: replace {gpu}"
+def wrong(index: int, uuid: str = "") -> Device:
+    uuid = uuid or f"GPU-{index}"
+    trouble = Trouble(what="the GPU computes wrong: 1 of 9", expected="the right sums", todo=f"replace {index}")
+    return Device(uuid=uuid, gpu=uuid, name=f"GPU {index} (NVIDIA A100-SXM4-80GB)", trouble=trouble)
 
 
 def test_each_gpu_that_fails_a_check_is_told_once_as_what_it_is() -> None:
-    found = report(node(8, WELL, checked(wrong("1"), wrong("4"))), AGENT)
+    found = report(node(8, WELL, checks_said("cuda", wrong(1), wrong(4))), AGENT)
     for one, gpu in zip(found.findings, "14", strict=True):
         assert f"GPU {gpu} of node gpu-1" in one.cause
         assert one.remedy[:2] == ("on the node:", "kgpu health; kgpu validate")
-        assert not any(f"replace {gpu}" in step for step in one.remedy), (
-            "orders of a condition's text are not passed on"
-        )
-    same = report(node(8, REPLAYS, checked(wrong("3"))), AGENT)
+        assert not any(f"replace {gpu}" in step for step in one.remedy), "an agent's orders are not passed on"
+    same = report(node(8, REPLAYS, checks_said("cuda", wrong(3, THIRD))), AGENT)
     assert sorted("computes wrong" in one.cause for one in same.findings) == [False, True]
+    ill = report(node(7, LOST, checks_said("driver", wrong(3, THIRD))), AGENT)
+    assert not any("computes wrong" in one.cause for one in ill.findings), "it is told as lost"
 
 
-def test_a_device_that_the_agent_does_not_name_is_not_passed_over() -> None:
-    odd = "GPU at 0000:9d:00.0: it is on the PCI bus, but the driver does not have it; expected it; to do: reboot"
-    found = report(node(7, WELL, checked(wrong("1"), odd)), AGENT)
-    assert any("0000:9d:00.0" in one.cause for root in found.findings for one in root.all())
+@pytest.mark.parametrize(
+    ("uuid", "gpu", "name"),
+    [
+        ("pci:0000:9d:00.0", "pci:0000:9d:00.0", "GPU at 0000:9d:00.0"),
+        ("MIG-1", "GPU-1", "MIG 1:0 (1g.10gb)"),
+    ],
+)
+def test_a_device_that_the_agent_does_not_name_is_not_passed_over(uuid: str, gpu: str, name: str) -> None:
+    odd = Device(uuid=uuid, gpu=gpu, name=name, trouble=Trouble(what=f"{name} fails", expected="it"))
+    found = report(node(7, WELL, checks_said("driver", wrong(1), odd)), AGENT)
+    assert any(name in one.cause for root in found.findings for one in root.all())
+
+
+def test_of_a_validator_of_another_version_the_condition_stands_for_itself() -> None:
+    older = {key: value for key, value in checks_said("cuda", wrong(1)).items() if key != "annotations"}
+    found = report(node(7, WELL, older), AGENT)
+    assert roots(found) == ["NODE-00"]
+    assert "the GPU computes wrong" in found.findings[0].cause
 
 
 POLICY = {

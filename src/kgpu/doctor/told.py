@@ -1,4 +1,4 @@
-"""What kgpu's own agent says of GPUs in the node's conditions and events: the verdicts of health and the validator.
+"""What kgpu's own agent says of GPUs, as data on their Node: the verdicts of health and of the validator.
 
 They come within seconds, when what the node itself says of its kernel's log is minutes old or was never looked at. And
 they say when something is over, which the kernel's log does not.
@@ -6,47 +6,32 @@ they say when something is over, which the kernel's log does not.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
-from kgpu.doctor.kinds import Event, Node
+from kgpu.doctor.kinds import Node
 from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.obj import Condition, seconds
 from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import text
-from kgpu.formats import names
+from kgpu.formats import gpu_report, names, validation_report
+from kgpu.formats.gpu_report import UNREADABLE, Gpu, GpuReport
+from kgpu.formats.validation_report import Check, Device
 
-_GPU: Final = r"GPU (?:\d+ \(GPU-[0-9a-fA-F-]+\)|GPU-[0-9a-fA-F-]+|at [0-9a-fA-F:.]+)"
-_PARTS: Final = re.compile(rf"(?P<gpu>{_GPU}): (?P<what>.*?)(?=\. (?:{_GPU}: |and \d+ more$)|$)")
-_NAMED: Final = re.compile(rf"(?P<gpu>{_GPU}): ")
-_WORKS: Final = " (it goes on working)"
-_TO_DO: Final = "; to do: "
-_EVIDENCE: Final = re.compile(r", because the evidence calls for: [^\[]*\[(?P<all>.*)\](?:; to do: |$)")
-_CHECKED: Final = re.compile(
-    r"(?:^|; )(?:\w+: )?(?P<gpu>GPU \d+) \([^)]*\): (?P<what>.*?); expected .*?; to do: "
-    r".*?(?=; GPU \d+ \([^)]*\): |; driver root|$)"
-)
-_FAILED: Final = re.compile(r"(?:^|; )(?:\w+: )?(?:GPU \d+(?: \([^)]*\))?|GPU at \S+|MIG \d+ \([^)]*\)): ")
-"""How the validator begins to speak of one device; where its message does not begin so, the node as a whole fails."""
-_XID: Final = re.compile(r"\bXid (?P<code>\d{1,4})\b")
-_MORE: Final = re.compile(r"\. and \d+ more$")
-_CUT: Final = re.compile(r" and \d+ more$")
-_WELL: Final = re.compile(rf"(?P<gpu>{_GPU}) is well(?:,|$)")
 _ABSENT: Final = re.compile(
     r"driver not loaded|couldn't communicate with the NVIDIA driver|driver/library version mismatch", re.IGNORECASE
 )
-_WELL_REASON: Final = "GPUHealthy"
 APPLICATION_ERROR: Final = "GPUApplicationError"
-"""The reason of an event about an error that a program has made."""
+"""The reason that the agent gives for an error that a program has made."""
 _ROOM: Final = 280
-UNREADABLE: Final = "DriverUnreadable"
-"""The reason by which the agent says that it can't read the driver at all."""
+_LAST: Final = 253402300800.0  # the year 10000
 FRESH_SECONDS: Final = 900.0
 """What an agent has said for so long is old: three of its heartbeats (``HEARTBEAT_SECONDS`` of ``kgpu.health.run``)."""
 
@@ -55,31 +40,30 @@ FRESH_SECONDS: Final = 900.0
 class Told:
     """One GPU that is not well, in the agent's words. ``works``: it takes work all the same.
 
-    ``reason`` is that of the event about it, "" where there is none any more. ``since`` is "" where nobody says it.
-    ``cut``: there is more than it says, so that a number that it does not name is not over for that.
-    ``todo``: what kgpu's own catalogue says of its Xid. ``sure``: how sure it is that it is still so, where nobody
-    keeps the condition true, or the driver is not there now.
+    ``parts`` are all that is known of it, in words, and ``facts`` the names of that evidence, such as ``xid:79``.
+    ``reason`` is the agent's, "" where it gives none. ``since`` is "" where nobody says it. ``todo``: what kgpu's own
+    tables say of it. ``sure``: how sure it is that it is still so, where nobody keeps the report true, or the driver is
+    not there now.
     """
 
     node: Node
     gpu: str
+    uuid: str
+    pci: str = ""
     what: str
-    todo: str
+    parts: tuple[str, ...]
+    facts: tuple[str, ...] = ()
+    xids: tuple[int, ...] = ()
+    todo: str = ""
     works: bool
     since: str
     evidence: tuple[Evidence, ...]
     reason: str = ""
     sure: float = CERTAIN
-    cut: bool = False
 
-    @property
-    def xids(self) -> tuple[int, ...]:
-        """The numbers that it names, each once."""
-        return _numbers(self.what)
-
-
-def _numbers(said: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(int(hit["code"]) for hit in _XID.finditer(said)))
+    def said(self, fact: str) -> str:
+        """What is known of it under that name, in words."""
+        return next((part for name, part in zip(self.facts, self.parts, strict=False) if name == fact), self.what)
 
 
 def told(snapshot: Snapshot) -> tuple[Told, ...]:
@@ -91,45 +75,69 @@ def _all(snapshot: Snapshot) -> tuple[Told, ...]:
     return tuple(one for node in snapshot.nodes.values() for one in _of(snapshot, node))
 
 
+def report_of(snapshot: Snapshot, node: Node) -> GpuReport | None:
+    """What the node's agent says of its GPUs as data; None where it is older, or says nothing that is understood."""
+    return snapshot.once(_reports).get(node.name)
+
+
+def _reports(snapshot: Snapshot) -> dict[str, GpuReport]:
+    read = {node.name: gpu_report.of_node(node.annotations) for node in snapshot.nodes.values()}
+    return {name: report for name, report in read.items() if report is not None}
+
+
 def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
-    seen: set[str] = set()  # what is ill: what the validator says of a GPU that goes on working is news
+    report, condition = report_of(snapshot, node), node.condition(names.GPUS_HEALTHY_CONDITION)
+    ill = [gpu for gpu in report.gpus if not gpu.muted] if report is not None and condition is not None else []
     sure = _sureness(snapshot, node)
-    condition = node.condition(names.GPUS_HEALTHY_CONDITION)
-    for hit in _PARTS.finditer(condition.message) if condition else ():
-        works = hit["what"].endswith(_WORKS)
-        what, to_do, _ = hit["what"].removesuffix(_WORKS).partition(_TO_DO)
-        if condition is None or not (works or to_do):  # said to be well by a person
-            continue
-        seen |= set() if works else {hit["gpu"].partition(" (")[0]}
-        event = _event(snapshot, node, hit["gpu"])
-        said = event.message if event else ""
-        more = _EVIDENCE.search(said)
-        # What works all the same leaves the condition True, and that it is since the last real trouble.
-        began = event.first if event else "" if works else condition.since
+    for gpu in ill:
         yield Told(
-            node=node, gpu=hit["gpu"], what="; ".join(dict.fromkeys([what, *((more["all"],) if more else ())])),
-            todo=_own_advice(snapshot, what), works=works, since=began,
-            evidence=(_part(node, condition, hit[0]), *((_quoted(event),) if event else ())),
-            reason=event.reason if event else "", sure=sure, cut=more is None and _CUT.search(what) is not None,
+            node=node, gpu=gpu.name, uuid=gpu.uuid or gpu.pci, pci=gpu.pci, what=gpu.what,
+            parts=gpu.evidence or (gpu.what,), facts=gpu.facts, xids=gpu.xids, todo=gpu.todo, works=gpu.works,
+            since=_time(gpu.since), evidence=_cited(node, condition, gpu), reason=gpu.reason, sure=sure,
         )  # fmt: skip
-    checked = node.condition(names.VALIDATED_CONDITION)
-    if checked is None or checked.status != "False":
+    failed, checked = _failed(snapshot, node), node.condition(names.VALIDATED_CONDITION)
+    if failed is None or checked is None or checked.status != "False":
         return
-    for hit in _CHECKED.finditer(checked.message):
-        if hit["gpu"] not in seen:
-            yield Told(
-                node=node, gpu=hit["gpu"], what=hit["what"], todo=_own_advice(snapshot, hit["what"]), works=False,
-                since=checked.since,
-                evidence=(checked.cite(),), sure=sure,
-            )  # fmt: skip
+    # Of what is ill already the validator says nothing new; of a GPU that goes on working it does.
+    seen = {gpu.uuid for gpu in ill if not gpu.works}
+    for device in failed.devices:
+        if device.is_gpu and device.uuid not in seen:
+            yield _unproven(node, device, checked, sure)
 
 
-def _own_advice(snapshot: Snapshot, said: str) -> str:
-    """What the catalogue says of the number that decided, which comes first. What a condition or an event says is to be
-    done is quoted with it, and never offered: whoever may write one would give orders to the reader.
-    """
-    numbers = _numbers(said)
-    return snapshot.advice(numbers[0]) if numbers else ""
+def _unproven(node: Node, device: Device, checked: Condition, sure: float) -> Told:
+    trouble = device.trouble
+    return Told(
+        node=node, gpu=device.name.partition(" (")[0], uuid=device.uuid, what=trouble.what, parts=(trouble.what,),
+        facts=(f"driver:{trouble.problem}",) if trouble.problem else (), works=False, since=checked.since,
+        evidence=(checked.cite(),), sure=sure,
+    )  # fmt: skip
+
+
+def _failed(snapshot: Snapshot, node: Node) -> Check | None:
+    """The check that fails, as the validator says it as data."""
+    return snapshot.once(_failing).get(node.name)
+
+
+def _failing(snapshot: Snapshot) -> dict[str, Check]:
+    read = {node.name: validation_report.of_node(node.annotations) for node in snapshot.nodes.values()}
+    return {name: report.failed for name, report in read.items() if report is not None and report.failed is not None}
+
+
+def _time(at: float) -> str:
+    """As objects write times, "" for none and for what is no time."""
+    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if 0 < at < _LAST else ""
+
+
+def _cited(node: Node, condition: Condition | None, gpu: Gpu) -> tuple[Evidence, ...]:
+    """The condition as far as it is about this GPU, and of the data behind it what the condition does not say."""
+    said = f"{condition.status}, {condition.reason}, " if condition is not None else ""
+    field = condition.cite().field if condition is not None else "status.conditions"
+    first = node.cite(field, _short(f"{said}{gpu_report.sentence(gpu)}"))
+    rest = [text for text in gpu.evidence if text != gpu.what]
+    if not rest:
+        return (first,)
+    return first, node.cite(f"metadata.annotations[{names.GPUS_ANNOTATION}]", _short("; ".join(rest)))
 
 
 def ill(snapshot: Snapshot) -> frozenset[str]:
@@ -153,12 +161,12 @@ def going_on(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(one.node.name for one in told(snapshot)) - ill(snapshot)
 
 
-def says_more(checked: Condition) -> bool:
+def says_more(snapshot: Snapshot, node: Node, checked: Condition) -> bool:
     """Whether the validator's condition tells of a failure that is not ``told``: of the node, or of an odd device."""
     if checked.type != names.VALIDATED_CONDITION or checked.status != "False":
         return False
-    parts = _FAILED.findall(checked.message)
-    return not _FAILED.match(checked.message) or len(parts) > len(_CHECKED.findall(checked.message))
+    failed = _failed(snapshot, node)
+    return failed is None or failed.trouble is not None or not all(one.is_gpu for one in failed.devices)
 
 
 def _sureness(snapshot: Snapshot, node: Node) -> float:
@@ -173,25 +181,6 @@ def _is_old(snapshot: Snapshot, node: Node) -> bool:
     row = next((one for one in node.maps("status.conditions") if one.get("type") == names.GPUS_HEALTHY_CONDITION), {})
     age = snapshot.age(text(row.get("lastHeartbeatTime")))
     return age is not None and (age > FRESH_SECONDS or snapshot.knows("Pod") or bool(snapshot.pods))
-
-
-def _event(snapshot: Snapshot, node: Node, gpu: str) -> Event | None:
-    """The latest that says why; what was said before the GPU was well again is history."""
-    about = [one for one in snapshot.events(node) if one.message.startswith((f"{gpu}: ", f"{gpu} is well"))]
-    well = max((one.when for one in about if not one.warning and one.reason == _WELL_REASON), default=-1.0)
-    found = (one for one in about if one.warning and one.when >= well)
-    return next((one for one in found if _EVIDENCE.search(one.message)), None)
-
-
-def _part(node: Node, condition: Condition, said: str) -> Evidence:
-    """What a condition says of one GPU: the whole message is about all of them, and would be cut."""
-    whole = condition.cite()
-    return node.cite(whole.field, _short(f"{condition.status}, {condition.reason}, {said}"))
-
-
-def _quoted(event: Event) -> Evidence:
-    quoted = event.quote()
-    return replace(quoted, value=_short(event.message))
 
 
 def _short(text: str) -> str:
@@ -301,10 +290,22 @@ def _could_read(condition: Condition, host: HostFacts) -> bool:
 
 def is_well_now(snapshot: Snapshot, host: HostFacts, uuid: str) -> bool:
     """Whether an agent that has told facts of its node says of one of its GPUs by now that it is well."""
-    condition = _said_now(snapshot, host.node) if host.told_by else None
-    if condition is None or condition.status not in ("True", "False") or _MORE.search(condition.message):
+    if not host.told_by or not is_watched(snapshot, host.node) or not _speaks(snapshot, host.node):
         return False
     return not any(not uuid or uuid in one.gpu for one in told(snapshot) if one.node.name == host.node)
+
+
+def _speaks(snapshot: Snapshot, name: str) -> bool:
+    """Whether a node's agent says now of each of its GPUs that is not well."""
+    condition = _said_now(snapshot, name)
+    return condition is not None and _is_whole(snapshot, name, condition)
+
+
+def _is_whole(snapshot: Snapshot, name: str, condition: Condition) -> bool:
+    """Whether all GPUs that are not well are known by what an agent says; of an older one where it knows of none."""
+    node = snapshot.nodes.get(name)
+    report = report_of(snapshot, node) if node is not None else None
+    return condition.status == "True" if report is None else not report.more
 
 
 def is_over(snapshot: Snapshot, host: HostFacts, xid: Xid) -> bool:
@@ -312,36 +313,22 @@ def is_over(snapshot: Snapshot, host: HostFacts, xid: Xid) -> bool:
 
     What it has said after the error counts also where no agent is left to say it again.
     """
-    if _well_since(snapshot, host, xid):
-        return True
-    condition = _said_now(snapshot, host.node)
-    if condition is None or condition.status not in ("True", "False") or _MORE.search(condition.message):
+    if not _said_since(snapshot, host, xid) and not _speaks(snapshot, host.node):
         return False
     return not any(is_of(one, host, xid) for one in told(snapshot) if one.node.name == host.node)
 
 
-def _well_since(snapshot: Snapshot, host: HostFacts, xid: Xid) -> bool:
-    """Whether the agent has said after an error that all is well, or of each GPU on which it told it that this is."""
+def _said_since(snapshot: Snapshot, host: HostFacts, xid: Xid) -> bool:
+    """Whether the agent has said after an error how all GPUs are."""
     node = snapshot.nodes.get(host.node)
-    if node is None:
-        return False
     at = host.said_at(host.line_of(xid))
+    if node is None or at is None:
+        return False
     for row, condition in zip(node.maps("status.conditions"), node.conditions(), strict=True):
-        if condition.type == names.GPUS_HEALTHY_CONDITION and condition.status == "True" and at is not None:
+        if condition.type == names.GPUS_HEALTHY_CONDITION:
             said = seconds(row.get("lastHeartbeatTime")) or seconds(condition.since)
-            open_ = any(one.node.name == host.node and is_of(one, host, xid) for one in told(snapshot))
-            if said is not None and said > at and not open_:
-                return True
-    worse: dict[str, float] = {}
-    well: dict[str, float] = {}
-    for event in snapshot.events(node):
-        if event.reason == _WELL_REASON and (hit := _WELL.match(event.message)):
-            well[hit["gpu"]] = max(well.get(hit["gpu"], 0.0), event.when)
-        elif event.warning and (hit := _NAMED.match(event.message)) and xid.code in _numbers(event.message):
-            worse[hit["gpu"]] = max(worse.get(hit["gpu"], 0.0), event.when)
-    places = {one.pci for one in host.xids if one.kind == xid.kind and one.code == xid.code and not one.over}
-    # An error on more GPUs than it was told of has come since then.
-    return 0 < len(places) <= len(worse) and all(well.get(gpu, 0.0) > when for gpu, when in worse.items())
+            return said is not None and said > at and _is_whole(snapshot, host.node, condition)
+    return False
 
 
 def _said_now(snapshot: Snapshot, name: str) -> Condition | None:
@@ -372,7 +359,8 @@ def _all_said(snapshot: Snapshot) -> dict[str, Condition]:
 
 def is_of(one: Told, host: HostFacts, xid: Xid) -> bool:
     """Whether a number in the log of the same node's kernel is told, or may be: of that GPU, where both are known."""
-    if xid.code not in one.xids and not one.cut:
+    if xid.code not in one.xids:
         return False
     places = [gpu.pci for gpu in host.gpus or () if gpu.uuid and gpu.uuid in one.gpu and gpu.pci]
+    places = places or ([one.pci] if one.pci else [])
     return not places or not xid.pci or any(place.startswith(xid.pci) for place in places)

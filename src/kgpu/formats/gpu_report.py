@@ -8,6 +8,7 @@ it, as one that is not there: the condition then stands for itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +36,7 @@ WELL: Final = "GPUsHealthy"
 UNREADABLE: Final = "DriverUnreadable"
 NO_GPUS: Final = "NoGPUs"
 """Reasons of the condition besides those of GPUs."""
-_XID: Final = "xid:"
+_XID: Final = re.compile(r"xid:(?P<code>[0-9]{1,6})(?:@.*)?")
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
@@ -71,8 +72,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     @property
     def xids(self) -> tuple[int, ...]:
         """The numbers of its Xids, each once, the strongest first."""
-        codes = (fact.removeprefix(_XID).partition("@")[0] for fact in self.facts if fact.startswith(_XID))
-        return tuple(dict.fromkeys(int(code) for code in codes if code.isascii() and code.isdecimal()))
+        hits = map(_XID.fullmatch, self.facts)
+        return tuple(dict.fromkeys(int(hit["code"]) for hit in hits if hit is not None))
 
     @property
     def todo(self) -> str:
@@ -163,7 +164,7 @@ class Shown:
 def rendered(report: GpuReport) -> Shown:
     """The condition, for people."""
     bad = [gpu for gpu in report.gpus if not gpu.works and not gpu.muted]
-    said = [_sentence(gpu) for gpu in report.gpus]
+    said = [sentence(gpu) for gpu in report.gpus]
     total = len(said) + report.more
     shown = said[:MAX_SHOWN] + ([f"and {total - MAX_SHOWN} more"] if total > MAX_SHOWN else [])
     if bad:
@@ -175,7 +176,8 @@ def rendered(report: GpuReport) -> Shown:
     return _made("True", WELL, [f"{report.count - total} of {report.count} GPUs are well", *shown])
 
 
-def _sentence(gpu: Gpu) -> str:
+def sentence(gpu: Gpu) -> str:
+    """What the condition says of one GPU."""
     if gpu.muted:
         return f"{gpu.name}: {gpu.muted}"
     if gpu.works:

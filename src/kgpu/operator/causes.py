@@ -30,6 +30,7 @@ from kgpu.operator.selecting import BySelector, is_driver, node_selector
 class Cause:
     """What is wrong, as the CamelCase ``reason`` of conditions and Events, a sentence, and what to do about it.
 
+    ``quoted`` is what a node's agent says is to be done: it is shown as that, and never as an order of the operator's.
     ``passing``: part of a rollout or of waiting for something else; it is in conditions and no Event.
     ``cluster``: it is about the policy and not about one node. ``symptom``: another cause on the same node may explain
     it. What others have said is made printable here.
@@ -38,19 +39,21 @@ class Cause:
     reason: str
     text: str
     remedy: str = ""
+    quoted: str = ""
     passing: bool = False
     cluster: bool = False
     symptom: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("text", "remedy"):
+        for name in ("text", "remedy", "quoted"):
             said = getattr(self, name)
             if not said.isprintable():
                 object.__setattr__(self, name, one_line(said))
 
     def line(self) -> str:
         """Cause and remedy as one line."""
-        return f"{self.text}; to do: {self.remedy}" if self.remedy else self.text
+        todo = self.remedy or self.quoted
+        return f"{self.text}; to do: {todo}" if todo else self.text
 
 
 # What the DaemonSet controller adds to every pod of a DaemonSet.

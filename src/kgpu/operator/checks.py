@@ -16,7 +16,7 @@ from kgpu.formats.agent_report import has_ended
 from kgpu.operator.causes import UNHEALTHY, Cause, View, word
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.loaded import other_driver
-from kgpu.operator.model import Layout, Node
+from kgpu.operator.model import Layout, Node, NodeCondition
 from kgpu.operator.tables import BY_NAME, Operand
 
 
@@ -98,10 +98,26 @@ def _validator(view: View, operand: Operand, node: Node) -> Cause | None:
     if said is not None and said.status == "True":
         return None
     if said is not None and said.status == "False":
-        found = Cause(reason=word(said.reason, "ValidationFailed"), text=" ".join(said.message.split())[:600])
+        found = _invalid(node, said)
         return _toolkit_off(node, found) or found
     waiting = role(view, operand, node)
     return waiting or Cause(reason="NotValidatedYet", text="its GPUs have not been validated yet", passing=True)
+
+
+def _invalid(node: Node, said: NodeCondition) -> Cause:
+    """What the validator has found; of one of another version, what it tells people."""
+    reason = word(said.reason, "ValidationFailed")
+    failed = node.validation.failed if node.validation is not None else None
+    if failed is None:
+        return Cause(reason=reason, text=" ".join(said.message.split())[:MAX_SAID])
+    if failed.trouble is not None:
+        troubles = [("", failed.trouble)]
+    else:
+        troubles = [(f"{one.name}: ", one.trouble) for one in failed.devices]
+    more = f" and {failed.more} more" if failed.more else ""
+    text = f"{failed.check}: {'; '.join(f'{name}{trouble.said()}' for name, trouble in troubles)}{more}"
+    todos = dict.fromkeys(trouble.todo for _, trouble in troubles if trouble.todo)
+    return Cause(reason=reason, text=text[:MAX_SAID], quoted="; ".join(todos)[:MAX_SAID])
 
 
 def _toolkit_off(node: Node, found: Cause) -> Cause | None:
@@ -236,6 +252,7 @@ def _driver(view: View, operand: Operand, node: Node) -> Cause | None:
 
 
 Check: TypeAlias = Callable[[View, Operand, Node], "Cause | None"]
+MAX_SAID: Final = 600
 CHECKS: Final[Mapping[str, Check]] = {
     "validator": _validator,
     "device-plugin": _device_plugin,

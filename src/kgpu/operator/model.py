@@ -16,6 +16,7 @@ from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.gpu_report import GpuReport
+from kgpu.formats.validation_report import ValidationReport
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.grafana import SIDECAR_LABEL
 from kgpu.monitoring.model import Alert
@@ -124,7 +125,8 @@ class Node:
     and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``gpus`` and ``allocatable`` count
     NVIDIA's extended resources by name. ``report`` is what the node's processes say together, None without any;
     ``reports`` what each role's own process says, ``agent`` what the whole agent does: both are in ``report`` too.
-    ``gpus`` is what its health role says of them, None where that is not understood.
+    ``gpus`` is what its health role says of them and ``validation`` what its validator does, None where that is not
+    understood.
     ``discovered``: kgpu's own discovery has labels on it. ``aside``: ``Settings.agent_selector`` leaves it out.
     """
 
@@ -151,6 +153,7 @@ class Node:
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
     agent: AgentReport | None = None
     gpus: GpuReport | None = None
+    validation: ValidationReport | None = None
     discovered: bool = False
     aside: bool = False
 

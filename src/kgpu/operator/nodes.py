@@ -16,11 +16,12 @@ from typing import Any, Final
 from kgpu.base.printable import one_line, printable
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.fit.plain import items, mapping, strings, text
-from kgpu.formats import agent_report, gpu_report, names
+from kgpu.formats import agent_report, gpu_report, names, validation_report
 from kgpu.formats.agent_report import AgentReport
 from kgpu.operator.model import Node, NodeCondition, Object
 
 KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED)
+REPORTS: Final = (names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION)
 MAX_REPORTS: Final = 16
 """Processes of a node that are listened to; there are no more roles than that."""
 KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
@@ -93,6 +94,7 @@ def read_node(obj: Any) -> Node:
         reports=reports,
         agent=agent,
         gpus=gpu_report.of_node(annotations),
+        validation=validation_report.of_node(annotations),
         discovered=any(map(_is_discovery, items(metadata.get("managedFields")))),
     )
 
@@ -106,7 +108,7 @@ def project(obj: Any) -> Object:
         key: metadata[key] for key in ("name", "uid", "resourceVersion", "creationTimestamp") if key in metadata
     }
     kept["labels"] = _shared(strings(metadata.get("labels")))
-    told = (*KEPT_ANNOTATIONS, names.GPUS_ANNOTATION, *_own_reports(annotations))
+    told = (*KEPT_ANNOTATIONS, *REPORTS, *_own_reports(annotations))
     kept["annotations"] = {key: annotations[key] for key in told if key in annotations}
     managers = items(metadata.get("managedFields"))
     kept["managedFields"] = [entry for entry in managers if _ours(entry) or _is_discovery(entry)]

@@ -7,7 +7,6 @@ what the operator has written where that differs.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from kgpu.formats import names
 from kgpu.formats.support import cuda_of
 from kgpu.operator import conditions
 from kgpu.operator.active import Active, choose, foreign_message, ignored_message
-from kgpu.operator.causes import APPLY_FAILED, refusals, unrendered
+from kgpu.operator.causes import APPLY_FAILED, Cause, refusals, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
@@ -38,8 +37,7 @@ WAITS: Final = "waits"
 OFF: Final = "off"
 """What an operand can be on a node; off: it is not meant to run there."""
 
-_TO_DO: Final = re.compile(r"; to do: (?P<todo>.*?)(?=; driver root |$)")
-"""The remedy within a sentence; what the validator adds of the places where it looked is in the Node's condition."""
+_TO_DO: Final = "; to do: "
 _REMEDIES: Final = {
     "ManifestWarning": "correct the field: kubectl edit clusterpolicy",
     "Leaving": "wait until what it has made is gone: kubectl get clusterpolicy -w",
@@ -333,17 +331,18 @@ def _disagreement(policy: Policy, written: str) -> Problem:
     )
 
 
+def _problem(cause: Cause, nodes: tuple[str, ...]) -> Problem:
+    remedy = cause.remedy or (_quoted(nodes[0], cause.quoted) if cause.quoted and nodes else "")
+    return Problem(reason=cause.reason, what=cause.text, remedy=remedy, nodes=nodes, passing=cause.passing)
+
+
 def _problems(known: Survey) -> tuple[Problem, ...]:
     """Root causes; nodes with the same are one problem."""
     findings = root_causes(finding for one in known.verdicts if one.holds_up for finding in one.findings)
-    groups: dict[tuple[str, str, str, bool], list[str]] = {}
+    groups: dict[Cause, list[str]] = {}
     for finding in findings:
-        cause = finding.cause
-        groups.setdefault((cause.reason, cause.text, cause.remedy, cause.passing), []).append(finding.node)
-    found = [
-        Problem(reason=reason, what=what, remedy=remedy, nodes=tuple(sorted(filter(None, nodes))), passing=passing)
-        for (reason, what, remedy, passing), nodes in groups.items()
-    ]
+        groups.setdefault(finding.cause, []).append(finding.node)
+    found = [_problem(cause, tuple(sorted(filter(None, nodes)))) for cause, nodes in groups.items()]
     told = {one.what for one in found}
     found += [  # what is refused, and what there is to say where all is ready
         Problem(what=one.what, remedy=one.remedy, reason=one.reason, warning=known.summary.state == STATE_READY)
@@ -384,10 +383,9 @@ def with_remedy(one: Problem) -> Problem:
     """
     if one.remedy:
         return one
-    hit = _TO_DO.search(one.what)
-    if hit is not None:
-        todo = _quoted(one.nodes[0], hit["todo"]) if one.nodes else hit["todo"]
-        return dataclasses.replace(one, what=one.what[: hit.start()], remedy=todo)
+    what, _, todo = one.what.partition(_TO_DO)
+    if todo:
+        return dataclasses.replace(one, what=what, remedy=_quoted(one.nodes[0], todo) if one.nodes else todo)
     if one.passing:
         return dataclasses.replace(one, remedy="wait: it goes by itself; kgpu status shows how far it is")
     where = f"kgpu doctor node {one.nodes[0]}" if one.nodes else "kgpu doctor"

@@ -32,11 +32,12 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What failed, what was expected, what to do."""
+    """What failed, what was expected, what to do. ``problem`` is what the driver's reader calls it, "" for nothing."""
 
     what: str
     expected: str = ""
     todo: str = ""
+    problem: str = ""
 
     def one_line(self) -> str:
         """For conditions, Events and log lines."""

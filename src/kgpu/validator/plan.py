@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.base.decision import Decision, Severity
+from kgpu.formats import validation_report
+from kgpu.formats.validation_report import ValidationReport
 from kgpu.hw.port import Inventory
 from kgpu.validator import files
 from kgpu.validator.checks.cuda import Target, targets
@@ -20,6 +22,7 @@ CALM_SECONDS: Final = 60.0
 PATIENCE: Final[Mapping[Check, float]] = {Check.TOOLKIT: 30.0, Check.PLUGIN: 150.0}
 """Seconds after which something that does not come is called a failure; 150 is the replaced program's."""
 MAX_MESSAGE: Final = 1000
+ALL_PASSED: Final = validation_report.report(())
 NEEDS: Final[Mapping[Check, tuple[Check, ...]]] = {
     Check.DRIVER: (),
     Check.TOOLKIT: (Check.DRIVER,),
@@ -31,11 +34,12 @@ NEEDS: Final[Mapping[Check, tuple[Check, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """The Node's condition ``kgpu.dev/Validated``."""
+    """The Node's condition ``kgpu.dev/Validated``, and the same as data."""
 
     status: str
     reason: str
     message: str
+    report: ValidationReport = ALL_PASSED
 
 
 def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult | None:
@@ -101,6 +105,7 @@ def files_of(report: Report) -> dict[str, bytes | None]:
 
 def condition_of(report: Report) -> Condition:
     """True: everything passed; False: something failed; Unknown: not known yet."""
+    data = report_of(report)
     bad = [one for one in report.results if one.status is Status.FAILED]
     open_ = [one for one in report.results if one.status is Status.WAITING]
     for status, found in (("False", bad), ("Unknown", open_)):
@@ -112,11 +117,37 @@ def condition_of(report: Report) -> Condition:
                 status=status,
                 reason=f"{str(first.check).capitalize()}{word}",
                 message=_cut("; ".join([f"{first.check}: {first.reason() or 'not known yet'}", *_facts(first)])),
+                report=data,
             )
     if not report.results:
-        return Condition(status="Unknown", reason="Validating", message="no check has been made yet")
+        return Condition(status="Unknown", reason="Validating", message="no check has been made yet", report=data)
     said = "; ".join(fact for one in report.results for fact in _facts(one)[-1:])
-    return Condition(status="True", reason="Validated", message=_cut(f"every check passed: {said}"))
+    return Condition(status="True", reason="Validated", message=_cut(f"every check passed: {said}"), report=data)
+
+
+def report_of(report: Report) -> ValidationReport:
+    """What did not pass, as the node's annotation has it."""
+    open_ = (one for one in report.results if one.status in {Status.FAILED, Status.WAITING})
+    return validation_report.report(tuple(map(_check, open_)))
+
+
+def _check(result: CheckResult) -> validation_report.Check:
+    return validation_report.Check(
+        check=result.check,
+        status=result.status,
+        trouble=_trouble(result.trouble) if result.trouble is not None else None,
+        devices=tuple(
+            validation_report.Device(uuid=one.uuid, gpu=one.gpu, name=one.name, trouble=_trouble(one.trouble))
+            for one in result.failed_devices
+            if one.trouble is not None
+        ),
+    )
+
+
+def _trouble(trouble: Trouble) -> validation_report.Trouble:
+    return validation_report.Trouble(
+        what=trouble.what, expected=trouble.expected, todo=trouble.todo, problem=trouble.problem
+    )
 
 
 def _facts(result: CheckResult) -> list[str]:

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kgpu.base.errors import KubeError
-from kgpu.formats.names import NVIDIA_DOMAIN, VALIDATED_CONDITION, VALIDATOR_FIELD_MANAGER
+from kgpu.formats.names import (
+    NVIDIA_DOMAIN,
+    VALIDATED_CONDITION,
+    VALIDATION_ANNOTATION,
+    VALIDATOR_FIELD_MANAGER,
+)
+from kgpu.formats.validation_report import encode
 from kgpu.kube.conditions import NodeCondition
 from kgpu.kube.nodes import get_node
 from kgpu.kube.port import KubeApi
@@ -19,7 +25,7 @@ _MAX_COUNT: Final = 1 << 40
 
 
 class ConditionPublisher(Protocol):
-    """Writes this node's condition."""
+    """Writes this node's condition, and the same as data."""
 
     async def publish(self, condition: Condition) -> None:
         """Raises KubeError."""
@@ -57,10 +63,11 @@ class NodeObject:
 
     async def publish(self, condition: Condition) -> None:
         """Raises KubeError."""
-        await self._condition.write(condition.status, condition.reason, condition.message)
+        data = {VALIDATION_ANNOTATION: encode(condition.report)}
+        await self._condition.write(condition.status, condition.reason, condition.message, annotations=data)
 
     async def withdraw(self) -> None:
-        """Remove the condition. Raises KubeError."""
+        """Remove condition and annotation. Raises KubeError."""
         await self._condition.withdraw()
 
     async def facts(self) -> NodeFacts:

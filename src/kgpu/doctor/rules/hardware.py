@@ -32,7 +32,6 @@ KNOWN: Final = frozenset({_LOST, *_ECC - {63}, *_NVLINK, *_GSP, *_APPLICATION})
 """The numbers of which a rule here tells."""
 _NOTHING: Final = frozenset({"", "ignore", "none"})
 _BEFORE: Final = "; that is from before: now the driver can't be read at all"
-IS_LOST: Final = "GPU is lost"  # NVML error 15
 _LOST_PROBLEM: Final = "lost: "
 _ABOVE: Final = ("SCH-03", "DPL-*", "MET-15")
 """Pods that wait are a consequence of SCH-03, where it is proven that they would fit with the GPU back."""
@@ -122,6 +121,11 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
                 yield _Seen(one.node.name, one.gpu, xid, one.evidence, one.sure, but)
 
 
+def is_lost(one: Told) -> bool:
+    """Whether the driver says of a GPU that it can't reach it."""
+    return "driver:lost" in one.facts
+
+
 def lost(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-01: a GPU has fallen off the bus."""
     numbered: Counter[str] = Counter()
@@ -151,7 +155,7 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                     nodes=(host.node,),
                 )
     silent = sorted(
-        (one for one in told(snapshot) if IS_LOST in one.what and not one.works), key=lambda one: _LOST not in one.xids
+        (one for one in told(snapshot) if is_lost(one) and not one.works), key=lambda one: _LOST not in one.xids
     )
     for one in silent:
         # As many as have the number are told already, whether or not the agent names it still.

@@ -15,12 +15,13 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import as_told, is_well_now, told
+from kgpu.doctor.told import Told, as_told, is_well_now, told
 from kgpu.formats.names import LABEL_GPU_PRODUCT
 
 _ABOVE: Final = ("SCH-03", "DPL-*")
-WAITS: Final = "a bad row of memory waits to be replaced"  # in the words of kgpu's agent
-NO_ANSWER: Final = re.compile(r"a driver call(?: \([\w ]+\))? did not answer within [\d.]+ s")
+HUNG: Final = "driver:hung"
+WAITS: Final = "remapped-rows:pending"
+"""What kgpu's agent calls it that a bad row of memory waits to be replaced."""
 _FLOOD: Final = 10
 _FALSE: Final = (
     (
@@ -100,7 +101,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
     for one in told(snapshot):
         # After an error that ended programs the memory itself is the finding, and the row only follows.
-        if WAITS in one.what and one.node.name not in seen and not {48, 95}.intersection(one.xids):
+        if WAITS in one.facts and one.node.name not in seen and not {48, 95}.intersection(one.xids):
             yield as_told(
                 one, f"a bad row of the memory of {one.gpu} of node {one.node.name} waits for a reset to be replaced"
             )
@@ -205,11 +206,16 @@ def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
 _HUNG: Final = re.compile(r"task (?P<task>[\w.:/-]+):(?P<pid>\d+) blocked for more than")
 
 
+def is_hung(one: Told) -> bool:
+    """Whether the driver does not answer about a GPU."""
+    return HUNG in one.facts
+
+
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-12: processes of the driver that nobody can end, or calls about a GPU that do not return."""
     for one in told(snapshot):
-        if not one.works and (hit := NO_ANSWER.search(one.what)):
-            yield as_told(one, f"{one.gpu} of node {one.node.name} hangs: {hit[0]}", drain=True)
+        if not one.works and is_hung(one):
+            yield as_told(one, f"{one.gpu} of node {one.node.name} hangs: {one.said(HUNG)}", drain=True)
     for host in snapshot.hosts.values():
         stuck = [
             one

@@ -19,36 +19,38 @@ from kgpu.doctor.rules import hardware, hardware_readings
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import APPLICATION_ERROR, Told, as_told, told
 
-_MORE: Final = re.compile(r" and \d+ more$")
 _ROOM: Final = 4  # pieces of evidence in one sentence
 _COOL: Final = "check fans, air flow and room temperature"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Words of health's (``kgpu/health/checks.py`` and its catalogue), the catalogue's row, and what it means in a
-    sentence that goes on with those words.
+    """Names of health's evidence, whole or up to the colon (``kgpu/health/checks.py``), the catalogue's row, and what
+    it means in a sentence that goes on with health's words.
     """
 
     id: str
-    pattern: re.Pattern[str]
+    facts: frozenset[str]
     means: str
     steps: tuple[str, ...] = ()
 
+    def has(self, fact: str) -> bool:
+        return fact in self.facts or fact.partition(":")[0] in self.facts
 
-def _row(id_: str, pattern: str, means: str, *steps: str) -> _Row:
-    return _Row(id_, re.compile(pattern), means, steps)
+
+def _row(id_: str, facts: str, means: str, *steps: str) -> _Row:
+    return _Row(id_, frozenset(facts.split()), means, steps)
 
 
 _ROWS: Final = (
-    _row("HW-03", r"could not be replaced|its memory can't be repaired", "has bad memory that can't be repaired: it must be replaced", "have the card replaced (RMA)"),
-    _row("HW-14", r"(?:the driver asks for: |recovery action )(?!none)[\w-]+|the driver wants it to be reset", "calls for an action by the driver's own word"),
-    _row("HW-09", r"the driver does not list it any more", "is missing"),
-    _row("HW-02", r"uncorrectable memory errors|on-chip memory has too many errors|rows of memory were replaced for|memory pages are retired", "has errors of its memory", "on the node:", "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),
-    _row("HW-04", r"waits to be (?:replaced|retired)|\bXid 63\b", "has bad memory that is mapped out at its next reset"),
-    _row("HW-06", r"NVLinks? (?:are|is) down|on its NVLinks", "has trouble with its NVLinks", "on the node:", "nvidia-smi nvlink -s; nvidia-smi nvlink -e"),
-    _row("HW-05", r"degrees (?:above|below) its limit|slowed down by its hardware", "runs hot, or is slowed down by its hardware", _COOL, "on the node:", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"),
-    _row("HW-10", r"\bPCIe (?:link|replays)", "has a bad PCIe link", "reseat the card or its riser; some slots have fewer lanes by design"),
+    _row("HW-03", "remapped-rows:failed ecc:unrepairable", "has bad memory that can't be repaired: it must be replaced", "have the card replaced (RMA)"),
+    _row("HW-14", "recovery-action driver:needs-reset", "calls for an action by the driver's own word"),
+    _row("HW-09", "driver:missing", "is missing"),
+    _row("HW-02", "ecc:uncorrected ecc:sram remapped-rows:many retired-pages:many", "has errors of its memory", "on the node:", "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"),
+    _row("HW-04", "remapped-rows:pending retired-pages:pending xid:63", "has bad memory that is mapped out at its next reset"),
+    _row("HW-06", "nvlink", "has trouble with its NVLinks", "on the node:", "nvidia-smi nvlink -s; nvidia-smi nvlink -e"),
+    _row("HW-05", "temperature throttle", "runs hot, or is slowed down by its hardware", _COOL, "on the node:", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"),
+    _row("HW-10", "pcie", "has a bad PCIe link", "reseat the card or its riser; some slots have fewer lanes by design"),
 )  # fmt: skip
 _USUAL: Final = _row("HW-00", "", "is not well")
 _WITHDRAWN: Final = _row("NODE-00", "", "is not well and takes no work", "on the node:", "kgpu health; kgpu validate")
@@ -74,14 +76,12 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
     for one in told(snapshot):
         if _is_known(one):
             continue
-        parts = _parts(one)
         usual = _USUAL if one.works else _WITHDRAWN
-        row = next((row for row in _ROWS if any(map(row.pattern.search, parts))), usual)
-        uuid = one.gpu.partition("(")[2].rstrip(")") or one.gpu.removeprefix("GPU ")
-        if (row.id, one.node.name, uuid) in seen:
+        row = next((row for row in _ROWS if any(map(row.has, one.facts))), usual)
+        if (row.id, one.node.name, one.uuid) in seen:
             continue
         by_program = one.reason == APPLICATION_ERROR
-        found = as_told(one, f"{one.gpu} of node {one.node.name} {row.means}: {'; '.join(parts[:_ROOM])}")
+        found = as_told(one, f"{one.gpu} of node {one.node.name} {row.means}: {'; '.join(one.parts[:_ROOM])}")
         steps = dict.fromkeys(
             [
                 *found.remedy[:-1],
@@ -97,22 +97,9 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _is_known(one: Told) -> bool:
-    """Whether a rule that goes by numbers, or by words of its own, tells of it."""
-    words = (hardware.IS_LOST, hardware_readings.WAITS)
-    return (
-        not hardware.KNOWN.isdisjoint(one.xids)
-        or any(word in one.what for word in words)
-        or hardware_readings.NO_ANSWER.search(one.what) is not None
-    )
-
-
-def _parts(one: Told) -> list[str]:
-    """What is told, piece by piece, each once."""
-    pieces = one.what.split("; ")
-    whole = [_MORE.sub("", piece) for piece in pieces] if len(pieces) > 1 else pieces
-    found = list(dict.fromkeys(whole))
-    # The same with the kernel's own words behind it says more.
-    return [one for one in found if not any(other != one and other.startswith(f"{one} (") for other in found)]
+    """Whether a rule that goes by numbers, or by names of its own, tells of it."""
+    by_name = hardware.is_lost(one) or hardware_readings.WAITS in one.facts or hardware_readings.is_hung(one)
+    return by_name or not hardware.KNOWN.isdisjoint(one.xids)
 
 
 RULES: Final = (

@@ -22,9 +22,10 @@ from kgpu.doctor.progress import last_line, waits, works
 from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.told import UNREADABLE, ill, says_more
+from kgpu.doctor.told import ill, says_more
 from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
+from kgpu.formats.gpu_report import UNREADABLE
 
 OLD: Final = 300.0
 """Seconds: what is younger may still be starting."""
@@ -401,7 +402,12 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
     known = ill(snapshot)
     for node in matching.gpu_nodes(snapshot):
         for one in node.conditions():
-            if one.type in _AGENTS and one.status == "False" and node.name in known and not says_more(one):
+            if (
+                one.type in _AGENTS
+                and one.status == "False"
+                and node.name in known
+                and not says_more(snapshot, node, one)
+            ):
                 continue  # rows HW tell of each GPU that it is about
             is_ready = one.type == "Ready"
             unread = one.status == "Unknown" and one.type == names.GPUS_HEALTHY_CONDITION and one.reason == UNREADABLE

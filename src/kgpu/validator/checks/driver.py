@@ -85,7 +85,8 @@ def _broken(gpu: Accelerator) -> Trouble | None:
     if gpu.usable:
         return None
     found = gpu.findings[0]
-    return Trouble(what=_unnamed(gpu, found.what), expected=found.expected, todo=found.todo)
+    what = _unnamed(gpu, found.what)
+    return Trouble(what=what, expected=found.expected, todo=found.todo, problem=found.problem)
 
 
 def _unnamed(gpu: Accelerator, what: str) -> str:

@@ -1,0 +1,127 @@
+"""What the validator says of a node: the value of the Node annotation ``kgpu.dev/validation``, one JSON object.
+
+It is written together with the condition ``kgpu.dev/Validated``, which is for people; programs of kgpu read this alone.
+Checks that passed are left out. It comes from a node: readers trust its shape only after decoding, and what it says is
+to be done is quoted and never offered. A report in a version that a reader does not know is None to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kgpu.base import typed
+from kgpu.base.printable import one_line
+from kgpu.formats import names
+
+VERSION: Final = 1
+MAX_CHECKS: Final = 8
+MAX_DEVICES: Final = 32
+MAX_TEXT: Final = 300
+MAX_BYTES: Final = 64 << 10
+"""A Node's annotations have room for 256 KiB together."""
+FAILED: Final = "failed"
+
+
+class Trouble(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """What failed, what was expected, what to do. ``problem`` is a word of ``kgpu.hw.port.Problem``, "" for none."""
+
+    what: str
+    expected: str = ""
+    todo: str = ""
+    problem: str = ""
+
+    def said(self) -> str:
+        """What failed and what was expected, on one line."""
+        return f"{self.what}; expected {self.expected}" if self.expected else self.what
+
+
+class Device(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """One that did not pass. ``uuid`` is a GPU's or a MIG device's, ``gpu`` the GPU's; ``name`` for people."""
+
+    uuid: str
+    gpu: str = ""
+    name: str = ""
+    trouble: Trouble
+
+    @property
+    def is_gpu(self) -> bool:
+        """False for a MIG device, and for a GPU of the bus that the driver does not have."""
+        return self.uuid == self.gpu and not self.uuid.startswith("pci:")
+
+
+class Check(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """One that did not pass: ``status`` is failed or waiting. ``trouble`` concerns the node, ``devices`` only them;
+    ``more`` of them are not named for want of room.
+    """
+
+    check: str
+    status: str
+    trouble: Trouble | None = None
+    devices: tuple[Device, ...] = ()
+    more: int = 0
+
+
+class ValidationReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """``checks`` in the order in which a node becomes ready."""
+
+    version: int
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def failed(self) -> Check | None:
+        """The first that failed, which the condition names."""
+        return next((one for one in self.checks if one.status == FAILED), None)
+
+
+def report(checks: tuple[Check, ...]) -> ValidationReport:
+    """A report that is short by construction."""
+    return ValidationReport(version=VERSION, checks=tuple(map(_short, checks[:MAX_CHECKS])))
+
+
+def _short(check: Check) -> Check:
+    devices = check.devices[:MAX_DEVICES]
+    return msgspec.structs.replace(
+        check,
+        check=one_line(check.check, MAX_TEXT),
+        status=one_line(check.status, MAX_TEXT),
+        trouble=_cut(check.trouble) if check.trouble is not None else None,
+        devices=tuple(
+            Device(uuid=_line(one.uuid), gpu=_line(one.gpu), name=_line(one.name), trouble=_cut(one.trouble))
+            for one in devices
+        ),
+        more=max(0, check.more) + len(check.devices) - len(devices),
+    )
+
+
+def _cut(trouble: Trouble) -> Trouble:
+    texts = {name: _line(getattr(trouble, name)) for name in ("what", "expected", "todo", "problem")}
+    return msgspec.structs.replace(trouble, **texts)
+
+
+def _line(text: str) -> str:
+    return one_line(text, MAX_TEXT)
+
+
+def encode(report: ValidationReport) -> str:
+    """One line of JSON with sorted keys."""
+    return msgspec.json.encode(report, order="sorted").decode()
+
+
+def decode(text: str) -> ValidationReport | None:
+    """None for what is no report, or one of a version that is not known. All text in a report is printable."""
+    if len(text) > MAX_BYTES:
+        return None
+    try:
+        found = typed.decode(text, ValidationReport)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+    return report(found.checks) if found.version == VERSION else None
+
+
+def of_node(annotations: Mapping[str, str]) -> ValidationReport | None:
+    """What a Node's annotations say; None where they say nothing that is understood."""
+    text = annotations.get(names.VALIDATION_ANNOTATION)
+    return decode(text) if text is not None else None
