@@ -41,6 +41,7 @@ lint: $(STAMP) ## style, types, layers, spelling
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
+	@$(PY) tools/circles.py
 	@$(VENV)/bin/codespell src tests docs bench tools native README.md CHANGELOG.md
 
 format: $(STAMP) ## let the formatter and the safe fixes do their work

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from kgpu.exporter import made as exporter_made
 from kgpu.exporter import own
 from kgpu.exporter.counters import Counter
-from kgpu.exporter.fields import all_fields, spell
+from kgpu.exporter.field_table import all_fields
+from kgpu.exporter.fields import spell
 from kgpu.exporter.labels import PodLabels, Style, Texts
 from kgpu.exporter.model import Generation, Look, PodFacts, Unit, Users
 from kgpu.exporter.plan import plan

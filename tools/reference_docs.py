@@ -19,7 +19,7 @@ from kgpu.discovery.config import OPTIONS
 from kgpu.doctor.model import Place
 from kgpu.doctor.rules import all_rules
 from kgpu.exporter import options as exporter
-from kgpu.exporter.fields import all_fields
+from kgpu.exporter.field_table import all_fields
 from kgpu.formats import exporter_flags, support
 from kgpu.formats.crd import common, core, provided
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec

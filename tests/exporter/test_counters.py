@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.exporter.counters import LIMIT_LINES, default_counters, from_config_map, parse_counters
-from kgpu.exporter.fields import known_names
+from kgpu.exporter.field_table import known_names
 from kgpu.exporter.model import Generation, Kind
 
 OF_THE_DOCUMENTS = """DCGM_FI_DEV_GPU_UTIL, gauge, GPU utilization (%).

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from kgpu.exporter.fields import Scope, all_fields, find, known_names, render_value, spell
+from kgpu.exporter.field_table import all_fields, find, known_names
+from kgpu.exporter.fields import Scope, render_value, spell
 from kgpu.exporter.model import Generation, Kind
 from kgpu.exporter.rows.renamed import RENAMED
 

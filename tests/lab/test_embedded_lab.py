@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import LabError, UserError
-from kgpu.lab import find, processes, reset
+from kgpu.lab import find, folders, processes, reset
 from kgpu.lab.embedded import model
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
@@ -53,7 +53,7 @@ def test_up_again_changes_nothing(made: EmbeddedLab) -> None:
     before = made.state
     made.up()
     assert made.state == before
-    assert find.kind_of(made.folder) == "embedded"
+    assert folders.kind_of(made.folder) == "embedded"
     assert find.find("made", made.folder).about.url == made.url
 
 

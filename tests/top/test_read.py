@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgpu.exporter.fields import find, spell
+from kgpu.exporter.field_table import find
+from kgpu.exporter.fields import spell
 from kgpu.exporter.labels import Style, device_labels
 from kgpu.exporter.model import Generation
 from kgpu.hw.port import Accelerator, Vendor

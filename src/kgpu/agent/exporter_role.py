@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.agent.node_roles import Closing, own_address
+from kgpu.agent.host import Closing, own_address
 from kgpu.base.decision import DecisionSink
 from kgpu.base.http import Address
 from kgpu.base.supervise import RoleHandle

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kgpu.agent.node_roles import Closing, on_state
+from kgpu.agent.host import Closing, on_state
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.gpu_report import GpuReport, encode, rendered

@@ -10,9 +10,9 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kgpu.agent.host import Closing, driver_root, on_state, own_address, validations_dir
 from kgpu.agent.options import AgentOptions
 from kgpu.base.errors import ConfigError
 from kgpu.base.http import Address, Response, StatusServer
@@ -20,37 +20,14 @@ from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import (
     CDI_STATIC_DIR,
     ENV_KGPU_TOOLKIT,
-    ENV_LAB_POD_ADDRESS,
     ENV_METRICS_PORT,
-    VALIDATIONS_DIR,
 )
-from kgpu.host.root import DriverRoot
 from kgpu.hw.nvidia import roots
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
 
 if TYPE_CHECKING:
     from kgpu.agent.roles import Host
-
-
-def validations_dir(options: AgentOptions) -> Path:
-    """The folder of the validator's results."""
-    return options.validations_dir or Path(VALIDATIONS_DIR)
-
-
-def driver_root(options: AgentOptions) -> DriverRoot:
-    """Where the driver is, here and on the host, as the device plugin is told it. Raises ConfigError."""
-    from kgpu.deviceplugin.config import resolve
-    from kgpu.formats.plugin_config import PluginConfig
-
-    settings = resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env)
-    seen = options.root or Path("/")
-    return DriverRoot.at(seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
-
-
-def on_state(handle: RoleHandle, ready: bool, reason: str) -> None:
-    """Tell the supervisor how a role is."""
-    (handle.running if ready else handle.waiting)(reason)
 
 
 def _has_toolkit(options: AgentOptions) -> bool:
@@ -143,11 +120,6 @@ async def node_status(host: Host, handle: RoleHandle) -> None:
         await server.close()
 
 
-def own_address(options: AgentOptions) -> str:
-    """What "every address" is here: "", or the one that a simulated node's pod has on a machine of many nodes."""
-    return options.env.get(ENV_LAB_POD_ADDRESS, "")
-
-
 def _port(text: str) -> int:
     """Raises ConfigError."""
     if not text:
@@ -177,13 +149,3 @@ async def behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIt
             yield through
         finally:
             await through.close()
-
-
-class Closing:
-    """``aclose`` for what has ``close``."""
-
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
-
-    async def aclose(self) -> None:
-        await self._thing.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kgpu.agent.health_role import kernel_log
-from kgpu.agent.node_roles import Closing, validations_dir
+from kgpu.agent.host import Closing, validations_dir
 from kgpu.base.boot import boot_id
 from kgpu.base.supervise import RoleHandle
 from kgpu.base.threads import beside

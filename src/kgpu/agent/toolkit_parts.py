@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgpu.agent.node_roles import Closing, driver_root, on_state
+from kgpu.agent.host import Closing, driver_root, on_state
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import CDI_STATIC_DIR, POD_RESOURCES_SOCKET

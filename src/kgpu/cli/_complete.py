@@ -58,7 +58,7 @@ def sorts(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
 
 def target(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
     """``KIND NAME`` or ``KIND/NAME`` of ``kgpu doctor``: the kind, then names of that kind."""
-    from kgpu.cli.doctor import KINDS
+    from kgpu.cli._doctor_kinds import KINDS
 
     del param
     words = [word for word in ctx.params.get("target") or () if word]

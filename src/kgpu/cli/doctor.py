@@ -10,6 +10,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
+from kgpu.cli._doctor_kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,18 +34,6 @@ kgpu doctor --explain
 STDIN: Final = "-"
 ALL: Final = "all"
 """What --explain means without an id."""
-# What may be typed, and the kind that is meant; plurals and short names as kubectl has them.
-KINDS: Final = {
-    "node": "Node", "nodes": "Node", "no": "Node",
-    "pod": "Pod", "pods": "Pod", "po": "Pod",
-    "deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment",
-    "job": "Job", "jobs": "Job",
-    "cronjob": "CronJob", "cronjobs": "CronJob", "cj": "CronJob",
-    "statefulset": "StatefulSet", "statefulsets": "StatefulSet", "sts": "StatefulSet",
-    "daemonset": "DaemonSet", "daemonsets": "DaemonSet", "ds": "DaemonSet",
-    "replicaset": "ReplicaSet", "replicasets": "ReplicaSet", "rs": "ReplicaSet",
-    "claim": "ResourceClaim", "resourceclaim": "ResourceClaim", "resourceclaims": "ResourceClaim",
-}  # fmt: skip
 _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefulset NS/NAME, claim NS/NAME"
 
 

@@ -93,10 +93,10 @@ def _print_node(node: dict[str, Any], root: str) -> None:
 def list_(*, output: str) -> None:
     """List this user's labs in the usual place (see `--dir` for others), running or not."""
     from kgpu.base.errors import LabError
-    from kgpu.lab import find
+    from kgpu.lab import find, folders
 
     rows = []
-    for name in find.names():
+    for name in folders.names():
         try:
             there = find.find(name)
             about = there.about

@@ -14,7 +14,8 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.exporter.fields import Spelled, all_fields, find, known_names, spell
+from kgpu.exporter.field_table import all_fields, find, known_names
+from kgpu.exporter.fields import Spelled, spell
 from kgpu.exporter.model import Generation, Kind
 
 LIMIT_BYTES: Final = 1 << 20

@@ -1,4 +1,4 @@
-"""The field table's shape, and finding a row by any spelling that a counters file may have.
+"""The field table's shape; ``field_table`` finds a row by any spelling that a counters file may have.
 
 A row says everything of one field: its names, type and help, where its value comes from, and how it is converted. The
 rows themselves are data in ``rows/``. A field has up to two spellings with units of their own: the usual one
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final
 
 from kgpu.exporter.model import Generation, Kind, Value
@@ -120,21 +119,6 @@ class Spelled:
         return self.field.kind
 
 
-def all_fields() -> tuple[Field, ...]:
-    """Every row, in the order of the default output."""
-    return _table()[0]
-
-
-def find(name: str) -> Spelled | None:
-    """The field that a name means; capitals count, as in the replaced program."""
-    return _table()[1].get(name)
-
-
-def known_names() -> Iterable[str]:
-    """Every spelling."""
-    return _table()[1].keys()
-
-
 def spell(field: Field, generation: Generation) -> Spelled:
     """The field under the name that a generation has for it."""
     if generation is Generation.C and field.modern is not None:
@@ -152,18 +136,3 @@ def render_value(spelled: Spelled, value: Value, factor: float) -> str | None:
         return None
     # 2.9999999999 is a product of factors, not a value below three.
     return f"{number:.6f}" if spelled.decimals else str(math.floor(number + 1e-9))
-
-
-def _spellings(field: Field) -> Iterator[Spelled]:
-    yield Spelled(field, field.name)
-    for alias in field.aliases:
-        yield Spelled(field, alias)
-    if field.modern is not None:
-        yield Spelled(field, field.modern.name, modern=True)
-
-
-@lru_cache(maxsize=1)
-def _table() -> tuple[tuple[Field, ...], dict[str, Spelled]]:
-    from kgpu.exporter.rows import ROWS
-
-    return ROWS, {spelled.name: spelled for field in ROWS for spelled in _spellings(field)}

@@ -7,30 +7,12 @@ from typing import TYPE_CHECKING
 
 from kgpu.base.errors import LabError
 from kgpu.lab import ground
+from kgpu.lab.folders import kind_of
 from kgpu.lab.port import EMBEDDED, REAL
 from kgpu.lab.progress import PlainProgress, Progress
 
 if TYPE_CHECKING:
     from kgpu.lab.port import Lab
-
-
-def kind_of(folder: Path) -> str:
-    """``embedded`` or ``real``, "" when there is no lab in the folder."""
-    from kgpu.lab.embedded.model import STATE_FILE
-    from kgpu.lab.real.model import Paths
-
-    if (folder / STATE_FILE).exists():
-        return EMBEDDED
-    return REAL if Paths(folder).state.exists() else ""
-
-
-def names() -> list[str]:
-    """The labs of this user in the usual place, running or not."""
-    root = ground.labs_root()
-    try:
-        return sorted(entry.name for entry in root.iterdir() if kind_of(entry))
-    except OSError:
-        return []
 
 
 def find(name: str, folder: Path | None = None, *, kind: str = "", progress: Progress | None = None) -> Lab:

@@ -53,7 +53,7 @@ def nodes_dir(lab: Path) -> Path:
 
 def place(lab: Path) -> tuple[Path, str]:
     """The kubeconfig of the lab in that folder, and the address at which its API server reaches this machine."""
-    from kgpu.lab.find import kind_of
+    from kgpu.lab.folders import kind_of
     from kgpu.lab.real import model, state
 
     kubeconfig = lab / "kubeconfig"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgpu.lab.port import REAL
 from kgpu.lab.processes import children, memory
 from kgpu.lab.real import components, devices
-from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME
 from kgpu.lab.real.plan import AGENT
+
+if TYPE_CHECKING:
+    from kgpu.lab.real.cluster import RealLab
 
 
 def accelerators(quantities: dict[str, str]) -> dict[str, str]:

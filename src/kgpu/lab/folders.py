@@ -1,0 +1,27 @@
+"""The folders of labs: which there are, and of which kind each is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kgpu.lab import ground
+from kgpu.lab.port import EMBEDDED, REAL
+
+
+def kind_of(folder: Path) -> str:
+    """``embedded`` or ``real``, "" when there is no lab in the folder."""
+    from kgpu.lab.embedded.model import STATE_FILE
+    from kgpu.lab.real.model import Paths
+
+    if (folder / STATE_FILE).exists():
+        return EMBEDDED
+    return REAL if Paths(folder).state.exists() else ""
+
+
+def names() -> list[str]:
+    """The labs of this user in the usual place, running or not."""
+    root = ground.labs_root()
+    try:
+        return sorted(entry.name for entry in root.iterdir() if kind_of(entry))
+    except OSError:
+        return []
