@@ -42,9 +42,15 @@ def _made(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield node
         return
-    for_types = isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-    for child in node.orelse if isinstance(node, ast.If) and for_types else ast.iter_child_nodes(node):
-        yield from _made(child)
+    for child in node.orelse if isinstance(node, ast.If) and _is_for_types(node) else ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):  # no import is within one
+            yield from _made(child)
+
+
+def _is_for_types(node: ast.If) -> bool:
+    """``if TYPE_CHECKING:`` or ``if typing.TYPE_CHECKING:``."""
+    test = node.test
+    return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
 
 
 def _targets(node: ast.Import | ast.ImportFrom, package: str, names: set[str]) -> Iterator[str]:
