@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -66,3 +68,23 @@ def test_a_run_that_reaches_no_test_is_not_repeated_for_ever(runner: Callable[..
 def test_a_program_that_ends_without_a_report_is_told_with_its_words(runner: Callable[..., Runner]) -> None:
     with pytest.raises(LabError, match="wrote no report:\nno such flag"):
         runner(broken="print('no such flag'); sys.exit(3)").run(TESTS)
+
+
+def test_an_interrupt_while_a_test_is_waited_for_ends_its_program(
+    runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that are run alone are waited for where the interrupt comes."""
+    waited: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if not waited:
+                waited.append(self)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    made = runner(broken="import time; time.sleep(60)")
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made._once(TESTS)
+    assert waited[0].returncode == -signal.SIGKILL

@@ -5,6 +5,7 @@ The tests' output stays in the lab's folder only until it goes; with ``keep`` in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -206,10 +207,10 @@ class Runner:
             )  # fmt: skip
         self._running.add(process)
         try:
-            process.wait(self._order.limit_s + _GRACE_S)
-        except subprocess.TimeoutExpired:
-            _kill(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self._order.limit_s + _GRACE_S)
         finally:
+            _kill(process)  # also where an interrupt comes while it is waited for
             self._running.discard(process)
         return self._read(place, process.returncode, part)
 
