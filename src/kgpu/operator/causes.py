@@ -50,6 +50,11 @@ class Cause:
             if not said.isprintable():
                 object.__setattr__(self, name, one_line(said))
 
+    @property
+    def told_remedy(self) -> str:
+        """For an Event: the remedy, or what the node's agent says is one, as its words."""
+        return self.remedy or (f'its agent says: "{self.quoted}"' if self.quoted else "")
+
     def line(self) -> str:
         """Cause and remedy as one line."""
         todo = self.remedy or self.quoted

@@ -172,10 +172,9 @@ def _decisions(policy: Policy, findings: tuple[Finding, ...], hard: Iterable[Cau
         if len(on_nodes) > EVERY_NODE:
             cause = on_nodes[0].cause
             what = f"{reason} on more than {EVERY_NODE} nodes, such as: {cause.text}"
+            remedy = cause.told_remedy
             made.append(
-                Decision(
-                    subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.remedy, reason=reason
-                )
+                Decision(subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason)
             )
         else:
             made += [_decision(f"Node/{finding.node}", finding.cause) for finding in on_nodes]
@@ -186,5 +185,5 @@ def _decision(subject: str, cause: Cause) -> Decision:
     kind, _, name = subject.partition("/")
     what = f"node {name}: {cause.text}" if kind == "Node" else cause.text
     return Decision(
-        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.remedy, reason=cause.reason
+        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.told_remedy, reason=cause.reason
     )
