@@ -417,7 +417,8 @@ async def test_a_failing_role_is_reported_and_the_others_run(cluster, started, t
     cluster.tell(AgentConfig(roles={"bad": RoleConfig(), "good": RoleConfig()}))
     async with hosted(cluster, tmp_path, roles):
         await eventually(lambda: state(cluster, "bad") == ("waiting", "Waiting"))
-        assert cluster.report.roles["bad"].reason == "no folder; expected a folder; to do: make one"
+        bad = cluster.report.roles["bad"]
+        assert (bad.reason, bad.remedy) == ("no folder; expected a folder", "make one")
         await eventually(lambda: state(cluster, "good") == ("running", ""))
 
 

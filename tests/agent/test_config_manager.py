@@ -13,7 +13,7 @@ import pytest
 
 from kgpu.agent import config_manager
 from kgpu.agent.config_manager import ConfigManager, Settings, run
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.formats.config_choice import Fallback
 from kgpu.kube.fake import FakeApi
@@ -31,7 +31,7 @@ class Place:
         self.target.parent.mkdir()
         self.version = 0
         self.mount(default="d", t4="t")
-        self.said: list[Decision] = []
+        self.said: list[Advice] = []
         self.signals: list[tuple[int, str]] = []
         self.pids: tuple[int, ...] = (42,)
         monkeypatch.setattr(config_manager.processes, "named", lambda _name: self.pids)
@@ -134,7 +134,7 @@ def test_a_dangling_link_and_a_plain_file_are_replaced(place: Place) -> None:
 def test_folders_that_can_t_be_used_are_errors_with_the_flag_to_correct(place: Place, broken: str) -> None:
     with pytest.raises(HostError) as refused:
         place.manager(**{broken: Path("/nowhere/at/all")}).apply("")
-    assert {"source": "CONFIG_FILE_SRCDIR", "target": "CONFIG_FILE_DST"}[broken] in refused.value.todo
+    assert {"source": "CONFIG_FILE_SRCDIR", "target": "CONFIG_FILE_DST"}[broken] in refused.value.remedy
 
 
 def node(label: str = "") -> dict[str, Any]:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.agent.events import BURST, REFILL, REPEAT_AFTER, EventFilter, EventQueue, MemoryPublisher
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import VirtualClock, settle
-from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import KubeError
 
-WARNING = Decision(subject="GPU-1", what="unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy")
+WARNING = Advice(subject="GPU-1", what="unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy")
 
 
-def numbered(number: int) -> Decision:
+def numbered(number: int) -> Advice:
     return dataclasses.replace(WARNING, subject=f"GPU-{number}")
 
 

@@ -21,7 +21,7 @@ VERSION = INVENTORY.driver_version
 
 
 def device(uuid: str, status: Status = Status.PASSED) -> DeviceResult:
-    trouble = Trouble(what="wrong sums", todo="replace it") if status is Status.FAILED else None
+    trouble = Trouble(what="wrong sums", remedy="replace it") if status is Status.FAILED else None
     return DeviceResult(uuid=uuid, gpu=uuid, name=uuid, status=status, trouble=trouble)
 
 
@@ -58,7 +58,7 @@ def test_one_failed_gpu_costs_only_itself() -> None:
     through = gated(INVENTORY, verdict(report(device(A), device(B, Status.FAILED))))
     first, second = through.accelerators
     assert (first, second.usable) == (INVENTORY.accelerators[0], False)
-    assert [(one.problem, one.what, one.todo) for one in second.findings] == [
+    assert [(one.problem, one.what, one.remedy) for one in second.findings] == [
         (Problem.UNPROVEN, "CUDA fails on it: wrong sums", "replace it")
     ]
 

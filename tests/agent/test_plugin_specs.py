@@ -70,7 +70,7 @@ def test_nothing_is_written_twice_and_a_lost_file_comes_back(root, tmp_path):
     write(INVENTORY, CDI)
     (path,) = (tmp_path / "cdi").iterdir()
     before = path.stat().st_ino
-    sick = Finding(subject="GPU-1", problem=Problem.LOST, what="a", expected="b", todo="c")
+    sick = Finding(subject="GPU-1", problem=Problem.LOST, what="a", expected="b", remedy="c")
     write(dataclasses.replace(INVENTORY, accelerators=(gpu(0), gpu(1, findings=(sick,)))), CDI)
     assert path.stat().st_ino == before
     path.unlink()

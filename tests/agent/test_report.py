@@ -11,6 +11,7 @@ import pytest
 from kgpu.agent.report import CHATTER, DEBOUNCE, ReportWriter, role_report
 from kgpu.agent.wanted import DISABLED, LEAVING, RUN, Wanted
 from kgpu.base.clock import VirtualClock
+from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus
 from kgpu.formats import names
 from kgpu.formats.agent_report import AgentReport, RoleReport, decode
@@ -20,33 +21,41 @@ from kgpu.kube.port import NODES
 PAUSED = Wanted(run=False, why="Paused", reason="the label says so")
 
 
-def status(state, reason=""):
-    return RoleStatus(name="x", state=state, reason=reason, since=0, restarts=0)
+BAD = ConfigError("bad flag", "one of two", "take it out")
+
+
+def status(state, reason="", remedy=""):
+    return RoleStatus(name="x", state=state, reason=reason, remedy=remedy, since=0, restarts=0)
 
 
 @pytest.mark.parametrize(
     ("wanted", "found", "problem", "said"),
     [
-        (RUN, status(RoleState.RUNNING, "8 GPUs"), "", ("running", "8 GPUs", "")),
-        (RUN, status(RoleState.WAITING, "no driver"), "", ("waiting", "no driver", "Waiting")),
-        (RUN, status(RoleState.FAILED, "KeyError"), "", ("failed", "KeyError", "Failed")),
-        (RUN, None, "", ("starting", "", "Starting")),
-        (RUN, None, "bad flag", ("waiting", "bad flag", "BadArguments")),
+        (RUN, status(RoleState.RUNNING, "8 GPUs"), None, ("running", "8 GPUs", "")),
+        (RUN, status(RoleState.WAITING, "no driver", "load it"), None, ("waiting", "no driver", "Waiting", "load it")),
+        (RUN, status(RoleState.FAILED, "KeyError"), None, ("failed", "KeyError", "Failed")),
+        (RUN, None, None, ("starting", "", "Starting")),
+        (RUN, None, BAD, ("waiting", "bad flag; expected one of two", "BadArguments", "take it out")),
         (
             RUN,
             status(RoleState.RUNNING),
-            "bad flag",
-            ("running", "bad flag; it goes on as it was told before", "BadArguments"),
+            BAD,
+            (
+                "running",
+                "bad flag; expected one of two; it goes on as it was told before",
+                "BadArguments",
+                "take it out",
+            ),
         ),
-        (PAUSED, None, "", ("stopped", "the label says so", "Paused")),
-        (PAUSED, status(RoleState.RUNNING), "", ("stopped", "it is being stopped: the label says so", "Paused")),
-        (DISABLED, None, "", ("stopped", DISABLED.reason, "Disabled")),
-        (LEAVING, None, "", ("waiting", LEAVING.reason, "Leaving")),
+        (PAUSED, None, None, ("stopped", "the label says so", "Paused")),
+        (PAUSED, status(RoleState.RUNNING), None, ("stopped", "it is being stopped: the label says so", "Paused")),
+        (DISABLED, None, None, ("stopped", DISABLED.reason, "Disabled")),
+        (LEAVING, None, None, ("waiting", LEAVING.reason, "Leaving")),
     ],
 )
 def test_what_a_role_says(wanted, found, problem, said):
     report = role_report(wanted, found, problem)
-    assert (report.state, report.reason, report.why) == said
+    assert (report.state, report.reason, report.why, report.remedy) == (*said, "")[:4]
 
 
 def test_left():

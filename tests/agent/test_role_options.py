@@ -113,7 +113,7 @@ def test_arguments_of_a_role_s_own_process_are_for_that_role_alone(word):
 def test_a_flag_for_what_the_policy_says_elsewhere_is_refused_with_the_place(arg, instead):
     with pytest.raises(ConfigError, match="there is no flag") as refused:
         options(told=RoleConfig(args=(arg,)))
-    assert instead in refused.value.todo
+    assert instead in refused.value.remedy
 
 
 def library(root, folder="usr/lib64"):

@@ -12,7 +12,7 @@ from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import Role
 from kgpu.agent.run import Agent
 from kgpu.base import http
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import HwError
 from kgpu.base.http import Address
 from kgpu.hw.memory import MemoryReader
@@ -22,7 +22,7 @@ from kgpu.kube.port import EVENTS
 
 GPU = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="GPU-1", name="H100")
 INVENTORY = Inventory(vendor=Vendor.NVIDIA, driver_version="580.1", accelerators=(GPU,))
-BAD_GPU = Decision(subject="GPU-1", what="unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy")
+BAD_GPU = Advice(subject="GPU-1", what="unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy")
 
 
 async def good(host, handle) -> None:

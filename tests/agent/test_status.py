@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from kgpu.agent import status
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.supervise import RoleState, RoleStatus
 from kgpu.formats.config_choice import ConfigText, problem_text
@@ -47,7 +47,7 @@ def test_a_role_as_data():
 
 
 def test_hardware_names_devices_and_their_trouble():
-    lost = Finding(subject="GPU-2", problem=Problem.LOST, what="it fell off the bus", expected="a GPU", todo="reboot")
+    lost = Finding(subject="GPU-2", problem=Problem.LOST, what="it fell off the bus", expected="a GPU", remedy="reboot")
     inventory = Inventory(
         vendor=Vendor.NVIDIA,
         driver_version="580.1",
@@ -73,7 +73,7 @@ def test_a_configuration_is_named_not_shown():
 
 
 def test_the_document_is_json():
-    decision = Decision(subject="s", what="w", why="y", evidence=("e",), severity=Severity.ERROR, remedy="r")
+    decision = Advice(subject="s", what="w", why="y", evidence=("e",), severity=Severity.ERROR, remedy="r")
     page = status.statusz({"roles": [status.role_row(GOOD, 11)], "decisions": [status.decision_row(decision)]})
     found = json.loads(page.body)
     assert page.content_type == "application/json"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.log import JsonFormatter, TextFormatter, blank_credentials, configure, log_decision, one_line
 
-DECISION = Decision(
+DECISION = Advice(
     subject="GPU-1",
     what="marked unhealthy",
     why="the driver reported a critical error",

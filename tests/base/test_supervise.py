@@ -9,9 +9,9 @@ import signal
 
 import pytest
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.backoff import BackoffPolicy
 from kgpu.base.clock import VirtualClock, settle
-from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import HwError
 from kgpu.base.supervise import RoleHandle, RoleState, Supervisor, stop_on_signals
 
@@ -21,7 +21,7 @@ POLICY = BackoffPolicy(first=1.0, cap=8.0, factor=2.0, jitter=0.0, healthy_after
 class World:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.decisions: list[Decision] = []
+        self.decisions: list[Advice] = []
         self.supervisor = Supervisor(clock=self.clock, policy=POLICY, on_decision=self.decisions.append)
 
     def status(self, name: str):
@@ -121,7 +121,8 @@ async def test_an_obstacle_is_waiting_not_failed_and_is_told_once(world):
     status = world.status("hw")
     assert status.state is RoleState.WAITING
     assert "libnvidia-ml.so.1 was not found" in status.reason
-    assert "install the driver" in status.reason
+    assert status.remedy.startswith("install the driver")
+    assert status.line == f"{status.reason}; to do: {status.remedy}"
     assert [decision.reason for decision in world.decisions] == ["RoleWaiting"]
     assert world.decisions[0].severity is Severity.WARNING
     assert world.decisions[0].remedy == "install the driver"

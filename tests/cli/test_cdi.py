@@ -85,7 +85,7 @@ def test_broken_spec_is_a_warning_of_list(tmp_path) -> None:
 def test_bad_input_is_explained(sim_root, arguments: list[str]) -> None:
     with pytest.raises((ConfigError, HostError)) as caught:
         run("generate", "--driver-root", sim_root("t4", gpus=1), *arguments)
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_no_driver_exits_with_two(tmp_path, monkeypatch, capsys) -> None:

@@ -214,12 +214,12 @@ def test_one_device_is_one(sim_root, tmp_path) -> None:
     ],
 )
 def test_a_word_in_the_wrong_place_is_explained(case, tmp_path, monkeypatch, capsys) -> None:
-    words, what, todo = case
+    words, what, remedy = case
     monkeypatch.chdir(tmp_path)
     assert main(["kgpu", "cdi", "generate", *words]) == 2
     told = capsys.readouterr().err
     assert what in told.splitlines()[0]
-    assert todo in told
+    assert remedy in told
     assert list(tmp_path.iterdir()) == []
 
 

@@ -100,7 +100,7 @@ def test_a_file_may_be_changed_in_its_place(folder) -> None:
 def test_a_bad_transform_is_explained_and_writes_nothing(folder, words: list[str]) -> None:
     with pytest.raises((ConfigError, HostError)) as caught:
         run("transform", "root", *words, input=spec("0"))
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kgpu.health.node import Note
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
 
 LOST = GpuVerdict(
-    uuid="GPU-aaaaaaaa-0000", index=0, action="reboot", withdraws=True, what="Xid 79: lost", todo="reboot it",
+    uuid="GPU-aaaaaaaa-0000", index=0, action="reboot", withdraws=True, what="Xid 79: lost", remedy="reboot it",
     evidence=("Xid 79: lost", "more"), since=1.8e9, severity="error",
 )  # fmt: skip
 WELL = GpuVerdict(uuid="GPU-bbbbbbbb-0000", index=1, what="well")

@@ -248,9 +248,9 @@ async def test_what_is_not_there_ends_at_once_with_the_reason(image: Path, row: 
     async with started(image, container) as process:
         code, told = await ended(process)
     assert code == 2
-    first, expected, todo, *more = told.rstrip("\n").split("\n")
+    first, expected, remedy, *more = told.rstrip("\n").split("\n")
     assert words in first
-    assert (expected.startswith("  expected: "), todo.startswith("  to do: "), more) == (True, True, [])
+    assert (expected.startswith("  expected: "), remedy.startswith("  to do: "), more) == (True, True, [])
 
 
 class ApiServer:

@@ -98,7 +98,7 @@ def test_the_column_of_what_a_label_switches_off_stays() -> None:
 
 LOST = Gpu(
     uuid="GPU-0a", index=3, action=Action.REBOOT, reason="GPUNeedsReboot", what="handle: GPU is lost (NVML error 15)",
-    remedy=REBOOT,
+    remedy_key=REBOOT,
 )  # fmt: skip
 HOT = Gpu(uuid="GPU-0b", index=4, action=Action.INSPECT, what="it is hot", works=True)
 
@@ -173,7 +173,7 @@ def test_every_problem_has_a_remedy_of_its_own(make: Any) -> None:
 def test_a_wrong_setting_of_the_toolkit_is_told_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError) as refused:
         toolkit_settings({"RUNTIME_RESTART_MODE": "system"})
-    waits = report(toolkit=agent_report.role("waiting", refused.value.one_line()))
+    waits = report(toolkit=agent_report.role("waiting", refused.value.statement, "", refused.value.remedy))
     observed = world(*(healthy_node(name, report=waits) for name in ("gpu-node-1", "l4-1")))
     page = (README.parent / "docs/how-to/configure-a-container-engine.md").read_text()
     told = page.partition("$ kgpu status\n...\n")[2].partition("```")[0].splitlines()

@@ -32,7 +32,7 @@ def with_mig(gpu: Accelerator, *layout: tuple[str, int]) -> Accelerator:
 
 
 def broken(gpu: Accelerator, problem: Problem = Problem.LOST) -> Accelerator:
-    found = Finding(subject=gpu.uuid, problem=problem, what="injected", expected="health", todo="heal")
+    found = Finding(subject=gpu.uuid, problem=problem, what="injected", expected="health", remedy="heal")
     return replace(gpu, findings=(found,))
 
 

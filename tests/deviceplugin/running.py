@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kgpu.base.advice import Advice
 from kgpu.base.clock import SystemClock
-from kgpu.base.decision import Decision
-from kgpu.base.errors import HwError
+from kgpu.base.errors import HwError, Reason, line_of
 from kgpu.deviceplugin import run
 from kgpu.deviceplugin.model import HostFacts
 from kgpu.deviceplugin.run import DevicePluginContext
@@ -31,13 +31,13 @@ class Node:
         self.reader: Any = MemoryReader(inventory)
         self.kubelet = FakeKubelet(folder / "plugins")
         self.config = MemoryConfigSource()
-        self.decisions: list[Decision] = []
+        self.decisions: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.why = ""
         self.task: asyncio.Task[None] | None = None
 
-    def _tell(self, ready: bool, reason: str, why: str) -> None:
-        self.states.append((ready, reason))
+    def _tell(self, ready: bool, reason: Reason, why: str) -> None:
+        self.states.append((ready, line_of(reason)))
         self.why = why
 
     def start(self, **options: Any) -> None:

@@ -192,7 +192,7 @@ def test_refusals_say_the_known_words(settings: Settings, ids: list[str], text: 
         answer(settings, ids)
     assert text in refused.value.what
     assert refused.value.expected
-    assert refused.value.todo
+    assert refused.value.remedy
 
 
 def test_several_shares_are_given_where_the_file_allows_it() -> None:

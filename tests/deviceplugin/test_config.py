@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin import config as config_module
 from kgpu.deviceplugin.config import FLAGS, Kind, Settings, printable, resolve
@@ -113,7 +113,7 @@ def test_what_is_wrong_says_the_known_words_in_three_parts(overrides, env, text:
         resolve(PluginConfig(), overrides=overrides, env=env)
     assert text in refused.value.what
     assert refused.value.expected
-    assert refused.value.todo
+    assert refused.value.remedy
 
 
 MPS = "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
@@ -142,7 +142,7 @@ def test_any_environment_is_settings_or_a_three_part_error(env: dict[str, str]) 
         json.dumps(printable(resolve(PluginConfig(), overrides={}, env=env)))
     except ConfigError as problem:
         parts = problem
-    assert parts is None or (parts.expected and parts.todo)
+    assert parts is None or (parts.expected and parts.remedy)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_any_environment_is_settings_or_a_three_part_error(env: dict[str, str]) 
     ],
 )
 def test_what_has_no_effect_is_told_where_it_is_asked_for(env: dict[str, str], told: list[str]) -> None:
-    reported: list[Decision] = []
+    reported: list[Advice] = []
     core = Core(overrides={}, env=env, report=reported.append, facts=lambda _settings: HostFacts(), memory=Memory())
     core.configure(ConfigText(name="config", text=""))
     found = [one for one in reported if one.reason == "SettingWithoutEffect"]

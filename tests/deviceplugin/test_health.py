@@ -193,7 +193,7 @@ def test_all_checks_off_leaves_only_what_is_not_there() -> None:
 
 def test_a_gpu_that_can_not_be_read_does_not_get_well() -> None:
     unit = units()[0]
-    finding = Finding(subject=NODES[0].uuid, problem=Problem.UNREADABLE, what="error 999", expected="", todo="")
+    finding = Finding(subject=NODES[0].uuid, problem=Problem.UNREADABLE, what="error 999", expected="", remedy="")
     silent = (unreachable(NODES[0], 0, finding), NODES[1])
     health = read(read(sick(), silent, 1), silent, 10 * QUIET_SECONDS)
     assert health.reason(unit)

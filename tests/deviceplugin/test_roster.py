@@ -44,7 +44,7 @@ def test_all_gpus_may_vanish_at_once() -> None:
 
 @pytest.mark.parametrize("uuid", [NODES[1].uuid, ""])
 def test_a_lost_gpu_that_lost_its_facts_gets_them_back(uuid: str) -> None:
-    lost = Finding(subject=uuid, problem=Problem.LOST, what="lost", expected="there", todo="reset")
+    lost = Finding(subject=uuid, problem=Problem.LOST, what="lost", expected="there", remedy="reset")
     blank = Accelerator(vendor=NODES[1].vendor, index=1, uuid=uuid, name="", findings=(lost,))
     merged, _ = merge(NODES, found(NODES[0], blank, *NODES[2:]))
     assert merged[1] == replace(NODES[1], findings=(lost,))

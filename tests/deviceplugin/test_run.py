@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from deviceplugin.nodes import GPU
 from deviceplugin.running import GPUS, INVENTORY, NO_DRIVER, Node
+from msgspec import structs
 
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import ConfigError, HwError
@@ -62,7 +63,7 @@ async def test_verdicts_take_a_gpu_out_from_the_start_and_give_it_back(node: Nod
     node.start(verdicts=verdicts, on_offer=lambda counts: offered.append(counts.get(GPU, 0)))
     await node.offers(gpu=7)
     assert max(offered) == 7  # not even for a moment
-    well = replace(bad, withdraws=False, causes=(), action="ignore")
+    well = structs.replace(bad, withdraws=False, causes=(), action="ignore")
     verdicts.put(well)
     await node.offers(gpu=8)
     node.reader.report(Event(kind=EventKind.XID, uuid=GPUS[3].uuid, code=79))

@@ -18,7 +18,7 @@ NO_DRIVER = HwError("the driver is not loaded", "a loaded driver", "load it")
 
 
 def finding(problem: Problem, subject: str = "") -> Finding:
-    return Finding(subject=subject, problem=problem, what=f"{problem} happened", expected="health", todo="wait")
+    return Finding(subject=subject, problem=problem, what=f"{problem} happened", expected="health", remedy="wait")
 
 
 def changed(inventory: Inventory, index: int, **fields: object) -> Inventory:
@@ -37,7 +37,7 @@ def test_a_failed_reading_changes_nothing_and_says_why() -> None:
     assert not planned.fresh
     (decision,) = planned.decisions
     assert NO_DRIVER.what in decision.why
-    assert decision.remedy == NO_DRIVER.todo
+    assert decision.remedy == NO_DRIVER.remedy
 
 
 def test_a_failed_first_reading_has_nothing_to_say() -> None:

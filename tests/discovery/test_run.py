@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.advice import Advice
 from kgpu.base.clock import VirtualClock
-from kgpu.base.decision import Decision
-from kgpu.base.errors import ConfigError, HwError, KubeError
+from kgpu.base.errors import ConfigError, HwError, KubeError, Reason, line_of
 from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.publish import MemoryPublisher
 from kgpu.discovery.run import LabelsContext, run
@@ -57,13 +57,13 @@ class Role:
         self.config = Config(text)
         self.publisher = MemoryPublisher(published)
         self.clock = VirtualClock()
-        self.decisions: list[Decision] = []
+        self.decisions: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.why = ""
         self.seconds = 1000.0
 
-    def _tell(self, ready: bool, reason: str, why: str) -> None:
-        self.states.append((ready, reason))
+    def _tell(self, ready: bool, reason: Reason, why: str) -> None:
+        self.states.append((ready, line_of(reason)))
         self.why = why
 
     @contextlib.asynccontextmanager

@@ -61,7 +61,7 @@ def test_joined_keeps_the_ending(model: str, profile: str) -> None:
 
 findings = st.builds(
     Finding,
-    subject=st.just(""), problem=st.sampled_from(Problem), what=st.text(max_size=5), expected=st.just(""), todo=st.just(""),
+    subject=st.just(""), problem=st.sampled_from(Problem), what=st.text(max_size=5), expected=st.just(""), remedy=st.just(""),
 )  # fmt: skip
 partitions = st.builds(
     Partition,

@@ -14,7 +14,7 @@ THIRD = "GPU-3a0ebfaa-a4fe-5a60-97a1-aa9ebb0cfa0f"
 FIFTH = "GPU-c348da00-6ae1-5941-b833-3256b81eff95"
 XID_79 = Gpu(
     uuid=THIRD, index=3, action=Action.REBOOT, reason="GPUNeedsReboot", what="Xid 79: GPU has fallen off the bus",
-    remedy=REBOOT, facts=("xid:79",),
+    remedy_key=REBOOT, facts=("xid:79",),
 )  # fmt: skip
 
 

@@ -235,7 +235,7 @@ def test_what_is_no_cluster_is_an_explained_error(data: bytes, tmp_path: Path) -
     (tmp_path / "x.yaml").write_bytes(data)
     with pytest.raises(ConfigError) as caught:
         files.read(str(tmp_path / "x.yaml"))
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 @tries(60)

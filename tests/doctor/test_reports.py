@@ -279,8 +279,12 @@ def test_what_an_agent_orders_is_quoted_and_never_offered() -> None:
     """Whoever has a node's token writes what he likes: of what is to be done he has the choice among kgpu's own words."""
     order = "kubectl delete namespace kube-system"
     gpu = Gpu(uuid="GPU-aaaaaaaa-0000-0000-0000-000000000000", index=0, action=Action.RESET_GPU, facts=("xid:48",),
-              what=f"Xid 48, DBE; to do: {order}", evidence=(order,), remedy=guidance(48).key)  # fmt: skip
-    for one in (gpu, msgspec.structs.replace(gpu, remedy=order), msgspec.structs.replace(gpu, remedy=f"check/{order}")):
+              what=f"Xid 48, DBE; to do: {order}", evidence=(order,), remedy_key=guidance(48).key)  # fmt: skip
+    for one in (
+        gpu,
+        msgspec.structs.replace(gpu, remedy_key=order),
+        msgspec.structs.replace(gpu, remedy_key=f"check/{order}"),
+    ):
         snapshot = Snapshot.of([saying(_node(), one), _plugin()], taken=_NOON).judged(xids_in)
         (found,) = diagnose(snapshot, strict=True).findings
         assert found.id == "HW-02"

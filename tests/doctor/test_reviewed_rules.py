@@ -132,7 +132,7 @@ def test_checks_of_the_node_do_not_fail_because_of_a_gpu_that_works() -> None:
 
 def wrong(index: int, uuid: str = "") -> Device:
     uuid = uuid or f"GPU-{index}"
-    trouble = Trouble(what="the GPU computes wrong: 1 of 9", expected="the right sums", todo=f"replace {index}")
+    trouble = Trouble(what="the GPU computes wrong: 1 of 9", expected="the right sums", remedy=f"replace {index}")
     return Device(uuid=uuid, gpu=uuid, name=f"GPU {index} (NVIDIA A100-SXM4-80GB)", trouble=trouble)
 
 

@@ -20,7 +20,7 @@ TABLES = {
     "_FIRST", "_POLICY", "_RESTART", "_RESTART + '  # it looks at all devices anew'",
     "_RESTART + '  # its controller makes a new one'", "_STOPS", "patch", "step",
     # What kgpu's own catalogue says is to be done about an Xid.
-    "one.todo", "seen.xid.advice", "xid.advice",
+    "one.remedy", "seen.xid.advice", "xid.advice",
 }  # fmt: skip
 AGAIN = {"draining.py", "model.py", "remedies.py", "steps.py"}
 """Where a step that was made is cleaned or taken apart."""

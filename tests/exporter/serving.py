@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.http import Address
 from kgpu.exporter.config import resolve
 from kgpu.exporter.run import Exporter, ExporterContext
@@ -40,7 +40,7 @@ class Served:
     exporter: Exporter
     reader: MemoryReader
     users: FakeUsers
-    decisions: list[Decision]
+    decisions: list[Advice]
     states: list[tuple[bool, str]]
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
 
@@ -79,7 +79,7 @@ class Served:
         except TimeoutError:
             raise AssertionError(f"{name} is {found}, not {expected}") from None
 
-    def told(self, reason: str) -> list[Decision]:
+    def told(self, reason: str) -> list[Advice]:
         return [one for one in self.decisions if one.reason == reason]
 
 
@@ -115,7 +115,7 @@ async def serving(reader: MemoryReader | None = None, users: FakeUsers | None = 
     """An exporter on a free port, listening already."""
     listening: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     reader, users = reader or reader_of(), users or FakeUsers()
-    decisions: list[Decision] = []
+    decisions: list[Advice] = []
     states: list[tuple[bool, str]] = []
     given = resolve({"address": "127.0.0.1:0", "interval": "100", **(flags or {})}, {})
     context = ExporterContext(

@@ -127,7 +127,7 @@ def test_what_does_nothing_is_told_with_the_reason():
 def test_what_would_export_something_else_is_refused_with_what_there_is(flags, env, where):
     with pytest.raises(ConfigError, match=f"^{where} is refused: ") as refused:
         resolve(flags, env)
-    assert "--configmap-data" in refused.value.todo
+    assert "--configmap-data" in refused.value.remedy
     assert resolve({}, {"DCGM_EXPORTER_CONFIG_FILE": ""}).notes == ()
 
 
@@ -160,7 +160,7 @@ def test_a_bad_value_is_refused_and_names_its_flag(attr, value, what):
         resolve({attr: value})
     assert caught.value.what.startswith(what + ":")
     assert caught.value.expected
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_a_bad_variable_is_named():

@@ -55,7 +55,7 @@ def test_the_spelling_of_the_file_is_the_metrics_name():
 
 
 @pytest.mark.parametrize(
-    ("line", "what", "todo"),
+    ("line", "what", "remedy"),
     [
         (
             "DCGM_FI_DEV_GPU_UTILL, gauge, x",
@@ -68,10 +68,10 @@ def test_the_spelling_of_the_file_is_the_metrics_name():
         ("#\nDCGM_FI_DEV_SM_CLOCK, gauge, first", "line 3: DCGM_FI_DEV_SM_CLOCK is there twice", "line 2"),
     ],
 )
-def test_a_bad_line_is_told_and_the_others_count(line, what, todo):
+def test_a_bad_line_is_told_and_the_others_count(line, what, remedy):
     error = problem(line)
     assert what in error.what
-    assert todo in error.todo
+    assert remedy in error.remedy
 
 
 def test_a_comma_in_the_help_is_kept_and_told():
@@ -109,7 +109,7 @@ def test_a_config_map_with_both_keys_has_the_programs_own_first():
 def test_a_config_map_with_a_misspelt_key_is_told_so():
     with pytest.raises(ConfigError) as caught:
         from_config_map({"metric": "x", "other": "y"}, "ConfigMap a/b")
-    assert caught.value.todo == 'did you mean "metrics"?'
+    assert caught.value.remedy == 'did you mean "metrics"?'
 
 
 def test_two_generations_can_be_exported_at_once():
@@ -126,7 +126,7 @@ def test_any_text_is_read_or_refused_in_three_parts(text):
         rows = parse_counters(text).rows
     except ConfigError as error:
         refused = error
-    assert rows or (refused is not None and refused.expected and refused.todo)
+    assert rows or (refused is not None and refused.expected and refused.remedy)
 
 
 HELP = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=40)

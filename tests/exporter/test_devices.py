@@ -45,7 +45,7 @@ def test_everything_else_is_refused_and_names_the_flag(text):
         parse_selector(text, "--devices")
     assert caught.value.what.startswith("--devices: ")
     assert caught.value.expected
-    assert caught.value.todo == "correct --devices"
+    assert caught.value.remedy == "correct --devices"
 
 
 @given(st.text(alphabet="fgi:,-+0123456789 \n", max_size=20))

@@ -164,7 +164,7 @@ def test_a_field_that_a_gpu_does_not_have_is_no_error_but_is_told():
 
 
 def test_a_lost_gpu_is_down_and_the_others_go_on():
-    lost = Finding(subject=uuid(0), problem=Problem.LOST, what="w", expected="e", todo="t")
+    lost = Finding(subject=uuid(0), problem=Problem.LOST, what="w", expected="e", remedy="t")
     values = {Unit(uuid(1)): {"power_w": 5.0}}
     planned = plan(look(gpu(0, findings=(lost,)), gpu(1), values=values), wanted(f"{POWER}, gauge, P"))
     assert [(labels["gpu"], value) for labels, value in series(planned, POWER)] == [("1", 5.0)]
@@ -174,7 +174,7 @@ def test_a_lost_gpu_is_down_and_the_others_go_on():
 
 @pytest.mark.parametrize("problem", [Problem.NEEDS_RESET, Problem.UNPROVEN, Problem.UNREADABLE])
 def test_a_gpu_that_can_be_read_is_up_whatever_is_found(problem):
-    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", todo="t")
+    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", remedy="t")
     planned = plan(look(gpu(0, findings=(bad,))), wanted(f"{POWER}, gauge, P", f"{BUSY}, gauge, B"))
     assert [value for _, value in series(planned, "kgpu_gpu_up")] == [1]
     assert [value for _, value in series(planned, POWER)] == [1.0]
@@ -183,7 +183,7 @@ def test_a_gpu_that_can_be_read_is_up_whatever_is_found(problem):
 
 @pytest.mark.parametrize("problem", [Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING])
 def test_a_gpu_that_can_not_be_read_is_down_and_its_pods_are_told(problem):
-    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", todo="t")
+    bad = Finding(subject=uuid(0), problem=problem, what="w", expected="e", remedy="t")
     slices = (partition(0, 1), partition(0, 2))
     held = (holding("a", uuid(0)), holding("m", mig_uuid(0, 2)), holding("b", uuid(1)))
     values = {Unit(uuid(1)): {"power_w": 5.0}}
@@ -197,7 +197,7 @@ def test_a_gpu_that_can_not_be_read_is_down_and_its_pods_are_told(problem):
 
 
 def test_a_gpu_of_which_every_reading_fails_is_down_and_lacks_nothing():
-    bad = Finding(subject=uuid(0), problem=Problem.UNREADABLE, what="error 999", expected="e", todo="t")
+    bad = Finding(subject=uuid(0), problem=Problem.UNREADABLE, what="error 999", expected="e", remedy="t")
     ticks = Ticks(wanted(f"{POWER}, gauge, P"))
     ticks.read(1.0, inventory(gpu(0, findings=(bad,)), gpu(1)), (Reading(uuid=uuid(1), values={"power_w": 5.0}),))
     outcome = ticks.families(1.0, Users())

@@ -92,7 +92,7 @@ async def test_a_driver_that_is_away_is_told_and_forgets_nothing_else():
         await served.until("DCGM_FI_DEV_XID_ERRORS", {"0": 79})
         await served.until("kgpu_exporter_driver_up", {"": 0})
         assert (await served.get("/health"))[0] == 503
-        assert served.states[-1] == (False, AWAY.one_line())
+        assert served.states[-1] == (False, AWAY)
         served.reader.set_down(None)
         await served.until(TEMPERATURE, {"0": 40, "1": 40})
         assert (await served.get("/health"))[0] == 200

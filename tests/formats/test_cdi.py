@@ -131,7 +131,7 @@ def test_what_a_runtime_would_refuse_is_refused_here(fields: dict[str, object], 
         validate(spec(**fields))
     assert word in str(caught.value)
     assert caught.value.expected
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_no_devices_at_all_can_not_be_built() -> None:

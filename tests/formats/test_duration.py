@@ -54,4 +54,4 @@ def test_any_text_is_a_duration_or_a_three_part_error(text: str) -> None:
     except ConfigError as problem:
         parts = problem
     assert abs(value) <= INFINITE
-    assert parts is None or (parts.expected and parts.todo)
+    assert parts is None or (parts.expected and parts.remedy)

@@ -47,11 +47,11 @@ def test_of_a_number_that_the_config_knows_better_its_action_is_told() -> None:
     config = HealthConfig(xid_actions={79: Action.IGNORE})
     found = evidence_of(fault, config)
     assert found is not None
-    assert found.todo == "nothing to do: the config says so for this number"
+    assert found.remedy == "nothing to do: the config says so for this number"
     usual = evidence_of(fault, HealthConfig())
     assert usual is not None
-    assert usual.todo == guidance(79).advice
+    assert usual.remedy == guidance(79).advice
 
 
 def test_what_an_earlier_kgpu_has_written_down_of_a_number_keeps_its_words() -> None:
-    assert Evidence(source=Source.XID, key="79", what="", action=Action.REBOOT).todo == guidance(79).advice
+    assert Evidence(source=Source.XID, key="79", what="", action=Action.REBOOT).remedy == guidance(79).advice

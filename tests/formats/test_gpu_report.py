@@ -32,7 +32,7 @@ texts = st.text(
 )
 gpus = st.builds(
     Gpu, uuid=texts, index=st.none() | st.integers(0, 64), pci=texts, action=st.sampled_from(Action), reason=texts,
-    works=st.booleans(), what=texts, remedy=st.sampled_from(["", RESET, REBOOT, "xid/79"]),
+    works=st.booleans(), what=texts, remedy_key=st.sampled_from(["", RESET, REBOOT, "xid/79"]),
     facts=st.lists(texts, max_size=4).map(tuple), evidence=st.lists(texts, max_size=4).map(tuple),
     since=st.floats(0, 4e9), muted=texts,
 )  # fmt: skip
@@ -95,13 +95,13 @@ def test_nothing_that_moves_the_screen_comes_through() -> None:
     found = decode(json.dumps({"version": 1, "count": 1, "gpus": [bad], "unreadable": "f\x1b"}))
     assert found is not None
     (gpu,) = found.gpus
-    said = [found.unreadable, gpu.uuid, gpu.what, gpu.remedy, *gpu.facts, *gpu.evidence, rendered(found).message]
+    said = [found.unreadable, gpu.uuid, gpu.what, gpu.remedy_key, *gpu.facts, *gpu.evidence, rendered(found).message]
     assert all(text.isprintable() for text in said)
 
 
 def test_a_remedy_is_looked_up() -> None:
-    assert Gpu(remedy=REPLACE).todo == words(REPLACE)
-    assert Gpu(remedy="kubectl delete node n1").todo == ""
+    assert Gpu(remedy_key=REPLACE).remedy == words(REPLACE)
+    assert Gpu(remedy_key="kubectl delete node n1").remedy == ""
 
 
 @given(st.lists(st.sampled_from(["xid:79", "xid:95@1", "xid:x", "sxid:5", "driver:lost", "xid:", "xid:٣"]), max_size=6))

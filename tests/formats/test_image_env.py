@@ -98,7 +98,7 @@ def test_only_supported_capabilities() -> None:
         parse_capabilities("graphics", supported={"compute", "utility"})
     with pytest.raises(ConfigError) as refused:
         parse_capabilities("utilities")
-    assert "did you mean" in refused.value.todo
+    assert "did you mean" in refused.value.remedy
 
 
 def test_capabilities_that_nobody_named() -> None:

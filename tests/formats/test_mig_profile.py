@@ -54,7 +54,7 @@ def test_any_text_is_a_profile_or_a_three_part_error(text: str) -> None:
     try:
         parsed = parse_mig_profile(text)
     except ConfigError as error:
-        parts = (error.what, error.expected, error.todo)
+        parts = (error.what, error.expected, error.remedy)
     else:
         parts = (str(parsed),)
         assert parse_mig_profile(str(parsed)) == parsed

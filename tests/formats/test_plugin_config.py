@@ -254,11 +254,11 @@ def test_what_is_wrong_is_said_with_its_place(text: str, words: list[str]) -> No
     for word in ["unable to parse config file", "FILE", *words]:
         assert word in refused.value.what
     assert refused.value.expected
-    assert refused.value.todo
+    assert refused.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "todo"),
+    ("text", "key", "remedy"),
     [
         ("flags: {renameByDefault: true}", "flags.renameByDefault",
          "move it: it belongs in sharing.timeSlicing or sharing.mps"),
@@ -274,10 +274,10 @@ def test_what_is_wrong_is_said_with_its_place(text: str, words: list[str]) -> No
         ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, 5: x}]}}", "resources[0].5", "remove it"),
     ],
 )  # fmt: skip
-def test_unknown_keys_say_what_was_meant(text: str, key: str, todo: str) -> None:
+def test_unknown_keys_say_what_was_meant(text: str, key: str, remedy: str) -> None:
     (problem, *_) = examine(text)[1]
     assert f'{key}: unknown key "{key.rpartition(".")[2]}"' in problem.what
-    assert problem.todo == todo
+    assert problem.remedy == remedy
 
 
 def test_every_problem_is_found_with_its_line() -> None:
@@ -348,7 +348,7 @@ def test_any_tree_is_a_config_or_three_part_errors(tree: Any) -> None:
     for problem in problems:
         assert problem.what
         assert problem.expected
-        assert problem.todo
+        assert problem.remedy
     if not problems:
         assert parse_config(dump(tree)) == config
 
@@ -356,7 +356,7 @@ def test_any_tree_is_a_config_or_three_part_errors(tree: Any) -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_a_config_or_three_part_errors(text: str) -> None:
     _, problems = examine(text)
-    assert all(problem.expected and problem.todo for problem in problems)
+    assert all(problem.expected and problem.remedy for problem in problems)
 
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)

@@ -82,7 +82,7 @@ def test_unmet_names_the_gpu_and_the_way_out() -> None:
     assert problem is not None
     assert "GPU 0 (H100)" in problem.what
     assert "cuda 12.4" in problem.what
-    assert "NVIDIA_DISABLE_REQUIRE=true" in problem.todo
+    assert "NVIDIA_DISABLE_REQUIRE=true" in problem.remedy
 
 
 def test_every_requirement_and_every_gpu() -> None:

@@ -159,7 +159,7 @@ def test_a_bad_setting_is_explained(setting: str, said: str) -> None:
         set_values(ToolkitConfig(), [setting])
     assert said in caught.value.what
     assert caught.value.expected
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_the_containers_own_ldconfig_needs_its_feature() -> None:

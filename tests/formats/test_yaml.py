@@ -101,7 +101,7 @@ def test_what_is_wrong_is_said_with_its_line(text: str | bytes, words: list[str]
         load(text, source="FILE")
     assert all(word in refused.value.what for word in ["FILE", *words])
     assert refused.value.expected
-    assert refused.value.todo
+    assert refused.value.remedy
 
 
 def test_a_huge_text_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_any_text_is_a_value_or_a_three_part_error(text: str | bytes) -> None:
         json.dumps(load(text), allow_nan=False)
     except ConfigError as problem:
         parts = problem
-    assert parts is None or (parts.expected and parts.todo)
+    assert parts is None or (parts.expected and parts.remedy)
 
 
 @pytest.mark.parametrize("read", [load, load_document])

@@ -184,7 +184,7 @@ def test_a_boot_ends_it_and_strangers_go() -> None:
 
 def test_a_lost_gpu_that_answers_again_is_well() -> None:
     health = node()
-    lost = Finding(subject=A.uuid, problem=Problem.LOST, what="GPU is lost", expected="", todo="")
+    lost = Finding(subject=A.uuid, problem=Problem.LOST, what="GPU is lost", expected="", remedy="")
     gone = replace(A, findings=(lost,), recovery_action="unknown")
     say(health, xid(79))
     health.inventory(replace(INVENTORY, accelerators=(gone, B)), {}, T + 1)

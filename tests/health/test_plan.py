@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Severity
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.catalogue import guidance, xids
 from kgpu.health.config import HealthConfig
@@ -60,7 +60,7 @@ def test_one_xid_alone_calls_for_what_the_catalogue_says(code: int) -> None:
     expected = guidance(code).action if code != 154 else Action.IGNORE
     assert found.action is expected
     assert found.healthy is not expected.withdraws
-    assert bool(found.todo) is (expected is not Action.IGNORE)
+    assert bool(found.remedy) is (expected is not Action.IGNORE)
 
 
 def test_the_strongest_evidence_comes_first() -> None:
@@ -467,7 +467,7 @@ def test_any_history_gives_one_verdict_and_survives_a_restart(history) -> None:
         assert all(one.action.rank <= found.action.rank for one in found.evidence)
         if not found.healthy:
             assert found.action.withdraws
-            assert found.todo
+            assert found.remedy
         assert found.decision().one_line()
     stored = msgspec.json.decode(msgspec.json.encode(memory), type=Memory)
     assert stored == memory

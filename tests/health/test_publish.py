@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from kgpu.formats.gpu_remedies import RESET, words
 from kgpu.formats.gpu_report import MAX_MESSAGE, rendered
 from kgpu.formats.xid.action import Action
@@ -14,12 +16,12 @@ XID = Evidence(
     source=Source.XID, key="95", what="Xid 95: memory error", action=Action.RESET_GPU, text="a\x1b[31m", count=3
 )
 PROGRAM = Evidence(source=Source.XID, key="13", what="Xid 13: exception", action=Action.RESTART_APP)
-LATER = replace(XID, key="64", urgent=False)
+LATER = structs.replace(XID, key="64", urgent=False)
 WELL = Verdict(gpu="GPU-1")
 BAD = Verdict(
-    gpu="GPU-2", action=Action.RESET_GPU, healthy=False, evidence=(XID, LATER, PROGRAM), remedy=RESET, since=5.0
+    gpu="GPU-2", action=Action.RESET_GPU, healthy=False, evidence=(XID, LATER, PROGRAM), remedy_key=RESET, since=5.0
 )
-MILD = Verdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), remedy="bucket/RESTART_APP")
+MILD = Verdict(gpu="GPU-3", action=Action.RESTART_APP, evidence=(PROGRAM,), remedy_key="bucket/RESTART_APP")
 MUTED = Verdict(gpu="GPU-4", evidence=(XID,), muted="in maintenance")
 STRANGER = replace(BAD, gpu="PCI-0000:19:00")
 
@@ -77,5 +79,5 @@ def test_what_can_not_be_known_is_unknown() -> None:
 
 
 def test_a_message_has_an_end() -> None:
-    long = replace(BAD, evidence=(replace(XID, what="x" * 5000),))
+    long = replace(BAD, evidence=(structs.replace(XID, what="x" * 5000),))
     assert len(condition([long] * 64).message) <= MAX_MESSAGE

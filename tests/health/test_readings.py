@@ -62,7 +62,7 @@ def test_readings_by_their_names(values: dict[str, object], attr: str, expected:
 
 
 def test_findings_are_problems() -> None:
-    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", todo="")
+    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy="")
     assert reading_of(replace(GPU, findings=(finding,)), {}, 1.0).problems == (("lost", "handle: lost"),)
 
 
@@ -71,7 +71,9 @@ def test_findings_are_problems() -> None:
     [("none", ["needs-reset"]), ("unknown", ["needs-reset"]), ("drain-reset", []), ("reboot", [])],
 )
 def test_what_the_driver_asks_for_is_told_once(recovery: str, kinds: list[str]) -> None:
-    finding = Finding(subject=GPU.uuid, problem=Problem.NEEDS_RESET, what="GPU 0: reset required", expected="", todo="")
+    finding = Finding(
+        subject=GPU.uuid, problem=Problem.NEEDS_RESET, what="GPU 0: reset required", expected="", remedy=""
+    )
     found = reading_of(replace(GPU, findings=(finding,), recovery_action=recovery), {}, 1.0)
     assert (found.recovery, [kind for kind, _ in found.problems]) == (recovery, kinds)
 
@@ -94,7 +96,7 @@ def test_a_drain_does_not_become_a_reset(code: int, action: Action, healthy: boo
 def test_a_gpu_that_can_not_be_read_was_not_reset() -> None:
     memory = on_fault(Memory(gpu=GPU.uuid), Fault(code=46, at=1.0), HealthConfig())
     memory = on_reading(memory, reading_of(replace(GPU, recovery_action="reset"), {}, 2.0), HealthConfig())
-    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", todo="")
+    finding = Finding(subject=GPU.uuid, problem=Problem.LOST, what="GPU 0: handle: lost", expected="", remedy="")
     memory = on_reading(memory, reading_of(unreachable(GPU, 0, finding), {}, 3.0), HealthConfig())
     assert [one.key for one in memory.events] == ["46"]
 

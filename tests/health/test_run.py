@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.errors import HostError, HwError, KubeError
 from kgpu.health import keeper
 from kgpu.health import run as health_run
@@ -45,7 +45,7 @@ class Node:
         self.log = MemoryLog()
         self.history = History(folder / "state" / "health.db")
         self.condition = MemoryReports()
-        self.said: list[Decision] = []
+        self.said: list[Advice] = []
         self.boot = "b1"
         self.wall = T
         self.uptime = 1000.0

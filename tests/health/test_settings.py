@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_HEALTH_CONFIG_FILE
 from kgpu.health.config import HealthConfig
 from kgpu.health.settings import HealthSettings
@@ -24,7 +24,7 @@ TEXT = "version: v1\nignore: {xids: [%d]}\n"
 
 
 async def test_the_defaults_hold_without_one() -> None:
-    said: list[Decision] = []
+    said: list[Advice] = []
     async with HealthSettings({}, said.append).following() as settings:
         assert settings.current() == HealthConfig()
     assert said == []
@@ -36,7 +36,7 @@ async def test_the_variable_holds_the_text_itself() -> None:
 
 
 async def test_a_wrong_one_is_told_and_the_defaults_hold() -> None:
-    said: list[Decision] = []
+    said: list[Advice] = []
     async with HealthSettings({ENV_HEALTH_CONFIG: "version: v1\nignor: {}"}, said.append).following() as settings:
         assert settings.current() == HealthConfig()
     assert [one.reason for one in said] == ["HealthConfigRefused"]
@@ -44,7 +44,7 @@ async def test_a_wrong_one_is_told_and_the_defaults_hold() -> None:
 
 
 async def test_the_file_is_followed_and_the_last_good_one_stays(tmp_path: Path) -> None:
-    said: list[Decision] = []
+    said: list[Advice] = []
     file = tmp_path / "health.yaml"
     made = HealthSettings({ENV_HEALTH_CONFIG_FILE: str(file)}, said.append, look_seconds=0.05)
     async with made.following() as settings:

@@ -343,7 +343,7 @@ def test_modules_are_loaded_with_the_roots_own_program() -> None:
 def test_a_module_that_is_not_there_is_explained() -> None:
     with pytest.raises(HostError, match="nvidia-uvm can't be loaded: not found") as caught:
         load_modules("/", run=lambda command: "not found" if command[-1] == "nvidia-uvm" else "")
-    assert "modprobe nvidia-uvm" in caught.value.todo
+    assert "modprobe nvidia-uvm" in caught.value.remedy
 
 
 def test_a_real_modprobe_that_fails_says_why(tmp_path) -> None:

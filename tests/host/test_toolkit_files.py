@@ -31,7 +31,7 @@ def test_a_file_that_the_kernel_makes_has_no_size_and_is_read() -> None:
 def test_what_is_no_file_is_refused(path: str) -> None:
     with pytest.raises(HostError) as caught:
         read_regular(path, 10, what="a text")
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_a_pipe_does_not_block(tmp_path) -> None:

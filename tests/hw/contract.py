@@ -143,7 +143,7 @@ class ReaderContract:
         assert lost.uuid == before.accelerators[2].uuid
         assert lost.name == before.accelerators[2].name
         assert Problem.LOST in problems(lost)
-        assert all(finding.subject == lost.uuid and finding.todo for finding in lost.findings)
+        assert all(finding.subject == lost.uuid and finding.remedy for finding in lost.findings)
         assert len(await node.reader.links()) == 21
         await node.clear(2)
         healed = await wait_for(node.reader, lambda inventory: 2 in usable(inventory))
@@ -213,7 +213,7 @@ class ReaderContract:
         error = await wait_for_error(node.reader)
         assert error.what
         assert error.expected
-        assert error.todo
+        assert error.remedy
         await node.return_driver()
         async with asyncio.timeout(PATIENCE):
             while True:

@@ -43,7 +43,7 @@ def test_nothing_there_is_a_waiting_state_that_names_the_places(tmp_path) -> Non
         open_reader(driver_root=tmp_path)
     assert f"{tmp_path}/usr/lib64/libnvidia-ml.so.1" in caught.value.expected
     assert "ERROR_LIBRARY_NOT_FOUND" in caught.value.what
-    assert "--driver-root" in caught.value.todo
+    assert "--driver-root" in caught.value.remedy
 
 
 def test_misspelt_vendor_gets_a_suggestion(tmp_path) -> None:

@@ -136,7 +136,7 @@ async def test_refusals_have_code_reason_message_and_three_parts(code: int, reas
             await api.list(CONFIG_MAPS)
     assert (caught.value.code, caught.value.reason) == (code, reason)
     assert caught.value.expected
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 async def test_lists_are_read_to_the_last_page(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.kube.events import NodeEvents
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import EVENTS, KubeRefusedError, Object, name_of
 
-BAD = Decision(subject="GPU-1", what="marked unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy")
+BAD = Advice(subject="GPU-1", what="marked unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy")
 
 
 async def events(api: FakeApi) -> list[Object]:
@@ -31,7 +31,7 @@ async def test_other_decisions_are_other_events() -> None:
     api = FakeApi()
     recorder = NodeEvents(api, node="n")
     await recorder.publish(BAD)
-    await recorder.publish(Decision(subject="GPU-2", what="healthy again", why="it answers", reason="GpuHealthy"))
+    await recorder.publish(Advice(subject="GPU-2", what="healthy again", why="it answers", reason="GpuHealthy"))
     assert sorted(event["type"] for event in await events(api)) == ["Normal", "Warning"]
 
 
@@ -58,7 +58,7 @@ async def test_refusals_come_out() -> None:
 @pytest.mark.parametrize("text", ["x" * 3000, "é" * 3000])
 async def test_limits_of_the_api(text: str) -> None:
     api = FakeApi()
-    await NodeEvents(api, node="n" * 253).publish(Decision(subject="", what=text, why="", reason="R" * 200))
+    await NodeEvents(api, node="n" * 253).publish(Advice(subject="", what=text, why="", reason="R" * 200))
     (event,) = await events(api)
     assert len(event["message"].encode()) <= 1024
     assert event["message"].endswith("...")

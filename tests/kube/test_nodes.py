@@ -17,4 +17,4 @@ async def test_the_node_or_three_parts() -> None:
     with pytest.raises(KubeError) as missing:
         await get_node(api, "n2")
     assert "n2" in missing.value.what
-    assert "--node-name" in missing.value.todo
+    assert "--node-name" in missing.value.remedy

@@ -126,7 +126,7 @@ async def test_nobody_listening_is_a_three_part_error(folder: Path, there: str) 
     with pytest.raises(KubeletError) as refused:
         await ask(path)
     assert str(path) in refused.value.what
-    assert refused.value.todo
+    assert refused.value.remedy
 
 
 async def test_a_silent_server_meets_the_deadline(folder: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_silent_server_meets_the_deadline(folder: Path) -> None:
 async def test_impossible_sockets_are_three_part_errors(folder: Path, name: str) -> None:
     with pytest.raises(KubeletError) as refused:
         await server(folder / name).start()
-    assert refused.value.todo
+    assert refused.value.remedy
 
 
 def test_an_answer_for_no_method_is_a_mistake() -> None:

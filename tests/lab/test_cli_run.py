@@ -64,7 +64,7 @@ def test_a_wrong_key_is_told_as_on_the_page() -> None:
     with pytest.raises(LabError) as refused:
         parse(page_story().replace("within: 30", "withn: 30"), "typo.yaml")
     said = refused.value
-    assert f"kgpu: {said.what}\n  expected: {said.expected}\n  to do: {said.todo}\n" in PAGE
+    assert f"kgpu: {said.what}\n  expected: {said.expected}\n  to do: {said.remedy}\n" in PAGE
 
 
 def test_a_lab_that_is_not_up_is_brought_up_before_it_is_played_on(labs: dict[str, FakeLab], story: str) -> None:

@@ -67,7 +67,7 @@ def test_up_with_other_settings_is_refused(made: EmbeddedLab) -> None:
 def test_a_real_lab_cannot_take_its_name(made: EmbeddedLab) -> None:
     with pytest.raises(LabError, match="is an embedded lab") as caught:
         find.find("made", made.folder, kind="real")
-    assert "kgpu lab down --name made" in caught.value.todo
+    assert "kgpu lab down --name made" in caught.value.remedy
 
 
 def test_a_server_that_was_killed_comes_back_on_its_port_with_its_nodes(kubectl: str, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_port_that_is_taken_is_refused_and_leaves_nothing_behind(kubectl: str,
         with pytest.raises(LabError, match=f"can't listen on 127.0.0.1:{port}") as refused:
             lab.up()
     assert "free port" in refused.value.expected
-    assert "--port" in refused.value.todo
+    assert "--port" in refused.value.remedy
     assert not lab.running
     assert list(tmp_path.iterdir()) == []
 
@@ -182,4 +182,4 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else object())
     with pytest.raises(LabError, match="uvicorn") as caught:
         EmbeddedLab("x", tmp_path / "lab", QuietProgress()).up()
-    assert "kgpu[lab]" in caught.value.todo
+    assert "kgpu[lab]" in caught.value.remedy

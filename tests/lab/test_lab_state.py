@@ -105,7 +105,7 @@ def test_go_that_cannot_be_installed_is_explained(tmp_path: Path, monkeypatch: p
         build.ensure_go(PlainProgress(io.StringIO()))
     with pytest.raises(LabError) as caught:
         build.find_toolchain()
-    assert "--install-tools" in caught.value.todo
+    assert "--install-tools" in caught.value.remedy
 
 
 def _only_in(folder: Path) -> Any:

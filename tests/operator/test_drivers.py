@@ -60,7 +60,7 @@ def test_two_that_select_one_node_change_nothing_anywhere() -> None:
 @pytest.mark.parametrize(("name", "other"), [("a", "b"), ("b", "a")])
 def test_both_of_a_conflict_are_told_the_other_and_the_node(name: str, other: str) -> None:
     problem = conflict().problems[name]
-    assert (problem.reason, f"{name} and {other} both select n3" in problem.message) == (
+    assert (problem.reason, f"{name} and {other} both select n3" in problem.what) == (
         "ConflictingNodeSelector",
         True,
     )
@@ -83,7 +83,7 @@ def test_two_defaults_change_nothing_anywhere() -> None:
     ],
 )
 def test_what_is_wrong_with_one(spec: dict[str, Any], words: str) -> None:
-    assert words in assign([driver("d", spec=spec)], NODES).problems["d"].message
+    assert words in assign([driver("d", spec=spec)], NODES).problems["d"].sentence
 
 
 @pytest.mark.parametrize(

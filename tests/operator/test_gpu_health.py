@@ -15,7 +15,7 @@ from kgpu.operator.model import Node
 from kgpu.operator.nodes import project, read_node
 
 UUIDS = ["GPU-30e753dd-1243-550c-a492-bf716c823a5d", "GPU-6eb24971-a758-522d-ac65-58ca4f20c726"]
-BAD = Gpu(uuid=UUIDS[0], index=0, action=Action.REBOOT, reason="Lost", what="GPU is lost. Gone", remedy=REBOOT)
+BAD = Gpu(uuid=UUIDS[0], index=0, action=Action.REBOOT, reason="Lost", what="GPU is lost. Gone", remedy_key=REBOOT)
 
 
 def node(status: str, message: str, reason: str = "x", data: str | None = None) -> Node:
@@ -38,7 +38,7 @@ def test_what_the_health_role_writes_is_understood() -> None:
     look = Gpu(uuid=UUIDS[1], index=1, action=Action.INSPECT, reason="Hot", what="it is hot", works=True)
     muted = Gpu(uuid="GPU-0b", index=2, reason="GPUMuted", muted="in maintenance")
     found = said(report([muted, look, BAD], count=8))
-    assert [(one.what, one.todo, one.works) for one in found.ill] == [
+    assert [(one.what, one.remedy, one.works) for one in found.ill] == [
         ("GPU is lost. Gone", words(REBOOT), False), ("it is hot", "", True),
     ]  # fmt: skip
     assert found.bad == 1

@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.formats import agent_report, names
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.operator import seen
@@ -139,7 +139,7 @@ def test_what_people_are_shown_is_printable(observed: Observed, told: Settings) 
     made = plan(settled, told)
     assert wrong(made.policy_status) == []
     assert wrong(made.driver_status) == []
-    decisions: tuple[Decision, ...] = made.decisions
+    decisions: tuple[Advice, ...] = made.decisions
     assert wrong([dataclasses.asdict(one) for one in decisions]) == []
     assert wrong(dataclasses.asdict(overview(settled, told))) == []
 

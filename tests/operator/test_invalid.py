@@ -14,8 +14,8 @@ from kgpu.operator.plan import plan
 from .world import SETTINGS, condition_of, healthy_node, world
 
 REMEDY = "kubectl delete node --all"
-LOST = Trouble(what="it has fallen off the bus (Xid 79)", expected="a GPU that answers", todo=REMEDY)
-MISSING = Trouble(what="libcuda.so.1 is not there", expected="the driver's library", todo=REMEDY)
+LOST = Trouble(what="it has fallen off the bus (Xid 79)", expected="a GPU that answers", remedy=REMEDY)
+MISSING = Trouble(what="libcuda.so.1 is not there", expected="the driver's library", remedy=REMEDY)
 DEVICE = Device(uuid="GPU-aa", gpu="GPU-aa", name="GPU 3", trouble=LOST)
 
 

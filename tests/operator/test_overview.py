@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from kgpu.base.errors import ConfigError
@@ -17,7 +18,17 @@ from kgpu.operator.overview import Operator, Overview, overview
 from kgpu.operator.plan import plan
 from kgpu.operator.reading import look
 from tests.operator.test_breakages import CASES
-from tests.operator.world import HOST_DRIVER, NAMESPACE, SETTINGS, healthy_node, node_object, policy, report, world
+from tests.operator.world import (
+    HOST_DRIVER,
+    NAMESPACE,
+    SETTINGS,
+    driver,
+    healthy_node,
+    node_object,
+    policy,
+    report,
+    world,
+)  # fmt: skip
 
 GPU = names.GPU_RESOURCE
 
@@ -367,3 +378,14 @@ def test_what_is_done_in_another_way_than_asked_is_a_warning(spec: dict[str, Any
     asked = policy(spec={**HOST_DRIVER, **spec})
     found = seen(dataclasses.replace(world(healthy_node()), policies=(asked,)))
     assert [(one.reason, one.warning, bool(one.remedy)) for one in found.problems] == [(reason, True, True)]
+
+
+def test_what_helps_a_driver_that_can_not_be_brought_is_kgpus_own_word() -> None:
+    none = msgspec.structs.replace(report(), driver="", driver_source="")
+    node = healthy_node(labels={"pool": "a"}, report=none)
+    spec = {"nodeSelector": {"pool": "a"}, "usePrecompiled": True, "gdrcopy": {"enabled": True}}
+    ours = policy(spec={"driver": {"enabled": True, "useNvidiaDriverCRD": True}})
+    observed = world(node, policies=(ours,), drivers=(driver("a100", spec=spec),))
+    told = [one for one in seen(observed).problems if one.reason == "DriverNotReady"]
+    what = "its NVIDIADriver a100 brings no driver: GDRCopy can't be used with precompiled drivers"
+    assert [(one.what, one.remedy, one.nodes) for one in told] == [(what, "set usePrecompiled: false", ("n1",))]

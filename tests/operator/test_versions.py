@@ -12,11 +12,11 @@ from kgpu.operator.model import Observed
 from kgpu.operator.nodes import read_node
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
-from kgpu.operator.versions import Finding, check
+from kgpu.operator.versions import Unsupported, check
 from tests.operator.world import SETTINGS, healthy_node, node_object, policy, world
 
 
-def findings(*, kube: tuple[int, int] = (1, 35), spec: Any = None, **node: Any) -> tuple[Finding, ...]:
+def findings(*, kube: tuple[int, int] = (1, 35), spec: Any = None, **node: Any) -> tuple[Unsupported, ...]:
     info = {key: node.pop(key) for key in ("kubeletVersion", "osImage") if key in node}
     obj = node_object(**node)
     obj["status"]["nodeInfo"].update(info)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kgpu.formats import agent_report, names
+from kgpu.formats import agent_report, names, validation_report
 from kgpu.formats.crd import decode
 from kgpu.operator.model import Driver, Layout, NodeLabels, Object, Observed, Plan, PodTrouble, Policy, Settings
 from kgpu.operator.nodes import read_node
@@ -43,7 +43,9 @@ def node_object(
     ready: bool = True,
     **changes: Any,
 ) -> Object:
-    """A Node; ``validated`` is status, reason and message of its condition; ``apart``: a process per role reports."""
+    """A Node; ``validated`` is status, reason and message of its condition and ``checks`` what the validator's report
+    beside it has; ``apart``: a process per role reports.
+    """
     conditions = [{"type": "Ready", "status": "True" if ready else "False", "reason": "Kubelet", "message": ""}]
     if validated is not None:
         status, reason, message = validated
@@ -57,6 +59,8 @@ def node_object(
     annotations = {names.ROLES_ANNOTATION: agent_report.encode(report)} if report is not None else {}
     if report is not None and changes.get("apart"):
         annotations = reports_apart(report)
+    if changes.get("checks"):
+        annotations[names.VALIDATION_ANNOTATION] = validation_report.encode(validation_report.report(changes["checks"]))
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.operator.model import Layout, Object, Plan
 from kgpu.operator.plan import plan
 from tests.operator.world import SETTINGS, condition_of, node_object, policy, report, world
@@ -32,7 +32,7 @@ def why(made: Plan, kind: str) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
-def told(made: Plan, reason: str) -> list[Decision]:
+def told(made: Plan, reason: str) -> list[Advice]:
     """What becomes Events and log lines, with this reason."""
     return [one for one in made.decisions if one.reason == reason]
 

@@ -39,7 +39,7 @@ def fresh(kubectl: Kubectl, chart: Chart) -> Iterator[Kubectl]:
 
 def stored(kubectl: Kubectl) -> ClusterPolicySpec:
     decoded = decode.clusterpolicy(json.loads(kubectl("get", *NAME, "-o", "json")))
-    assert decoded.problem == ""
+    assert decoded.problem is None
     return decoded.spec
 
 

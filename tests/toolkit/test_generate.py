@@ -55,7 +55,7 @@ def test_slice_without_its_nodes_is_an_error_unless_allowed(root) -> None:
     touch(root, *caps)
     with pytest.raises(IncompleteError, match="0:1 is left out") as caught:
         make(root, inventory=sliced(), allow_incomplete=False)
-    assert "--allow-incomplete" in caught.value.todo
+    assert "--allow-incomplete" in caught.value.remedy
     assert caught.value.generated is not None
     assert names(caught.value.generated.spec) == ["0:0", "all"]
     generated = make(root, inventory=sliced(), allow_incomplete=True)
@@ -67,7 +67,7 @@ def test_nothing_but_incomplete_devices_says_which(root) -> None:
     with pytest.raises(IncompleteError, match="0:0 is left out") as caught:
         make(root, inventory=sliced(1), allow_incomplete=True)
     assert caught.value.generated is None
-    assert "--allow-incomplete" not in caught.value.todo  # it would not help
+    assert "--allow-incomplete" not in caught.value.remedy  # it would not help
 
 
 def test_missing_uvm_is_an_error_unless_allowed(root) -> None:
@@ -161,7 +161,7 @@ def test_no_driver_file_at_all_is_an_error_and_not_a_spec_without_mounts(tmp_pat
     touch(tmp_path, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
     with pytest.raises(HostError) as caught:
         make(tmp_path, mode=mode, allow_incomplete=True)
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_driver_in_a_root_of_its_own_and_devices_of_the_host(tmp_path) -> None:

@@ -93,7 +93,7 @@ def test_the_helper_is_looked_for_on_the_host(tmp_path) -> None:
     tree = Tree.at(tmp_path, "/")
     with pytest.raises(HostError, match="there is no nvidia-cdi-hook") as caught:
         find_hooks(HookConfig(), tree)
-    assert "leave --hooks out" in caught.value.todo
+    assert "leave --hooks out" in caught.value.remedy
     touch(tmp_path, "/opt/toolkit/nvidia-cdi-hook")
     link(tmp_path, PATH, "/opt/toolkit/nvidia-cdi-hook")
     assert find_hooks(HookConfig(), tree).path == PATH

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.host.dev_files import DriverFacts, FakeDevFiles
 from kgpu.host.dev_nodes import Numbers
 from kgpu.toolkit.links import LinksContext, bring_in_line, run
@@ -72,7 +72,7 @@ class ReadOnly(FakeDevFiles):
 async def test_a_folder_that_can_not_be_written_is_told_once_and_the_role_goes_on(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     files = ReadOnly(devices={"/dev/nvidia0": Numbers(195, 0)})
-    told: list[Decision] = []
+    told: list[Advice] = []
     states: list[tuple[bool, str]] = []
     ctx = context(files, tmp_path, report=told.append, control=False)
     task = asyncio.create_task(run(ctx, lambda ready, reason: states.append((ready, reason))))

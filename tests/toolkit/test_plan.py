@@ -159,7 +159,7 @@ def inventories(draw: st.DrawFn) -> tuple[Inventory, frozenset[str]]:
     gpus = []
     for gpu in inventory.accelerators:
         count = draw(st.sampled_from([None, 0, 1, 3, 7]))
-        lost = Finding(subject=gpu.uuid, problem=Problem.LOST, what="lost", expected="", todo="")
+        lost = Finding(subject=gpu.uuid, problem=Problem.LOST, what="lost", expected="", remedy="")
         changed = replace(gpu, findings=(lost,) if draw(st.booleans()) else ())
         if count is not None:
             changed = replace(changed, mig_enabled=True, partitions=sample_partitions(gpu, count=count))

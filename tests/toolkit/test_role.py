@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.base.decision import Decision
-from kgpu.base.errors import HwError
+from kgpu.base.advice import Advice
+from kgpu.base.errors import HwError, line_of
 from kgpu.formats.cdi import CdiDevice, DeviceNode, build_spec, dump_spec, parse_spec
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
@@ -26,14 +26,14 @@ class Running:
 
     def __init__(self, reader, root: Path, cdi: Path) -> None:
         self.spec = cdi / SPEC_NAME
-        self.told: list[Decision] = []
+        self.told: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.context = ToolkitContext(
             reader=reader,
             root=DriverRoot.at(root),
             report=self.told.append,
             cdi_dir=cdi,
-            on_state=lambda ready, reason: self.states.append((ready, reason)),
+            on_state=lambda ready, reason: self.states.append((ready, line_of(reason))),
         )
 
     @contextlib.asynccontextmanager

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from kgpu.base.decision import Decision
-from kgpu.base.errors import HostError
+from kgpu.base.advice import Advice
+from kgpu.base.errors import HostError, line_of
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader, sample_inventory
@@ -22,14 +22,14 @@ class Running:
     def __init__(self, root: Path, cdi: Path) -> None:
         version = operate.snapshot(root)["driver_version"]
         self.spec = cdi / SPEC_NAME
-        self.told: list[Decision] = []
+        self.told: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.context = {
             "reader": MemoryReader(sample_inventory(1, driver_version=version)),
             "root": DriverRoot.at(root),
             "report": self.told.append,
             "cdi_dir": cdi,
-            "on_state": lambda ready, reason: self.states.append((ready, reason)),
+            "on_state": lambda ready, reason: self.states.append((ready, line_of(reason))),
         }
 
     @contextlib.asynccontextmanager

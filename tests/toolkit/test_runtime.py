@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kgpu.base.advice import Advice
 from kgpu.base.clock import VirtualClock
-from kgpu.base.decision import Decision
+from kgpu.base.errors import line_of
 from kgpu.kubelet.cri import RuntimeStatus
 from kgpu.toolkit.fake_engines import LINE, PLAIN, FakeEngines
 from kgpu.toolkit.runtime import NO_ENGINE, Keeper, RuntimeContext, missing, run
@@ -21,7 +22,7 @@ class Story:
     def __init__(self, engines: FakeEngines, settings: ToolkitSettings | None = None) -> None:
         self.engines = engines
         self.clock = VirtualClock()
-        self.told: list[Decision] = []
+        self.told: list[Advice] = []
         self.keeper = Keeper(
             RuntimeContext(
                 engines=engines,
@@ -60,7 +61,7 @@ async def test_an_engine_that_does_not_answer_is_not_touched() -> None:
     story.engines.running.down = "it has been stopped"
     look = await story.look()
     assert not look.ready
-    assert "it has been stopped" in look.reason
+    assert "it has been stopped" in line_of(look.reason)
     assert story.engines.restarts == 0
     story.engines.running.down = ""
     assert (await story.look()).ready
@@ -72,7 +73,7 @@ async def test_a_refused_config_is_told_once_and_tried_again_later() -> None:
     for _ in range(3):
         look = await story.look()
         assert not look.ready
-        assert "did not come back" in look.reason
+        assert "did not come back" in line_of(look.reason)
     assert story.engines.restarts == 1
     assert [one.reason for one in story.told] == ["RuntimeNotConfigured"]
     story.engines.fail = ""
@@ -85,7 +86,7 @@ async def test_an_engine_that_does_not_follow_its_config_is_not_ready() -> None:
     story.engines.deaf = True
     look = await story.look()
     assert not look.ready
-    assert "no runtime handler nvidia" in look.reason
+    assert "no runtime handler nvidia" in line_of(look.reason)
 
 
 async def test_another_writer_is_met_with_growing_pauses() -> None:
@@ -129,7 +130,7 @@ async def test_left_alone_where_told() -> None:
     story = Story(FakeEngines(), toolkit_settings({"NO_RUNTIME_CONFIG": "true"}))
     look = await story.look()
     assert look.ready
-    assert "NO_RUNTIME_CONFIG" in look.reason
+    assert "NO_RUNTIME_CONFIG" in line_of(look.reason)
     assert story.engines.restarts == 0
 
 
@@ -138,8 +139,8 @@ async def test_an_engine_left_alone_with_cdi_off_gives_no_devices() -> None:
     story.engines.running.state = dataclasses.replace(PLAIN, version="1.7.30", cdi=False)
     look = await story.look()
     assert not look.ready
-    assert "enable_cdi = true" in look.reason
-    assert "NRI" in look.reason
+    assert "enable_cdi = true" in line_of(look.reason)
+    assert "NRI" in line_of(look.reason)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_rule_finds_its_flaw_alone(content, facts, severity: str, said: str) -
     result = check(found(content=content), facts=node(**facts))
     (flaw,) = result.flaws
     assert (str(flaw.severity), said in flaw.what) == (severity, True)
-    assert flaw.todo
+    assert flaw.remedy
     assert result.valid is (severity == "warning")
     # Without the node only the file itself is judged.
     assert validate_specs((found(content=content),), None).flaws == ()

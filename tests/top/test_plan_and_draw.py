@@ -40,8 +40,8 @@ NODES = (
             gpu(2, node="9", health=Health.LOST),
         ),
     ),
-    Node(name="node-11", trouble=Trouble(what="no answer", todo="look")),
-    Node(name="node-12", trouble=Trouble(what="no answer", todo="look")),
+    Node(name="node-11", trouble=Trouble(what="no answer", remedy="look")),
+    Node(name="node-12", trouble=Trouble(what="no answer", remedy="look")),
 )
 
 

@@ -65,7 +65,7 @@ async def test_what_is_no_exporter_is_told(page, words) -> None:
     with pytest.raises(UserError) as told:
         await direct(page, deadline=SOON if words == "no answer within" else PATIENCE)
     assert words in told.value.what
-    assert told.value.todo
+    assert told.value.remedy
 
 
 async def test_nobody_listens() -> None:
@@ -119,7 +119,7 @@ async def test_where_a_pod_can_not_be_reached_the_api_server_is_asked(tmp_path) 
 async def test_the_first_ways_trouble_is_told_with_the_right_that_is_missing(tmp_path) -> None:
     with pytest.raises(UserError) as told:
         await both_ways(tmp_path, lambda _: refused(403), lambda _: (500, ""), inside=False)
-    assert "pods/proxy" in told.value.todo
+    assert "pods/proxy" in told.value.remedy
 
 
 class Lab:
@@ -281,7 +281,7 @@ async def test_a_node_that_fails_keeps_what_was_known_and_is_tried_again_more_ra
     await watch.once()
     assert source.looks == before + 1  # m alone
     found = watch.nodes["n"]
-    assert (found.trouble, len(found.gpus)) == (Trouble(what="gone", todo="look"), 2)
+    assert (found.trouble, len(found.gpus)) == (Trouble(what="gone", remedy="look"), 2)
     source.nodes["n"] = node
     clock.now += 60
     await watch.once()
@@ -384,7 +384,7 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
     (Problem.NEEDS_RESET, GpuVerdict(uuid="u", action="reset-gpu", withdraws=True), Health.BAD),
 ])  # fmt: skip
 async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdict, health) -> None:
-    found = Finding(subject="u", problem=problem, what="it does", expected="e", todo="do it")
+    found = Finding(subject="u", problem=problem, what="it does", expected="e", remedy="do it")
     gpu = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="u", name="L4", findings=(found,))
     reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version="1", accelerators=(gpu,)))
     verdicts = MemoryVerdicts()

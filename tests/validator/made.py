@@ -48,7 +48,7 @@ def specs(found: Inventory, **changes: Any) -> CdiFacts:
 
 
 def device(uuid: str, status: Status = Status.PASSED, what: str = "it is broken", gpu: str = "") -> DeviceResult:
-    trouble = Trouble(what=what, expected="health", todo="heal it") if status is Status.FAILED else None
+    trouble = Trouble(what=what, expected="health", remedy="heal it") if status is Status.FAILED else None
     return DeviceResult(uuid=uuid, gpu=gpu or uuid, name=f"GPU {uuid}", status=status, trouble=trouble)
 
 

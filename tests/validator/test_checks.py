@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from validator.made import driver_facts, inventory, specs
 
 from kgpu.base.errors import HwError
@@ -19,7 +20,7 @@ NO_NVML = HwError("nvml init failed: ERROR_DRIVER_NOT_LOADED", "a loaded driver"
 
 
 def lost(found, index=1):
-    finding = Finding(subject="", problem=Problem.LOST, what="GPU is lost", expected="an answer", todo="reset it")
+    finding = Finding(subject="", problem=Problem.LOST, what="GPU is lost", expected="an answer", remedy="reset it")
     gpus = tuple(replace(g, findings=(finding,)) if g.index == index else g for g in found.accelerators)
     return replace(found, accelerators=gpus)
 
@@ -27,7 +28,7 @@ def lost(found, index=1):
 def test_a_device_is_named_once() -> None:
     found = lost(inventory(2))
     gpu = found.accelerators[1]
-    finding = replace(gpu.findings[0], what="GPU 1: handle: GPU is lost")
+    finding = structs.replace(gpu.findings[0], what="GPU 1: handle: GPU is lost")
     found = replace(found, accelerators=(found.accelerators[0], replace(gpu, findings=(finding,))))
     assert driver.judge(driver_facts(found), found, None).reason().startswith(f"GPU 1 ({gpu.name}): handle: GPU is")
 
@@ -40,7 +41,7 @@ def test_a_whole_driver_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "what", "todo"),
+    ("changes", "error", "what", "remedy"),
     [
         ({"libraries": {"libnvidia-ml.so.1": "/x", "libcuda.so.1": ""}}, None, "libcuda.so.1 not found", "driver root"),
         ({"libraries": {"libcuda.so.1": ""}, "module": ""}, NO_NVML, "libcuda.so.1 not found", "install the NVIDIA"),
@@ -51,12 +52,12 @@ def test_a_whole_driver_passes() -> None:
         ({"pci": (PciGpu(address="0000:07:00.0", driver="vfio-pci"),)}, NO_NVML, "vfio-pci", "workload.config"),
     ],
 )
-def test_causes_that_stop_the_whole_driver(changes, error, what, todo) -> None:
+def test_causes_that_stop_the_whole_driver(changes, error, what, remedy) -> None:
     found = inventory(2)
     result = driver.judge(driver_facts(found, **changes), None if error else found, error)
     assert not result.ready
     assert result.trouble is not None
-    assert (what in result.trouble.what, todo in result.trouble.todo) == (True, True), result.trouble
+    assert (what in result.trouble.what, remedy in result.trouble.remedy) == (True, True), result.trouble
 
 
 def test_missing_libraries_name_every_place_that_was_searched() -> None:
@@ -123,7 +124,7 @@ def test_no_spec_at_all_waits_and_says_how_to_make_one() -> None:
     found = inventory(1)
     result = toolkit.judge(specs(found, names={}), found, "")
     assert (result.status, result.ready) == (Status.WAITING, False)
-    assert "kgpu cdi generate --output /var/run/cdi" in result.trouble.todo
+    assert "kgpu cdi generate --output /var/run/cdi" in result.trouble.remedy
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from validator.made import cuda, device, inventory, passed
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Severity
 from kgpu.validator import files, plan
 from kgpu.validator.model import Check, CheckResult, Report, Status, Trouble, failed, waiting
 
-BAD = Trouble(what="no driver", expected="a driver", todo="install it")
+BAD = Trouble(what="no driver", expected="a driver", remedy="install it")
 GOOD = tuple(passed(check) for check in Check)
 
 
@@ -55,8 +55,8 @@ def test_the_condition(report, status, reason, word) -> None:
 
 
 @given(st.text(), st.text(), st.lists(st.text(), max_size=5))
-def test_a_condition_is_one_line_and_fits_whatever_it_says(what, todo, evidence) -> None:
-    trouble = Trouble(what=what * 50, expected="x", todo=todo * 50)
+def test_a_condition_is_one_line_and_fits_whatever_it_says(what, remedy, evidence) -> None:
+    trouble = Trouble(what=what * 50, expected="x", remedy=remedy * 50)
     condition = plan.condition_of(with_(failed(Check.DRIVER, trouble, evidence=tuple(evidence))))
     assert (len(condition.message) <= plan.MAX_MESSAGE, "\n" in condition.message) == (True, False)
 

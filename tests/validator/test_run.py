@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from kgpu.base.decision import Decision
-from kgpu.base.errors import HwError, KubeError
+from kgpu.base.advice import Advice
+from kgpu.base.errors import HwError, KubeError, line_of
 from kgpu.host.root import DriverRoot
 from kgpu.hw.memory import MemoryReader, sample_inventory
 from kgpu.hw.port import Problem
@@ -50,7 +50,7 @@ class Node:
         self.reader = MemoryReader(self.inventory)
         self.runner = MemoryCuda()
         self.api = MemoryNode(node=NodeFacts(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 2}))
-        self.told: list[Decision] = []
+        self.told: list[Advice] = []
         self.states: list[tuple[bool, str]] = []
         self.boot = "boot-1"
         for name in ("usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1", "usr/bin/nvidia-smi"):
@@ -87,7 +87,7 @@ class Node:
             proc=str(self.root),
             sys=str(self.root),
             boot=self.boot,
-            on_state=lambda ready, reason: self.states.append((ready, reason)),
+            on_state=lambda ready, reason: self.states.append((ready, line_of(reason))),
         )
 
     @contextlib.asynccontextmanager

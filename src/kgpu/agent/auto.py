@@ -32,7 +32,7 @@ from kgpu.agent.shared import SharedReader
 from kgpu.agent.slot import Hardware, Slot
 from kgpu.agent.switched import SwitchedConfig
 from kgpu.agent.wanted import DISABLED, Wanted, belongs, leaves, wanted_roles, why_stopped
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.http import StatusServer, here_only
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
@@ -194,7 +194,7 @@ class AutoAgent(Process):
             known = self._problems.get(name)
             self._problems[name] = error
             if known is None or known.one_line() != error.one_line():
-                self.decide(Decision.from_error(error, subject=name, reason="ConfigRefused", severity=Severity.ERROR))
+                self.decide(Advice.from_error(error, subject=name, reason="ConfigRefused", severity=Severity.ERROR))
 
     def _settle_place(self, place: DriverPlace) -> None:
         if place != self.place:
@@ -268,9 +268,9 @@ class AutoAgent(Process):
                 told = ""
                 handle.running()
             except (KubeError, HostError) as error:
-                handle.waiting(error.one_line())
+                handle.waiting(error)
                 if error.one_line() != told:
-                    self.decide(Decision.from_error(error, subject="clean-up", reason="CleanUpFailed"))
+                    self.decide(Advice.from_error(error, subject="clean-up", reason="CleanUpFailed"))
                 told = error.one_line()
                 self._tidy.set()
                 await asyncio.sleep(RETRY)
@@ -359,14 +359,14 @@ class AutoAgent(Process):
         if problem is not None:
             return problem.one_line()
         found = slot.status if slot is not None else None
-        return found.reason if found is not None and found.state is RoleState.FAILED else ""
+        return found.line if found is not None and found.state is RoleState.FAILED else ""
 
     def _role_report(self, name: str, wanted: Wanted) -> RoleReport:
         slot, problem = self._slots.get(name), self._problems.get(name)
         return role_report(
             wanted,
             slot.status if slot is not None else None,
-            problem.one_line() if problem is not None else "",
+            problem,
             left=self.left and not wanted.run,
         )
 
@@ -377,7 +377,7 @@ class AutoAgent(Process):
             return found
         said = self._role_report(name, wanted)
         state = RoleState(said.state) if said.state in list(RoleState) else RoleState.STOPPED
-        return RoleStatus(name=name, state=state, reason=said.reason, since=self._begin, restarts=0)
+        return RoleStatus(name=name, state=state, reason=said.reason, remedy=said.remedy, since=self._begin, restarts=0)
 
     def _routes(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import HostError, UserError
 from kgpu.base.inotify import CONTENT, Inotify, homes
 from kgpu.base.waking import first_of
@@ -53,7 +53,7 @@ class Settings:
 class ConfigManager:
     """The link, and what it was last seen to lead to."""
 
-    def __init__(self, settings: Settings, report: DecisionSink) -> None:
+    def __init__(self, settings: Settings, report: AdviceSink) -> None:
         self._settings = settings
         self._report = report
         self._known: bytes | None = None  # of the text behind the link, None before the first look
@@ -79,7 +79,7 @@ class ConfigManager:
         name = "the empty config" if chosen is None else f"the config {chosen}"
         why = f"the node label {settings.label} is {label}" if label else "the node has no label that names one"
         self._report(
-            Decision(
+            Advice(
                 subject=str(settings.target),
                 what=f"{settings.target} is {name}" if moved else f"{name} has another text",
                 why=why if moved else f"{leads_to} was changed",
@@ -93,7 +93,7 @@ class ConfigManager:
         """Say once what keeps the link as it is."""
         if error.one_line() != self._said:
             self._said = error.one_line()
-            self._report(Decision.from_error(error, subject=str(self._settings.target), reason=reason))
+            self._report(Advice.from_error(error, subject=str(self._settings.target), reason=reason))
 
     def _signal(self, number: int) -> None:
         name = self._settings.process
@@ -105,10 +105,10 @@ class ConfigManager:
         if told:
             pids = ", ".join(map(str, told))
             what = f"signal {number} was sent to {name} ({pids})"
-            self._report(Decision(subject=name, what=what, why="its config is another one", reason="ProcessTold"))
+            self._report(Advice(subject=name, what=what, why="its config is another one", reason="ProcessTold"))
             return
         self._report(
-            Decision(
+            Advice(
                 subject=name,
                 what=f"signal {number} was not sent",
                 why=why,

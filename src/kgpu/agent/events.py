@@ -12,8 +12,8 @@ import logging
 from collections import OrderedDict, deque
 from typing import Final, Protocol
 
+from kgpu.base.advice import Advice
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision
 from kgpu.base.errors import KubeError
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ GOOD_NEWS: Final = frozenset({"DeviceRecovered", "DriverReadable", "ConfigApplie
 class EventPublisher(Protocol):
     """Writes one Event about this node."""
 
-    async def publish(self, decision: Decision) -> None:
+    async def publish(self, decision: Advice) -> None:
         """Raises KubeError when the API server refuses or can't be reached."""
         ...
 
@@ -40,10 +40,10 @@ class MemoryPublisher:
     """The fake: keeps what was published; ``refuse`` makes it fail."""
 
     def __init__(self) -> None:
-        self.published: list[Decision] = []
+        self.published: list[Advice] = []
         self.refuse: KubeError | None = None
 
-    async def publish(self, decision: Decision) -> None:
+    async def publish(self, decision: Advice) -> None:
         if self.refuse is not None:
             raise self.refuse
         self.published.append(decision)
@@ -58,7 +58,7 @@ class EventFilter:
         self._at: float | None = None
         self.suppressed = 0
 
-    def admit(self, decision: Decision, now: float) -> bool:
+    def admit(self, decision: Advice, now: float) -> bool:
         """True when an Event should be written at ``now`` (monotonic seconds)."""
         good = decision.reason in GOOD_NEWS
         if not decision.severity.notable and not good:
@@ -90,11 +90,11 @@ class EventQueue:
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._filter = EventFilter()
-        self._waiting: deque[Decision] = deque(maxlen=QUEUE)
+        self._waiting: deque[Advice] = deque(maxlen=QUEUE)
         self._wake = asyncio.Event()
 
-    def take(self, decision: Decision) -> None:
-        """A ``DecisionSink``."""
+    def take(self, decision: Advice) -> None:
+        """A ``AdviceSink``."""
         if self._filter.admit(decision, self._clock.monotonic()):
             self._waiting.append(decision)
             self._wake.set()

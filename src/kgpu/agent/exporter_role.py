@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kgpu.agent.host import Closing, own_address
-from kgpu.base.decision import DecisionSink
+from kgpu.base.advice import AdviceSink
+from kgpu.base.errors import Reason
 from kgpu.base.http import Address
 from kgpu.base.supervise import RoleHandle
 from kgpu.exporter.config import Given, resolve
@@ -43,7 +44,7 @@ async def exporter(host: Host, handle: RoleHandle) -> None:
     view = host.reader.view()
     listening: list[Address] = []
 
-    def on_state(ready: bool, reason: str) -> None:
+    def on_state(ready: bool, reason: Reason) -> None:
         if ready:
             handle.running(f"port {listening[0].port}" if listening else "")
         else:
@@ -75,7 +76,7 @@ def make_context(
     given: Given,
     reader: Reader,
     *,
-    report: DecisionSink,
+    report: AdviceSink,
     api: KubeApi | None,
     node: str,
     host_root: str,

@@ -89,11 +89,13 @@ def _why(uuid: str, verdict: Verdict) -> tuple[str, str]:
     result = verdict.devices.get(uuid)
     if result is None or result.trouble is None or result.status is Status.WAITING:
         return "CUDA has not been tried on it yet", "none: it is offered once the validator has seen CUDA work"
-    return f"CUDA fails on it: {result.trouble.what}", result.trouble.todo
+    return f"CUDA fails on it: {result.trouble.what}", result.trouble.remedy
 
 
-def _with(gpu: Accelerator, what: str, todo: str) -> Accelerator:
-    finding = Finding(subject=gpu.uuid, problem=Problem.UNPROVEN, what=what, expected="a passed CUDA check", todo=todo)
+def _with(gpu: Accelerator, what: str, remedy: str) -> Accelerator:
+    finding = Finding(
+        subject=gpu.uuid, problem=Problem.UNPROVEN, what=what, expected="a passed CUDA check", remedy=remedy
+    )
     return dataclasses.replace(gpu, findings=(*gpu.findings, finding))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kgpu.agent.options import AgentOptions
+from kgpu.base.errors import Reason
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import ENV_LAB_POD_ADDRESS, VALIDATIONS_DIR
 from kgpu.host.root import DriverRoot
@@ -26,7 +27,7 @@ def driver_root(options: AgentOptions) -> DriverRoot:
     return DriverRoot.at(seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
 
 
-def on_state(handle: RoleHandle, ready: bool, reason: str) -> None:
+def on_state(handle: RoleHandle, ready: bool, reason: Reason) -> None:
     """Tell the supervisor how a role is."""
     (handle.running if ready else handle.waiting)(reason)
 

@@ -17,8 +17,8 @@ from typing import Final
 
 from kgpu.agent.remembered import PATIENCE
 from kgpu.agent.wanted import labels_that_count, string_map
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.news import News
@@ -45,7 +45,7 @@ class Orders:
         node: str,
         namespace: str,
         state_dir: Path,
-        decide: DecisionSink,
+        decide: AdviceSink,
         clock: Clock | None = None,
         patience: float = PATIENCE,
     ) -> None:
@@ -169,7 +169,7 @@ class Orders:
                 expected = found is None and (self.config is None or self.config.leaving)
                 severity = Severity.INFO if expected else Severity.ERROR
                 self._decide(
-                    Decision.from_error(error, subject=self._where, reason="AgentConfigRefused", severity=severity)
+                    Advice.from_error(error, subject=self._where, reason="AgentConfigRefused", severity=severity)
                 )
             self.problem = error
 

@@ -13,8 +13,8 @@ from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.events import EventQueue
 from kgpu.agent.options import AgentOptions
+from kgpu.base.advice import Advice
 from kgpu.base.backoff import BackoffPolicy
-from kgpu.base.decision import Decision
 from kgpu.base.errors import UserError
 from kgpu.base.http import Address, Page, Routes, StatusServer
 from kgpu.base.log import log_decision
@@ -46,7 +46,7 @@ async def follow(thing: Followed, handle: RoleHandle) -> None:
             if error is None:
                 handle.running()
             else:
-                handle.waiting(error.one_line())
+                handle.waiting(error)
             await asyncio.sleep(1.0)
 
 
@@ -59,13 +59,13 @@ class Process:
         self.address: Address | None = None
         self.services = Supervisor(policy=POLICY, on_decision=self.decide)
         self._begin = time.monotonic()
-        self._decisions: deque[tuple[float, Decision]] = deque(maxlen=DECISIONS_KEPT)
+        self._decisions: deque[tuple[float, Advice]] = deque(maxlen=DECISIONS_KEPT)
         self._events = EventQueue()
         self._api = api
         self.pages: dict[str, Page] = {}  # of roles, beside those that every agent has
         self.offered: dict[str, int] = {}  # by the device plugin: healthy devices by resource
 
-    def decide(self, decision: Decision) -> None:
+    def decide(self, decision: Advice) -> None:
         """Where every decision of every role goes: log, status page, Events."""
         log_decision(log, decision)
         self._decisions.append((time.time(), decision))

@@ -30,6 +30,7 @@ DEBOUNCE: Final = 0.5  # seconds from a change to its being told
 CHATTER: Final = 10.0  # seconds between two writes that differ in reasons alone
 SETTLE: Final = 2.0  # seconds until what is there is taken for somebody else's writing
 LEFT: Final = "left"
+BAD_ARGUMENTS: Final = "BadArguments"
 _RETRY: Final = BackoffPolicy(first=0.5, cap=30.0)
 _WHY: Final[Mapping[RoleState, str]] = {
     RoleState.WAITING: "Waiting",
@@ -38,7 +39,9 @@ _WHY: Final[Mapping[RoleState, str]] = {
 }
 
 
-def role_report(wanted: Wanted, status: RoleStatus | None, problem: str = "", *, left: bool = False) -> RoleReport:
+def role_report(
+    wanted: Wanted, status: RoleStatus | None, problem: UserError | None = None, *, left: bool = False
+) -> RoleReport:
     """One role: what is wanted of it, how it is (None: not there), and why it can't be started."""
     if left:
         return role(LEFT)
@@ -48,10 +51,13 @@ def role_report(wanted: Wanted, status: RoleStatus | None, problem: str = "", *,
         ending = "" if status is None else "it is being stopped: "
         return role(RoleState.STOPPED, ending + wanted.reason, wanted.why)
     if status is None or status.state is RoleState.STOPPED:
-        state = RoleState.WAITING if problem else RoleState.STARTING
-        return role(state, problem, "BadArguments" if problem else _WHY[state])
-    reason = f"{problem}; it goes on as it was told before" if problem else status.reason
-    return role(status.state, reason, "BadArguments" if problem else status.why or _WHY.get(status.state, ""))
+        if problem is not None:
+            return role(RoleState.WAITING, problem.statement, BAD_ARGUMENTS, problem.remedy)
+        return role(RoleState.STARTING, "", _WHY[RoleState.STARTING])
+    if problem is not None:
+        reason = f"{problem.statement}; it goes on as it was told before"
+        return role(status.state, reason, BAD_ARGUMENTS, problem.remedy)
+    return role(status.state, status.reason, status.why or _WHY.get(status.state, ""), status.remedy)
 
 
 def agent_report(
@@ -116,7 +122,7 @@ class ReportWriter:
                     continue
                 await self._write(report)
             except UserError as error:
-                handle.waiting(error.one_line())
+                handle.waiting(error)
                 await self._clock.sleep(backoff.next_delay())
                 continue
             self._written, self._at = report, self._clock.monotonic()

@@ -17,8 +17,8 @@ from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.remembered import FollowedConfig
 from kgpu.agent.shared import SharedReader
-from kgpu.base.decision import DecisionSink
-from kgpu.base.errors import ConfigError
+from kgpu.base.advice import AdviceSink
+from kgpu.base.errors import ConfigError, Reason
 from kgpu.base.http import Page
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.supervise import RoleHandle
@@ -45,7 +45,7 @@ class Host:
     options: AgentOptions
     reader: SharedReader
     config: FollowedConfig
-    decide: DecisionSink
+    decide: AdviceSink
     api: Callable[[], KubeApi]
     files: HostFiles | None = None
     pages: dict[str, Page] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Role:
 
 
 def _on_state(handle: RoleHandle) -> Callable[..., None]:
-    def tell(ready: bool, reason: str, why: str = "") -> None:
+    def tell(ready: bool, reason: Reason, why: str = "") -> None:
         if ready:
             handle.running(reason, why)
         else:

@@ -15,8 +15,8 @@ from typing import Final, Protocol, TypeAlias
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import Host, Role
 from kgpu.agent.shared import SharedReader
+from kgpu.base.advice import AdviceSink
 from kgpu.base.backoff import BackoffPolicy
-from kgpu.base.decision import DecisionSink
 from kgpu.base.supervise import RoleHandle, RoleStatus, Supervisor
 
 OpenHost: TypeAlias = Callable[[Role, AgentOptions], AbstractAsyncContextManager[Host]]
@@ -27,7 +27,7 @@ POLICY: Final = BackoffPolicy(first=0.25, cap=5.0, factor=2.0, jitter=0.3, healt
 class Slot:
     """Keeps one role as it is wanted while ``run`` runs; cancelling ``run`` stops the role."""
 
-    def __init__(self, role: Role, open_host: OpenHost, decide: DecisionSink) -> None:
+    def __init__(self, role: Role, open_host: OpenHost, decide: AdviceSink) -> None:
         self.role = role
         self._open_host = open_host
         self._decide = decide

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.base.http import Response
 from kgpu.base.supervise import RoleStatus
@@ -27,7 +27,7 @@ def readyz(roles: Iterable[RoleStatus]) -> Response:
     """200 when every role runs, otherwise 503 with what each of the others lacks."""
     rows = list(roles)
     lines = [
-        f"[{'+' if role.ready else '-'}]{role.name} {role.state}" + (f": {role.reason}" if role.reason else "")
+        f"[{'+' if role.ready else '-'}]{role.name} {role.state}" + (f": {role.line}" if role.line else "")
         for role in rows
     ]
     ready = bool(rows) and all(role.ready for role in rows)
@@ -42,7 +42,7 @@ def readyz_auto(roles: Iterable[RoleStatus], off: Collection[str], *, known: boo
     rows = list(roles)
     lines = [
         f"[{'+' if role.ready else ' ' if role.name in off else '-'}]{role.name} {role.state}"
-        + (f": {role.reason}" if role.reason else "")
+        + (f": {role.line}" if role.line else "")
         for role in rows
     ]
     orders = problem or ("known" if known else "not known yet")
@@ -56,7 +56,7 @@ def role_row(role: RoleStatus, now: float) -> dict[str, Any]:
     return {
         "name": role.name,
         "state": str(role.state),
-        "reason": role.reason,
+        "reason": role.line,
         "since_seconds": round(now - role.since, 1),
         "restarts": role.restarts,
     }
@@ -70,7 +70,8 @@ def accelerator_row(device: Accelerator) -> dict[str, Any]:
         "name": device.name,
         "usable": device.usable,
         "findings": [
-            {"problem": str(finding.problem), "what": finding.what, "todo": finding.todo} for finding in device.findings
+            {"problem": str(finding.problem), "what": finding.what, "todo": finding.remedy}
+            for finding in device.findings
         ],
         "partitions": [{"uuid": part.uuid, "profile": part.profile} for part in device.partitions],
     }
@@ -81,14 +82,14 @@ def hardware(inventory: Inventory | None, error: UserError | None) -> dict[str, 
     state = "unavailable" if error is not None else "unread" if inventory is None else "ok"
     row: dict[str, Any] = {"state": state}
     if error is not None:
-        row |= {"what": error.what, "expected": error.expected, "todo": error.todo}
+        row |= {"what": error.what, "expected": error.expected, "todo": error.remedy}
     if inventory is not None:
         row |= {
             "vendor": str(inventory.vendor),
             "driver_version": inventory.driver_version,
             "accelerators": [accelerator_row(device) for device in inventory.accelerators],
             "findings": [
-                {"problem": str(one.problem), "what": one.what, "todo": one.todo} for one in inventory.findings
+                {"problem": str(one.problem), "what": one.what, "todo": one.remedy} for one in inventory.findings
             ],
         }
     return row
@@ -105,7 +106,7 @@ def config_row(config: ConfigText | None) -> dict[str, Any]:
     }
 
 
-def decision_row(decision: Decision) -> dict[str, Any]:
+def decision_row(decision: Advice) -> dict[str, Any]:
     """One decision for JSON."""
     return {
         "subject": decision.subject,

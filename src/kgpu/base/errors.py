@@ -6,22 +6,38 @@ that a caller can catch one layer's trouble; an error of a foreign library is on
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 
 class UserError(Exception):
     """An error told to the user in three parts; command lines turn it into exit code 2, never a traceback."""
 
-    def __init__(self, what: str, expected: str, todo: str) -> None:
-        super().__init__(what, expected, todo)
+    def __init__(self, what: str, expected: str, remedy: str) -> None:
+        super().__init__(what, expected, remedy)
         self.what = what
         self.expected = expected
-        self.todo = todo
+        self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.what}\n  expected: {self.expected}\n  to do: {self.todo}"
+        return f"{self.what}\n  expected: {self.expected}\n  to do: {self.remedy}"
+
+    @property
+    def statement(self) -> str:
+        """What failed and what was expected, on one line; what to do stands beside it."""
+        return f"{self.what}; expected {self.expected}".replace("\n", " ")
 
     def one_line(self) -> str:
         """The same three parts on one line, for log lines and Events."""
-        return f"{self.what}; expected {self.expected}; to do: {self.todo}".replace("\n", " ")
+        return f"{self.what}; expected {self.expected}; to do: {self.remedy}".replace("\n", " ")
+
+
+Reason: TypeAlias = str | UserError
+"""Why something is as it is: words, or an error that knows what to do about it."""
+
+
+def line_of(reason: Reason) -> str:
+    """All of a reason on one line."""
+    return reason.one_line() if isinstance(reason, UserError) else reason
 
 
 class ConfigError(UserError):

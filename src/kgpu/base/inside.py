@@ -18,11 +18,11 @@ def resolve_inside(base: str, inside: str) -> str | None:
     if "\0" in inside:
         return None
     base = base.rstrip("/")
-    todo = [part for part in reversed(inside.split("/")) if part]
+    remedy = [part for part in reversed(inside.split("/")) if part]
     done = ""
     links = 0
-    while todo:
-        part = todo.pop()
+    while remedy:
+        part = remedy.pop()
         if part == ".":
             continue
         if part == "..":
@@ -40,7 +40,7 @@ def resolve_inside(base: str, inside: str) -> str | None:
         links += 1
         if links > MAX_LINKS:
             return None
-        todo += [piece for piece in reversed(target.split("/")) if piece]
+        remedy += [piece for piece in reversed(target.split("/")) if piece]
         if target.startswith("/"):
             done = ""
     return done or "/"

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Final, TextIO
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -76,7 +76,7 @@ class JsonFormatter(logging.Formatter):
             "message": blank_credentials(record.getMessage()),
         }
         decision = getattr(record, "decision", None)
-        if isinstance(decision, Decision):
+        if isinstance(decision, Advice):
             fields |= {
                 "subject": decision.subject,
                 "reason": decision.reason,
@@ -103,6 +103,6 @@ def configure(*, level: str = "info", form: str = "text", stream: TextIO | None 
         logging.getLogger(noisy).setLevel(max(logging.WARNING, LEVELS[level]))
 
 
-def log_decision(logger: logging.Logger, decision: Decision) -> None:
+def log_decision(logger: logging.Logger, decision: Advice) -> None:
     """Write a decision at the level of its severity."""
     logger.log(_LEVEL_OF[decision.severity], "%s", decision.one_line(), extra={"decision": decision})

@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.errors import Reason, UserError
 from kgpu.base.problems import describe, obstacle_in
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class RoleState(enum.StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleStatus:
     """One role as it is now. ``since`` is the clock's monotonic second of the last change of state or reason.
+    ``remedy`` is what can be done about the reason, "" where nothing is known.
 
     ``why`` is a CamelCase word where a person has to do something: of a role that runs, that it goes on, but not as it
     was told.
@@ -50,6 +52,12 @@ class RoleStatus:
     since: float
     restarts: int
     why: str = ""
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """The reason and what can be done about it."""
+        return f"{self.reason}; to do: {self.remedy}" if self.remedy else self.reason
 
     @property
     def ready(self) -> bool:
@@ -66,32 +74,34 @@ class RoleHandle:
         self._healthy_since: float | None = None
         self.status = RoleStatus(name=name, state=RoleState.STARTING, reason="", since=clock.monotonic(), restarts=0)
 
-    def running(self, reason: str = "", why: str = "") -> None:
+    def running(self, reason: Reason = "", why: str = "") -> None:
         """The role does its job; with ``why``, not in every respect as it was told."""
         if self._healthy_since is None:
             self._healthy_since = self._clock.monotonic()
         self.become(RoleState.RUNNING, reason, why)
 
-    def waiting(self, reason: str, why: str = "") -> None:
+    def waiting(self, reason: Reason, why: str = "") -> None:
         """The role is alive but lacks something that only time or, with ``why``, a person brings."""
         self._healthy_since = None
         self.become(RoleState.WAITING, reason, why)
 
-    def become(self, state: RoleState, reason: str, why: str = "", *, restarted: bool = False) -> bool:
+    def become(self, state: RoleState, reason: Reason, why: str = "", *, restarted: bool = False) -> bool:
         """Set the state; True when something changed."""
         old = self.status
-        changed = (old.state, old.reason, old.why) != (state, reason, why)
+        text, remedy = (reason.statement, reason.remedy) if isinstance(reason, UserError) else (reason, "")
+        changed = (old.state, old.reason, old.remedy, old.why) != (state, text, remedy, why)
         if changed or restarted:
             self.status = RoleStatus(
                 name=self.name,
                 state=state,
-                reason=reason,
+                reason=text,
+                remedy=remedy,
                 since=self._clock.monotonic() if changed else old.since,
                 restarts=old.restarts + restarted,
                 why=why,
             )
         if changed:
-            log.debug("role %s: %s%s", self.name, state, f" ({reason})" if reason else "")
+            log.debug("role %s: %s%s", self.name, state, f" ({line})" if (line := self.status.line) else "")
         return changed
 
     def take_healthy_seconds(self) -> float:
@@ -111,7 +121,7 @@ class Supervisor:
         *,
         clock: Clock | None = None,
         policy: BackoffPolicy | None = None,
-        on_decision: DecisionSink | None = None,
+        on_decision: AdviceSink | None = None,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -192,15 +202,15 @@ class Supervisor:
         """Set the status, and tell a problem that was not told yet; returns what has been told by now."""
         obstacle = obstacle_in(problem)
         reason = obstacle.one_line() if obstacle else describe(problem)
-        handle.become(RoleState.WAITING if obstacle else RoleState.FAILED, reason, restarted=True)
+        handle.become(RoleState.WAITING if obstacle else RoleState.FAILED, obstacle or reason, restarted=True)
         if reason == told:
             log.debug("role %s: the same again, next attempt in %.1f s", handle.name, delay)
         elif obstacle is not None:
-            self._decide(Decision.from_error(obstacle, subject=handle.name, reason="RoleWaiting"))
+            self._decide(Advice.from_error(obstacle, subject=handle.name, reason="RoleWaiting"))
         else:
             log.error("role %s: traceback of its failure", handle.name, exc_info=problem)
             self._decide(
-                Decision(
+                Advice(
                     subject=handle.name,
                     what=f"the role failed and starts again in {delay:.1f} s",
                     why=reason,

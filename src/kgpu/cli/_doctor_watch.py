@@ -88,9 +88,9 @@ class Watch:
 
         if not self._trouble:
             when = changes.stamp(self._now())
-            what, todo = one_line(error.what), one_line(error.todo)
-            self._say(when, {"change": "can't look", "problem": what, "todo": todo},
-                      f"{when} can't look: {what}; to do: {todo}; it is tried again")  # fmt: skip
+            what, remedy = one_line(error.what), one_line(error.remedy)
+            self._say(when, {"change": "can't look", "problem": what, "todo": remedy},
+                      f"{when} can't look: {what}; to do: {remedy}; it is tried again")  # fmt: skip
         self._trouble = error.what
 
     def _say(self, when: str, data: dict[str, Any], text: str) -> None:

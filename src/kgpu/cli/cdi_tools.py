@@ -178,12 +178,12 @@ def _lines(result: Validation, places: tuple[str, ...], *, color: bool) -> list[
     lines: list[str] = []
     alike: dict[tuple[str, str, str], list[Flaw]] = {}
     for flaw in result.flaws:
-        alike.setdefault((str(flaw.severity), flaw.path, flaw.todo), []).append(flaw)
-    for (severity, _, todo), flaws in alike.items():
+        alike.setdefault((str(flaw.severity), flaw.path, flaw.remedy), []).append(flaw)
+    for (severity, _, remedy), flaws in alike.items():
         word = click.style(f"{severity}:", fg=_COLORS[severity], bold=True) if color else f"{severity}:"
         lines += [f"{word} {flaw}" for flaw in flaws[:SHOWN_ALIKE]]
         lines += [f"  and {len(flaws) - SHOWN_ALIKE} more like these"] if len(flaws) > SHOWN_ALIKE else []
-        lines.append(f"  to do: {todo}")
+        lines.append(f"  to do: {remedy}")
     lines += [f"note: {note}" for note in result.notes]
     errors = sum(flaw.severity == "error" for flaw in result.flaws)
     warnings = len(result.flaws) - errors
@@ -208,7 +208,7 @@ def _document(result: Validation) -> dict[str, object]:
                 "file": flaw.path,
                 "where": flaw.where,
                 "what": flaw.what,
-                "todo": flaw.todo,
+                "todo": flaw.remedy,
             }
             for flaw in result.flaws
         ],

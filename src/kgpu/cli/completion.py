@@ -37,7 +37,7 @@ def completion(shell: str, install: bool) -> None:
     if not install:
         click.echo(source)
         return
-    below_home, todo = PLACES[shell]
+    below_home, remedy = PLACES[shell]
     target = Path.home() / below_home
     write_atomic(target, source + "\n")
-    click.echo(f"wrote {target}; to use it: {todo}")
+    click.echo(f"wrote {target}; to use it: {remedy}")

@@ -286,7 +286,7 @@ def check_config(*, file: str, output: str) -> None:
         print_json(
             {
                 "valid": not problems,
-                "problems": [{"what": p.what, "expected": p.expected, "todo": p.todo} for p in problems],
+                "problems": [{"what": p.what, "expected": p.expected, "todo": p.remedy} for p in problems],
                 "config": printable(settings) if settings is not None else None,
             }
         )

@@ -24,7 +24,7 @@ from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 from kgpu.formats.names import ENV_HOST_ROOT
 
 if TYPE_CHECKING:
-    from kgpu.base.decision import Decision
+    from kgpu.base.advice import Advice
     from kgpu.exporter.counters import Counter
     from kgpu.exporter.model import Family, Users
     from kgpu.hw.port import Reader
@@ -126,7 +126,7 @@ def _counters(given: Given) -> tuple[Counter, ...]:
     return source.rows
 
 
-def _echo(decision: Decision) -> None:
+def _echo(decision: Advice) -> None:
     if decision.severity.notable:
         click.echo(f"kgpu exporter: {decision.one_line()}", err=True)
 

@@ -105,8 +105,8 @@ def lines(rows: Sequence[GpuVerdict], problems: Sequence[str] = (), *, color: bo
         out.append(f"GPU {'?' if row.index is None else row.index} {row.uuid or row.pci}: {word}{since}")
         if row.what not in {"well", ""}:
             out.append(f"  {'what':<9} {row.what}")
-        if row.todo:
-            out.append(f"  {'to do':<9} {row.todo}")
+        if row.remedy:
+            out.append(f"  {'to do':<9} {row.remedy}")
         out += [f"  {'evidence' if not place else '':<9} {text}" for place, text in enumerate(row.evidence)]
     out += [f"not seen: {problem}" for problem in problems]
     return out or ["the driver lists no GPU"]

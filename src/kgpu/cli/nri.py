@@ -119,21 +119,22 @@ def nri(
 async def _run(config: NriConfig, folders: list[Path], pod_resources: Path, kubeconfig: str, root: str) -> None:
     import logging
 
-    from kgpu.base.decision import Decision
+    from kgpu.base.advice import Advice
+    from kgpu.base.errors import Reason, line_of
     from kgpu.kubelet.pod_resources import PodResources
     from kgpu.toolkit.nri.ports import KubeAccounts
     from kgpu.toolkit.nri.run import SPEC_DIRS, NriContext, run
 
     log = logging.getLogger("kgpu.nri")
 
-    def report(decision: Decision) -> None:
+    def report(decision: Advice) -> None:
         log.log(logging.WARNING if decision.severity.notable else logging.INFO, "%s", decision.one_line())
 
     told = ""
 
-    def on_state(ready: bool, reason: str) -> None:
+    def on_state(ready: bool, reason: Reason) -> None:
         nonlocal told
-        line = f"{'serving' if ready else 'waiting'}: {reason}"
+        line = f"{'serving' if ready else 'waiting'}: {line_of(reason)}"
         if line != told:
             told = line
             log.info("%s", line)

@@ -260,7 +260,7 @@ def _mapping(given: Mapping[str, Any], name: str, where: str) -> Mapping[str, An
     try:
         found = yaml.load(given[name]) if given[name].strip() else {}
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error.what}", error.expected, error.todo) from error
+        raise ConfigError(f"{where}: {error.what}", error.expected, error.remedy) from error
     if found is None:
         return {}
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):

@@ -336,7 +336,7 @@ def _described(place: Place, paths: HostPaths, failed: list[UserError]) -> dict[
         found: EngineState = state(place, paths)
     except UserError as error:
         failed.append(error)
-        return {**row, "problem": error.what, "expected": error.expected, "todo": error.todo}
+        return {**row, "problem": error.what, "expected": error.expected, "todo": error.remedy}
     return {
         **row,
         "files": list(found.files),

@@ -189,8 +189,8 @@ def _source(given: dict[str, Any]) -> tuple[Source, Callable[[], tuple[str, ...]
     try:
         api = connect(given["kubeconfig"], context=given["kube_context"])
     except KubeError as error:
-        todo = f"{error.todo}; without a cluster: --host for this node's GPUs, --exporter for others'"
-        raise KubeError(error.what, error.expected, todo) from error
+        remedy = f"{error.remedy}; without a cluster: --host for this node's GPUs, --exporter for others'"
+        raise KubeError(error.what, error.expected, remedy) from error
     inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     exporters = Exporters(api, headers=headers, context=tls)
     cluster = Cluster(
@@ -211,7 +211,7 @@ def _host(root: str) -> Source:
     try:
         return Host(open_reader(driver_root=Path(root) if root else None), verdicts=verdicts)
     except NoHardwareError as error:
-        raise HwError(error.what, error.expected, f"{error.todo}; for the cluster's GPUs leave --host out") from error
+        raise HwError(error.what, error.expected, f"{error.remedy}; for the cluster's GPUs leave --host out") from error
 
 
 def _credentials(path: str) -> dict[str, str]:

@@ -190,7 +190,7 @@ def _reasons(device: DeviceResult) -> str:
 def _trouble(trouble: Trouble | None, indent: str) -> list[str]:
     if trouble is None:
         return []
-    rows = (("", trouble.what), ("  expected: ", trouble.expected), ("  to do: ", trouble.todo))
+    rows = (("", trouble.what), ("  expected: ", trouble.expected), ("  to do: ", trouble.remedy))
     return [f"{indent}{label}{text}" for label, text in rows if text]
 
 

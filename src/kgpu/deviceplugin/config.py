@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
@@ -246,10 +246,10 @@ def _check_together(settings: Settings) -> None:
         )
 
 
-def without_effect(settings: Settings) -> list[Decision]:
+def without_effect(settings: Settings) -> list[Advice]:
     """What was asked for and changes nothing."""
     return [
-        Decision(
+        Advice(
             subject=flag.flag,
             what=f"{flag.flag} has no effect",
             why=flag.idle,

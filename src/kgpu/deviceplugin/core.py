@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kgpu.base.decision import Decision, DecisionSink, Severity
+from msgspec import structs
+
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import HwError, UserError
 from kgpu.deviceplugin import health as health_rules
 from kgpu.deviceplugin import roster
@@ -38,7 +40,7 @@ class Core:
         *,
         overrides: Mapping[str, Any],
         env: Mapping[str, str],
-        report: DecisionSink,
+        report: AdviceSink,
         facts: Callable[[Settings], HostFacts],
         memory: Memory,
     ) -> None:
@@ -47,7 +49,7 @@ class Core:
         self._report = report
         self._facts = facts
         self._memory = memory
-        self._told: frozenset[Decision] = frozenset()
+        self._told: frozenset[Advice] = frozenset()
         self.settings: Settings | None = None
         self.host = HostFacts()
         self.accelerators: tuple[Accelerator, ...] = memory.accelerators
@@ -89,10 +91,12 @@ class Core:
     def unreadable(self, problem: HwError, now: float) -> None:
         """Nothing can be read at all: every known device keeps its place and is unhealthy."""
         finding = Finding(
-            subject="", problem=Problem.CRASHED, what=problem.what, expected=problem.expected, todo=problem.todo
+            subject="", problem=Problem.CRASHED, what=problem.what, expected=problem.expected, remedy=problem.remedy
         )
         self.accelerators = tuple(
-            gpu if not gpu.usable else replace(gpu, findings=(*gpu.findings, replace(finding, subject=gpu.uuid)))
+            gpu
+            if not gpu.usable
+            else replace(gpu, findings=(*gpu.findings, structs.replace(finding, subject=gpu.uuid)))
             for gpu in self.accelerators
         )
         self._observe(now)
@@ -130,7 +134,7 @@ class Core:
         self._tell([decision for decision in made.decisions if decision not in self._told])
         self._told = news
 
-    def _tell(self, decisions: Sequence[Decision]) -> None:
+    def _tell(self, decisions: Sequence[Advice]) -> None:
         for decision in decisions:
             self._report(decision)
 
@@ -188,7 +192,7 @@ class Core:
 def _without_imex(made: Plan, missing: Sequence[int], *, required: bool) -> Plan:
     """Missing channels are a warning, or with ``required`` the end of every offer until they are there."""
     names = ", ".join(f"channel{channel}" for channel in missing)
-    decision = Decision(
+    decision = Advice(
         subject="",
         what="nothing is offered" if required else f"containers get no IMEX {names}",
         why=f"error querying IMEX channels: requested IMEX channel {names} does not exist",
@@ -203,7 +207,7 @@ def _without_mps(made: Plan, settings: Settings, host: HostFacts) -> Plan:
     """Shares by MPS are offered where their daemon listens: without it every CUDA program in them fails."""
     silent = [one for one in made.resources if one.sharing is SharingKind.MPS and one.name not in host.mps_daemons]
     decisions = [
-        Decision(
+        Advice(
             subject=one.name,
             what=f"{one.name} is not offered",
             why="sharing.mps is configured, and no MPS control daemon listens for it: kgpu doesn't run one yet",
@@ -218,8 +222,8 @@ def _without_mps(made: Plan, settings: Settings, host: HostFacts) -> Plan:
     return Plan(resources=kept, decisions=(*made.decisions, *decisions))
 
 
-def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Decision:
+def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Advice:
     """The record of a configuration that can't be used."""
-    decision = Decision.from_error(problem, subject=config.name, reason=REFUSED, severity=Severity.ERROR)
+    decision = Advice.from_error(problem, subject=config.name, reason=REFUSED, severity=Severity.ERROR)
     tail = "the last good configuration stays in force" if kept else "nothing is offered until it is corrected"
     return replace(decision, evidence=(tail,))

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.model import Unit
 from kgpu.formats.names import ENV_DISABLE_HEALTHCHECKS, ENV_ENABLE_HEALTHCHECKS
 from kgpu.hw.port import Accelerator, Event, EventKind, Problem
@@ -64,9 +64,9 @@ class XidRules:
         return not self.demanded(code) and (self.all_ignored or code in self.disabled)
 
 
-def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Decision]]:
+def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Advice]]:
     """The rules that the two environment variables ask for; words that mean nothing are told and skipped."""
-    decisions: list[Decision] = []
+    decisions: list[Advice] = []
     disabled, disabled_words = _codes(ENV_DISABLE_HEALTHCHECKS, env, decisions)
     enabled, enabled_words = _codes(ENV_ENABLE_HEALTHCHECKS, env, decisions)
     return (
@@ -82,11 +82,11 @@ def rules_from_env(env: Mapping[str, str]) -> tuple[XidRules, list[Decision]]:
     )
 
 
-def _codes(name: str, env: Mapping[str, str], decisions: list[Decision]) -> tuple[frozenset[int], frozenset[str]]:
+def _codes(name: str, env: Mapping[str, str], decisions: list[Advice]) -> tuple[frozenset[int], frozenset[str]]:
     words = [word for item in env.get(name, "").lower().split(",") if (word := item.strip())]
     codes = frozenset(int(word) for word in words if _XID.fullmatch(word))
     decisions += [
-        Decision(
+        Advice(
             subject=name,
             what=f"{word!r} is skipped",
             why="it is neither an Xid number nor all nor xids",
@@ -155,14 +155,14 @@ class Health:
 
 def on_event(
     health: Health, event: Event, rules: XidRules, now: float, accelerators: Sequence[Accelerator] = ()
-) -> tuple[Health, list[Decision]]:
+) -> tuple[Health, list[Advice]]:
     """The state after an event. Only Xids change it; ECC events alone do not, as with the replaced program."""
     if event.kind is not EventKind.XID:
         return health, []
     if event.uuid is None:
         # Whoever hosts the state reads the inventory again: what is really broken shows there.
         return health, [
-            Decision(
+            Advice(
                 subject="",
                 what=f"Xid {event.code} marks no device by itself",
                 why="the driver could not say which device it is about; all are looked at again",
@@ -176,7 +176,7 @@ def on_event(
         key = (event.uuid, event.code)
         if key in health.ignored:
             return health, []
-        decision = Decision(
+        decision = Advice(
             subject=event.uuid,
             what=f"Xid {event.code} is ignored",
             why="it is an error of the program that used the GPU"
@@ -198,7 +198,7 @@ def on_event(
     if len(others) < len(health.illnesses):
         again = next(old for old in health.illnesses if _key(old) == _key(new))
         return replace(health, illnesses=(*others, replace(again, last=now))), []
-    decision = Decision(
+    decision = Advice(
         subject=event.uuid,
         what=f"device marked unhealthy: {event.uuid}",
         why=f"critical {new.reason}",
@@ -223,21 +223,21 @@ def on_reading(
     now: float,
     *,
     quiet_seconds: float = QUIET_SECONDS,
-) -> tuple[Health, list[Decision]]:
+) -> tuple[Health, list[Advice]]:
     """The state after the accelerators were read: findings come and go, illnesses end."""
-    decisions: list[Decision] = []
+    decisions: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in accelerators}
     broken = {gpu.uuid: reason for gpu in accelerators if (reason := _found(gpu, rules))}
     told = {illness.gpu_uuid for illness in health.illnesses if illness.gpu_instance is None}
     decisions += [
-        Decision(
+        Advice(
             subject=uuid,
             what=f"device marked unhealthy: {uuid}",
             why=broken[uuid],
             evidence=(f"GPU {by_uuid[uuid].index}",),
             # One Event per cause: an Xid of the whole GPU was told already, with what to do.
             severity=Severity.INFO if uuid in told else Severity.ERROR,
-            remedy=next((finding.todo for finding in by_uuid[uuid].findings), ""),
+            remedy=next((finding.remedy for finding in by_uuid[uuid].findings), ""),
             reason="DeviceUnhealthy",
         )
         for uuid in broken
@@ -260,24 +260,24 @@ def on_reading(
 
 def on_verdicts(
     health: Health, verdicts: Mapping[str, GpuVerdict] | None, rules: XidRules
-) -> tuple[Health, list[Decision]]:
+) -> tuple[Health, list[Advice]]:
     """The state after new verdicts, by uuid; None: nobody gives any. The health role tells of them with an Event."""
     known = verdicts or {}
     withdrawn = {uuid: f"{one.what} ({one.action})" for uuid, one in known.items() if rules.obeys(one)}
     news = [
-        Decision(
+        Advice(
             subject=uuid,
             what=f"device marked unhealthy: {uuid}",
             why=f"the health role says: {why}",
             evidence=known[uuid].evidence,
-            remedy=known[uuid].todo,
+            remedy=known[uuid].remedy,
             reason="DeviceUnhealthy",
         )
         for uuid, why in withdrawn.items()
         if uuid not in health.withdrawn
     ]
     news += [
-        Decision(
+        Advice(
             subject=uuid,
             what=f"the verdict about {uuid} is over",
             why="the health role says that it is well" if uuid in known else "nobody gives verdicts any more",
@@ -322,8 +322,8 @@ def _is_slice(ids: tuple[int, int], illness: Illness) -> bool:
     return ids[0] == illness.gpu_instance and illness.compute_instance in {None, ids[1]}
 
 
-def _recovered(gpu: Accelerator, reasons: Sequence[str]) -> Decision:
-    return Decision(
+def _recovered(gpu: Accelerator, reasons: Sequence[str]) -> Advice:
+    return Advice(
         subject=gpu.uuid,
         what=f"device is healthy again: {gpu.uuid}",
         why=f"{' and '.join(dict.fromkeys(reasons))}: over",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.formats.names import NVIDIA_DOMAIN
 from kgpu.formats.plugin_config import SharingKind
 
@@ -79,7 +79,7 @@ class Plan:
     """What to offer, and everything that was decided on the way there."""
 
     resources: tuple[Resource, ...] = ()
-    decisions: tuple[Decision, ...] = field(default=(), compare=False)
+    decisions: tuple[Advice, ...] = field(default=(), compare=False)
 
     def resource(self, name: str) -> Resource | None:
         """The resource called ``name``."""

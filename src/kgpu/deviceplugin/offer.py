@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
-from kgpu.base.decision import Decision, DecisionSink
 from kgpu.base.errors import KubeletError
 from kgpu.deviceplugin.core import Core
 from kgpu.deviceplugin.model import Resource
@@ -44,7 +44,7 @@ class Offer:
         core: Core,
         kubelet_socket: Path,
         clock: Clock,
-        report: DecisionSink,
+        report: AdviceSink,
         identity: Callable[[], SocketIdentity | None],
         on_progress: Callable[[], None],
         look_seconds: float = LOOK_SECONDS,
@@ -170,7 +170,7 @@ class Offer:
         self._registered = identity
         self._registered_at = now
         self._report(
-            Decision(
+            Advice(
                 subject=self.name,
                 what=f"registered with the kubelet, {len(self._states or ())} devices",
                 why="the kubelet's socket appeared or changed",
@@ -188,5 +188,5 @@ class Offer:
     def _said(self, text: str, problem: KubeletError | None = None) -> None:
         self.problem = text
         if problem is not None and text != self._told:
-            self._report(Decision.from_error(problem, subject=self.name, reason="NotRegistered"))
+            self._report(Advice.from_error(problem, subject=self.name, reason="NotRegistered"))
         self._told = text

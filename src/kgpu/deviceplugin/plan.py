@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import Device, Plan, Resource, Unit
 from kgpu.deviceplugin.shares import share
@@ -23,10 +23,10 @@ DISPLAY_MODELS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 
 def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
     """What to offer for these accelerators."""
-    decisions: list[Decision] = []
+    decisions: list[Advice] = []
     if settings.discovery_strategy == "tegra":
         decisions.append(
-            Decision(
+            Advice(
                 subject="",
                 what="Only devices that the driver library shows are offered",
                 why="the discovery strategy tegra is asked for, and integrated Tegra GPUs can't be discovered",
@@ -48,7 +48,7 @@ def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
     resources = share(plain, settings, decisions)
     if not resources:
         decisions.append(
-            Decision(
+            Advice(
                 subject="",
                 what="No devices found; nothing is offered",
                 why="no accelerator is left after the rules above" if accelerators else "the driver shows no device",
@@ -93,14 +93,14 @@ def _slices(gpu: Accelerator) -> list[Unit]:
     ]
 
 
-def _offered_units(accelerators: Sequence[Accelerator], settings: Settings, decisions: list[Decision]) -> list[Unit]:
+def _offered_units(accelerators: Sequence[Accelerator], settings: Settings, decisions: list[Advice]) -> list[Unit]:
     gpus = sorted(
         (gpu for gpu in accelerators if gpu.name not in DISPLAY_MODELS), key=lambda gpu: (gpu.index, gpu.uuid)
     )
     if settings.mig_strategy == "none":
         return _units_none(gpus, decisions)
     decisions += [
-        Decision(
+        Advice(
             subject=gpu.uuid,
             what=f"GPU {gpu.index} is not offered",
             why=f"device {gpu.index} has no MIG devices configured",
@@ -117,9 +117,9 @@ def _offered_units(accelerators: Sequence[Accelerator], settings: Settings, deci
     return _units_single(gpus, decisions)
 
 
-def _units_none(gpus: Sequence[Accelerator], decisions: list[Decision]) -> list[Unit]:
+def _units_none(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[Unit]:
     decisions += [
-        Decision(
+        Advice(
             subject=gpu.uuid,
             what=f"GPU {gpu.index} is offered whole although its MIG mode is on",
             why="MIG strategy none does not look at MIG devices",
@@ -134,7 +134,7 @@ def _units_none(gpus: Sequence[Accelerator], decisions: list[Decision]) -> list[
     return [whole_gpu(gpu) for gpu in gpus]
 
 
-def _units_single(gpus: Sequence[Accelerator], decisions: list[Decision]) -> list[Unit]:
+def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[Unit]:
     """Strategy single promises that all devices are alike: the kind that most GPUs have is kept, the rest left out."""
     on = [gpu for gpu in gpus if gpu.mig_enabled]
     off = [gpu for gpu in gpus if not gpu.mig_enabled]
@@ -143,7 +143,7 @@ def _units_single(gpus: Sequence[Accelerator], decisions: list[Decision]) -> lis
         left_out = off if keep_slices else on
         evidence = (f"MIG mode is on for {len(on)} GPUs and off for {len(off)}",)
         decisions += [
-            Decision(
+            Advice(
                 subject=gpu.uuid,
                 what=f"GPU {gpu.index} is not offered",
                 why="all devices on the node must be configured with the same migEnabled value"
@@ -164,7 +164,7 @@ def _units_single(gpus: Sequence[Accelerator], decisions: list[Decision]) -> lis
         for profile, number in sorted(counts.items()):
             if profile != kept:
                 decisions.append(
-                    Decision(
+                    Advice(
                         subject=GPU_RESOURCE,
                         what=f"{number} MIG devices with profile {profile} are not offered",
                         why="more than one MIG device type present on node, and MIG strategy single promises one",
@@ -182,7 +182,7 @@ def _first_match(rows: Sequence[NamePattern], text: str) -> str:
     return next((row.name for row in rows if row.matches(text)), "")
 
 
-def _resource_name(unit: Unit, settings: Settings, decisions: list[Decision]) -> str:
+def _resource_name(unit: Unit, settings: Settings, decisions: list[Advice]) -> str:
     """The resource that a unit belongs to, before sharing; "" with a decision when none fits."""
     if not unit.is_mig:
         return _first_match(settings.gpus, unit.model) or GPU_RESOURCE
@@ -193,7 +193,7 @@ def _resource_name(unit: Unit, settings: Settings, decisions: list[Decision]) ->
     # A compute instance smaller than its GPU instance ("1c.3g.20gb") shares the memory of its siblings.
     if "c." in unit.profile:
         decisions.append(
-            Decision(
+            Advice(
                 subject=unit.uuid,
                 what=f"MIG device {unit.index} is not offered",
                 why=f"MIG profile '{unit.profile}' does not match any resource patterns",

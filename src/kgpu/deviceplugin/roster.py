@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.files import write_atomic
 from kgpu.base.typed import convert, decode
 from kgpu.deviceplugin.health import Illness
@@ -42,9 +42,9 @@ class Memory:
     config: str | None = None  # the last good configuration's text
 
 
-def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Accelerator, ...], list[Decision]]:
+def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Accelerator, ...], list[Advice]]:
     """The inventory, completed by what is known of devices that it lacks or tells nothing about."""
-    decisions: list[Decision] = []
+    decisions: list[Advice] = []
     by_uuid = {gpu.uuid: gpu for gpu in known}
     merged: dict[str, Accelerator] = {}
     read = {gpu.uuid for gpu in inventory.accelerators if gpu.uuid}
@@ -55,7 +55,7 @@ def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Acc
             merged[told.uuid] = told
     if read and known and not (read & by_uuid.keys()):
         decisions.append(
-            Decision(
+            Advice(
                 subject="",
                 what=f"{len(known)} remembered devices are forgotten",
                 why="none of them is there and others are: the hardware was exchanged",
@@ -71,7 +71,7 @@ def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Acc
             merged[gpu.uuid] = _missing(gpu)
             continue
         decisions.append(
-            Decision(
+            Advice(
                 subject=gpu.uuid,
                 what="The device is not offered any more",
                 why=f"{successor.uuid} has taken its place at {gpu.pci_bus_id or f'index {gpu.index}'}",
@@ -111,12 +111,12 @@ def _missing(gpu: Accelerator) -> Accelerator:
         problem=Problem.MISSING,
         what=f"GPU {gpu.index} ({gpu.pci_bus_id or gpu.uuid}) was seen before and is not enumerated any more",
         expected="every GPU of this boot to stay enumerable",
-        todo="look for Xid 79 in the kernel log; reset the GPU or restart the machine",
+        remedy="look for Xid 79 in the kernel log; reset the GPU or restart the machine",
     )
     return replace(gpu, findings=(finding,))
 
 
-def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Decision]]:
+def load(folder: Path, *, source: str, boot: str) -> tuple[Memory, list[Advice]]:
     """What was saved by ``save`` for the same driver in the same boot; empty otherwise, with the reason."""
     path = folder / FILE_NAME
     fresh = Memory(boot=boot, source=source)
@@ -142,8 +142,8 @@ def coarse(memory: Memory) -> Memory:
     return replace(memory, illnesses=tuple(replace(one, last=one.last // COARSE_SECONDS) for one in memory.illnesses))
 
 
-def _unused(path: Path, why: str) -> Decision:
-    return Decision(
+def _unused(path: Path, why: str) -> Advice:
+    return Advice(
         subject=str(path),
         what="The remembered devices are not used",
         why=why,
@@ -153,12 +153,12 @@ def _unused(path: Path, why: str) -> Decision:
     )
 
 
-def save(folder: Path, memory: Memory) -> Decision | None:
+def save(folder: Path, memory: Memory) -> Advice | None:
     """Write atomically; trouble is told, not raised: the plugin works without."""
     try:
         write_atomic(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(memory), indent=1))
     except OSError as problem:
-        return Decision(
+        return Advice(
             subject=str(folder / FILE_NAME),
             what="Known devices are not remembered across restarts",
             why=f"the file can't be written: {problem.strerror}",

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HwError, UserError
+from kgpu.base.errors import HwError, Reason, UserError, line_of
 from kgpu.base.threads import beside
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import shown_name
@@ -70,7 +70,7 @@ CdiChanges: TypeAlias = Callable[[], AsyncIterator[None]]
 _HELD_BACK: Final = frozenset({"MpsDaemonMissing", "ImexMissing"})
 
 
-def _ignore_state(ready: bool, reason: str, why: str) -> None:
+def _ignore_state(ready: bool, reason: Reason, why: str) -> None:
     del ready, reason, why
 
 
@@ -99,7 +99,7 @@ class DevicePluginContext:
 
     reader: Reader
     config: ConfigSource
-    report: DecisionSink
+    report: AdviceSink
     state_dir: Path
     kubelet_socket: Path = Path(KUBELET_SOCKET)
     cdi_dir: Path = Path(CDI_DIR)
@@ -114,7 +114,7 @@ class DevicePluginContext:
     reread_seconds: float = REREAD_SECONDS
     look_seconds: float = LOOK_SECONDS
     wait: bool = True
-    on_state: Callable[[bool, str, str], None] = _ignore_state
+    on_state: Callable[[bool, Reason, str], None] = _ignore_state
     on_offer: Callable[[Mapping[str, int]], None] = _ignore_offer
 
 
@@ -148,12 +148,12 @@ class _Plugin:
         self._looked_at = float("-inf")
         self._unsaved = asyncio.Event()
         self._driver_problem: HwError | None = None
-        self._config_problem = ""
+        self._config_problem: UserError | None = None
         self._inventory: Inventory | None = None
         self._cdi_names: set[str] = set()
-        self._cdi_problem = ""
+        self._cdi_problem: UserError | None = None
         self._told_socket = False
-        self._state: tuple[bool, str, str] | None = None
+        self._state: tuple[bool, Reason, str] | None = None
         self._writing: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -188,14 +188,14 @@ class _Plugin:
                 raise
             kept = self._core.settings is not None or self._core.configure_from_memory()
             self._ctx.report(refused(config, problem, kept=kept))
-            self._config_problem = problem.one_line()
+            self._config_problem = problem
         else:
-            self._config_problem = ""
+            self._config_problem = None
             assert self._core.settings is not None
             log.info("Running with config:\n%s", json.dumps(printable(self._core.settings), indent=2))
             if not at_start:
                 self._ctx.report(
-                    Decision(
+                    Advice(
                         subject=config.name,
                         what="the configuration was taken over",
                         why="it changed and is valid",
@@ -226,7 +226,7 @@ class _Plugin:
             if at_start and not self._ctx.wait:
                 raise
             if self._driver_problem is None or str(self._driver_problem) != str(problem):
-                self._ctx.report(Decision.from_error(problem, reason="DriverUnreadable", severity=Severity.ERROR))
+                self._ctx.report(Advice.from_error(problem, reason="DriverUnreadable", severity=Severity.ERROR))
             self._driver_problem = problem
             if at_start:
                 self._core.unreadable(problem, now())
@@ -234,7 +234,7 @@ class _Plugin:
             return False
         if self._driver_problem is not None:
             self._ctx.report(
-                Decision(subject="", what="the driver answers", why="it can be read now", reason="DriverReadable")
+                Advice(subject="", what="the driver answers", why="it can be read now", reason="DriverReadable")
             )
         self._driver_problem = None
         self._inventory = inventory
@@ -288,7 +288,7 @@ class _Plugin:
         async for identity in self._ctx.kubelet_changes(self._ctx.kubelet_socket):
             if identity is None and not self._told_socket:
                 self._ctx.report(
-                    Decision(
+                    Advice(
                         subject=str(self._ctx.kubelet_socket),
                         what="waiting for the kubelet",
                         why="its socket is not there",
@@ -324,17 +324,17 @@ class _Plugin:
         """
         planned, write, inventory = self._core.plan.resources, self._ctx.cdi_writer, self._inventory
         if write is None or inventory is None or not settings.uses_cdi or not planned:
-            self._cdi_problem = ""
+            self._cdi_problem = None
             return planned
         try:
             # In a thread: answers to the kubelet must not wait for files.
             await self._write(write, inventory, settings)
         except UserError as problem:
-            if problem.one_line() != self._cdi_problem:
-                self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
-            self._cdi_problem = problem.one_line()
+            if line_of(self._cdi_problem or "") != problem.one_line():
+                self._ctx.report(Advice.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
+            self._cdi_problem = problem
         else:
-            self._cdi_problem = ""
+            self._cdi_problem = None
             self._cdi_names = {shown_name(device, settings) for one in planned for device in one.devices}
         planned = self._core.plan.resources
         if not settings.only_cdi:
@@ -431,18 +431,23 @@ class _Plugin:
             self._state = state
             self._ctx.on_state(*state)
 
-    def _present_state(self) -> tuple[bool, str, str]:
-        if self._config_problem and self._core.settings is None:
-            return False, f"no usable configuration: {self._config_problem}", REFUSED
+    def _present_state(self) -> tuple[bool, Reason, str]:
+        problem = self._config_problem
+        if problem is not None and self._core.settings is None:
+            return (
+                False,
+                UserError(f"no usable configuration: {problem.what}", problem.expected, problem.remedy),
+                REFUSED,
+            )
         waits_for = self._waits_for()
         if waits_for:
             return False, waits_for, ""
         missing = [one for one in self._core.plan.decisions if one.reason == "MpsDaemonMissing"]
         if missing:
             return False, "; ".join(f"{one.what}: {one.why}" for one in missing), "MpsDaemonMissing"
-        return True, self._config_problem, REFUSED if self._config_problem else ""
+        return True, problem or "", REFUSED if problem else ""
 
-    def _waits_for(self) -> str:
+    def _waits_for(self) -> Reason:
         if self._driver_problem is not None:
             return f"the driver can't be read: {self._driver_problem.what}"
         if not self._core.plan.resources:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.suggest import did_you_mean
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import REPLICA_SEPARATOR, Device, Resource
@@ -24,7 +24,7 @@ DEVICE_BYTES = 24
 """What a device takes in that message beside its id: health, NUMA node, framing."""
 
 
-def share(resources: Sequence[Resource], settings: Settings, decisions: list[Decision]) -> list[Resource]:
+def share(resources: Sequence[Resource], settings: Settings, decisions: list[Advice]) -> list[Resource]:
     """The resources with the sharing block applied, entry by entry in the file's order."""
     sharing = settings.sharing
     if sharing is None:
@@ -73,13 +73,13 @@ def _order(device: Device) -> tuple[int, int, str, int]:
     return device.unit.gpu_index, int(position or -1), device.unit.uuid, int(replica or 0)
 
 
-def _selected(entry: SharedResource, devices: list[Device], decisions: list[Decision]) -> list[Device]:
+def _selected(entry: SharedResource, devices: list[Device], decisions: list[Advice]) -> list[Device]:
     if entry.devices.is_all:
         return devices
     if entry.devices.count is not None:
         if entry.devices.count > len(devices):
             decisions.append(
-                Decision(
+                Advice(
                     subject=entry.name,
                     what=f"All {len(devices)} devices are shared",
                     why=f"{entry.where}.devices asks for {entry.devices.count}, more than there are",
@@ -95,7 +95,7 @@ def _selected(entry: SharedResource, devices: list[Device], decisions: list[Deci
             found.append(hit)
         elif hit is None:
             decisions.append(
-                Decision(
+                Advice(
                     subject=entry.name,
                     what=f"Device {ref} is not shared",
                     why=f"{entry.where}.devices names it, and no unshared device of {entry.name} is called so",
@@ -114,9 +114,7 @@ def _refers(ref: str, device: Device) -> bool:
     return ref in {unit.index, unit.uuid, legacy}
 
 
-def _shareable(
-    entry: SharedResource, sharing: Sharing, devices: list[Device], decisions: list[Decision]
-) -> list[Device]:
+def _shareable(entry: SharedResource, sharing: Sharing, devices: list[Device], decisions: list[Advice]) -> list[Device]:
     if sharing.kind is not SharingKind.MPS:
         return devices
     kept: list[Device] = []
@@ -136,7 +134,7 @@ def _shareable(
             kept.append(device)
             continue
         decisions.append(
-            Decision(
+            Advice(
                 subject=unit.uuid,
                 what=f"Device {unit.index} is offered unshared as {entry.name}",
                 why=why,
@@ -148,8 +146,8 @@ def _shareable(
     return kept
 
 
-def _not_here(entry: SharedResource, names: list[str]) -> Decision:
-    return Decision(
+def _not_here(entry: SharedResource, names: list[str]) -> Advice:
+    return Advice(
         subject=entry.name,
         what=f"Nothing is shared as {entry.name}",
         why=f"{entry.where} names it, and this node has no such resource",
@@ -160,8 +158,8 @@ def _not_here(entry: SharedResource, names: list[str]) -> Decision:
     )
 
 
-def _name_taken(entry: SharedResource, sharing: Sharing) -> Decision:
-    return Decision(
+def _name_taken(entry: SharedResource, sharing: Sharing) -> Advice:
+    return Advice(
         subject=entry.name,
         what=f"{entry.name} is offered unshared",
         why=f"{entry.where} renames its shares to {sharing.offered_name(entry)}, which other devices of this node have",
@@ -172,8 +170,8 @@ def _name_taken(entry: SharedResource, sharing: Sharing) -> Decision:
     )
 
 
-def _too_many(entry: SharedResource) -> Decision:
-    return Decision(
+def _too_many(entry: SharedResource) -> Advice:
+    return Advice(
         subject=entry.name,
         what=f"{entry.name} is offered unshared",
         why=f"the list of its devices with {entry.where}.replicas = {entry.replicas} is too long for the kubelet",
@@ -184,8 +182,8 @@ def _too_many(entry: SharedResource) -> Decision:
     )
 
 
-def _many(entry: SharedResource) -> Decision:
-    return Decision(
+def _many(entry: SharedResource) -> Advice:
+    return Advice(
         subject=entry.name,
         what=f"Every device becomes {entry.replicas} shares",
         why=f"{entry.where}.replicas says so",

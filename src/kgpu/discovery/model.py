@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 
 
 class MigStrategy(enum.StrEnum):
@@ -88,6 +88,6 @@ class LabelPlan:
     """The labels to have from now on, sorted by key, and the decisions behind what is not plain to see."""
 
     labels: Mapping[str, str]
-    decisions: tuple[Decision, ...] = field(default=())
+    decisions: tuple[Advice, ...] = field(default=())
     fresh: bool = True
     """False when nothing could be read and ``labels`` are merely the last ones."""

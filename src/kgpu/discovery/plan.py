@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.discovery import tables
 from kgpu.discovery.model import LabelPlan, LabelSettings, MigStrategy, NodeFacts, Sharing, SharingKind
@@ -65,15 +65,15 @@ def plan(
     gpus = tuple(gpu for gpu in listed if gpu.name not in tables.SKIPPED_MODELS)
     if not gpus and inventory.findings and last:
         finding = inventory.findings[0]
-        broken = UserError(finding.what, finding.expected, finding.todo)
+        broken = UserError(finding.what, finding.expected, finding.remedy)
         return LabelPlan(labels=last, decisions=(_kept_all(broken, True),), fresh=False)
 
-    decisions: list[Decision] = []
+    decisions: list[Advice] = []
     settings = _with_usable_sharing(settings, gpus, decisions)
     view = NodeView(inventory=inventory, gpus=gpus, settings=settings, facts=facts, timestamp=timestamp)
     if not gpus:
         labels = _run(tables.ALWAYS_ROWS, view)
-        decisions.append(Decision(subject="", what="no accelerator labels", why="the driver lists no accelerator"))
+        decisions.append(Advice(subject="", what="no accelerator labels", why="the driver lists no accelerator"))
     else:
         labels = _run(tables.NODE_ROWS, view)
         for group in _groups(gpus, settings, decisions):
@@ -100,7 +100,7 @@ def _models(gpus: Iterable[Accelerator]) -> list[Model]:
     return sorted((Model(name, tuple(members)) for name, members in by_name.items()), key=lambda model: model.rank)
 
 
-def _groups(gpus: Sequence[Accelerator], settings: LabelSettings, decisions: list[Decision]) -> list[Group]:
+def _groups(gpus: Sequence[Accelerator], settings: LabelSettings, decisions: list[Advice]) -> list[Group]:
     """The resource groups, later ones overriding earlier ones key by key."""
     models = _models(gpus)
     if not models:
@@ -133,7 +133,7 @@ def _compute(gpus: Iterable[Accelerator]) -> tuple[int, int] | None:
     return next((gpu.compute_capability for gpu in gpus if gpu.compute_capability), None)
 
 
-def _single(gpus: Sequence[Accelerator], model: Model, sharing: Sharing, decisions: list[Decision]) -> list[Group]:
+def _single(gpus: Sequence[Accelerator], model: Model, sharing: Sharing, decisions: list[Advice]) -> list[Group]:
     known = [gpu for gpu in gpus if not never_read(gpu)]
     enabled = [gpu for gpu in known if gpu.mig_enabled]
     if not enabled:
@@ -158,7 +158,7 @@ def _single(gpus: Sequence[Accelerator], model: Model, sharing: Sharing, decisio
     return [replace(_mig_group(names.GPU_RESOURCE, form, members, sharing), compute=_compute(model.gpus))]
 
 
-def _mixed(gpus: Sequence[Accelerator], sharing: Sharing, decisions: list[Decision]) -> list[Group]:
+def _mixed(gpus: Sequence[Accelerator], sharing: Sharing, decisions: list[Advice]) -> list[Group]:
     by_profile = _by_profile(_slices([gpu for gpu in gpus if gpu.mig_enabled]), decisions)
     return [
         _mig_group(names.MIG_RESOURCE_PREFIX + form, form, members, sharing) for form, members in by_profile.items()
@@ -172,14 +172,14 @@ def _slices(gpus: Iterable[Accelerator]) -> list[Slice]:
     return [(gpu, partition) for gpu in gpus for partition in gpu.partitions]
 
 
-def _by_profile(slices: Iterable[Slice], decisions: list[Decision]) -> dict[str, list[Slice]]:
+def _by_profile(slices: Iterable[Slice], decisions: list[Advice]) -> dict[str, list[Slice]]:
     """Slices by profile in its resource form; what has no profile name is left out and told."""
     found: dict[str, list[Slice]] = {}
     for gpu, partition in slices:
         try:
             form = parse_mig_profile(partition.profile).resource_form
         except ConfigError as error:
-            decisions.append(Decision.from_error(error, subject=partition.uuid, reason="UnknownMigProfile"))
+            decisions.append(Advice.from_error(error, subject=partition.uuid, reason="UnknownMigProfile"))
         else:
             found.setdefault(form, []).append((gpu, partition))
     return found
@@ -218,13 +218,13 @@ def _model_labels(models: Sequence[Model]) -> dict[str, str]:
 
 
 def _with_usable_sharing(
-    settings: LabelSettings, gpus: Iterable[Accelerator], decisions: list[Decision]
+    settings: LabelSettings, gpus: Iterable[Accelerator], decisions: list[Advice]
 ) -> LabelSettings:
     """MPS can't share MIG devices; the node then has no sharing, instead of no labels."""
     if settings.sharing.kind is not SharingKind.MPS or not any(gpu.mig_enabled for gpu in gpus):
         return settings
     decisions.append(
-        Decision(
+        Advice(
             subject="",
             what="labels show no sharing",
             why="MPS is configured but MIG is enabled, and MPS can't share MIG devices",
@@ -236,10 +236,10 @@ def _with_usable_sharing(
     return replace(settings, sharing=Sharing())
 
 
-def _note_node_oddities(view: NodeView, decisions: list[Decision]) -> None:
+def _note_node_oddities(view: NodeView, decisions: list[Advice]) -> None:
     if len(view.cliques) > 1:
         decisions.append(
-            Decision(
+            Advice(
                 subject="",
                 what=f"no label {names.LABEL_GPU_CLIQUE}",
                 why="the GPUs of this node are in different NVLink cliques",
@@ -251,7 +251,7 @@ def _note_node_oddities(view: NodeView, decisions: list[Decision]) -> None:
         )
     if view.driver is None:
         decisions.append(
-            Decision(
+            Advice(
                 subject="",
                 what=f"no new {names.LABEL_CUDA_DRIVER_VERSION} labels",
                 why=f'the driver version "{view.inventory.driver_version}" is not X.Y or X.Y.Z',
@@ -261,8 +261,8 @@ def _note_node_oddities(view: NodeView, decisions: list[Decision]) -> None:
         )
 
 
-def _several_models(models: Sequence[Model]) -> Decision:
-    return Decision(
+def _several_models(models: Sequence[Model]) -> Advice:
+    return Advice(
         subject="",
         what=f'the {names.GPU_RESOURCE}.* labels describe "{models[0].name}"',
         why="the node has several models and the keys have room for one: the model that has GPUs without MIG, "
@@ -273,8 +273,8 @@ def _several_models(models: Sequence[Model]) -> Decision:
     )
 
 
-def _invalid_layout(reasons: Sequence[str]) -> Decision:
-    return Decision(
+def _invalid_layout(reasons: Sequence[str]) -> Advice:
+    return Advice(
         subject=names.GPU_RESOURCE,
         what="the product is labelled MIG-INVALID with count 0",
         why="the MIG layout does not fit strategy single: " + "; ".join(reasons),
@@ -284,13 +284,13 @@ def _invalid_layout(reasons: Sequence[str]) -> Decision:
     )
 
 
-def _kept_all(error: UserError | None, had_labels: bool) -> Decision:
-    return Decision(
+def _kept_all(error: UserError | None, had_labels: bool) -> Advice:
+    return Advice(
         subject="",
         what="the labels stay as they were" if had_labels else "no labels are written",
         why=error.what if error else "the accelerators could not be read",
         evidence=(f"expected {error.expected}",) if error else (),
         severity=Severity.WARNING,
-        remedy=error.todo if error else "",
+        remedy=error.remedy if error else "",
         reason="ReadFailed",
     )

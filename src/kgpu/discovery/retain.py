@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.discovery import tables
 from kgpu.discovery.tables import NodeView
 from kgpu.discovery.values import legal
@@ -25,7 +25,7 @@ _VGPU_KEYS: Final = frozenset(
 
 
 def retain(
-    labels: Mapping[str, str], last: Mapping[str, str], view: NodeView, decisions: list[Decision]
+    labels: Mapping[str, str], last: Mapping[str, str], view: NodeView, decisions: list[Advice]
 ) -> dict[str, str]:
     """The new labels, completed by those of ``last`` that could not be read; appends a decision that names them."""
     new = dict(labels)
@@ -75,9 +75,9 @@ def _in_group(key: str) -> bool:
     return key in tables.GPU_GROUP_KEYS or key.startswith((names.MIG_RESOURCE_PREFIX, names.KGPU_LABEL_MODEL_PREFIX))
 
 
-def _told(kept: Mapping[str, str], view: NodeView) -> Decision:
+def _told(kept: Mapping[str, str], view: NodeView) -> Advice:
     findings = [*view.inventory.findings, *(finding for gpu in view.gpus for finding in gpu.findings)]
-    return Decision(
+    return Advice(
         subject="",
         what=f"{len(kept)} labels keep their last values: {', '.join(sorted(kept))}",
         why="they could not be read this time",

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HwError, UserError
+from kgpu.base.errors import HwError, Reason, UserError
 from kgpu.base.threads import beside
 from kgpu.base.waking import first_of
 from kgpu.discovery.config import resolve
@@ -66,12 +66,12 @@ class LabelsContext:
     reader: Reader
     config: ConfigSource
     publisher: Publisher
-    report: DecisionSink
+    report: AdviceSink
     facts: Callable[[LabelSettings], NodeFacts]
     clock: Clock = field(default_factory=SystemClock)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    on_state: Callable[[bool, str, str], None] = lambda _ready, _reason, _why: None
+    on_state: Callable[[bool, Reason, str], None] = lambda _ready, _reason, _why: None
     now: Callable[[], float] = time.time
     outcome: str = "%d labels published"
     beside: Callable[[Callable[[LabelSettings], NodeFacts], LabelSettings], Awaitable[NodeFacts]] = beside
@@ -92,7 +92,7 @@ class Labeller:
     def __init__(self, ctx: LabelsContext) -> None:
         self._ctx = ctx
         self._settings: LabelSettings | None = None
-        self._refused = ""  # why the newest configuration is not in force
+        self._refused: UserError | None = None  # why the newest configuration is not in force
         self._timestamp: int | None = None
         self._published: dict[str, str] | None = None
         self._told: set[str] = set()
@@ -110,14 +110,14 @@ class Labeller:
                 settings = resolve(config, overrides=self._ctx.overrides, env=self._ctx.env).labels()
             except UserError as error:
                 self._ctx.report(
-                    Decision.from_error(error, subject=current.name, reason=REFUSED, severity=Severity.ERROR)
+                    Advice.from_error(error, subject=current.name, reason=REFUSED, severity=Severity.ERROR)
                 )
-                self._refused = error.one_line()
+                self._refused = error
                 if self._settings is None:
                     self._ctx.on_state(False, self._refused, REFUSED)
                 self._wake.set()
                 continue
-            self._settings, self._refused = settings, ""
+            self._settings, self._refused = settings, None
             # One stamp per configuration, not per reading: else every reading would be a change.
             self._timestamp = int(self._ctx.now()) if settings.timestamp else None
             self._wake.set()
@@ -147,10 +147,10 @@ class Labeller:
             problem = await self._attempt(settings)
             if problem is None:
                 backoff.reset()
-                self._ctx.on_state(True, self._refused, REFUSED if self._refused else "")
+                self._ctx.on_state(True, self._refused or "", REFUSED if self._refused else "")
                 await self._pause(settings.interval)
             else:
-                self._ctx.on_state(False, problem.one_line(), "")
+                self._ctx.on_state(False, problem, "")
                 await self._pause(backoff.next_delay())
 
     async def _attempt(self, settings: LabelSettings) -> UserError | None:
@@ -182,7 +182,7 @@ class Labeller:
         self._published = dict(result.labels)
         return None
 
-    def _report(self, decisions: Sequence[Decision]) -> None:
+    def _report(self, decisions: Sequence[Advice]) -> None:
         """Tell each decision when it is new, not at every reading."""
         lines = {decision.one_line() for decision in decisions}
         for decision in decisions:
@@ -191,7 +191,7 @@ class Labeller:
         self._told = lines
 
     def _obstacle(self, error: UserError, reason: str) -> UserError:
-        self._report([Decision.from_error(error, subject="labels", reason=reason)])
+        self._report([Advice.from_error(error, subject="labels", reason=reason)])
         return error
 
     async def _pause(self, seconds: float | None) -> None:

@@ -41,7 +41,7 @@ class Told:
     """One GPU that is not well, in the agent's words. ``works``: it takes work all the same.
 
     ``parts`` are all that is known of it, in words, and ``facts`` the names of that evidence, such as ``xid:79``.
-    ``reason`` is the agent's, "" where it gives none. ``since`` is "" where nobody says it. ``todo``: what kgpu's own
+    ``reason`` is the agent's, "" where it gives none. ``since`` is "" where nobody says it. ``remedy``: what kgpu's own
     tables say of it. ``sure``: how sure it is that it is still so, where nobody keeps the report true, or the driver is
     not there now.
     """
@@ -54,7 +54,7 @@ class Told:
     parts: tuple[str, ...]
     facts: tuple[str, ...] = ()
     xids: tuple[int, ...] = ()
-    todo: str = ""
+    remedy: str = ""
     works: bool
     since: str
     evidence: tuple[Evidence, ...]
@@ -92,7 +92,7 @@ def _of(snapshot: Snapshot, node: Node) -> Iterator[Told]:
     for gpu in ill:
         yield Told(
             node=node, gpu=gpu.name, uuid=gpu.uuid or gpu.pci, pci=gpu.pci, what=gpu.what,
-            parts=gpu.evidence or (gpu.what,), facts=gpu.facts, xids=gpu.xids, todo=gpu.todo, works=gpu.works,
+            parts=gpu.evidence or (gpu.what,), facts=gpu.facts, xids=gpu.xids, remedy=gpu.remedy, works=gpu.works,
             since=_time(gpu.since), evidence=_cited(node, condition, gpu), reason=gpu.reason, sure=sure,
         )  # fmt: skip
     failed, checked = _failed(snapshot, node), node.condition(names.VALIDATED_CONDITION)
@@ -195,7 +195,7 @@ def as_told(one: Told, cause: str, *, drain: bool = False) -> Finding:
         subject=one.node.subject,
         cause=cause,
         evidence=one.evidence,
-        remedy=(*first, *((Step(one.todo),) if one.todo else ()), Step("kubectl describe node {}", one.node.name)),
+        remedy=(*first, *((Step(one.remedy),) if one.remedy else ()), Step("kubectl describe node {}", one.node.name)),
         confidence=one.sure,
         since=one.since,
         nodes=(one.node.name,),

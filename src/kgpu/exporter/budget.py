@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.exporter.labels import Pairs
 
 PERIOD: Final = 3600.0
@@ -39,7 +39,7 @@ class Budget:
         """Different series in this period."""
         return sum(self._now.values())
 
-    def observe(self, at: float, sets: Iterable[Pairs], metrics: int) -> tuple[Decision, ...]:
+    def observe(self, at: float, sets: Iterable[Pairs], metrics: int) -> tuple[Advice, ...]:
         """Count the label sets of one scrape, each worth ``metrics`` series; what a person should know comes back."""
         if self._since is None:
             self._since = at
@@ -55,7 +55,7 @@ class Budget:
                 self._values.setdefault(name, set()).add(hash(value))
         return self._judge()
 
-    def _judge(self) -> tuple[Decision, ...]:
+    def _judge(self) -> tuple[Advice, ...]:
         series = self.series
         if series < self.limit * WARN_AT:
             return ()
@@ -68,7 +68,7 @@ class Budget:
         if taken:
             self.without |= {blame}
         return (
-            Decision(
+            Advice(
                 subject="",
                 what=f'label "{blame}" is taken away' if taken else "metrics have many different series",
                 why=f'in this hour there were {series} different series of {self.limit}, and label "{blame}" had '

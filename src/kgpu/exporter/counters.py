@@ -82,7 +82,7 @@ def parse_counters(text: str, source: str = "the counters file") -> Counters:
         except ConfigError as error:
             note = error
         if note is not None and len(problems) < LIMIT_PROBLEMS:
-            problems.append(ConfigError(f"{source}, line {number}: {note.what}", note.expected, note.todo))
+            problems.append(ConfigError(f"{source}, line {number}: {note.what}", note.expected, note.remedy))
     if not rows:
         raise problems[0] if problems else _refused(source, "names no field")
     return Counters(tuple(counter for _, counter in rows.values()), tuple(problems))

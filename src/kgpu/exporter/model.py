@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.hw.port import Inventory
 
 if TYPE_CHECKING:
@@ -173,4 +173,4 @@ class Planned:
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     series: int = 0
     label_sets: tuple[tuple[tuple[str, str], ...], ...] = ()
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[Advice, ...] = ()

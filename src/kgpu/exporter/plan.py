@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.exporter import own
 from kgpu.exporter.counters import Counter
 from kgpu.exporter.facts import readable
@@ -248,7 +248,7 @@ def _samples(samples: Mapping[str, str]) -> tuple[Sample, ...]:
     return tuple(map(Sample._make, samples.items()))
 
 
-def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tuple[Decision, ...]]:
+def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tuple[Advice, ...]]:
     """The families that fit the limit, whole ones only; what is left out is told."""
     kept: list[Family] = []
     out: list[str] = []
@@ -261,7 +261,7 @@ def _limited(families: list[Family], limit: int) -> tuple[list[Family], int, tup
         series += len(family.samples)
     if not out:
         return kept, series, ()
-    told = Decision(
+    told = Advice(
         subject="",
         what=f"{len(out)} metrics are left out",
         why=f"one scrape would have more than {limit} series",

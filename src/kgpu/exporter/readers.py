@@ -151,7 +151,7 @@ def read_virtual(value: Any, where: str) -> Virtual:
     try:
         return Virtual.ALWAYS if read_bool(value, where) else Virtual.NEVER
     except ConfigError as error:
-        raise ConfigError(error.what, "true, false or auto", error.todo) from error
+        raise ConfigError(error.what, "true, false or auto", error.remedy) from error
 
 
 def read_pods(value: Any, where: str) -> Pods:

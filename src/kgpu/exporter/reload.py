@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.inotify import CONTENT, Inotify, homes
 from kgpu.exporter.counters import LIMIT_BYTES, Counter, Counters, default_counters, from_config_map, parse_counters
@@ -42,7 +42,7 @@ class Source:
     problems: int = 0
     error: UserError | None = None
 
-    def take(self, text: str | UserError) -> tuple[Decision, ...]:
+    def take(self, text: str | UserError) -> tuple[Advice, ...]:
         """What the place has now. Returns what is new about it."""
         before = (self.error.one_line() if self.error else "", self.text)
         try:
@@ -60,28 +60,27 @@ class Source:
         self.text, self.rows, self.problems = text, parsed.rows, len(parsed.problems)
         return (self._accepted(parsed), *self._bad_lines(parsed))
 
-    def _accepted(self, parsed: Counters) -> Decision:
-        return Decision(
+    def _accepted(self, parsed: Counters) -> Advice:
+        return Advice(
             subject=self.name, what=f"{len(parsed.rows)} metrics are exported", why=f"{self.name} names them",
             reason="CountersRead",
         )  # fmt: skip
 
-    def _refused(self, error: UserError) -> Decision:
+    def _refused(self, error: UserError) -> Advice:
         kept = "the last good metrics stay" if self.rows is not None else "the usual metrics are exported"
-        return Decision(
+        return Advice(
             subject=self.name, what=kept, why=error.what, evidence=(f"expected: {error.expected}",),
-            severity=Severity.WARNING, remedy=error.todo, reason="CountersRefused",
+            severity=Severity.WARNING, remedy=error.remedy, reason="CountersRefused",
         )  # fmt: skip
 
-    def _bad_lines(self, parsed: Counters) -> tuple[Decision, ...]:
+    def _bad_lines(self, parsed: Counters) -> tuple[Advice, ...]:
         told = [
-            Decision.from_error(problem, subject=self.name, reason="CountersLine")
-            for problem in parsed.problems[:_TOLD]
+            Advice.from_error(problem, subject=self.name, reason="CountersLine") for problem in parsed.problems[:_TOLD]
         ]
         more = len(parsed.problems) - _TOLD
         if more > 0:
             told.append(
-                Decision(
+                Advice(
                     subject=self.name, what=f"{more} more lines are not as they should be", why="",
                     severity=Severity.WARNING, remedy="try it with `kgpu exporter --once -f FILE`",
                     reason="CountersLine",
@@ -97,7 +96,7 @@ class Source:
 class CountersSource:
     """The metrics in force. ``changed`` is called when there is news of them or of where they are named."""
 
-    def __init__(self, given: Given, report: DecisionSink, *, api: Callable[[], KubeApi] | None = None) -> None:
+    def __init__(self, given: Given, report: AdviceSink, *, api: Callable[[], KubeApi] | None = None) -> None:
         self._usual = default_counters(given.compat, extra=given.extra_fields)
         self._report = report
         self._api = api

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kgpu import __version__
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HwError, UserError
+from kgpu.base.errors import HwError, Reason, UserError
 from kgpu.base.http import Address, Door, Response, StatusServer
 from kgpu.exporter.config import Given
 from kgpu.exporter.model import Users, UsersPort
@@ -54,11 +54,11 @@ class ExporterContext:
     users: UsersPort
     given: Given
     hostname: str
-    report: DecisionSink
+    report: AdviceSink
     api: Callable[[], KubeApi] | None = None
     verdicts: VerdictSource | None = None
     xid_text: Callable[[int], str] | None = None
-    on_state: Callable[[bool, str], None] = lambda ready, reason: None  # noqa: ARG005
+    on_state: Callable[[bool, Reason], None] = lambda ready, reason: None  # noqa: ARG005
     on_address: Callable[[Address], None] = lambda address: None  # noqa: ARG005
     clock: Clock = field(default_factory=SystemClock)
     patience: float = PATIENCE
@@ -238,13 +238,13 @@ class Exporter:
         if self._error != why:
             self._error = why
             self._context.report(
-                Decision(
+                Advice(
                     subject="driver", what="no GPU is read", why=why, severity=Severity.WARNING,
-                    remedy=error.todo if error else "see the kernel's log; the reading goes on as soon as it can",
+                    remedy=error.remedy if error else "see the kernel's log; the reading goes on as soon as it can",
                     reason="DriverSilent",
                 )
             )  # fmt: skip
-        self._context.on_state(False, why)
+        self._context.on_state(False, error or why)
 
     def _work(self) -> Work:
         return Work(
@@ -291,7 +291,7 @@ class Exporter:
             self._wake_up()
 
 
-def _open_door(path: str, report: DecisionSink) -> WebDoor | None:
+def _open_door(path: str, report: AdviceSink) -> WebDoor | None:
     if not path:
         return None
     from kgpu.exporter.web_door import WebDoor

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.exporter import made, own
 from kgpu.exporter.budget import Budget
 from kgpu.exporter.counters import Counter
@@ -35,7 +35,7 @@ class Outcome:
     """One tick's families, and what a person should be told now and has not been told before."""
 
     families: tuple[Family, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[Advice, ...]
 
 
 class Ticks:
@@ -58,7 +58,7 @@ class Ticks:
         self._xids = Xids(xid_window)
         self._clocks = Clocks(clock_window)
         self._xid_text = xid_text
-        self._told: tuple[Decision, ...] = ()
+        self._told: tuple[Advice, ...] = ()
         self._before: Tick | None = None
         self._now = Tick()
         self._verdicts: tuple[GpuVerdict, ...] = ()

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink
 from kgpu.base.errors import HostError, HwError, KubeError, KubeletError, UserError
 from kgpu.base.threads import beside
 from kgpu.exporter.holders import Holder, Unshown, concerns, resolve
@@ -89,7 +89,7 @@ class _Found:
 class KubeletUsers:
     """The real ``UsersPort``."""
 
-    def __init__(self, sources: Sources, *, tell: DecisionSink, clock: Clock | None = None) -> None:
+    def __init__(self, sources: Sources, *, tell: AdviceSink, clock: Clock | None = None) -> None:
         self.changed: Callable[[], None] = lambda: None
         self._from = sources
         self._tell = tell
@@ -217,7 +217,7 @@ class KubeletUsers:
         part = self._parts.setdefault(name, _Part())
         if part.error != reason:
             part.error = reason
-            self._tell(Decision.from_error(error, reason="UsersNotKnown"))
+            self._tell(Advice.from_error(error, reason="UsersNotKnown"))
 
     def _check(self, name: str, error: UserError | None, found: _Found) -> None:
         if error is not None:

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock
-from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.exporter.config import Given
 from kgpu.exporter.settings import Virtual
 from kgpu.exporter.users import KubeletUsers, Sources
@@ -29,7 +29,7 @@ def open_users(
     given: Given,
     reader: Reader,
     *,
-    tell: DecisionSink,
+    tell: AdviceSink,
     api: KubeApi | None = None,
     node: str = "",
     host_root: Path = Path("/"),
@@ -106,9 +106,9 @@ def _brief(pod: Object) -> Object:
     }
 
 
-def _without(facts: bool, dra: bool, node: str) -> Decision:
+def _without(facts: bool, dra: bool, node: str) -> Advice:
     parts = [*(["the pods' labels and uids"] if facts else []), *(["the devices of resource claims"] if dra else [])]
-    return Decision(
+    return Advice(
         subject="",
         what=f"{' and '.join(parts)} are not shown",
         why="no API server is configured" if node else "this node's name is not known",

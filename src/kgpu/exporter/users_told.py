@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.exporter.holders import NOT_ASKED, NOT_PUBLISHED, UNKNOWN_ID, Unshown
 from kgpu.exporter.users_shares import NO_NAME, NO_POD, NOT_HELD
 from kgpu.formats.names import CONTAINER_LOGS
@@ -17,7 +17,7 @@ class Word(NamedTuple):
 
     what: str
     why: str
-    todo: str
+    remedy: str
     severity: Severity = Severity.WARNING
 
 
@@ -66,7 +66,7 @@ _WORDS: Final[Mapping[tuple[str, str], Word]] = {
 class Teller:
     """Tells each kind of trouble when it is new; one that ends and comes back is new again."""
 
-    tell: DecisionSink
+    tell: AdviceSink
     _known: set[tuple[str, str]] = field(default_factory=set)
 
     def missing(self, unshown: Iterable[Unshown], counted: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
@@ -83,14 +83,14 @@ class Teller:
         return counts
 
 
-def _record(kind: tuple[str, str], one: Unshown | None) -> Decision:
+def _record(kind: tuple[str, str], one: Unshown | None) -> Advice:
     word = _WORDS[kind]
     evidence: tuple[str, ...] = ()
     if one is not None:
         namespace, pod, container = one.key
         whose = f"{namespace}/{pod}, container {container}: " if pod else ""
         evidence = (f"{whose}{one.what} {one.id[:80]}",)
-    return Decision(
-        subject="", what=word.what, why=word.why, evidence=evidence, severity=word.severity, remedy=word.todo,
+    return Advice(
+        subject="", what=word.what, why=word.why, evidence=evidence, severity=word.severity, remedy=word.remedy,
         reason="PodNotShown",
     )  # fmt: skip

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.base.http import Headers, Request, Response
 from kgpu.base.inotify import CONTENT, Inotify, homes
@@ -52,7 +52,7 @@ _UNAUTHORIZED: Final = Response(401, "Unauthorized\n", headers=(("WWW-Authentica
 class WebDoor:
     """A ``base.http.Door`` by a web config file."""
 
-    def __init__(self, path: str, report: DecisionSink) -> None:
+    def __init__(self, path: str, report: AdviceSink) -> None:
         """Raises ConfigError, HostError."""
         self._path = path
         self._report = report
@@ -103,9 +103,9 @@ class WebDoor:
             if before is None or before.one_line() != error.one_line():
                 self.changed()
                 self._report(
-                    Decision(
+                    Advice(
                         subject=self._path, what="the last good web config stays", why=error.what,
-                        evidence=(f"expected: {error.expected}",), severity=Severity.WARNING, remedy=error.todo,
+                        evidence=(f"expected: {error.expected}",), severity=Severity.WARNING, remedy=error.remedy,
                         reason="WebConfigRefused",
                     )
                 )  # fmt: skip
@@ -115,7 +115,7 @@ class WebDoor:
         self._right.clear()
         self._seen = self._state(self._files())
         self._report(
-            Decision(
+            Advice(
                 subject=self._path, what="the web config file is in force", why="it or its certificates have changed",
                 reason="WebConfigRead",
             )

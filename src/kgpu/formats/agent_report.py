@@ -28,12 +28,14 @@ _BLIND: Final = frozenset({"features", "node-status"})
 
 class RoleReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """``state``: ``starting``, ``running``, ``waiting``, ``failed``, ``stopped`` (its label or the policy says so) or
-    ``left``. ``reason`` is one line: what it does, or what it waits for and what to do. ``why`` is a CamelCase word.
+    ``left``. ``reason`` is one line: what it does, or what it waits for. ``why`` is a CamelCase word. ``remedy`` is
+    what the agent says can be done; of an agent older than this field it is the end of ``reason``.
     """
 
     state: str
     reason: str = ""
     why: str = ""
+    remedy: str = ""
 
 
 class AgentReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
@@ -67,15 +69,22 @@ def decode(text: str) -> AgentReport | None:
 def _printable(report: AgentReport) -> AgentReport:
     texts = {name: one_line(getattr(report, name)) for name in ("version", "driver", "driver_source", "cuda")}
     roles = {
-        printable(name): RoleReport(state=one_line(role.state), reason=one_line(role.reason), why=one_line(role.why))
+        printable(name): RoleReport(
+            state=one_line(role.state),
+            reason=one_line(role.reason),
+            why=one_line(role.why),
+            remedy=one_line(role.remedy),
+        )
         for name, role in report.roles.items()
     }
     return msgspec.structs.replace(report, roles=roles, **texts)
 
 
-def role(state: str, reason: str = "", why: str = "") -> RoleReport:
-    """A report whose reason is one line and fits."""
-    return RoleReport(state=state, reason=one_line(reason, MAX_REASON), why=why)
+def role(state: str, reason: str = "", why: str = "", remedy: str = "") -> RoleReport:
+    """A report whose texts are one line each and fit."""
+    return RoleReport(
+        state=state, reason=one_line(reason, MAX_REASON), why=why, remedy=one_line(remedy, MAX_REASON)
+    )  # fmt: skip
 
 
 def annotation(part: str) -> str:

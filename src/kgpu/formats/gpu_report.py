@@ -39,14 +39,14 @@ NO_GPUS: Final = "NoGPUs"
 _XID: Final = re.compile(r"xid:(?P<code>[0-9]{1,6})(?:@.*)?")
 
 
-class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy_key": "remedy"}, kw_only=True):
     """A GPU that is not well, or whose evidence is not acted on.
 
     ``uuid`` is "" for one that only the kernel's log names, by ``pci``. ``action`` is what is called for
-    (``kgpu.formats.xid.action``), ``remedy`` the key of how (``kgpu.formats.gpu_remedies``). ``works``: it takes work
-    all the same. ``facts`` are all names of evidence, such as ``xid:79`` or ``driver:lost``, the strongest first, and
-    ``evidence`` the first of them in words. ``since`` is in seconds since 1970. ``muted`` says why nothing is done, ""
-    where it is.
+    (``kgpu.formats.xid.action``), ``remedy_key`` the key of how (``kgpu.formats.gpu_remedies``). ``works``: it takes
+    work all the same. ``facts`` are all names of evidence, such as ``xid:79`` or ``driver:lost``, the strongest first,
+    and ``evidence`` the first of them in words. ``since`` is in seconds since 1970. ``muted`` says why nothing is done,
+    "" where it is.
     """
 
     uuid: str = ""
@@ -56,7 +56,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     reason: str = ""
     works: bool = False
     what: str = ""
-    remedy: str = ""
+    remedy_key: str = ""
     facts: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     since: float = 0.0
@@ -76,9 +76,9 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
         return tuple(dict.fromkeys(int(hit["code"]) for hit in hits if hit is not None))
 
     @property
-    def todo(self) -> str:
+    def remedy(self) -> str:
         """The remedy in words, "" where there is none."""
-        return words(self.remedy)
+        return words(self.remedy_key)
 
 
 class GpuReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
@@ -141,7 +141,7 @@ def decode(text: str) -> GpuReport | None:
 
 
 def _printable(gpu: Gpu) -> Gpu:
-    texts = {name: one_line(getattr(gpu, name), MAX_TEXT) for name in ("uuid", "pci", "reason", "remedy")}
+    texts = {name: one_line(getattr(gpu, name), MAX_TEXT) for name in ("uuid", "pci", "reason", "remedy_key")}
     facts = tuple(one_line(fact, MAX_TEXT) for fact in gpu.facts)
     return _short(msgspec.structs.replace(gpu, facts=facts, **texts))
 
@@ -182,7 +182,7 @@ def sentence(gpu: Gpu) -> str:
         return f"{gpu.name}: {gpu.muted}"
     if gpu.works:
         return f"{gpu.name}: {gpu.what} (it goes on working)"
-    return f"{gpu.name}: {gpu.what}; to do: {gpu.todo}" if gpu.todo else f"{gpu.name}: {gpu.what}"
+    return f"{gpu.name}: {gpu.what}; to do: {gpu.remedy}" if gpu.remedy else f"{gpu.name}: {gpu.what}"
 
 
 def _made(status: str, reason: str, parts: Sequence[str]) -> Shown:

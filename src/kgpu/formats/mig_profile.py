@@ -23,7 +23,7 @@ _MEMORY_SLICES: Final = 8
 _FIELDS: Final = re.compile(r"(?:([1-9][0-9]{0,2})c\.)?([1-9][0-9]{0,2})g\.([1-9][0-9]{0,3})gb", re.ASCII)
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9.]*[A-Za-z0-9])?", re.ASCII)
 _GRAMMAR: Final = "[<c>c.]<g>g.<memory>gb, then optionally +attribute or -attribute: 1g.10gb, 1c.3g.40gb, 1g.10gb+me"
-_TODO: Final = "take a name that `nvidia-smi mig -lgip` prints"
+_REMEDY: Final = "take a name that `nvidia-smi mig -lgip` prints"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,4 +178,4 @@ def _attributes(text: str, listed: str) -> tuple[str, ...]:
 
 
 def _invalid(text: str, reason: str) -> ConfigError:
-    return ConfigError(f'"{text}" is not a MIG profile: {reason}', _GRAMMAR, _TODO)
+    return ConfigError(f'"{text}" is not a MIG profile: {reason}', _GRAMMAR, _REMEDY)

@@ -41,7 +41,7 @@ def parse_config(content: str, *, source: str = "config file") -> PluginConfig:
         first = problems[0]
         rest = [problem.what.removeprefix(KNOWN_BAD + f"{source}, ") for problem in problems[1:SHOWN]]
         more = f"; and {len(problems) - SHOWN} more problems" if len(problems) > SHOWN else ""
-        raise ConfigError("; ".join([first.what, *rest]) + more, first.expected, first.todo)
+        raise ConfigError("; ".join([first.what, *rest]) + more, first.expected, first.remedy)
     return config
 
 
@@ -51,7 +51,7 @@ def examine(content: str, *, source: str = "config file") -> tuple[PluginConfig,
         document = load_document(content, source=source)
     except ConfigError as problem:
         known = f"{KNOWN_BAD}error parsing config file: {problem.what.removeprefix('error parsing ')}"
-        return PluginConfig(), [ConfigError(known, problem.expected, problem.todo)]
+        return PluginConfig(), [ConfigError(known, problem.expected, problem.remedy)]
     problems = Problems(source, document, KNOWN)
     tree = read_table(problems, (), document.value, TOP)
     sharing = tree.get("sharing", {})

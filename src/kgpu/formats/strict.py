@@ -37,7 +37,7 @@ class Problems:
     known: Table = field(default_factory=dict)
     found: list[ConfigError] = field(default_factory=list)
 
-    def add(self, path: Path, what: str, expected: str, todo: str = "") -> None:
+    def add(self, path: Path, what: str, expected: str, remedy: str = "") -> None:
         """Note one problem at ``path``."""
         place = spelled(path)
         line = self.document.line(path)
@@ -45,7 +45,7 @@ class Problems:
             ConfigError(
                 f"unable to parse config file: {self.source}, line {line}: {place + ': ' if place else ''}{what}",
                 expected,
-                todo or f"correct {place or 'the file'}",
+                remedy or f"correct {place or 'the file'}",
             )
         )
 
@@ -55,13 +55,13 @@ class Problems:
         near = did_you_mean(key, allowed)
         elsewhere = [place for place in places(self.known, key) if place != spelled(path)]
         if near:
-            todo = near
+            remedy = near
         elif elsewhere:
             homes = [place.rpartition(".")[0] or "the top level" for place in elsewhere]
-            todo = f"move it: it belongs in {' or '.join(homes)}"
+            remedy = f"move it: it belongs in {' or '.join(homes)}"
         else:
-            todo = "remove it"
-        self.add(path, f'unknown key "{key}"', f"one of {', '.join(allowed)}", todo)
+            remedy = "remove it"
+        self.add(path, f'unknown key "{key}"', f"one of {', '.join(allowed)}", remedy)
 
 
 def places(table: Table, key: str, above: str = "") -> Iterator[str]:

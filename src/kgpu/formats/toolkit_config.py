@@ -250,13 +250,13 @@ def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _toml(text: str | bytes, source: str) -> dict[str, Any]:
-    todo = "correct the file"
+    remedy = "correct the file"
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{source} has more than {MAX_BYTES} bytes", "a config.toml", "make it smaller")
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} is not UTF-8 (byte {error.start})", "TOML in UTF-8", todo) from error
+        raise ConfigError(f"{source} is not UTF-8 (byte {error.start})", "TOML in UTF-8", remedy) from error
     for number, line in enumerate(re.split(r"\r?\n", decoded), 1):
         if len(line) > MAX_LINE or line.count(".") > MAX_DOTS:
             raise ConfigError(
@@ -267,6 +267,6 @@ def _toml(text: str | bytes, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(decoded)
     except RecursionError as error:
-        raise ConfigError(f"{source} is nested too deeply", "TOML of a few levels", todo) from error
+        raise ConfigError(f"{source} is nested too deeply", "TOML of a few levels", remedy) from error
     except ValueError as error:
-        raise ConfigError(f"{source} is not TOML: {str(error)[:200]}", "well-formed TOML", todo) from error
+        raise ConfigError(f"{source} is not TOML: {str(error)[:200]}", "well-formed TOML", remedy) from error

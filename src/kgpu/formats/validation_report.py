@@ -25,12 +25,12 @@ MAX_BYTES: Final = 64 << 10
 FAILED: Final = "failed"
 
 
-class Trouble(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class Trouble(msgspec.Struct, frozen=True, omit_defaults=True, rename={"remedy": "todo"}, kw_only=True):
     """What failed, what was expected, what to do. ``problem`` is a word of ``kgpu.hw.port.Problem``, "" for none."""
 
     what: str
     expected: str = ""
-    todo: str = ""
+    remedy: str = ""
     problem: str = ""
 
     def said(self) -> str:
@@ -97,7 +97,7 @@ def _short(check: Check) -> Check:
 
 
 def _cut(trouble: Trouble) -> Trouble:
-    texts = {name: _line(getattr(trouble, name)) for name in ("what", "expected", "todo", "problem")}
+    texts = {name: _line(getattr(trouble, name)) for name in ("what", "expected", "remedy", "problem")}
     return msgspec.structs.replace(trouble, **texts)
 
 

@@ -206,8 +206,8 @@ def _build(events: Any, source: str, *, repeated: bool, with_lines: bool) -> Ite
     anchors: dict[str, tuple[Any, int]] = {}
     nodes, first = 0, 1
 
-    def fail(line: int, what: str, expected: str = _EXPECTED, todo: str = "correct the line") -> ConfigError:
-        return ConfigError(f"{source}, line {line}: {what}", expected, todo)
+    def fail(line: int, what: str, expected: str = _EXPECTED, remedy: str = "correct the line") -> ConfigError:
+        return ConfigError(f"{source}, line {line}: {what}", expected, remedy)
 
     def place(value: Any, line: int, size: int, lines: Lines | None = None) -> Document | None:
         """Put a finished value where it belongs; the document when it was the outermost."""
@@ -335,7 +335,7 @@ def _scalar(event: Any, line: int, fail: Any) -> Any:
         value = _plain(text)
         wanted: Any = {"int": int, "float": (int, float), "bool": bool, "null": type(None)}[tag[len(_TAG) :]]
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise fail(line, f"{text!r} is not what its tag {tag} says", todo="remove the tag")
+            raise fail(line, f"{text!r} is not what its tag {tag} says", remedy="remove the tag")
     else:
         raise fail(line, f"tag {tag} is not known", "no tag", "remove the tag")
     if isinstance(value, float) and not math.isfinite(value):

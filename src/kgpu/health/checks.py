@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Severity
 from kgpu.formats import gpu_remedies as remedies
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY
@@ -67,7 +67,7 @@ def _found(
     check: tuple[Source, str],
     what: str,
     action: Action,
-    remedy: str,
+    remedy_key: str,
     *,
     value: float = 1.0,
     severity: Severity = Severity.WARNING,
@@ -75,7 +75,14 @@ def _found(
 ) -> Evidence:
     source, key = check
     return Evidence(
-        source=source, key=key, what=what, action=action, remedy=remedy, value=value, severity=severity, urgent=urgent
+        source=source,
+        key=key,
+        what=what,
+        action=action,
+        remedy_key=remedy_key,
+        value=value,
+        severity=severity,
+        urgent=urgent,
     )
 
 
@@ -108,11 +115,11 @@ _PROBLEMS: Final = {
 def _problem(kind: str) -> Look:
     def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
         del memory, config
-        action, severity, _, usual, remedy = _PROBLEMS[kind]
+        action, severity, _, usual, remedy_key = _PROBLEMS[kind]
         said = next((text for name, text in reading.problems if name == kind), None)
         if said is None:
             return WELL
-        return _found((Source.DRIVER, kind), said or usual, action, remedy, severity=severity)
+        return _found((Source.DRIVER, kind), said or usual, action, remedy_key, severity=severity)
 
     return look
 
@@ -129,14 +136,16 @@ def _ecc(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
                   severity=Severity.ERROR)  # fmt: skip
 
 
-def _flag(attr: str, check: tuple[Source, str], what: str, action: Action, remedy: str, *, urgent: bool = True) -> Look:
+def _flag(
+    attr: str, check: tuple[Source, str], what: str, action: Action, remedy_key: str, *, urgent: bool = True
+) -> Look:
     def look(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
         del memory, config
         value = getattr(reading, attr)
         if value is None:
             return None
         severity = Severity.ERROR if urgent else Severity.WARNING
-        return _found(check, what, action, remedy, severity=severity, urgent=urgent) if value else WELL
+        return _found(check, what, action, remedy_key, severity=severity, urgent=urgent) if value else WELL
 
     return look
 
@@ -257,9 +266,9 @@ def _throttle(memory: Memory, reading: Reading, config: HealthConfig) -> Answer:
     if slow / minutes <= config.throttle_share:
         return WELL
     brake = reading.slowdown & POWER_BRAKE
-    remedy = remedies.POWER if brake else remedies.COOLING
+    remedy_key = remedies.POWER if brake else remedies.COOLING
     return _found((Source.THROTTLE, "hardware"), f"slowed down by its hardware in {slow} of {minutes:.0f} minutes",
-                  Action.INSPECT, remedy)  # fmt: skip
+                  Action.INSPECT, remedy_key)  # fmt: skip
 
 
 def _temperature(attr: str, place: str) -> Look:
@@ -305,8 +314,8 @@ def _fabric_health(memory: Memory, reading: Reading, config: HealthConfig) -> An
     if not bad:
         return WELL
     usual = (Action.INSPECT, f"its fabric's health is {', '.join(bad)}", remedies.RESTART_FABRIC_MANAGER)
-    action, what, remedy = max((_FABRIC.get(word, usual) for word in bad), key=lambda row: row[0].rank)
-    return _found((Source.FABRIC, "health"), what, action, remedy, value=len(bad), severity=Severity.ERROR)
+    action, what, remedy_key = max((_FABRIC.get(word, usual) for word in bad), key=lambda row: row[0].rank)
+    return _found((Source.FABRIC, "health"), what, action, remedy_key, value=len(bad), severity=Severity.ERROR)
 
 
 CHECKS: Final = (

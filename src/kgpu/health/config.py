@@ -230,5 +230,5 @@ def parse_config(content: str | bytes, *, source: str = "health config") -> Heal
     if problems.found:
         first = problems.found[0]
         rest = [problem.what.rpartition(": ")[2] for problem in problems.found[1:SHOWN]]
-        raise ConfigError("; ".join([first.what, *rest]), first.expected, first.todo)
+        raise ConfigError("; ".join([first.what, *rest]), first.expected, first.remedy)
     return HealthConfig(**values)

@@ -30,7 +30,7 @@ def evidence_of(fault: Fault, config: HealthConfig) -> Evidence | None:
         key=str(fault.code),
         what=f"{'SXid' if fault.sxid else 'Xid'} {fault.code}{where}: {what}",
         action=told or usual.action,
-        remedy=usual.key if told in {None, usual.action} else configured(told),
+        remedy_key=usual.key if told in {None, usual.action} else configured(told),
         severity=usual.severity,
         first=fault.at,
         last=fault.at,

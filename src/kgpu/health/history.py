@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import HostError
 from kgpu.base.typed import decode
 from kgpu.health.model import Memory
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS note (
 CREATE INDEX IF NOT EXISTS note_at ON note (at);
 CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, value BLOB NOT NULL);
 """
-_TODO: Final = "look at the disk and the rights of the folder; health goes on without remembering"
+_REMEDY: Final = "look at the disk and the rights of the folder; health goes on without remembering"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class History:
         self._cleaned = float("-inf")
         self._bell = path.with_name(path.name + BELL)
 
-    def load(self) -> tuple[Remembered, list[Decision]]:
+    def load(self) -> tuple[Remembered, list[Advice]]:
         """What was saved, and what there is to tell about it. A broken file is set aside."""
-        decisions: list[Decision] = []
+        decisions: list[Advice] = []
         try:
             with self._open() as db:
                 return self._remembered(db, decisions), decisions
@@ -129,7 +129,7 @@ class History:
             with open(self._bell, "ab") as bell:
                 bell.write(b".")
         except OSError as error:
-            raise HostError(f"{self._bell} can't be written: {error.strerror or error}", "a file", _TODO) from error
+            raise HostError(f"{self._bell} can't be written: {error.strerror or error}", "a file", _REMEDY) from error
 
     def rung(self) -> int:
         """Changes when somebody has put an order; cheap, so that it can be asked all the time."""
@@ -156,7 +156,9 @@ class History:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise HostError(
-                f"{self.path.parent} can't be made: {error.strerror or error}", "a folder for what is remembered", _TODO
+                f"{self.path.parent} can't be made: {error.strerror or error}",
+                "a folder for what is remembered",
+                _REMEDY,
             ) from error
         db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
         try:
@@ -177,9 +179,9 @@ class History:
             raise self._obstacle(error) from error
 
     def _obstacle(self, error: sqlite3.Error) -> HostError:
-        return HostError(f"{self.path} can't be used: {error}", "a file that may be written", _TODO)
+        return HostError(f"{self.path} can't be used: {error}", "a file that may be written", _REMEDY)
 
-    def _remembered(self, db: sqlite3.Connection, decisions: list[Decision]) -> Remembered:
+    def _remembered(self, db: sqlite3.Connection, decisions: list[Advice]) -> Remembered:
         state = dict(db.execute("SELECT key, value FROM state").fetchall())
         memories: dict[str, Memory] = {}
         for gpu, value in db.execute("SELECT gpu, value FROM memory").fetchall():
@@ -195,7 +197,7 @@ class History:
             memories=memories,
         )
 
-    def _set_aside(self, error: sqlite3.Error) -> Decision:
+    def _set_aside(self, error: sqlite3.Error) -> Advice:
         aside = self.path.with_name(self.path.name + BROKEN)
         with contextlib.suppress(OSError):
             os.replace(self.path, aside)
@@ -249,8 +251,8 @@ def _is_broken(error: sqlite3.DatabaseError) -> bool:
     )
 
 
-def _lost(what: str, why: str) -> Decision:
-    return Decision(
+def _lost(what: str, why: str) -> Advice:
+    return Advice(
         subject="",
         what=what,
         why=why,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.clock import Clock
-from kgpu.base.decision import Decision, DecisionSink
 from kgpu.base.errors import HostError, UserError
 from kgpu.base.threads import beside
 from kgpu.health.history import History, Remembered
@@ -64,7 +64,7 @@ class Keeper:
         *,
         boot: str,
         clock: Clock,
-        report: DecisionSink,
+        report: AdviceSink,
         problems: Problems,
         recalled: Callable[[], None],
     ) -> None:
@@ -81,7 +81,7 @@ class Keeper:
         self._saved_at = float("-inf")
         self._saved: object = None
         self._saving: _Saving | None = None
-        self._loading: asyncio.Task[tuple[Remembered, list[Decision]]] | None = None
+        self._loading: asyncio.Task[tuple[Remembered, list[Advice]]] | None = None
 
     async def load(self) -> Remembered | None:
         """What was saved; None while the disk does not give it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Severity
 from kgpu.base.printable import one_line
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY, Bucket, Guidance

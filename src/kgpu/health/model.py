@@ -10,7 +10,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+import msgspec
+
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats.gpu_remedies import words
 from kgpu.formats.xid.action import WORDS, Action
 
@@ -32,12 +34,11 @@ class Source(enum.StrEnum):
     FABRIC = "fabric"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key": "remedy"}):
     """One fact about one GPU and what it alone calls for.
 
     ``key`` tells facts of one source apart (the Xid's number, the name of a check). ``value`` grows when the fact gets
-    worse: a count or a level. ``remedy`` is a key of ``kgpu.formats.gpu_remedies``. ``text`` is what the kernel log
+    worse: a count or a level. ``remedy_key`` is a key of ``kgpu.formats.gpu_remedies``. ``text`` is what the kernel log
     says. ``urgent`` is False for what can wait until the GPU is idle. ``gpu_instance`` and ``compute_instance`` are set
     when only that MIG slice is concerned.
     """
@@ -46,7 +47,7 @@ class Evidence:
     key: str
     what: str
     action: Action
-    remedy: str = ""
+    remedy_key: str = ""
     severity: Severity = Severity.WARNING
     first: float = 0.0
     last: float = 0.0
@@ -58,13 +59,13 @@ class Evidence:
     compute_instance: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.remedy and self.source in {Source.XID, Source.SXID}:  # as an earlier kgpu has written it down
-            object.__setattr__(self, "remedy", f"{self.source}/{self.key}")
+        if not self.remedy_key and self.source in {Source.XID, Source.SXID}:  # as an earlier kgpu has written it down
+            msgspec.structs.force_setattr(self, "remedy_key", f"{self.source}/{self.key}")
 
     @property
-    def todo(self) -> str:
+    def remedy(self) -> str:
         """The remedy in words, "" where nothing is to be done."""
-        return words(self.remedy)
+        return words(self.remedy_key)
 
     @property
     def name(self) -> str:
@@ -151,14 +152,14 @@ class Verdict:
     healthy: bool = True
     severity: Severity = Severity.INFO
     evidence: tuple[Evidence, ...] = ()
-    remedy: str = ""
+    remedy_key: str = ""
     since: float = 0.0
     muted: str = ""
 
     @property
-    def todo(self) -> str:
+    def remedy(self) -> str:
         """The remedy in words, "" where nothing is to be done."""
-        return words(self.remedy)
+        return words(self.remedy_key)
 
     @property
     def what(self) -> str:
@@ -171,15 +172,15 @@ class Verdict:
         more = f" and {rest} more" if rest else ""
         return f"GPU {self.gpu}: {first.what}{more}"
 
-    def decision(self) -> Decision:
+    def decision(self) -> Advice:
         """The same as a record, for logs, Events and conditions."""
-        return Decision(
+        return Advice(
             subject=self.gpu,
             what=self.what,
             why=f"the evidence calls for: {WORDS[self.action]}" if self.evidence else "nothing speaks against it",
             evidence=tuple(f"{one.what} ({one.text})" if one.text else one.what for one in self.evidence),
             severity=self.severity,
-            remedy=self.todo,
+            remedy=self.remedy,
             reason=REASONS[self.action] if not self.muted else "GPUMuted",
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.printable import one_line
 from kgpu.formats.xid.action import Action
 from kgpu.health import plan
@@ -62,7 +62,7 @@ class NodeHealth:
     memories: dict[str, Memory] = field(default_factory=dict)
     gpus: dict[str, Accelerator] = field(default_factory=dict)  # as last listed
     notes: list[Note] = field(default_factory=list)  # since the last ``take``
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[Advice] = field(default_factory=list)
     _addresses: dict[str, str] = field(default_factory=dict)  # from the log: uuid by address
     _last: dict[tuple[str, str], tuple[float, bool]] = field(default_factory=dict)
     _told: dict[str, tuple[Action, str, str]] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class NodeHealth:
             del self._told[name]
         return found
 
-    def take(self) -> tuple[list[Note], list[Decision]]:
+    def take(self) -> tuple[list[Note], list[Advice]]:
         """What is to be written down and told, once."""
         taken = self.notes, self.decisions
         self.notes, self.decisions = [], []
@@ -284,9 +284,11 @@ class NodeHealth:
                 Note(at=now, gpu=name, kind="verdict", name=record.reason, action=str(verdict.action), text=what)
             )
 
-    def _say(self, what: str, why: str, reason: str, todo: str = "read the kernel log with `dmesg | kgpu xid`") -> None:
+    def _say(
+        self, what: str, why: str, reason: str, remedy: str = "read the kernel log with `dmesg | kgpu xid`"
+    ) -> None:
         self.decisions.append(
-            Decision(subject="", what=what, why=why, severity=Severity.WARNING, reason=reason, remedy=todo)
+            Advice(subject="", what=what, why=why, severity=Severity.WARNING, reason=reason, remedy=remedy)
         )
 
 

@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from kgpu.base.decision import Severity
+from msgspec import structs
+
+from kgpu.base.advice import Severity
 from kgpu.formats import gpu_remedies as remedies
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY
@@ -54,7 +56,7 @@ def on_fault(memory: Memory, fault: Fault, config: HealthConfig) -> Memory:
         # The log and the driver's events tell of the same Xid; only the log has a text.
         twice = abs(fault.at - known.last) <= config.settle and bool(known.text) != bool(fault.text)
         stronger = evidence if evidence.action.rank >= known.action.rank else known
-        merged = replace(
+        merged = structs.replace(
             stronger,
             first=min(known.first, fault.at),
             last=max(known.last, fault.at),
@@ -187,7 +189,7 @@ def judge(memory: Memory, config: HealthConfig, now: float) -> tuple[Memory, Ver
         healthy=not any(one.urgent and one.action.withdraws for one in evidence),
         severity=evidence[0].severity if action is not Action.IGNORE else Severity.INFO,
         evidence=tuple(evidence),
-        remedy=evidence[0].remedy if action is not Action.IGNORE else "",
+        remedy_key=evidence[0].remedy_key if action is not Action.IGNORE else "",
         since=since,
     )
 
@@ -224,7 +226,7 @@ def _condition(
         return old if old and old.raised and at - old.last < clear else None
     delay = {Delay.NONE: 0.0, Delay.HUNG: config.hung_after, Delay.USUAL: config.raise_after}[check.delay]
     since = old.since if old else at
-    evidence = replace(answer, first=since, last=at)
+    evidence = structs.replace(answer, first=since, last=at)
     return Condition(
         evidence=evidence, since=since, last=at, raised=bool(old and old.raised) or at - since >= delay
     )  # fmt: skip
@@ -253,8 +255,8 @@ def _double_bit(event: Evidence, memory: Memory, config: HealthConfig) -> Eviden
     beside = {one.key for one in memory.events if abs(one.last - event.last) <= config.burst and one is not event}
     if CONTAINED not in beside or beside & WORSE:
         return event
-    return replace(
-        event, action=Action.RESET_GPU, urgent=False, severity=Severity.WARNING, remedy=remedies.RESET_WHEN_IDLE
+    return structs.replace(
+        event, action=Action.RESET_GPU, urgent=False, severity=Severity.WARNING, remedy_key=remedies.RESET_WHEN_IDLE
     )
 
 
@@ -266,8 +268,8 @@ def _driver_first(event: Evidence, memory: Memory, config: HealthConfig) -> Evid
         return event
     asked = RECOVERY.get(memory.recovery)
     if asked is None:
-        return replace(event, action=Action.IGNORE, severity=Severity.INFO, remedy=remedies.NOTHING)
-    return replace(event, action=asked.action, severity=asked.severity, remedy=asked.key)
+        return structs.replace(event, action=Action.IGNORE, severity=Severity.INFO, remedy_key=remedies.NOTHING)
+    return structs.replace(event, action=asked.action, severity=asked.severity, remedy_key=asked.key)
 
 
 def _escalated(evidence: Evidence, memory: Memory, config: HealthConfig) -> Evidence:
@@ -283,11 +285,11 @@ def _escalated(evidence: Evidence, memory: Memory, config: HealthConfig) -> Evid
         action = Action.REPLACE
     if action is evidence.action:
         return evidence
-    remedy = remedies.REPLACE if action is Action.REPLACE else remedies.REBOOT
-    return replace(
+    remedy_key = remedies.REPLACE if action is Action.REPLACE else remedies.REBOOT
+    return structs.replace(
         evidence,
         action=action,
-        remedy=remedy,
+        remedy_key=remedy_key,
         severity=Severity.ERROR,
         what=f"{evidence.what}; it came {len(times)} times",
     )

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.boot import boot_id, uptime
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HostError, HwError, KubeError, UserError
+from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError
 from kgpu.base.threads import beside
 from kgpu.base.waking import woken
 from kgpu.formats.gpu_report import GpuReport
@@ -55,7 +55,7 @@ RETRY: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3, health
 Input: TypeAlias = "Event | LogEvent"
 
 
-def _ignore_state(ready: bool, reason: str) -> None:
+def _ignore_state(ready: bool, reason: Reason) -> None:
     del ready, reason
 
 
@@ -70,7 +70,7 @@ class HealthContext:
 
     reader: Reader
     verdicts: VerdictFile
-    report: DecisionSink
+    report: AdviceSink
     kernel_log: Callable[[], KernelLog] | None = None
     history: History | None = None
     reports: ReportWriter | None = None
@@ -81,7 +81,7 @@ class HealthContext:
     uptime: Callable[[], float] = uptime
     boot: str = field(default_factory=boot_id)
     look_seconds: float = LOOK_SECONDS
-    on_state: Callable[[bool, str], None] = _ignore_state
+    on_state: Callable[[bool, Reason], None] = _ignore_state
 
 
 async def run(ctx: HealthContext) -> None:
@@ -189,7 +189,7 @@ class Health:
             self._ctx.report(_overrun(self._dropped))
             self._dropped = 0
 
-    def _take_notes(self) -> list[Decision]:
+    def _take_notes(self) -> list[Advice]:
         """What is to be told; what is to be written down goes to the rest of that."""
         notes, decisions = self._node.take()
         self._keeper.unsaved += [replace(note, at=self._shown_time(note.at)) for note in notes]
@@ -346,7 +346,7 @@ class Health:
         if self._problems.get(what) != error.what:
             log.warning("%s: %s", what, error.one_line())
             if tell:
-                self._ctx.report(Decision.from_error(error, reason=_REASONS[what]))
+                self._ctx.report(Advice.from_error(error, reason=_REASONS[what]))
         self._problems[what] = error.what
 
     def well(self, what: str) -> None:
@@ -366,8 +366,8 @@ _REASONS: Final[Mapping[str, str]] = {
 }
 
 
-def _missed(number: int) -> Decision:
-    return Decision(
+def _missed(number: int) -> Advice:
+    return Advice(
         subject="",
         what=f"{number} lines of the kernel log were overwritten before they could be read",
         why="more was logged at once than the kernel keeps",
@@ -377,8 +377,8 @@ def _missed(number: int) -> Decision:
     )
 
 
-def _overrun(number: int) -> Decision:
-    return Decision(
+def _overrun(number: int) -> Advice:
+    return Advice(
         subject="",
         what=f"{number} events of the driver were dropped",
         why="more came at once than are kept until the GPUs have been read",

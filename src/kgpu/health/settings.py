@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from kgpu.base.decision import Decision, DecisionSink, Severity
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_HEALTH_CONFIG_FILE
@@ -25,7 +25,7 @@ MAX_BYTES: Final = 1 << 20
 class HealthSettings:
     """Follows the configuration within ``following``."""
 
-    def __init__(self, env: Mapping[str, str], report: DecisionSink, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, env: Mapping[str, str], report: AdviceSink, *, look_seconds: float = LOOK_SECONDS) -> None:
         self._text = env.get(ENV_HEALTH_CONFIG, "")
         file = env.get(ENV_HEALTH_CONFIG_FILE, "")
         self._file = Path(file) if file else None
@@ -83,7 +83,7 @@ class HealthSettings:
     def _refuse(self, error: ConfigError) -> None:
         if str(error) != self._problem:
             self._problem = str(error)
-            self._report(Decision.from_error(error, reason="HealthConfigRefused", severity=Severity.ERROR))
+            self._report(Advice.from_error(error, reason="HealthConfigRefused", severity=Severity.ERROR))
 
     async def _follow(self) -> None:
         if self._file is None:

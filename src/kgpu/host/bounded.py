@@ -15,26 +15,26 @@ def read_regular(path: Path | str, limit: int, *, what: str, follow: bool = True
 
     Raises HostError, with FileNotFoundError as its cause where nothing is there.
     """
-    todo = "correct or remove it"
+    remedy = "correct or remove it"
     try:
         # Without O_NONBLOCK a pipe would hold this process until somebody writes to it.
         links = 0 if follow else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
     except (OSError, ValueError) as error:
-        raise HostError(f"{path} can't be read: {_reason(error)}", f"{what} that this user may read", todo) from error
+        raise HostError(f"{path} can't be read: {_reason(error)}", f"{what} that this user may read", remedy) from error
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            raise HostError(f"{path} is no regular file", what, todo)
+            raise HostError(f"{path} is no regular file", what, remedy)
         read = b""
         while len(read) <= limit and (more := os.read(descriptor, limit + 1 - len(read))):
             read += more
     except OSError as error:
-        raise HostError(f"{path} can't be read: {_reason(error)}", what, todo) from error
+        raise HostError(f"{path} can't be read: {_reason(error)}", what, remedy) from error
     finally:
         os.close(descriptor)
     if len(read) > limit:
-        raise HostError(f"{path} has more than {limit} bytes", what, todo)
+        raise HostError(f"{path} has more than {limit} bytes", what, remedy)
     return read, about
 
 

@@ -128,7 +128,7 @@ class MemoryReader:
 
     def fail(self, uuid: str, problem: Problem, what: str = "injected") -> None:
         """Give one accelerator a finding in place of its others."""
-        found = Finding(subject=uuid, problem=problem, what=what, expected="a healthy device", todo="heal it")
+        found = Finding(subject=uuid, problem=problem, what=what, expected="a healthy device", remedy="heal it")
         self.change(uuid, findings=(found,))
 
     def heal(self, uuid: str) -> None:

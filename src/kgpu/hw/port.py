@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 
 class Vendor(enum.StrEnum):
     """Who made the accelerator; the value is used in logs and JSON."""
@@ -57,15 +59,14 @@ class EventKind(enum.StrEnum):
     INVENTORY = "inventory"  # devices or partitions came, went, or changed health: read the inventory again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
     """Something wrong, with what was expected and what to do; ``subject`` is a device's uuid, "" for the node."""
 
     subject: str
     problem: Problem
     what: str
     expected: str
-    todo: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,17 +50,16 @@ class Watch:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuVerdict:
+class GpuVerdict(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo", "remedy_key": "remedy"}):
     """What is true of one GPU now.
 
     ``uuid`` is "" for a GPU that only the kernel log names, by ``pci``. ``action`` is ignore, restart-app, inspect,
     drain, reset-gpu, reboot or replace. ``withdraws``: it should get no new work. ``causes`` are the names of the
     evidence for that, such as ``xid:79`` or ``driver:lost``. ``reason`` is one CamelCase word, ``what`` a sentence,
-    ``evidence`` all that is known, ``facts`` the same as names, ``todo`` what a person can do and ``remedy`` its key in
-    ``kgpu.formats.gpu_remedies``. ``since`` is in seconds since 1970. ``muted`` says
-    why the evidence is not acted on, "" when it is. ``xids`` are all that came since the boot, ignored ones too.
-    ``watches`` is the same evidence in DCGM's words; a system that is not there passes.
+    ``evidence`` all that is known, ``facts`` the same as names, ``remedy`` what a person can do and ``remedy_key`` its
+    key in ``kgpu.formats.gpu_remedies``. ``since`` is in seconds since 1970. ``muted`` says why the evidence is not
+    acted on, "" when it is. ``xids`` are all that came since the boot, ignored ones too. ``watches`` is the same
+    evidence in DCGM's words; a system that is not there passes.
     """
 
     uuid: str
@@ -72,8 +71,8 @@ class GpuVerdict:
     reason: str = ""
     severity: str = "info"
     what: str = ""
-    todo: str = ""
     remedy: str = ""
+    remedy_key: str = ""
     evidence: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     since: float = 0.0

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.kube.port import EVENTS, KubeApi, KubeRefusedError, Object
 
 NAMESPACE: Final = "default"
@@ -35,7 +35,7 @@ class ClusterEvents:
         self._host = host
         self._now = now
 
-    async def publish(self, decision: Decision, about: Object) -> None:
+    async def publish(self, decision: Advice, about: Object) -> None:
         """Write the Event, or count up the one that says the same. Raises KubeError.
 
         ``about`` has apiVersion, kind, name and uid of an object without a namespace.
@@ -67,7 +67,7 @@ class ClusterEvents:
             else:
                 return
 
-    def event(self, decision: Decision, about: Object, stamp: str) -> Object:
+    def event(self, decision: Advice, about: Object, stamp: str) -> Object:
         """The Event object for a decision, as of ``stamp`` (RFC 3339)."""
         source = {"component": self._component, **({"host": self._host} if self._host else {})}
         kind = "Normal" if decision.severity is Severity.INFO else "Warning"
@@ -98,11 +98,11 @@ class NodeEvents:
         self._events = ClusterEvents(api, component=component, host=node, now=now)
         self._about = about_node(node)
 
-    async def publish(self, decision: Decision) -> None:
+    async def publish(self, decision: Advice) -> None:
         """Write the Event, or count up the one that says the same. Raises KubeError."""
         await self._events.publish(decision, self._about)
 
-    def event(self, decision: Decision, stamp: str) -> Object:
+    def event(self, decision: Advice, stamp: str) -> Object:
         """The Event object for a decision, as of ``stamp`` (RFC 3339)."""
         return self._events.event(decision, self._about, stamp)
 

@@ -107,8 +107,8 @@ class Patch(enum.StrEnum):
 class KubeRefusedError(KubeError):
     """The API server answered with an error; ``code`` is the HTTP status and ``reason`` the Status object's word."""
 
-    def __init__(self, what: str, expected: str, todo: str, *, code: int, reason: str = "") -> None:
-        super().__init__(what, expected, todo)
+    def __init__(self, what: str, expected: str, remedy: str, *, code: int, reason: str = "") -> None:
+        super().__init__(what, expected, remedy)
         self.code = code
         self.reason = reason
 

@@ -35,9 +35,9 @@ REASON: Final = "UnexpectedAdmissionError"
 class AdmissionError(KubeletError):
     """A pod that the kubelet refuses; ``message`` is the text that its status shows after "Pod was rejected: "."""
 
-    def __init__(self, why: str, expected: str, todo: str) -> None:
+    def __init__(self, why: str, expected: str, remedy: str) -> None:
         self.message = f"Allocate failed due to {why}, which is unexpected"
-        super().__init__(f"{REASON}: {self.message}", expected, todo)
+        super().__init__(f"{REASON}: {self.message}", expected, remedy)
 
 
 @dataclass(slots=True)

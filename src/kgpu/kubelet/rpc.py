@@ -296,7 +296,7 @@ class RpcClient:
 class RpcError(KubeletError):
     """The other side answered with an error; ``status`` is gRPC's name for it."""
 
-    def __init__(self, what: str, expected: str, todo: str, *, status: str, message: str) -> None:
-        super().__init__(what, expected, todo)
+    def __init__(self, what: str, expected: str, remedy: str, *, status: str, message: str) -> None:
+        super().__init__(what, expected, remedy)
         self.status = status
         self.message = message

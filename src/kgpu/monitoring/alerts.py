@@ -56,8 +56,8 @@ def _alerts(group: Group, *rows: _ROW) -> tuple[Alert, ...]:
     """Rows of name, expression, threshold, how long, severity, summary, what to do."""
     return tuple(
         Alert(name=name, group=group, expr=expr, threshold=threshold, lasting=lasting, severity=severity,
-              summary=summary, todo=todo)
-        for name, expr, threshold, lasting, severity, summary, todo in rows
+              summary=summary, remedy=remedy)
+        for name, expr, threshold, lasting, severity, summary, remedy in rows
     )  # fmt: skip
 
 

@@ -34,15 +34,15 @@ class Group(enum.StrEnum):
 class Alert:
     """One alert. ``expr`` may have ``{threshold}``; ``lasting`` is how long it has to hold.
 
-    ``summary`` and ``todo`` are Prometheus templates: what is wrong, and what to do; they may have ``{threshold}`` and
-    ``{for}`` too.
+    ``summary`` and ``remedy`` are Prometheus templates: what is wrong, and what to do; they may have ``{threshold}``
+    and ``{for}`` too.
     """
 
     name: str
     group: Group
     expr: str
     summary: str
-    todo: str
+    remedy: str
     lasting: str
     severity: str
     threshold: float | None = None
@@ -59,7 +59,7 @@ class Alert:
             "expr": self.told(self.expr),
             "for": self.lasting,
             "labels": {"severity": self.severity},
-            "annotations": {"summary": self.told(self.summary), "description": self.told(self.todo)},
+            "annotations": {"summary": self.told(self.summary), "description": self.told(self.remedy)},
         }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats import releases
 from kgpu.operator.model import Observed, Policy
 
@@ -42,24 +43,31 @@ def choose(observed: Observed) -> Active:
     )
 
 
-def ignored_message(policy: Policy, winner: Policy) -> str:
-    """What the loser's condition says."""
-    return (
-        f"ClusterPolicy {policy.name} is ignored: one is in force per cluster, the oldest, and that is "
-        f"ClusterPolicy {winner.name}; to do: delete one of the two (kubectl delete clusterpolicy {policy.name})"
+def ignored(policy: Policy, winner: Policy) -> Advice:
+    """That a policy is not the one in force."""
+    return Advice(
+        subject=f"ClusterPolicy/{policy.name}",
+        what=f"ClusterPolicy {policy.name} is ignored: one is in force per cluster, the oldest, and that is "
+        f"ClusterPolicy {winner.name}",
+        remedy=f"delete one of the two (kubectl delete clusterpolicy {policy.name})",
+        severity=Severity.WARNING,
+        reason="Ignored",
     )
 
 
-def foreign_message(foreign: str, version: str = "") -> str:
-    """What the conditions say while another GPU operator works, with the steps to take over."""
+def hands_off(foreign: str, version: str = "", *, policy: str = "") -> Advice:
+    """That nothing is done while another GPU operator works, with the steps to take over; about that ``policy``."""
     namespace, _, name = foreign.rpartition("/")
     where = f" -n {namespace}" if namespace else ""
     release = releases.told(version)
-    return (
-        f"kgpu does nothing here because another GPU operator works in this cluster (Deployment {foreign}"
-        f"{', ' if release else ''}{release}) and two would fight over nodes and "
-        "drivers; to do: to take over without touching workloads, stop the other one "
+    return Advice(
+        subject=f"ClusterPolicy/{policy}",
+        what=f"kgpu does nothing here because another GPU operator works in this cluster (Deployment {foreign}"
+        f"{', ' if release else ''}{release}) and two would fight over nodes and drivers",
+        remedy="to take over without touching workloads, stop the other one "
         f"(kubectl{where} scale deployment {name} --replicas=0), and kgpu goes on with the same ClusterPolicy and "
         "node labels; if it was installed in another namespace, uninstall its release there, as kgpu does not look "
-        "after that one's DaemonSets; otherwise uninstall kgpu"
+        "after that one's DaemonSets; otherwise uninstall kgpu",
+        severity=Severity.WARNING,
+        reason="ForeignOperator",
     )

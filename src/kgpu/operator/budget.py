@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from kgpu.base.advice import Advice
 from kgpu.base.clock import Clock
-from kgpu.base.decision import Decision
 
 BURST: Final = 25
 REFILL: Final = 2.0  # seconds per further Event
@@ -52,12 +52,12 @@ class Budget:
         self._clock = clock
         self._all = Bucket(BURST, REFILL, clock.monotonic())
         self._subjects: dict[str, Bucket] = {}
-        self._waiting: dict[str, deque[Decision]] = {}  # in the order of their turns
+        self._waiting: dict[str, deque[Advice]] = {}  # in the order of their turns
         self._count = 0
         self.dropped = 0
         """How many decisions were never told."""
 
-    def add(self, decision: Decision) -> None:
+    def add(self, decision: Advice) -> None:
         """Let it wait; where too many wait already, the oldest of its subject is given up, or it is."""
         mine = self._waiting.get(decision.subject)
         if mine is not None and len(mine) >= SUBJECT_QUEUE:
@@ -73,7 +73,7 @@ class Budget:
     def __len__(self) -> int:
         return self._count
 
-    def next(self) -> tuple[Decision | None, float]:
+    def next(self) -> tuple[Advice | None, float]:
         """Whose turn it is, which has been paid for then; or None and the seconds to wait."""
         now = self._clock.monotonic()
         for_all = self._all.wait(now)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError
 from kgpu.base.printable import one_line
 from kgpu.fit.plain import items, mapping, text
@@ -27,7 +28,7 @@ from kgpu.operator.selecting import BySelector, is_driver, node_selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(Advice):
     """What is wrong, as the CamelCase ``reason`` of conditions and Events, a sentence, and what to do about it.
 
     ``quoted`` is what a node's agent says is to be done: it is shown as that, and never as an order of the operator's.
@@ -36,16 +37,14 @@ class Cause:
     it. What others have said is made printable here.
     """
 
-    reason: str
-    text: str
-    remedy: str = ""
+    severity: Severity = Severity.WARNING
     quoted: str = ""
     passing: bool = False
     cluster: bool = False
     symptom: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("text", "remedy", "quoted"):
+        for name in ("what", "remedy", "quoted"):
             said = getattr(self, name)
             if not said.isprintable():
                 object.__setattr__(self, name, one_line(said))
@@ -57,8 +56,8 @@ class Cause:
 
     def line(self) -> str:
         """Cause and remedy as one line."""
-        todo = self.remedy or self.quoted
-        return f"{self.text}; to do: {todo}" if todo else self.text
+        remedy = self.remedy or self.quoted
+        return f"{self.what}; to do: {remedy}" if remedy else self.what
 
 
 # What the DaemonSet controller adds to every pod of a DaemonSet.
@@ -137,8 +136,8 @@ def not_created(message: str, namespace: str) -> Cause:
     found = _QUOTA.search(message)
     quota = found[1] if found else "-n " + namespace
     remedy = next((remedy for words, remedy in _CREATE_REMEDIES if words in message), "")
-    todo = remedy.format(namespace=namespace, quota=quota) or "correct what the API server names"
-    return Cause(reason="PodsNotCreated", text=f"its pods are refused: {_cut(message)}", remedy=todo)
+    remedy = remedy.format(namespace=namespace, quota=quota) or "correct what the API server names"
+    return Cause(reason="PodsNotCreated", what=f"its pods are refused: {_cut(message)}", remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class View:
     """The DaemonSets that there should be, by name."""
     errors: Mapping[str, UserError] = field(default_factory=dict)
     """What can't be rendered, by operand."""
-    lame: Mapping[str, str] = field(default_factory=dict)
+    lame: Mapping[str, Advice] = field(default_factory=dict)
     """Why an NVIDIADriver brings no driver, by its name."""
 
     @cached_property
@@ -226,11 +225,11 @@ class View:
         if found is not None:
             return found
         if node.agent is None:
-            return Cause(reason="AgentStarting", text="its agent has not reported yet", passing=True)
+            return Cause(reason="AgentStarting", what="its agent has not reported yet", passing=True)
         if node.agent.generation < self.policy.generation:
             return Cause(
                 reason="OldConfiguration",
-                text=f"its agent still acts on generation {node.agent.generation} of the policy",
+                what=f"its agent still acts on generation {node.agent.generation} of the policy",
                 passing=True,
             )
         return None
@@ -244,7 +243,7 @@ class View:
             return not_applied(f"DaemonSet/{daemon_set}", refused)
         live = self.observed.daemon_sets.get(daemon_set)
         if live is None:
-            return Cause(reason="NotCreatedYet", text=f"DaemonSet {daemon_set} is not there yet", passing=True)
+            return Cause(reason="NotCreatedYet", what=f"DaemonSet {daemon_set} is not there yet", passing=True)
         missing = self._missing(node, daemon_set, running=running)
         taints = self.tainted(daemon_set).get(node.name, ())
         if taints and (missing or any(taint.effect == "NoExecute" for taint in taints)):
@@ -258,7 +257,7 @@ class View:
         if failure:
             return not_created(failure, self.settings.namespace)
         if running:  # what it has said is of a pod that is gone
-            return Cause(reason="PodMissing", text=f"DaemonSet {daemon_set} has no pod on it yet", passing=True)
+            return Cause(reason="PodMissing", what=f"DaemonSet {daemon_set} has no pod on it yet", passing=True)
         return None
 
     def _missing(self, node: Node, daemon_set: str, *, running: bool) -> bool:
@@ -272,7 +271,7 @@ class View:
         what = f"pod {trouble.pod} is not ready: {_cut(trouble.reason, 60) or 'starting'}"
         said = f" ({_cut(trouble.message)})" if trouble.message else ""
         passing = passing or (trouble.reason == UNHEALTHY and _NOT_LISTENING in trouble.message)
-        return Cause(reason=word(trouble.reason, "PodNotReady"), text=what + said, remedy=remedy, passing=passing)
+        return Cause(reason=word(trouble.reason, "PodNotReady"), what=what + said, remedy=remedy, passing=passing)
 
     def role(self, node: Node, role: str) -> Cause | None:
         """What a role says of itself on a node, None when it runs."""
@@ -285,7 +284,7 @@ class View:
         """The same where the agent is known to work."""
         said = node.report.roles.get(role) if node.report else None
         if said is None:
-            return Cause(reason="RoleStarting", text=f"its agent does not run the role {role} yet", passing=True)
+            return Cause(reason="RoleStarting", what=f"its agent does not run the role {role} yet", passing=True)
         # It goes on, but not as it was told; or waits for a person.
         complaint = (said.state == "running" and said.why) or (said.state == "waiting" and said.why in _FOR_PEOPLE)
         if said.state == "running" and not complaint:
@@ -296,7 +295,8 @@ class View:
             what = "its configuration is refused"
         return Cause(
             reason=word(said.why, word(said.state.capitalize(), "NotRunning")),
-            text=what + words,
+            what=what + words,
+            quoted=_cut(said.remedy, MAX_REASON),
             passing=said.state != "failed" and not complaint,
         )
 
@@ -305,7 +305,6 @@ APPLY_FAILED: Final = "ApplyFailed"
 _REFUSES: Final = "the API server refuses "
 # How the API server names fields: spec.template.spec.containers[0].image, .spec.foo, spec.nodeSelector[a.b/c].
 _FIELD: Final = re.compile(r"(?<![\w.])\.?((?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]{0,100}\]){1,20}): ")
-_WRITTEN: Final = re.compile(rf"{_REFUSES}([A-Za-z]+/[^\s:]+): (.*?)(?:; to do: |; Failed to reconcile |$)")
 
 
 def not_applied(subject: str, message: str) -> Cause:
@@ -314,21 +313,16 @@ def not_applied(subject: str, message: str) -> Cause:
     what = f"the value in the ClusterPolicy that {field[1]} comes from" if field else "what it names"
     return Cause(
         reason=APPLY_FAILED,
-        text=f"{_REFUSES}{subject}: {_cut(message)}",
+        what=f"{_REFUSES}{subject}: {_cut(message)}",
         remedy=f"correct {what}; the operator goes on trying",
         cluster=True,
     )
 
 
-def refusals(message: str) -> dict[str, str]:
-    """What ``not_applied`` was told, by object, from the text of a condition that quotes it."""
-    return {found[1]: found[2] for found in _WRITTEN.finditer(message)}
-
-
 def unrendered(error: UserError) -> Cause:
     """An object that can't be made from what the policy says, with what is allowed."""
     return Cause(
-        reason="ReconcileFailed", text=f"{error.what}; expected {error.expected}", remedy=error.todo, cluster=True
+        reason="ReconcileFailed", what=f"{error.what}; expected {error.expected}", remedy=error.remedy, cluster=True
     )
 
 
@@ -352,7 +346,7 @@ def _not_tolerated(node: Node, taints: Iterable[Taint], policy: str) -> Cause:
     many = "taints " + ", ".join(map(str, every)) + " are" if len(every) > 1 else f"taint {first} is"
     return Cause(
         reason="TaintNotTolerated",
-        text=f"{many} not tolerated by daemonsets.tolerations",
+        what=f"{many} not tolerated by daemonsets.tolerations",
         remedy=(
             f"add {{key: {first.key}, operator: Exists, effect: {first.effect}}} to spec.daemonsets.tolerations of "
             f"ClusterPolicy {policy}, or remove it: kubectl taint node {node.name} {first.key}:{first.effect}-"
@@ -364,7 +358,7 @@ def _node_down(node: Node) -> Cause:
     said = node.conditions.get("Ready")
     words = f": {_cut(said.message)}" if said and said.message else ""
     return Cause(
-        reason="NodeNotReady", text=f"the node is not Ready{words}", remedy=f"kubectl describe node {node.name}"
+        reason="NodeNotReady", what=f"the node is not Ready{words}", remedy=f"kubectl describe node {node.name}"
     )
 
 

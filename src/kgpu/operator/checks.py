@@ -27,7 +27,7 @@ def paused(operand: Operand, node: Node) -> Cause | None:
         return None
     return Cause(
         reason="Paused",
-        text="paused for a driver upgrade",
+        what="paused for a driver upgrade",
         remedy=f"if none is under way there: kubectl label node {node.name} {key}=true --overwrite",
         passing=True,
     )
@@ -54,14 +54,14 @@ def _own_pod(view: View, operand: Operand, node: Node) -> Cause | None:
             return view.role_alone(node, operand.role) or dataclasses.replace(found, passing=True, remedy="")
         return found
     if not settled and operand.daemon_set not in view.in_trouble:
-        return Cause(reason="RollingOut", text=f"DaemonSet {operand.daemon_set} is being rolled out", passing=True)
+        return Cause(reason="RollingOut", what=f"DaemonSet {operand.daemon_set} is being rolled out", passing=True)
     report = node.reports.get(operand.role)
     if report is None:
-        return Cause(reason="RoleStarting", text=f"its {_who(operand)} has not reported yet", passing=True)
+        return Cause(reason="RoleStarting", what=f"its {_who(operand)} has not reported yet", passing=True)
     if report.generation < view.policy.generation:
         return Cause(
             reason="OldConfiguration",
-            text=f"its {_who(operand)} still acts on generation {report.generation} of the policy",
+            what=f"its {_who(operand)} still acts on generation {report.generation} of the policy",
             passing=True,
         )
     return view.role_alone(node, operand.role)
@@ -101,7 +101,7 @@ def _validator(view: View, operand: Operand, node: Node) -> Cause | None:
         found = _invalid(node, said)
         return _toolkit_off(node, found) or found
     waiting = role(view, operand, node)
-    return waiting or Cause(reason="NotValidatedYet", text="its GPUs have not been validated yet", passing=True)
+    return waiting or Cause(reason="NotValidatedYet", what="its GPUs have not been validated yet", passing=True)
 
 
 def _invalid(node: Node, said: NodeCondition) -> Cause:
@@ -109,15 +109,15 @@ def _invalid(node: Node, said: NodeCondition) -> Cause:
     reason = word(said.reason, "ValidationFailed")
     failed = node.validation.failed if node.validation is not None else None
     if failed is None:
-        return Cause(reason=reason, text=" ".join(said.message.split())[:MAX_SAID])
+        return Cause(reason=reason, what=" ".join(said.message.split())[:MAX_SAID])
     if failed.trouble is not None:
         troubles = [("", failed.trouble)]
     else:
         troubles = [(f"{one.name}: ", one.trouble) for one in failed.devices]
     more = f" and {failed.more} more" if failed.more else ""
     text = f"{failed.check}: {'; '.join(f'{name}{trouble.said()}' for name, trouble in troubles)}{more}"
-    todos = dict.fromkeys(trouble.todo for _, trouble in troubles if trouble.todo)
-    return Cause(reason=reason, text=text[:MAX_SAID], quoted="; ".join(todos)[:MAX_SAID])
+    remedies = dict.fromkeys(trouble.remedy for _, trouble in troubles if trouble.remedy)
+    return Cause(reason=reason, what=text[:MAX_SAID], quoted="; ".join(remedies)[:MAX_SAID])
 
 
 def _toolkit_off(node: Node, found: Cause) -> Cause | None:
@@ -128,7 +128,7 @@ def _toolkit_off(node: Node, found: Cause) -> Cause | None:
         return None
     return Cause(
         reason="ToolkitSwitchedOff",
-        text=f'the node label {key} is "{value}", so that nothing writes CDI specs there; {found.text}',
+        what=f'the node label {key} is "{value}", so that nothing writes CDI specs there; {found.what}',
         remedy=f"kubectl label node {node.name} {key}-",
     )
 
@@ -150,18 +150,18 @@ def _device_plugin(view: View, operand: Operand, node: Node) -> Cause | None:
     if short and not any(node.allocatable.values()) and _is_being_checked(node):
         return Cause(
             reason="NotOfferedYet",
-            text=f"{', '.join(short)}; the kubelet has not been told of them yet, or the validator will say why not",
+            what=f"{', '.join(short)}; the kubelet has not been told of them yet, or the validator will say why not",
             passing=True,
         )
     if short:
         return Cause(
             reason="DevicesUnhealthy",
             symptom=True,
-            text=", ".join(short),
+            what=", ".join(short),
             remedy=f"see the node's Events for the device and the reason: kubectl describe node {node.name}",
         )
     if not any(node.allocatable.values()):
-        return Cause(reason="NotOfferedYet", text="the kubelet offers no GPU yet", passing=True)
+        return Cause(reason="NotOfferedYet", what="the kubelet offers no GPU yet", passing=True)
     return None
 
 
@@ -186,7 +186,7 @@ def config_map(view: View) -> Cause | None:
         hint = did_you_mean(config.name, view.observed.config_maps)
         return Cause(
             reason="ConfigMapMissing",
-            text=f"devicePlugin.config names {where}, which does not exist{'; ' if hint else ''}{hint}",
+            what=f"devicePlugin.config names {where}, which does not exist{'; ' if hint else ''}{hint}",
             remedy=f"make it: kubectl -n {view.settings.namespace} create configmap {config.name} --from-file=DIR",
             cluster=True,
         )
@@ -210,7 +210,7 @@ def _no_key(where: str, by: str, key: str, keys: frozenset[str], *, cluster: boo
     hint = did_you_mean(key, sorted(keys))
     return Cause(
         reason="ConfigKeyMissing",
-        text=f'{by} chooses "{key[:63]}", which {where} has not got; it has: {known}{"; " if hint else ""}{hint}',
+        what=f'{by} chooses "{key[:63]}", which {where} has not got; it has: {known}{"; " if hint else ""}{hint}',
         remedy="choose one of these, or add it to the ConfigMap",
         cluster=cluster,
     )
@@ -226,13 +226,15 @@ def _driver(view: View, operand: Operand, node: Node) -> Cause | None:
         return stopped
     owner = node.labels.get(names.LABEL_DRIVER_OWNER, "")
     if view.policy.spec.driver.use_nvidia_driver_crd and owner in view.lame:
-        return Cause(reason="DriverNotReady", text=f"its NVIDIADriver {owner} brings no driver: {view.lame[owner]}")
+        why = view.lame[owner]
+        what = f"its NVIDIADriver {owner} brings no driver: {why.statement}"
+        return Cause(reason="DriverNotReady", what=what, remedy=why.remedy)
     fitting = view.drivers.of(node.labels)
     if not fitting:
         system = f"{node.os_id} {node.os_version}".strip() or "unknown"
         return Cause(
             reason="NoDriverForNode",
-            text=f"no driver is meant for it (operating system {system}, kernel {node.kernel or 'unknown'})",
+            what=f"no driver is meant for it (operating system {system}, kernel {node.kernel or 'unknown'})",
             remedy=(
                 f"make an NVIDIADriver that selects it: kubectl get node {node.name} --show-labels"
                 if view.policy.spec.driver.use_nvidia_driver_crd
@@ -245,9 +247,9 @@ def _driver(view: View, operand: Operand, node: Node) -> Cause | None:
         if cause is not None:
             return cause
     if report is not None and not report.driver:
-        return Cause(reason="DriverNotReady", text="no driver is loaded on it yet", passing=True)
+        return Cause(reason="DriverNotReady", what="no driver is loaded on it yet", passing=True)
     if report is None and not all(rolled_out(view.observed.daemon_sets.get(name, {})) for name in fitting):
-        return Cause(reason="RollingOut", text=f"DaemonSet {', '.join(fitting)} is being rolled out", passing=True)
+        return Cause(reason="RollingOut", what=f"DaemonSet {', '.join(fitting)} is being rolled out", passing=True)
     return other_driver(view, node, fitting)
 
 

@@ -8,10 +8,10 @@ the status is written.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from kgpu.base.printable import printable
+from kgpu.base.printable import one_line, printable
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.operator.model import Node, Object
@@ -19,6 +19,10 @@ from kgpu.operator.model import Node, Object
 READY: Final = "Ready"
 ERROR: Final = "Error"
 FIELDS_PROVIDED: Final = "FieldsProvided"
+REFUSED: Final = "refused"
+MAX_REFUSED: Final = 20
+MAX_REFUSAL: Final = 1000
+"""Characters; the schema takes 1,024."""
 STATE_READY: Final = "ready"
 STATE_NOT_READY: Final = "notReady"
 STATE_IGNORED: Final = "ignored"
@@ -74,6 +78,18 @@ def counts(total: int, gpu_nodes: Collection[Node]) -> Object:
         for node in gpu_nodes
     )
     return {"total": total, "gpu": len(gpu_nodes), "validated": validated}
+
+
+def refused(errors: Mapping[str, str]) -> Object:
+    """What a status says of objects that the API server refuses, by ``Kind/name``; nothing where it takes them all."""
+    rows = [{"object": name[:400], "message": one_line(said, MAX_REFUSAL)} for name, said in sorted(errors.items())]
+    return {REFUSED: rows[:MAX_REFUSED]} if rows else {}
+
+
+def refusals(status: Object) -> dict[str, str]:
+    """The same read from a status."""
+    rows = map(mapping, items(status.get(REFUSED))[:MAX_REFUSED])
+    return {one_line(text(row.get("object")), 400): one_line(text(row.get("message")), MAX_REFUSAL) for row in rows}
 
 
 def stamp(status: Object, now: str) -> Object:

@@ -9,7 +9,7 @@ from kgpu.operator import conditions
 from kgpu.operator.causes import View, not_applied
 from kgpu.operator.checks import rolled_out
 from kgpu.operator.drivers import Assignment
-from kgpu.operator.judges import Finding, told
+from kgpu.operator.judges import NodeCause, told
 from kgpu.operator.labels import Rules
 from kgpu.operator.loaded import other_driver
 from kgpu.operator.model import Driver, Node, Object
@@ -51,7 +51,7 @@ def _state(
         return conditions.STATE_DISABLED, conditions.failure("Disabled", message)
     problem = assignment.problems.get(driver.name)
     if problem is not None:
-        return conditions.STATE_NOT_READY, conditions.failure(problem.reason, problem.message)
+        return conditions.STATE_NOT_READY, conditions.failure(problem.reason, problem.sentence)
     error = view.errors.get(f"NVIDIADriver/{driver.name}")
     if error is not None:
         return conditions.STATE_NOT_READY, conditions.failure("ReconcileFailed", error.one_line())
@@ -65,7 +65,7 @@ def _state(
         return conditions.STATE_NOT_READY, conditions.failure("ReconcileFailed", wrong[0].line())
     waiting = [name for name in mine if not rolled_out(view.observed.daemon_sets.get(name, {}))]
     others = [
-        Finding(node.name, cause)
+        NodeCause(node.name, cause)
         for node in owned
         if (cause := other_driver(view, node, view.drivers.of(node.labels))) is not None
     ]
@@ -79,7 +79,7 @@ def _state(
         for name in view.drivers.of(node.labels):
             if name in late:
                 cause = view.pod(node, name, running=False)
-                findings += [Finding(node.name, cause)] if cause is not None else []
+                findings += [NodeCause(node.name, cause)] if cause is not None else []
     extra = f"; {told(findings)}" if findings else ""
     message = f"Waiting for driver pods to be ready: DaemonSet {', '.join(waiting)}{extra}"
     return conditions.STATE_NOT_READY, conditions.failure("DriverNotReady", message)

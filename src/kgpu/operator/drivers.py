@@ -8,11 +8,12 @@ order are the replaced operator's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
+from kgpu.base.advice import Advice
 from kgpu.fit import read
 from kgpu.fit.selectors import NodeTerm
 from kgpu.formats import names
@@ -21,14 +22,8 @@ from kgpu.operator.model import Driver, Node
 GDS_NEEDS_OPEN: Final = (2, 17, 5)
 CONFLICT: Final = "ConflictingNodeSelector"
 FAILED: Final = "ReconcileFailed"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with an NVIDIADriver: the condition's reason and message."""
-
-    reason: str
-    message: str
+"""Of one that can select no node."""
+UNMET: Final = "PrerequisiteNotMet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +31,7 @@ class Assignment:
     """``owner`` by node name; None as a whole when conflicts leave everything as it is. ``problems`` by driver."""
 
     owner: Mapping[str, str] | None = field(default_factory=dict)
-    problems: Mapping[str, Problem] = field(default_factory=dict)
+    problems: Mapping[str, Advice] = field(default_factory=dict)
 
     def of(self, node: str) -> str | None:
         """For ``labels.label_plan``: the owner's name, "" for none, None to leave it as it is."""
@@ -66,85 +61,92 @@ def assign(drivers: Iterable[Driver], nodes: Iterable[Node]) -> Assignment:
     for group, clashing in sorted(clashes.items(), key=lambda item: sorted(item[0])):
         for name in sorted(group):
             others = ", ".join(sorted(group - {name}))
-            problems.setdefault(name, Problem(CONFLICT, _clash(name, others, sorted(clashing))))
+            problems.setdefault(name, _clash(name, others, sorted(clashing)))
     if len(defaults) > 1:
         every = ", ".join(sorted(driver.name for driver in defaults))
+        two = Advice(
+            reason=FAILED,
+            what=f"multiple default NVIDIADrivers found: {every}",
+            remedy="set default: true on one only",
+        )
         for driver in defaults:
-            problems.setdefault(
-                driver.name,
-                Problem(FAILED, f"multiple default NVIDIADrivers found: {every}; to do: set default: true on one only"),
-            )
+            problems.setdefault(driver.name, two)
     return Assignment(owner=None if clashes or len(defaults) > 1 else owner, problems=problems)
 
 
-def _clash(name: str, others: str, nodes: list[str]) -> str:
+def _clash(name: str, others: str, nodes: list[str]) -> Advice:
     more = f" (+{len(nodes) - 5} more)" if len(nodes) > 5 else ""
-    return (
-        f"multiple NVIDIADrivers match the same node: {name} and {others} both select {', '.join(nodes[:5])}{more}; "
-        "no node changes its driver until that ends; to do: make their nodeSelectors disjoint"
+    return Advice(
+        reason=CONFLICT,
+        what=f"multiple NVIDIADrivers match the same node: {name} and {others} both select "
+        f"{', '.join(nodes[:5])}{more}; no node changes its driver until that ends",
+        remedy="make their nodeSelectors disjoint",
     )
 
 
-def _unusable(problem: Problem | None) -> bool:
+def _unusable(problem: Advice | None) -> bool:
     """A driver with a reserved selector or that can't be read selects nothing."""
     return problem is not None and problem.reason == FAILED
 
 
-def _own_problem(driver: Driver) -> Problem | None:
-    for check in (_unreadable, _reserved, _default_with_selector, _precompiled, _gds):
-        message = check(driver)
-        if message:
-            return Problem(FAILED if check in _SELECTION else "PrerequisiteNotMet", message)
-    return None
+def _own_problem(driver: Driver) -> Advice | None:
+    checks = (_unreadable, _reserved, _default_with_selector, _precompiled, _gds)
+    return next((found for check in checks if (found := check(driver)) is not None), None)
 
 
-def _unreadable(driver: Driver) -> str:
-    return driver.problem
+def _unreadable(driver: Driver) -> Advice | None:
+    return driver.problem and replace(driver.problem, reason=FAILED)
 
 
-def _reserved(driver: Driver) -> str:
+def _reserved(driver: Driver) -> Advice | None:
     affinity = driver.spec.node_affinity
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     keys = {*driver.spec.node_selector, *(one.key for term in terms for one in term.match_expressions)}
     if names.LABEL_DRIVER_OWNER in keys:
-        return (
-            f"label {names.LABEL_DRIVER_OWNER} is reserved for the operator and can't be used in a selector; "
-            "to do: select nodes by another label"
+        return Advice(
+            reason=FAILED,
+            what=f"label {names.LABEL_DRIVER_OWNER} is reserved for the operator and can't be used in a selector",
+            remedy="select nodes by another label",
         )
-    return ""
+    return None
 
 
-def _default_with_selector(driver: Driver) -> str:
-    if driver.spec.default and driver.spec.node_selector:
-        return "a default NVIDIADriver can't have a nodeSelector; to do: remove one of the two"
-    return ""
+def _default_with_selector(driver: Driver) -> Advice | None:
+    if not (driver.spec.default and driver.spec.node_selector):
+        return None
+    return Advice(
+        reason=FAILED, what="a default NVIDIADriver can't have a nodeSelector", remedy="remove one of the two"
+    )
 
 
-def _precompiled(driver: Driver) -> str:
+def _precompiled(driver: Driver) -> Advice | None:
     on = [
         title
         for title, block in (("GPUDirect Storage", driver.spec.gds), ("GDRCopy", driver.spec.gdrcopy))
         if block is not None and block.enabled
     ]
-    if driver.spec.use_precompiled and on:
-        return f"{' and '.join(on)} can't be used with precompiled drivers; to do: set usePrecompiled: false"
-    return ""
+    if not (driver.spec.use_precompiled and on):
+        return None
+    return Advice(
+        reason=UNMET,
+        what=f"{' and '.join(on)} can't be used with precompiled drivers",
+        remedy="set usePrecompiled: false",
+    )
 
 
-def _gds(driver: Driver) -> str:
+def _gds(driver: Driver) -> Advice | None:
     gds = driver.spec.gds
     if gds is None or not gds.enabled or driver.spec.kernel_module_type == "open":
-        return ""
+        return None
     version = gds.version or ""
-    if version.startswith("sha256:") or _numbers(version) >= GDS_NEEDS_OPEN:
-        return (
-            f"GPUDirect Storage {version[:20]} needs the open kernel modules (v2.17.5 and later, and images by digest)"
-            "; to do: set kernelModuleType: open"
-        )
-    return ""
-
-
-_SELECTION: Final = (_unreadable, _reserved, _default_with_selector)
+    if not (version.startswith("sha256:") or _numbers(version) >= GDS_NEEDS_OPEN):
+        return None
+    return Advice(
+        reason=UNMET,
+        what=f"GPUDirect Storage {version[:20]} needs the open kernel modules (v2.17.5 and later, and images by "
+        "digest)",
+        remedy="set kernelModuleType: open",
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ OTHER_DISCOVERY: Final = "another node feature discovery works in this cluster a
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class NodeCause:
     """A cause on a node; ``node`` is "" for what concerns the whole cluster."""
 
     node: str
@@ -50,7 +50,7 @@ class Verdict:
     off: frozenset[str] = frozenset()
     """The nodes on which a label of its own switches it off."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[NodeCause, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -68,7 +68,7 @@ class Verdict:
         return "; ".join([*counted, told(self.findings), *self.notes])
 
 
-def told(findings: Iterable[Finding]) -> str:
+def told(findings: Iterable[NodeCause]) -> str:
     """Up to five nodes with cause and remedy, those with the same one together, the most frequent first."""
     groups: dict[str, list[str]] = {}
     for finding in findings:
@@ -132,16 +132,16 @@ def _verdict(view: View, operand: Operand, container: list[Node], out: tuple[str
     error = _render_error(view, operand)
     if error is not None:
         broken = unrendered(error)
-        return Verdict(operand=operand, status="False", reason=broken.reason, findings=(Finding("", broken),))
+        return Verdict(operand=operand, status="False", reason=broken.reason, findings=(NodeCause("", broken),))
     if operand.name == "features":
         return _features(view, operand)
     nodes, off = _expected(operand, container)
     check = CHECKS.get(operand.name, role)
-    findings = [Finding("", cause) for cause in _general(view, operand)]
+    findings = [NodeCause("", cause) for cause in _general(view, operand)]
     for node in nodes:
         cause = check(view, operand, node)
         if cause is not None:
-            findings.append(Finding("" if cause.cluster else node.name, cause))
+            findings.append(NodeCause("" if cause.cluster else node.name, cause))
     notes = []
     if off:
         notes.append(f"switched off by node label on {_some(off)}")
@@ -156,7 +156,7 @@ def _render_error(view: View, operand: Operand) -> UserError | None:
     return view.errors.get(operand.name) or agent
 
 
-def _summed(operand: Operand, nodes: list[str], findings: tuple[Finding, ...], notes: list[str]) -> Verdict:
+def _summed(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ...], notes: list[str]) -> Verdict:
     if findings:
         return Verdict(
             operand=operand,
@@ -171,12 +171,12 @@ def _summed(operand: Operand, nodes: list[str], findings: tuple[Finding, ...], n
     return Verdict(operand=operand, status="True", reason="Ready", on=frozenset(nodes), notes=(first, *notes))
 
 
-def _unique(findings: list[Finding]) -> tuple[Finding, ...]:
+def _unique(findings: list[NodeCause]) -> tuple[NodeCause, ...]:
     """What concerns the whole cluster is said once."""
     return tuple(dict.fromkeys(findings))
 
 
-def _most_frequent(findings: Iterable[Finding]) -> str:
+def _most_frequent(findings: Iterable[NodeCause]) -> str:
     """The commonest reason; of what fails before what is under way."""
     counts: dict[str, int] = {}
     for finding in findings:
@@ -235,7 +235,7 @@ def _general(view: View, operand: Operand) -> Iterable[Cause]:
             yield missing
 
 
-def _unlabelled(view: View) -> tuple[Finding, ...]:
+def _unlabelled(view: View) -> tuple[NodeCause, ...]:
     """Nodes that offer NVIDIA GPUs and that nothing calls GPU nodes: somebody has taken their labels away.
 
     Capacity does not count: the kubelet goes on naming devices whose plugin has gone.
@@ -248,23 +248,23 @@ def _unlabelled(view: View) -> tuple[Finding, ...]:
         counted = ", ".join(f"{count} {name}" for name, count in sorted(node.allocatable.items()) if count)
         cause = Cause(
             reason="GPULabelsMissing",
-            text=f"it has {counted} and no label of an NVIDIA device ({', '.join(names.NFD_PCI_NVIDIA)})",
+            what=f"it has {counted} and no label of an NVIDIA device ({', '.join(names.NFD_PCI_NVIDIA)})",
             remedy=(
                 "let its node feature discovery label it again (kgpu's does so by itself); see which labels it has: "
                 f"kubectl get node {node.name} --show-labels"
             ),
         )
-        found.append(Finding(node.name, cause))
+        found.append(NodeCause(node.name, cause))
     return tuple(found)
 
 
 def _features(view: View, operand: Operand) -> Verdict:
     """Node features run everywhere; a node that has not been looked at may have GPUs that nobody knows of."""
     gpus = {node.name for node in view.gpu_nodes}
-    findings = [Finding("", cause) for cause in _general(view, operand)]
+    findings = [NodeCause("", cause) for cause in _general(view, operand)]
     missed = {finding.node: finding for finding in _unlabelled(view)}
     aside: list[str] = []
-    unseen: list[Finding] = []
+    unseen: list[NodeCause] = []
     counted: list[str] = []
     others: list[str] = []
     for node in view.nodes:
@@ -281,12 +281,12 @@ def _features(view: View, operand: Operand) -> Verdict:
                 absent = view.pod(node, daemon_set, running=False)
                 if not looked_at(node) and absent is not None:
                     aside.append(f"{node.name} ({why})")
-                    unseen.append(Finding(node.name, absent))
+                    unseen.append(NodeCause(node.name, absent))
                 continue
         counted.append(node.name)
         cause = role(view, operand, node)
         if cause is not None and (node.name in gpus or not cause.passing or not looked_at(node)):
-            findings.append(Finding("" if cause.cluster else node.name, cause))
+            findings.append(NodeCause("" if cause.cluster else node.name, cause))
         elif node.name in missed:
             findings.append(missed[node.name])
     notes = [OTHER_DISCOVERY] if view.observed.foreign_nfd else []

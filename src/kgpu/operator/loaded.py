@@ -30,7 +30,7 @@ def other_driver(view: View, node: Node, fitting: Iterable[str]) -> Cause | None
     field = f"spec.version of NVIDIADriver {owner}" if owner else "driver.version"
     return Cause(
         reason="OtherDriverLoaded",
-        text=f"{field} asks for driver {release}, and driver {have} is loaded",
+        what=f"{field} asks for driver {release}, and driver {have} is loaded",
         remedy=(
             f"end what uses its GPUs (kubectl drain {node.name} --ignore-daemonsets), delete its pod of DaemonSet "
             f"{daemon_set}, and when the new driver is loaded: kubectl uncordon {node.name}"

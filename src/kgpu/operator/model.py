@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
@@ -186,7 +186,7 @@ class Policy:
     finalizers: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     unbuilt: tuple[str, ...] = ()
-    problem: str = ""
+    problem: Advice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ class Driver:
     deleting: bool = False
     warnings: tuple[str, ...] = ()
     unbuilt: tuple[str, ...] = ()
-    problem: str = ""
+    problem: Advice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +273,7 @@ class Plan:
     nodes: tuple[NodeLabels, ...] = ()
     policy_status: Mapping[str, Object] = field(default_factory=dict)
     driver_status: Mapping[str, Object] = field(default_factory=dict)
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[Advice, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     again_after: float | None = None
     """Seconds after which to plan again without a change, None for never."""

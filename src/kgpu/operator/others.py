@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import Clock
-from kgpu.base.decision import Decision, Severity
 from kgpu.fit.plain import mapping
 from kgpu.formats import names
 from kgpu.kube.kinds import SUBJECT_ACCESS_REVIEWS
@@ -146,7 +146,7 @@ class Others:
         self._refused.pop(program, None)
         return mapping(answer.get("status")).get("allowed") is True
 
-    def decisions(self) -> tuple[Decision, ...]:
+    def decisions(self) -> tuple[Advice, ...]:
         """What could not be found out."""
         found = [_unasked(program, error) for program, error in sorted(self._refused.items())]
         if self._left_out:
@@ -154,8 +154,8 @@ class Others:
         return tuple(found)
 
 
-def _unasked(program: Program, error: KubeRefusedError) -> Decision:
-    return Decision(
+def _unasked(program: Program, error: KubeRefusedError) -> Advice:
+    return Advice(
         subject="",
         what=f"a Deployment looks like another {program} and is not believed to be one",
         why=f"the operator may not ask what its service account may do: {error.what}",
@@ -165,8 +165,8 @@ def _unasked(program: Program, error: KubeRefusedError) -> Decision:
     )
 
 
-def _crowd(count: int) -> Decision:
-    return Decision(
+def _crowd(count: int) -> Advice:
+    return Advice(
         subject="",
         what=f"{count} Deployments that look like another GPU operator or node feature discovery are not looked at",
         why=f"no more than {MOST} are, and {MOST_OF_NAMESPACE} of a namespace, the oldest first",

@@ -12,24 +12,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.support import cuda_of
 from kgpu.operator import conditions
-from kgpu.operator.active import Active, choose, foreign_message, ignored_message
-from kgpu.operator.causes import APPLY_FAILED, Cause, refusals, unrendered
+from kgpu.operator.active import Active, choose, hands_off, ignored
+from kgpu.operator.causes import APPLY_FAILED, Cause, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
-from kgpu.operator.judges import Finding, Verdict
+from kgpu.operator.judges import NodeCause, Verdict
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
 from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
 from kgpu.operator.objects.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
 from kgpu.operator.verdicts import root_causes
-from kgpu.operator.versions import Finding as Outside
+from kgpu.operator.versions import Unsupported
 
 WORKS: Final = "works"
 FAILS: Final = "fails"
@@ -37,7 +37,6 @@ WAITS: Final = "waits"
 OFF: Final = "off"
 """What an operand can be on a node; off: it is not meant to run there."""
 
-_TO_DO: Final = "; to do: "
 _REMEDIES: Final = {
     "ManifestWarning": "correct the field: kubectl edit clusterpolicy",
     "Leaving": "wait until what it has made is gone: kubectl get clusterpolicy -w",
@@ -170,7 +169,7 @@ def overview(
             unread=unread,
         )
     if not observed.apply_errors and _is_current(policy):  # only the operator knows what it has been refused
-        observed = dataclasses.replace(observed, apply_errors=refusals(_said(policy)))
+        observed = dataclasses.replace(observed, apply_errors=conditions.refusals(policy.status))
     known = survey(labelled(observed, policy, settings), settings, policy)
     written = _written(policy)
     here = known.summary.state == STATE_READY
@@ -220,11 +219,10 @@ def _policy_remedy(operator: Operator, settings: Settings) -> str:
 
 def _stopper(active: Active, policy: Policy | None, operator: Operator, settings: Settings) -> Problem:
     if active.foreign:
-        what, _, remedy = foreign_message(active.foreign, active.foreign_version).partition("; to do: ")
-        return Problem(what=what, remedy=remedy, reason="ForeignOperator")
-    if policy is not None:
-        what = f"ClusterPolicy {policy.name} can't be read: {policy.problem}"
-        return Problem(what=what, remedy="correct it", reason="ReconcileFailed")
+        return _of(hands_off(active.foreign, active.foreign_version))
+    if policy is not None and policy.problem is not None:
+        what = f"ClusterPolicy {policy.name} can't be read: {policy.problem.statement}"
+        return Problem(what=what, remedy=policy.problem.remedy, reason="ReconcileFailed")
     if active.leaving:
         return Problem(what=f"ClusterPolicy {active.leaving[0].name} is being deleted", reason="Leaving", passing=True)
     return Problem(
@@ -331,9 +329,15 @@ def _disagreement(policy: Policy, written: str) -> Problem:
     )
 
 
+def _of(advice: Advice, nodes: tuple[str, ...] = (), *, warning: bool = False) -> Problem:
+    return Problem(
+        what=advice.statement, remedy=advice.remedy, reason=advice.reason, nodes=nodes, warning=warning
+    )  # fmt: skip
+
+
 def _problem(cause: Cause, nodes: tuple[str, ...]) -> Problem:
     remedy = cause.remedy or (_quoted(nodes[0], cause.quoted) if cause.quoted and nodes else "")
-    return Problem(reason=cause.reason, what=cause.text, remedy=remedy, nodes=nodes, passing=cause.passing)
+    return Problem(reason=cause.reason, what=cause.what, remedy=remedy, nodes=nodes, passing=cause.passing)
 
 
 def _problems(known: Survey) -> tuple[Problem, ...]:
@@ -345,16 +349,14 @@ def _problems(known: Survey) -> tuple[Problem, ...]:
     found = [_problem(cause, tuple(sorted(filter(None, nodes)))) for cause, nodes in groups.items()]
     told = {one.what for one in found}
     found += [  # what is refused, and what there is to say where all is ready
-        Problem(what=one.what, remedy=one.remedy, reason=one.reason, warning=known.summary.state == STATE_READY)
+        _of(one, warning=known.summary.state == STATE_READY)
         for one in known.summary.decisions
         if one.subject.startswith("ClusterPolicy/")
         and one.what not in told
         and (not findings or one.reason == APPLY_FAILED)
     ]
     found += [
-        Problem(what=cause.text, remedy=cause.remedy, reason=cause.reason)
-        for cause in map(unrendered, map(readable, known.rendered.errors.values()))
-        if cause.text not in told
+        _of(cause) for cause in map(unrendered, map(readable, known.rendered.errors.values())) if cause.what not in told
     ]
     return tuple(found)
 
@@ -370,30 +372,25 @@ def _gpus(nodes: Iterable[Node]) -> Iterable[Problem]:
             yield Problem(what=what, remedy=f"kgpu doctor node {node.name}", reason="GPUNotWell", nodes=(node.name,))
         for one in known.ill:
             what = f"{one.name} {'works, and should be looked at' if one.works else 'is not well'}: {one.what}"
-            remedy = _quoted(node.name, one.todo) if one.todo and not one.works else ""
+            remedy = _quoted(node.name, one.remedy) if one.remedy and not one.works else ""
             yield Problem(what=what, remedy=remedy, reason="GPUNotWell", nodes=(node.name,), warning=one.works)
         if known.more:
             yield Problem(what=f"{known.more} more GPUs are not well", reason="GPUNotWell", nodes=(node.name,))
 
 
 def with_remedy(one: Problem) -> Problem:
-    """What is said in one sentence taken apart into cause and remedy; and no problem without anything to do.
-
-    What an agent says is to be done on its node is quoted as that: whoever has one node's token must not give orders.
-    """
+    """No problem without anything to do."""
     if one.remedy:
         return one
-    what, _, todo = one.what.partition(_TO_DO)
-    if todo:
-        return dataclasses.replace(one, what=what, remedy=_quoted(one.nodes[0], todo) if one.nodes else todo)
     if one.passing:
         return dataclasses.replace(one, remedy="wait: it goes by itself; kgpu status shows how far it is")
     where = f"kgpu doctor node {one.nodes[0]}" if one.nodes else "kgpu doctor"
     return dataclasses.replace(one, remedy=_REMEDIES.get(one.reason, where))
 
 
-def _quoted(node: str, todo: str) -> str:
-    return f'its agent says: "{todo}"; kgpu doctor node {node} checks it'
+def _quoted(node: str, remedy: str) -> str:
+    """As the agent's words: whoever has one node's token must not give orders."""
+    return f'its agent says: "{remedy}"; kgpu doctor node {node} checks it'
 
 
 def _weight(one: Problem) -> tuple[bool, bool, bool, int, str]:
@@ -405,18 +402,11 @@ def _aside(active: Active) -> tuple[Problem, ...]:
     winner = active.policy
     if winner is None:
         return ()
-    found = []
-    for policy in active.ignored:
-        what, _, remedy = ignored_message(policy, winner).partition("; to do: ")
-        found.append(Problem(what=what, remedy=remedy, reason="Ignored", warning=True))
-    return tuple(found)
+    return tuple(_of(ignored(policy, winner), warning=True) for policy in active.ignored)
 
 
-def _outside(findings: Iterable[Outside]) -> Iterable[Problem]:
-    return (
-        Problem(what=one.what, remedy=one.remedy, reason="UnsupportedVersion", nodes=one.nodes, warning=True)
-        for one in findings
-    )
+def _outside(findings: Iterable[Unsupported]) -> Iterable[Problem]:
+    return (_of(one, one.nodes, warning=True) for one in findings)
 
 
 def _warnings(policy: Policy) -> Iterable[Problem]:
@@ -482,7 +472,7 @@ def _operand(verdict: Verdict) -> OperandRow:
     )
 
 
-def _everywhere(findings: Iterable[Finding]) -> bool:
+def _everywhere(findings: Iterable[NodeCause]) -> bool:
     return any(not finding.node for finding in findings)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kgpu.base.advice import Advice
 from kgpu.operator import conditions, telling, versions
-from kgpu.operator.active import Active, choose, foreign_message, ignored_message
+from kgpu.operator.active import Active, choose, hands_off, ignored
 from kgpu.operator.driver_status import driver_statuses
 from kgpu.operator.labels import Rules
 from kgpu.operator.model import Object, Observed, Plan, Policy, Settings
@@ -27,8 +28,8 @@ def plan(observed: Observed, settings: Settings) -> Plan:
     policy = active.policy
     if policy is None:
         return _without_policy(labelled(observed, None, settings), settings, active)
-    if policy.problem:
-        return _unreadable(observed, settings, active, policy)
+    if policy.problem is not None:
+        return _unreadable(observed, settings, active, policy, policy.problem)
     return _in_force(labelled(observed, policy, settings), settings, active, policy)
 
 
@@ -37,7 +38,7 @@ def _in_force(found: Labelled, settings: Settings, active: Active, policy: Polic
     summary = known.summary
     each = (*summary.conditions, versions.condition(known.findings), conditions.provided(policy.unbuilt))
     counts = conditions.counts(len(known.view.nodes), known.view.gpu_nodes)
-    losers = (telling.told_ignored(one, ignored_message(one, policy)) for one in active.ignored)
+    losers = (ignored(one, policy) for one in active.ignored)
     return Plan(
         objects=known.rendered.objects,
         keep=known.rendered.keep,
@@ -45,7 +46,11 @@ def _in_force(found: Labelled, settings: Settings, active: Active, policy: Polic
         retry=frozenset(known.view.wanted.keys() & found.observed.failures.keys()),
         nodes=found.changes,
         policy_status={
-            policy.name: {**_status(settings, policy, summary.state, each), "nodes": counts},
+            policy.name: {
+                **_status(settings, policy, summary.state, each),
+                "nodes": counts,
+                **conditions.refused(found.observed.apply_errors),
+            },
             **_ignored(settings, active.ignored, policy),
         },
         driver_status=driver_statuses(known.view, found.assignment, found.rules),
@@ -56,38 +61,42 @@ def _in_force(found: Labelled, settings: Settings, active: Active, policy: Polic
 
 def _hands_off(observed: Observed, settings: Settings, active: Active) -> Plan:
     """Another GPU operator is at work: say so on every policy, and touch nothing."""
-    message = foreign_message(active.foreign, active.foreign_version)
     policies = ([active.policy] if active.policy else []) + list(active.ignored)
+    each = {
+        policy.name: hands_off(active.foreign, active.foreign_version, policy=policy.name).printable()
+        for policy in policies
+    }
     return Plan(
         hold=True,
-        policy_status={policy.name: _failed(settings, policy, "ForeignOperator", message) for policy in policies},
-        decisions=tuple(
-            telling.warned(f"ClusterPolicy/{policy.name}", "ForeignOperator", message) for policy in policies
-        ),
+        policy_status={policy.name: _failed(settings, policy, each[policy.name]) for policy in policies},
+        decisions=tuple(each.values()),
         metrics=telling.plain_metrics(observed, telling.NOT_READY),
     )
 
 
-def _unreadable(observed: Observed, settings: Settings, active: Active, policy: Policy) -> Plan:
+def _unreadable(observed: Observed, settings: Settings, active: Active, policy: Policy, problem: Advice) -> Plan:
     """A policy that can't be read: what runs goes on as it was."""
-    message = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {policy.problem}"
+    what = f"ClusterPolicy {policy.name} can't be read, so that everything stays as it is: {problem.statement}"
+    told = telling.warned(f"ClusterPolicy/{policy.name}", "ReconcileFailed", what, problem.remedy)
     return Plan(
         hold=True,
         policy_status={
-            policy.name: _failed(settings, policy, "ReconcileFailed", message),
+            policy.name: _failed(settings, policy, told),
             **_ignored(settings, active.ignored, policy),
         },
-        decisions=(telling.warned(f"ClusterPolicy/{policy.name}", "ReconcileFailed", message),),
+        decisions=(told,),
         metrics=telling.plain_metrics(observed, telling.BROKEN),
     )
 
 
 def _without_policy(found: Labelled, settings: Settings, active: Active) -> Plan:
     """No policy is in force: nothing of the operator's stays."""
-    message = "there is no ClusterPolicy; to do: make one, or install the chart with clusterPolicy.deployCR=true"
+    lacks = Advice(
+        what="there is no ClusterPolicy", remedy="make one, or install the chart with clusterPolicy.deployCR=true"
+    )
     if active.leaving:
-        message = f"ClusterPolicy {active.leaving[0].name} is being deleted"
-    pair = conditions.failure("PrerequisiteNotMet", message)
+        lacks = Advice(what=f"ClusterPolicy {active.leaving[0].name} is being deleted")
+    pair = conditions.failure("PrerequisiteNotMet", lacks.sentence)
     return Plan(
         nodes=found.changes,
         driver_status={
@@ -111,20 +120,17 @@ def _status(settings: Settings, policy: Policy, state: str, each: Iterable[Objec
     )
 
 
-def _failed(settings: Settings, policy: Policy, reason: str, message: str) -> Object:
-    return _status(settings, policy, conditions.STATE_NOT_READY, conditions.failure(reason, message))
+def _failed(settings: Settings, policy: Policy, why: Advice) -> Object:
+    return _status(settings, policy, conditions.STATE_NOT_READY, conditions.failure(why.reason, why.sentence))
 
 
-def _ignored(settings: Settings, ignored: Iterable[Policy], winner: Policy) -> dict[str, Object]:
-    return {
-        policy.name: _status(
-            settings,
-            policy,
-            conditions.STATE_IGNORED,
-            conditions.failure("Ignored", ignored_message(policy, winner)),
-        )
-        for policy in ignored
-    }
+def _ignored(settings: Settings, policies: Iterable[Policy], winner: Policy) -> dict[str, Object]:
+    found = {}
+    for policy in policies:
+        why = ignored(policy, winner)
+        pair = conditions.failure(why.reason, why.sentence)
+        found[policy.name] = _status(settings, policy, conditions.STATE_IGNORED, pair)
+    return found
 
 
 def _orphans(observed: Observed, rendered: Rendered, rules: Rules) -> frozenset[str]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.advice import Advice
 from kgpu.base.printable import one_line
 from kgpu.fit.plain import items, mapping, strings, text
 from kgpu.formats import names
@@ -48,7 +49,7 @@ def policy(obj: Object) -> Object:
     finalizers = tuple(text(one) for one in items(metadata.get("finalizers")))
     value = Policy(
         **_of_custom(obj), spec=found.spec, warnings=tuple(map(one_line, found.warnings)),
-        unbuilt=tuple(map(one_line, found.unbuilt)), problem=one_line(found.problem), finalizers=finalizers,
+        unbuilt=tuple(map(one_line, found.unbuilt)), problem=_printable(found.problem), finalizers=finalizers,
     )  # fmt: skip
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
@@ -56,10 +57,14 @@ def policy(obj: Object) -> Object:
 def driver(obj: Object) -> Object:
     """An NVIDIADriver, decoded."""
     found = decode.nvidiadriver(obj)
-    warnings, problem = tuple(map(one_line, found.warnings)), one_line(found.problem)
+    warnings, problem = tuple(map(one_line, found.warnings)), _printable(found.problem)
     unbuilt = tuple(map(one_line, found.unbuilt))
     value = Driver(**_of_custom(obj), spec=found.spec, warnings=warnings, unbuilt=unbuilt, problem=problem)
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
+
+
+def _printable(problem: Advice | None) -> Advice | None:
+    return None if problem is None else problem.printable()
 
 
 def _of_custom(obj: Object) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from kgpu.base.advice import Advice
 from kgpu.formats.crd.clusterpolicy import Cdi
 from kgpu.operator import versions
 from kgpu.operator.causes import Cause, View
@@ -41,7 +42,7 @@ class Survey:
     rendered: Rendered
     verdicts: tuple[Verdict, ...]
     summary: Summary
-    findings: tuple[versions.Finding, ...]
+    findings: tuple[versions.Unsupported, ...]
 
 
 def labelled(observed: Observed, policy: Policy | None, settings: Settings) -> Labelled:
@@ -103,18 +104,20 @@ def _prerequisites(policy: Policy) -> list[Cause]:
     if not cdi.nri_plugin_enabled:
         return []
     wrong = []
-    for off, what, todo in (
+    for off, what, field in (
         (not cdi.enabled, "CDI", "cdi.enabled"),
         (spec.toolkit.enabled is False, "the Container Toolkit", "toolkit.enabled"),
     ):
         if off:
             text = f"the NRI Plugin cannot be enabled when {what} is disabled"
-            remedy = f"set {todo}: true or cdi.nriPluginEnabled: false in ClusterPolicy {policy.name}"
-            wrong.append(Cause(reason="PrerequisiteNotMet", text=text, remedy=remedy, cluster=True))
+            remedy = f"set {field}: true or cdi.nriPluginEnabled: false in ClusterPolicy {policy.name}"
+            wrong.append(Cause(reason="PrerequisiteNotMet", what=text, remedy=remedy, cluster=True))
     return wrong
 
 
-def _lame(rendered: Rendered, assignment: Assignment) -> dict[str, str]:
+def _lame(rendered: Rendered, assignment: Assignment) -> dict[str, Advice]:
     """Why NVIDIADrivers bring no driver, by name."""
-    errors = {name.partition("/")[2]: error.one_line() for name, error in rendered.errors.items() if "/" in name}
-    return {**errors, **{name: problem.message for name, problem in assignment.problems.items()}}
+    errors = {
+        name.partition("/")[2]: Advice.from_error(error) for name, error in rendered.errors.items() if "/" in name
+    }
+    return {**errors, **assignment.problems}

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from kgpu.base.advice import Advice
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
-from kgpu.base.decision import Decision
 from kgpu.base.errors import KubeError
 from kgpu.base.log import log_decision
 from kgpu.base.waking import first_of
@@ -100,6 +100,8 @@ class Statuses:
 def same(live: Mapping[str, Any], wanted: Object) -> bool:
     """True when the live status says what is wanted; what others have added to it does not count."""
     there = {text(entry.get("type")): entry for entry in map(mapping, items(live.get("conditions")))}
+    if items(live.get(conditions.REFUSED)) != items(wanted.get(conditions.REFUSED)):
+        return False
     return all(live.get(key) == value for key, value in wanted.items() if key != "conditions") and all(
         there.get(entry["type"]) == entry for entry in items(wanted.get("conditions"))
     )
@@ -117,13 +119,13 @@ class Teller:
         self._watching = watching
         self._clock = clock
         self._count = count
-        self._true: frozenset[Decision] = frozenset()
-        self._told: dict[Decision, float] = {}
+        self._true: frozenset[Advice] = frozenset()
+        self._told: dict[Advice, float] = {}
         self._budget = Budget(clock)
         self._dropped = dropped
         self._work = asyncio.Event()
 
-    def take(self, decisions: Iterable[Decision]) -> None:
+    def take(self, decisions: Iterable[Advice]) -> None:
         """Everything that is true now; what was not true before is told."""
         true, now, before = frozenset(decisions), self._clock.monotonic(), self._budget.dropped
         for decision in sorted(true - self._true, key=lambda one: (one.subject, one.reason, one.what)):
@@ -165,7 +167,7 @@ class Teller:
         self._work.clear()
         await first_of(self._clock.sleep(seconds), self._work.wait())
 
-    async def _publish(self, decision: Decision) -> None:
+    async def _publish(self, decision: Advice) -> None:
         about = self._about(decision.subject)
         if about is not None:
             self._count("Event")

@@ -5,16 +5,15 @@ Texts are stable: the same trouble is told in the same words, so that it is told
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.operator import versions
 from kgpu.operator.labels import WORKLOADS, Rules, is_gpu
-from kgpu.operator.model import Node, Observed, Policy
+from kgpu.operator.model import Node, Observed
 from kgpu.operator.survey import Survey
 from kgpu.operator.verdicts import has_feature_labels
 
@@ -29,7 +28,7 @@ _UPGRADES: Final = {
 _NOT_UPGRADING: Final = frozenset({"", "unknown", *_UPGRADES.values()})
 
 
-def decisions(found: Survey, rules: Rules) -> tuple[Decision, ...]:
+def decisions(found: Survey, rules: Rules) -> tuple[Advice, ...]:
     """Everything there is to tell about a policy in force, each once."""
     view = found.view
     subject = f"ClusterPolicy/{view.policy.name}"
@@ -42,23 +41,20 @@ def decisions(found: Survey, rules: Rules) -> tuple[Decision, ...]:
     ]
     made += [_unrendered(name, error, subject) for name, error in found.rendered.errors.items()]
     made += [
-        warned(f"NVIDIADriver/{name}", "DriverNotReady", why)
+        warned(f"NVIDIADriver/{name}", "DriverNotReady", why.statement, why.remedy)
         for name, why in view.lame.items()
         if f"NVIDIADriver/{name}" not in view.errors
     ]
     made += found.summary.decisions
-    made += map(_shown, found.rendered.decisions)
+    made += [one.printable() for one in found.rendered.decisions]
     made += [_outside(one, subject) for one in found.findings]
     made += [_wrong_workload(node, rules) for node in view.gpu_nodes if _has_wrong_workload(node, rules)]
     return tuple(dict.fromkeys(made))
 
 
-def warned(subject: str, reason: str, message: str) -> Decision:
-    """A warning; what follows ``; to do: `` is the remedy."""
-    what, _, remedy = one_line(message).partition("; to do: ")
-    return Decision(
-        subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason
-    )  # fmt: skip
+def warned(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
+    """A warning, with what it quotes made printable."""
+    return Advice(subject=subject, what=what, severity=Severity.WARNING, remedy=remedy, reason=reason).printable()
 
 
 def plain_metrics(observed: Observed, status: float) -> dict[str, float]:
@@ -88,44 +84,27 @@ def metrics(found: Survey, *, ready: bool) -> dict[str, float]:
     }
 
 
-def told_ignored(policy: Policy, message: str) -> Decision:
-    """That a policy is not the one in force."""
-    return warned(f"ClusterPolicy/{policy.name}", "Ignored", message)
-
-
-def _unrendered(name: str, error: UserError, policy: str) -> Decision:
+def _unrendered(name: str, error: UserError, policy: str) -> Advice:
     subject = name if name.startswith("NVIDIADriver/") else policy
-    return Decision.from_error(readable(error), subject=subject, reason="ReconcileFailed")
+    return Advice.from_error(readable(error), subject=subject, reason="ReconcileFailed")
 
 
-def _outside(one: versions.Finding, policy: str) -> Decision:
-    """Of one node, what is said of it need not name it."""
-    said = f"{one.what}; to do: {one.remedy}" if one.subject else one.line()
-    return warned(one.subject or policy, versions.REASON, said)
+def _outside(one: versions.Unsupported, policy: str) -> Advice:
+    """Where it is about one node, that is the subject and need not stand in the sentence."""
+    return warned(one.subject or policy, versions.REASON, one.what if one.subject else one.on_nodes, one.remedy)
 
 
 def readable(error: UserError) -> UserError:
     """The error with what it quotes of a manifest made printable."""
-    return UserError(one_line(error.what), one_line(error.expected), one_line(error.todo))
-
-
-def _shown(decision: Decision) -> Decision:
-    """The same of a decision that quotes manifests."""
-    return dataclasses.replace(
-        decision,
-        what=one_line(decision.what),
-        why=one_line(decision.why),
-        remedy=one_line(decision.remedy),
-        evidence=tuple(map(one_line, decision.evidence)),
-    )
+    return UserError(one_line(error.what), one_line(error.expected), one_line(error.remedy))
 
 
 def _has_wrong_workload(node: Node, rules: Rules) -> bool:
     return rules.sandbox and node.labels.get(names.LABEL_WORKLOAD_CONFIG, rules.workload) not in WORKLOADS
 
 
-def _wrong_workload(node: Node, rules: Rules) -> Decision:
+def _wrong_workload(node: Node, rules: Rules) -> Advice:
     value = node.labels[names.LABEL_WORKLOAD_CONFIG]
     what = f'node {node.name}: the label {names.LABEL_WORKLOAD_CONFIG} is "{value}", so {rules.workload} is used'
-    todo = f"set it to one of {', '.join(WORKLOADS)}, or remove it"
-    return warned(f"Node/{node.name}", "InvalidWorkloadConfig", f"{what}; to do: {todo}")
+    remedy = f"set it to one of {', '.join(WORKLOADS)}, or remove it"
+    return warned(f"Node/{node.name}", "InvalidWorkloadConfig", what, remedy)

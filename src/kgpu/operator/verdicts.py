@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.operator.causes import APPLY_FAILED, Cause, View, not_applied
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
-from kgpu.operator.judges import NOT_LOOKED_AT, SHOWN, Finding, Verdict, told
+from kgpu.operator.judges import NOT_LOOKED_AT, SHOWN, NodeCause, Verdict, told
 from kgpu.operator.model import Node, Object, Policy
 from kgpu.operator.tables import BY_NAME, DAEMON_SETS
 
@@ -29,7 +29,7 @@ class Summary:
 
     state: str
     conditions: tuple[Object, ...]
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[Advice, ...] = ()
     failed: bool = False
 
 
@@ -77,13 +77,13 @@ def _no_gpus(view: View, verdicts: tuple[Verdict, ...]) -> Cause:
     if not has_feature_labels(view.nodes):
         return Cause(
             reason="NFDLabelsMissing",
-            text=f"{NO_LABELS}; {LOOKED_FOR} {where}{extra}",
+            what=f"{NO_LABELS}; {LOOKED_FOR} {where}{extra}",
             remedy="let a node feature discovery run: set the Helm value nfd.enabled, or see why yours labels nothing",
         )
     near = _near_miss(view.nodes)
     return Cause(
         reason="NoGPUNodes",
-        text=f"{NO_GPU_NODE} {LOOKED_FOR.capitalize()} {where}{extra}{near}",
+        what=f"{NO_GPU_NODE} {LOOKED_FOR.capitalize()} {where}{extra}{near}",
         remedy=(
             "set deviceLabelFields: [vendor] for the pci source of your node feature discovery"
             if near
@@ -106,7 +106,7 @@ def has_feature_labels(nodes: Iterable[Node]) -> bool:
     return any(key.startswith(names.NFD_PREFIX) for node in nodes for key in node.labels)
 
 
-def root_causes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def root_causes(findings: Iterable[NodeCause]) -> tuple[NodeCause, ...]:
     """Each once, without what only waits where something on the same node, or on all of them, has failed.
 
     A symptom is not told where the validator has said what is wrong with that node's devices.
@@ -158,10 +158,10 @@ def _state_of(subject: str) -> str:
 _TOLD_ELSEWHERE: Final = frozenset({"ReconcileFailed", APPLY_FAILED})
 
 
-def _decisions(policy: Policy, findings: tuple[Finding, ...], hard: Iterable[Cause]) -> tuple[Decision, ...]:
+def _decisions(policy: Policy, findings: tuple[NodeCause, ...], hard: Iterable[Cause]) -> tuple[Advice, ...]:
     """One per cause and node; of what is wrong on many nodes, one that the policy's conditions enlarge upon."""
     subject = f"ClusterPolicy/{policy.name}"
-    by_reason: dict[str, list[Finding]] = {}
+    by_reason: dict[str, list[NodeCause]] = {}
     for finding in findings:
         if not finding.cause.passing and finding.cause.reason not in _TOLD_ELSEWHERE:
             by_reason.setdefault(finding.cause.reason, []).append(finding)
@@ -171,19 +171,19 @@ def _decisions(policy: Policy, findings: tuple[Finding, ...], hard: Iterable[Cau
         on_nodes = sorted((finding for finding in same if finding.node), key=lambda finding: finding.node)
         if len(on_nodes) > EVERY_NODE:
             cause = on_nodes[0].cause
-            what = f"{reason} on more than {EVERY_NODE} nodes, such as: {cause.text}"
+            what = f"{reason} on more than {EVERY_NODE} nodes, such as: {cause.what}"
             remedy = cause.told_remedy
             made.append(
-                Decision(subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason)
+                Advice(subject=subject, what=what, why="", severity=Severity.WARNING, remedy=remedy, reason=reason)
             )
         else:
             made += [_decision(f"Node/{finding.node}", finding.cause) for finding in on_nodes]
     return tuple(dict.fromkeys(made))
 
 
-def _decision(subject: str, cause: Cause) -> Decision:
+def _decision(subject: str, cause: Cause) -> Advice:
     kind, _, name = subject.partition("/")
-    what = f"node {name}: {cause.text}" if kind == "Node" else cause.text
-    return Decision(
+    what = f"node {name}: {cause.what}" if kind == "Node" else cause.what
+    return Advice(
         subject=subject, what=what, why="", severity=Severity.WARNING, remedy=cause.told_remedy, reason=cause.reason
     )

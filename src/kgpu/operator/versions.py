@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import Cdi
 from kgpu.formats.support import (
@@ -35,29 +36,33 @@ SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Unsupported(Advice):
     """Something outside of the matrix; ``subject`` is ``Node/<name>`` where one node has it, "" otherwise. ``what``
     does not name the nodes.
     """
 
-    what: str
-    remedy: str
-    subject: str = ""
+    severity: Severity = Severity.WARNING
+    reason: str = REASON
     nodes: tuple[str, ...] = ()
+
+    @property
+    def on_nodes(self) -> str:
+        """What is so, and on which nodes: up to five are named."""
+        more = f" (+{len(self.nodes) - SHOWN} more)" if len(self.nodes) > SHOWN else ""
+        where = f", on {', '.join(self.nodes[:SHOWN])}{more}" if self.nodes else ""
+        return f"{self.what}{where}"
 
     def line(self) -> str:
         """All of it, with up to five nodes."""
-        more = f" (+{len(self.nodes) - SHOWN} more)" if len(self.nodes) > SHOWN else ""
-        where = f", on {', '.join(self.nodes[:SHOWN])}{more}" if self.nodes else ""
-        return f"{self.what}{where}; to do: {self.remedy}"
+        return f"{self.on_nodes}; to do: {self.remedy}"
 
 
-def check(observed: Observed, policy: Policy | None) -> tuple[Finding, ...]:
+def check(observed: Observed, policy: Policy | None) -> tuple[Unsupported, ...]:
     """Everything that is outside of the matrix; GPU nodes with the same trouble are one finding."""
-    found: list[Finding] = []
+    found: list[Unsupported] = []
     if not KUBERNETES.has(observed.kube_version):
         what = f"Kubernetes {dotted(observed.kube_version)} is not supported: {KUBERNETES.words}"
-        found.append(Finding(what=what, remedy=KUBERNETES.remedy))
+        found.append(Unsupported(what=what, remedy=KUBERNETES.remedy))
     groups: dict[tuple[str, str], list[str]] = {}
     known: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
     for node in observed.nodes:
@@ -71,7 +76,7 @@ def check(observed: Observed, policy: Policy | None) -> tuple[Finding, ...]:
     for (what, remedy), nodes in sorted(groups.items()):
         named = sorted(nodes)
         found.append(
-            Finding(
+            Unsupported(
                 what=what,
                 remedy=remedy,
                 subject=f"Node/{named[0]}" if len(named) == 1 else "",
@@ -81,7 +86,7 @@ def check(observed: Observed, policy: Policy | None) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def condition(findings: Iterable[Finding]) -> Object:
+def condition(findings: Iterable[Unsupported]) -> Object:
     """The condition of ClusterPolicy; it warns and holds nothing up."""
     lines = [finding.line() for finding in findings]
     if lines:

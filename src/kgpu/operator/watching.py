@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, Severity
 from kgpu.base.errors import KubeError
 from kgpu.formats import names
 from kgpu.kube import kinds
@@ -193,7 +193,7 @@ class Watching:
         """True once all ClusterPolicies have been read: without that, that there are none is not known."""
         return self._read_policies
 
-    def decisions(self) -> tuple[Decision, ...]:
+    def decisions(self) -> tuple[Advice, ...]:
         """What the operator has no right to read, and goes on without."""
         return tuple(
             dict.fromkeys(
@@ -350,9 +350,9 @@ def _is_waived(feed: Feed, error: KubeError) -> bool:
     return feed.waivable and isinstance(error, KubeRefusedError) and error.code in (403, 404)
 
 
-def _without_right(feed: Feed, error: KubeRefusedError) -> Decision:
+def _without_right(feed: Feed, error: KubeRefusedError) -> Advice:
     resource = kinds.plural_and_group(feed.scope.resource)
-    return Decision(
+    return Advice(
         subject="",
         what=f"the operator may not list and watch {resource}, so that {feed.why}",
         why=error.what,

@@ -24,7 +24,7 @@ class Flaw:
     path: str
     where: str = ""
     what: str
-    todo: str
+    remedy: str
 
     def __str__(self) -> str:
         return f"{self.path}: {f'{self.where}: ' if self.where else ''}{self.what}"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
 from kgpu.base.errors import HostError
 from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
 from kgpu.base.threads import beside
@@ -45,7 +45,7 @@ class LinksContext:
 
     host_root: Path
     driver_root: str
-    report: DecisionSink
+    report: AdviceSink
     files: RealDevFiles | FakeDevFiles | None = None
     facts: Callable[[], DriverFacts] = read_facts
     control: bool = True
@@ -107,8 +107,8 @@ def _local(ctx: LinksContext, path: str) -> Path:
     return ctx.host_root / path.lstrip("/")
 
 
-def _decision(problem: str) -> Decision:
-    return Decision(
+def _decision(problem: str) -> Advice:
+    return Advice(
         subject=DEV_CHAR,
         what=problem,
         why="a container loses its GPUs when systemd reloads its units and a device node has no link there",

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from kgpu.base.backoff import BackoffPolicy
+from kgpu.base.errors import Reason, line_of
 from kgpu.base.problems import describe, obstacle_in
 from kgpu.base.supervise import RoleHandle, Supervisor
 from kgpu.toolkit import spec_keeper
@@ -25,7 +26,7 @@ __all__ = ["SPEC_NAME", "SpecContext", "ToolkitContext", "make_spec", "run"]
 
 log = logging.getLogger(__name__)
 
-Tell: TypeAlias = Callable[[bool, str], None]
+Tell: TypeAlias = Callable[[bool, Reason], None]
 """Says whether a part does its job, and a line about it."""
 Part: TypeAlias = Callable[[Tell], Awaitable[None]]
 """Runs until it is cancelled."""
@@ -86,7 +87,7 @@ def _runtime(runtime: RuntimePart, looked: asyncio.Event) -> Part:
 
 def _told(part: Part, tell: Tell) -> Callable[[RoleHandle], Awaitable[None]]:
     async def function(handle: RoleHandle) -> None:
-        def both(ready: bool, reason: str) -> None:
+        def both(ready: bool, reason: Reason) -> None:
             (handle.running if ready else handle.waiting)(reason)
             tell(ready, reason)
 
@@ -94,7 +95,7 @@ def _told(part: Part, tell: Tell) -> Callable[[RoleHandle], Awaitable[None]]:
             await part(both)
         except Exception as problem:
             obstacle = obstacle_in(problem)
-            tell(False, obstacle.one_line() if obstacle else describe(problem))
+            tell(False, obstacle or describe(problem))
             raise
 
     return function
@@ -105,21 +106,21 @@ class _Word:
 
     def __init__(self, on_state: Tell, names: tuple[str, ...]) -> None:
         self._on_state = on_state
-        self._said: dict[str, tuple[bool, str] | None] = dict.fromkeys(names)
+        self._said: dict[str, tuple[bool, Reason] | None] = dict.fromkeys(names)
 
     def of(self, name: str) -> Tell:
-        def tell(ready: bool, reason: str) -> None:
+        def tell(ready: bool, reason: Reason) -> None:
             self._said[name] = (ready, reason)
             self._on_state(*self._state())
 
         return tell
 
-    def _state(self) -> tuple[bool, str]:
+    def _state(self) -> tuple[bool, Reason]:
         said = self._said.values()
         wrong = [one[1] for one in said if one is not None and not one[0]]
         if wrong:
-            return False, "; ".join(wrong)
+            return False, wrong[0] if len(wrong) == 1 else "; ".join(map(line_of, wrong))
         silent = [name for name, one in self._said.items() if one is None]
         if silent:
             return False, f"not looked at yet: {', '.join(silent)}"
-        return True, "; ".join(one[1] for one in said if one is not None and one[1])
+        return True, "; ".join(line_of(one[1]) for one in said if one is not None and one[1])

@@ -34,8 +34,8 @@ class IncompleteError(HostError):
     ``generated`` is what could be offered nevertheless, None when that is nothing.
     """
 
-    def __init__(self, what: str, expected: str, todo: str, generated: Generated | None = None) -> None:
-        super().__init__(what, expected, todo)
+    def __init__(self, what: str, expected: str, remedy: str, generated: Generated | None = None) -> None:
+        super().__init__(what, expected, remedy)
         self.generated = generated
 
 
@@ -148,11 +148,11 @@ def _try(read: Callable[[], Inventory]) -> Inventory | None:
         return None
 
 
-def _incomplete(missing: Sequence[str], todo: str, generated: Generated | None = None) -> IncompleteError:
+def _incomplete(missing: Sequence[str], remedy: str, generated: Generated | None = None) -> IncompleteError:
     return IncompleteError(
         f"{len(missing)} {'thing is' if len(missing) == 1 else 'things are'} not whole: {'; '.join(missing)}",
         "everything that containers need for the devices that the spec names",
-        todo,
+        remedy,
         generated,
     )
 

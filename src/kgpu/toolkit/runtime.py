@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import UserError
+from kgpu.base.errors import Reason, UserError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.base.threads import beside
 from kgpu.host.engines.model import Change, Place, Wanted
@@ -68,7 +68,7 @@ class RuntimeContext:
 
     engines: Engines
     settings: ToolkitSettings
-    report: DecisionSink
+    report: AdviceSink
     clock: Clock = field(default_factory=SystemClock)
     looked: Callable[[], None] = lambda: None
 
@@ -78,11 +78,11 @@ class Look:
     """What one look found; ``wait`` is how many seconds later the next is due without a reason."""
 
     ready: bool
-    reason: str
+    reason: Reason
     wait: float = CALM_SECONDS
 
 
-async def run(ctx: RuntimeContext, tell: Callable[[bool, str], None]) -> None:
+async def run(ctx: RuntimeContext, tell: Callable[[bool, Reason], None]) -> None:
     """Keep it so until cancelled. Raises UserError for what only another setting could help."""
     keeper = Keeper(ctx)
     async with Inotify() as inotify:
@@ -111,10 +111,10 @@ class Keeper:
         try:
             look = await self._look()
         except UserError as problem:
-            look = Look(ready=False, reason=problem.one_line(), wait=TROUBLE_SECONDS)
-            if look.reason != self._told:
-                self._told = look.reason
-                self._ctx.report(Decision.from_error(problem, reason="RuntimeNotConfigured", severity=Severity.ERROR))
+            look = Look(ready=False, reason=problem, wait=TROUBLE_SECONDS)
+            if problem.one_line() != self._told:
+                self._told = problem.one_line()
+                self._ctx.report(Advice.from_error(problem, reason="RuntimeNotConfigured", severity=Severity.ERROR))
         if look.ready:
             self._told = ""
         return look
@@ -160,7 +160,7 @@ class Keeper:
             return
         self._patience.tried(_key(changes))
         ctx.report(
-            Decision(
+            Advice(
                 subject=str(place.engine),
                 what=f"{place.flavour} was configured" + (" and restarted" if outcome.restarted else ""),
                 why=f"it lacked the runtime handlers {', '.join(ctx.settings.handlers)} or CDI",
@@ -177,8 +177,8 @@ class Keeper:
             return Look(ready=False, reason=status, wait=TROUBLE_SECONDS)
         lacks = missing(status, settings)
         if lacks:
-            todo = advice(place, settings)
-            return Look(ready=False, reason=f"{lacks}; {todo}", wait=TROUBLE_SECONDS)
+            remedy = advice(place, settings)
+            return Look(ready=False, reason=f"{lacks}; {remedy}", wait=TROUBLE_SECONDS)
         return Look(ready=True, reason=said(status, settings))
 
 

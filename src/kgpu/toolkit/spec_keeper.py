@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import UserError
+from kgpu.base.errors import Reason, UserError
 from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
 from kgpu.base.threads import beside
 from kgpu.formats.cdi import dump_spec
@@ -44,7 +44,7 @@ CALM_SECONDS: Final = 30.0
 TROUBLE_SECONDS: Final = 2.0
 
 
-def _ignore_state(ready: bool, reason: str) -> None:
+def _ignore_state(ready: bool, reason: Reason) -> None:
     del ready, reason
 
 
@@ -63,10 +63,10 @@ class SpecContext:
 
     reader: Reader
     root: DriverRoot
-    report: DecisionSink
+    report: AdviceSink
     cdi_dir: Path = Path(CDI_DIR)
     clock: Clock = field(default_factory=SystemClock)
-    on_state: Callable[[bool, str], None] = _ignore_state
+    on_state: Callable[[bool, Reason], None] = _ignore_state
     on_write: Callable[[Path], None] = _ignore_path
     remove: Callable[[Path], None] = _ignore_path
     engines: Callable[[], Iterable[EngineSupport]] = tuple
@@ -149,12 +149,12 @@ class _Keeper:
         except UserError as problem:
             if problem.one_line() != self._problem:
                 self._problem = problem.one_line()
-                self._ctx.report(Decision.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
-            self._ctx.on_state(False, self._problem)
+                self._ctx.report(Advice.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
+            self._ctx.on_state(False, problem)
             return False
         if self._problem:
             self._ctx.report(
-                Decision(
+                Advice(
                     subject=str(self._path), what="the CDI spec can be written", why="its trouble is over",
                     reason="CdiWritten",
                 )

@@ -84,12 +84,12 @@ def validate_specs(
             if spec.spec is not None:
                 place = _Place(node, spec.path.startswith(lasting), version, majors)
                 flaws += [
-                    Flaw(severity=how, path=spec.path, what=what, todo=todo)
-                    for how, what, todo in _made_for(spec.spec, place)
+                    Flaw(severity=how, path=spec.path, what=what, remedy=remedy)
+                    for how, what, remedy in _made_for(spec.spec, place)
                 ]
                 flaws += [
-                    Flaw(severity=how, path=spec.path, where=where, what=what, todo=todo)
-                    for where, (how, what, todo) in _node_flaws(spec.spec, place)
+                    Flaw(severity=how, path=spec.path, where=where, what=what, remedy=remedy)
+                    for where, (how, what, remedy) in _node_flaws(spec.spec, place)
                 ]
     if inventory is not None:
         flaws += layout_flaws(found, inventory)
@@ -107,7 +107,7 @@ def _file_flaws(found: FoundSpec, given: frozenset[str]) -> Iterator[Flaw]:
     """``given``: the devices that runtimes find in any file."""
     if found.problem is not None:
         what = found.problem.what.removeprefix(f"{found.path}: ")
-        yield Flaw(severity=Severity.ERROR, path=found.path, what=what, todo=found.problem.todo)
+        yield Flaw(severity=Severity.ERROR, path=found.path, what=what, remedy=found.problem.remedy)
     if found.ignored:
         lost = found.spec is not None and any(
             qualified_name(found.spec.kind, device.name) not in given for device in found.spec.devices
@@ -117,14 +117,14 @@ def _file_flaws(found: FoundSpec, given: frozenset[str]) -> Iterator[Flaw]:
             path=found.path,
             what="runtimes don't read it: they read *.yaml and *.json"
             + (", so its devices can't be given" if lost else ""),
-            todo="rename or remove it",
+            remedy="rename or remove it",
         )
     if found.open_to_all:
         yield Flaw(
             severity=Severity.ERROR,
             path=found.path,
             what="every user of the node may change it, and with it mount anything into containers",
-            todo="take the right to write from others (chmod o-w) for the file and its folder",
+            remedy="take the right to write from others (chmod o-w) for the file and its folder",
         )
 
 
@@ -143,7 +143,7 @@ def _name_flaws(found: Sequence[FoundSpec]) -> Iterator[Flaw]:
                 path=winners[-1].path,
                 where=name,
                 what=f"{_TWICE} {files}: no runtime resolves it",
-                todo="remove all files but one",
+                remedy="remove all files but one",
             )
     shadowed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, specs in holders.items():
@@ -157,7 +157,7 @@ def _name_flaws(found: Sequence[FoundSpec]) -> Iterator[Flaw]:
             path=path,
             where=_some(names),
             what=f"not used: {winner_path} has the same names and more priority",
-            todo="remove the copy, or it comes back with an old state when the other file goes",
+            remedy="remove the copy, or it comes back with an old state when the other file goes",
         )
 
 

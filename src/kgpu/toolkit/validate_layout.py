@@ -54,13 +54,13 @@ def layout_flaws(found: Sequence[FoundSpec], inventory: Inventory) -> Iterator[F
             if device.name != ALL_DEVICE:
                 offered.add(nodes)
                 for how, what in _changed(device.name, nodes, now):
-                    yield Flaw(severity=how, path=one.path, where=f"device {device.name}", what=what, todo=AGAIN)
+                    yield Flaw(severity=how, path=one.path, where=f"device {device.name}", what=what, remedy=AGAIN)
     if first:
         for nodes, name in now.usable.items():
             if nodes not in offered:
                 yield Flaw(
                     severity=Severity.WARNING, path=first, where=name,
-                    what="this node has it, but no spec does: no container can be given it", todo=AGAIN,
+                    what="this node has it, but no spec does: no container can be given it", remedy=AGAIN,
                 )  # fmt: skip
 
 

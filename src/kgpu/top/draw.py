@@ -108,10 +108,10 @@ def _trouble(row: TroubleRow, width: int) -> Text:
     """Of any length with ``width`` 0."""
     more = f" (+{len(row.nodes) - MOST_NAMES} more)" if len(row.nodes) > MOST_NAMES else ""
     names = ", ".join(row.nodes[:MOST_NAMES]) + more
-    todo = f"; to do: {row.todo}" if row.todo else ""
+    remedy = f"; to do: {row.remedy}" if row.remedy else ""
     line = Text(no_wrap=True)
     line.append("! ", "bold yellow")
-    line.append(f"{names}: {row.what}{todo}", "yellow")
+    line.append(f"{names}: {row.what}{remedy}", "yellow")
     if width:
         line.truncate(width, overflow="ellipsis")
     return line

@@ -103,7 +103,7 @@ class Exporters:
         if answer.status_code != 200:
             raise UnreadableError(
                 f"the exporter refused: HTTP {answer.status_code}", "200 and metrics",
-                _TODO.get(answer.status_code, "see its log"),
+                _REMEDIES.get(answer.status_code, "see its log"),
             )  # fmt: skip
         return answer.text
 
@@ -115,7 +115,7 @@ class Exporters:
 
 
 _UNUSED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-_TODO: Final = {
+_REMEDIES: Final = {
     401: "it wants a password: --auth-file",
     403: "it wants other credentials",
     404: "see what listens there",
@@ -131,8 +131,8 @@ _PROXY_TROUBLE: Final = {
 
 
 def _refused(error: KubeRefusedError) -> UnreadableError:
-    what, todo = _PROXY_TROUBLE.get(error.code, (one_line(error.what, 160), error.todo))
-    return UnreadableError(what, "metrics through the API server", todo)
+    what, remedy = _PROXY_TROUBLE.get(error.code, (one_line(error.what, 160), error.remedy))
+    return UnreadableError(what, "metrics through the API server", remedy)
 
 
 def _reason(error: Exception) -> str:

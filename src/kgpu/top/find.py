@@ -75,7 +75,7 @@ def targets(
         if node and (gpu_nodes is None or node in gpu_nodes or not agents_only):
             found.append(_target(node, sorted(here, key=lambda one: one[0]), via, inside=inside, scheme=scheme))
     for node in sorted((gpu_nodes or set()) - set(by_node)):
-        trouble = Trouble(what="no metrics exporter runs there", todo="kgpu status, or --exporter-namespace")
+        trouble = Trouble(what="no metrics exporter runs there", remedy="kgpu status, or --exporter-namespace")
         found.append(Target(node=one_line(node), trouble=trouble))
     return tuple(found)
 
@@ -90,7 +90,7 @@ def _target(node: str, pods: list[tuple[int, Object]], via: Via, *, inside: bool
     pod = pods[0][1]
     why = one_line(str(pod["why"] or pod["phase"] or "not started"), 80)
     where = one_line(f"kubectl -n {namespace_of(pod)} describe pod {name_of(pod)}")
-    return Target(node=one_line(node), trouble=Trouble(what=f"the exporter's pod does not run: {why}", todo=where))
+    return Target(node=one_line(node), trouble=Trouble(what=f"the exporter's pod does not run: {why}", remedy=where))
 
 
 def _routes(pod: Object, via: Via, *, inside: bool, scheme: str) -> list[Route]:

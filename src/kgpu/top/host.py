@@ -102,12 +102,12 @@ def _judged(gpu: Accelerator, verdict: GpuVerdict | None) -> tuple[Health, str, 
         # It may only be slow, or hang for a moment: health waits a while before it calls that a fault.
         well = verdict is not None and verdict.action == _NOTHING_TO_DO and not verdict.muted
         slow = well and worst.problem is Problem.HUNG
-        return Health.WARN if slow else Health.LOST, worst.what, worst.todo
+        return Health.WARN if slow else Health.LOST, worst.what, worst.remedy
     if verdict is not None and (verdict.withdraws or verdict.action != _NOTHING_TO_DO):
         return Health.BAD if verdict.withdraws else Health.WARN, verdict.what, verdict.action
     bad = next(iter(gpu.findings), None)
     if bad is not None:
-        return Health.WARN if gpu.usable else Health.BAD, bad.what, bad.todo
+        return Health.WARN if gpu.usable else Health.BAD, bad.what, bad.remedy
     if gpu.recovery_action not in _UNASKED and verdict is None:
         return Health.BAD, f"the driver asks for: {gpu.recovery_action}", gpu.recovery_action
     return (Health.OK if gpu.usable else Health.BAD), "", ""

@@ -87,7 +87,7 @@ class Trouble:
     """Why a node is not shown, or not as it is now, and what to do."""
 
     what: str
-    todo: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,10 +115,10 @@ def _troubles(nodes: Iterable[tuple[str, Trouble]]) -> list[TroubleRow]:
     """Those with the same trouble are one row; the one that most nodes have comes first."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, trouble in nodes:
-        groups.setdefault((trouble.what, trouble.todo), []).append(name)
+        groups.setdefault((trouble.what, trouble.remedy), []).append(name)
     rows = [
-        TroubleRow(nodes=tuple(sorted(names, key=natural)), what=what, todo=todo)
-        for (what, todo), names in groups.items()
+        TroubleRow(nodes=tuple(sorted(names, key=natural)), what=what, remedy=remedy)
+        for (what, remedy), names in groups.items()
     ]
     return sorted(rows, key=lambda row: (-len(row.nodes), row.nodes))
 

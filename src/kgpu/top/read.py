@@ -20,11 +20,11 @@ _NOTHING_TO_DO: Final = "ignore"
 _NO_READINGS: Final = "NoReadings"
 """The reason where health has found nothing; one that it gives itself stands."""
 _SILENT: Final = {
-    tables.DRIVER_UP: Trouble(what="the driver does not answer its exporter", todo="kgpu status; dmesg | kgpu xid"),
+    tables.DRIVER_UP: Trouble(what="the driver does not answer its exporter", remedy="kgpu status; dmesg | kgpu xid"),
 }
 _MISSING: Final = {
     tables.PODS_KNOWN: Trouble(
-        what="who uses what is not known: the kubelet does not tell", todo="see the exporter's log"
+        what="who uses what is not known: the kubelet does not tell", remedy="see the exporter's log"
     ),
 }
 

@@ -53,7 +53,7 @@ def report(nodes: Iterable[Node], screen: Screen, wish: Wish, *, at: float) -> d
 
 
 def _node(node: Node, rows: Iterable[GpuRow]) -> dict[str, Any]:
-    trouble = {"what": node.trouble.what, "todo": node.trouble.todo} if node.trouble else None
+    trouble = {"what": node.trouble.what, "todo": node.trouble.remedy} if node.trouble else None
     return {
         "hostname": node.name, "driver_version": node.driver_version or None,
         "query_time": _time(node.at) if node.at else None, "read_time": _time(node.read_at) if node.read_at else None,

@@ -109,7 +109,7 @@ class TroubleRow:
 
     nodes: tuple[str, ...]
     what: str
-    todo: str = ""
+    remedy: str = ""
 
 
 Row = GpuRow | PartRow | UserRow | ProcessRow | NodeRow | PodRow | TroubleRow

@@ -107,7 +107,7 @@ class Watch:
         for gone in self._found.keys() - names:
             del self._found[gone]
         for name in self._only - {one.node for one in targets}:
-            self._put(Node(name=name, trouble=Trouble(what="there is no GPU node of that name", todo="kgpu status")))
+            self._put(Node(name=name, trouble=Trouble(what="there is no GPU node of that name", remedy="kgpu status")))
         started = [self._start(one) for one in targets if self._due(one)]
         if started:
             await asyncio.wait(started, timeout=patience)
@@ -136,7 +136,9 @@ class Watch:
         except UserError as error:
             before = self._found.get(target.node) or Node(name=target.node)
             self._not_before[target.node] = self._now() + RETRY
-            self._put(replace(before, trouble=Trouble(what=one_line(error.what, 200), todo=one_line(error.todo, 200))))
+            self._put(
+                replace(before, trouble=Trouble(what=one_line(error.what, 200), remedy=one_line(error.remedy, 200)))
+            )
             return
         self._not_before.pop(target.node, None)
         if node.trouble is not None and not node.gpus and target.node in self._found:

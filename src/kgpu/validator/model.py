@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+import msgspec
+
 from kgpu.base.errors import UserError
 
 
@@ -30,24 +32,27 @@ class Status(enum.StrEnum):
     WAITING = "waiting"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Trouble(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy": "todo"}):
     """What failed, what was expected, what to do. ``problem`` is what the driver's reader calls it, "" for nothing."""
 
     what: str
     expected: str = ""
-    todo: str = ""
+    remedy: str = ""
     problem: str = ""
 
     def one_line(self) -> str:
         """For conditions, Events and log lines."""
-        parts = (self.what, f"expected {self.expected}" if self.expected else "", self.todo and f"to do: {self.todo}")
+        parts = (
+            self.what,
+            f"expected {self.expected}" if self.expected else "",
+            self.remedy and f"to do: {self.remedy}",
+        )
         return " ".join("; ".join(part for part in parts if part).split())
 
     @classmethod
     def of(cls, error: UserError) -> Trouble:
         """The same three parts."""
-        return cls(what=error.what, expected=error.expected, todo=error.todo)
+        return cls(what=error.what, expected=error.expected, remedy=error.remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats import validation_report
 from kgpu.formats.validation_report import ValidationReport
 from kgpu.hw.port import Inventory
@@ -50,7 +50,7 @@ def blocked(check: Check, results: Mapping[Check, CheckResult]) -> CheckResult |
             said = result.trouble.what if result.trouble else str(result.status)
             return waiting(
                 check,
-                Trouble(what=f"the {need} check comes first ({said})", expected=f"{need} ready", todo=f"see {need}"),
+                Trouble(what=f"the {need} check comes first ({said})", expected=f"{need} ready", remedy=f"see {need}"),
             )
     return None
 
@@ -146,7 +146,7 @@ def _check(result: CheckResult) -> validation_report.Check:
 
 def _trouble(trouble: Trouble) -> validation_report.Trouble:
     return validation_report.Trouble(
-        what=trouble.what, expected=trouble.expected, todo=trouble.todo, problem=trouble.problem
+        what=trouble.what, expected=trouble.expected, remedy=trouble.remedy, problem=trouble.problem
     )
 
 
@@ -173,7 +173,7 @@ def summary(report: Report) -> tuple[bool, str]:
     return bool(report.results), (cuda.evidence[-1] if cuda and cuda.evidence else "")
 
 
-def decisions(old: Report, new: Report) -> Iterator[Decision]:
+def decisions(old: Report, new: Report) -> Iterator[Advice]:
     """What has changed and a person should hear of. A wait is only told once it has become a failure."""
     for result in new.results:
         before = old.result(result.check)
@@ -187,34 +187,34 @@ def _word(check: Check) -> str:
     return str(check).capitalize()
 
 
-def _check_news(before: CheckResult | None, now: CheckResult) -> Iterator[Decision]:
+def _check_news(before: CheckResult | None, now: CheckResult) -> Iterator[Advice]:
     was = before.trouble if before and before.status is Status.FAILED else None
     if now.status is Status.FAILED and now.trouble is not None and now.trouble != was:
-        yield Decision(
+        yield Advice(
             subject=str(now.check), what=f"the {now.check} check failed", why=now.trouble.what, evidence=now.evidence,
-            severity=Severity.ERROR, remedy=now.trouble.todo, reason=f"{_word(now.check)}Failed",
+            severity=Severity.ERROR, remedy=now.trouble.remedy, reason=f"{_word(now.check)}Failed",
         )  # fmt: skip
     if now.status is Status.PASSED and (before is None or before.status is not Status.PASSED):
         bad = before is not None and before.status is Status.FAILED
-        yield Decision(
+        yield Advice(
             subject=str(now.check), what=f"the {now.check} check passed", why="everything that it looks at is in order",
             evidence=(*now.evidence, *now.notes), reason="ValidationPassed" if bad else "CheckPassed",
         )  # fmt: skip
 
 
-def _device_news(check: Check, before: DeviceResult | None, now: DeviceResult) -> Iterator[Decision]:
+def _device_news(check: Check, before: DeviceResult | None, now: DeviceResult) -> Iterator[Advice]:
     if now.status is Status.FAILED and now.trouble and (before is None or before.trouble != now.trouble):
-        yield Decision(
+        yield Advice(
             subject=now.uuid, what=f"{now.name} failed the {check} check", why=now.trouble.what, evidence=now.evidence,
-            severity=Severity.ERROR, remedy=now.trouble.todo, reason=f"{_word(check)}Failed",
+            severity=Severity.ERROR, remedy=now.trouble.remedy, reason=f"{_word(check)}Failed",
         )  # fmt: skip
     elif now.status is Status.PASSED and before is not None and before.status is Status.FAILED:
-        yield Decision(
+        yield Advice(
             subject=now.uuid, what=f"{now.name} passes the {check} check again", why="its trouble is over",
             evidence=now.evidence, reason="ValidationPassed",
         )  # fmt: skip
     elif now.status is Status.SKIPPED and (before is None or before.status is not Status.SKIPPED):
-        yield Decision(
+        yield Advice(
             subject=now.uuid, what=f"{now.name} was not tried in the {check} check", why="; ".join(now.evidence),
             reason="CheckSkipped",
         )  # fmt: skip

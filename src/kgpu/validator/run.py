@@ -16,11 +16,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink
-from kgpu.base.errors import HostError, HwError, KubeError, UserError
+from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError, line_of
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 from kgpu.base.threads import beside
 from kgpu.base.waking import woken
@@ -57,7 +57,7 @@ UNREADABLE_SECONDS: Final = 5.0
 """How soon a driver that could not be read is read again."""
 
 
-def _ignore_state(ready: bool, reason: str) -> None:
+def _ignore_state(ready: bool, reason: Reason) -> None:
     del ready, reason
 
 
@@ -75,7 +75,7 @@ class ValidatorContext:
     root: DriverRoot
     runner: CudaRunner
     settings: Settings
-    report: DecisionSink
+    report: AdviceSink
     node: NodeSource | None = None
     publisher: ConditionPublisher | None = None
     clock: Clock = field(default_factory=SystemClock)
@@ -85,7 +85,7 @@ class ValidatorContext:
     wall: Callable[[], float] = time.time
     offered: Callable[[], Mapping[str, int]] = dict
     plugin_off: Callable[[], str] = str
-    on_state: Callable[[bool, str], None] = _ignore_state
+    on_state: Callable[[bool, Reason], None] = _ignore_state
 
 
 async def run(ctx: ValidatorContext) -> None:
@@ -124,7 +124,7 @@ class Validator:
         self._wake = asyncio.Event()
         self._condition: Condition | None = None
         self._condition_changed = asyncio.Event()
-        self._files_problem = ""
+        self._files_problem: HostError | None = None
 
     async def run(self) -> None:
         """Look, and look again, until cancelled."""
@@ -302,11 +302,11 @@ class Validator:
         if inventory is None:
             return waiting(Check.CUDA, Trouble(what="the driver can't be read"))
         now = self._ctx.clock.monotonic()
-        todo = await self._cuda_todo(inventory, now)
-        if any(target.uuid not in self._known for target in todo):
+        remedy = await self._cuda_todo(inventory, now)
+        if any(target.uuid not in self._known for target in remedy):
             self._interim(results, inventory)
         slots = asyncio.Semaphore(self._ctx.settings.at_once)
-        runs = {asyncio.create_task(self._run_cuda(target, slots)) for target in todo}
+        runs = {asyncio.create_task(self._run_cuda(target, slots)) for target in remedy}
         try:
             while runs:
                 done, runs = await asyncio.wait(runs, timeout=self._ctx.settings.interim_seconds)
@@ -321,15 +321,15 @@ class Validator:
 
     async def _cuda_todo(self, inventory: Inventory, now: float) -> list[cuda.Target]:
         tried = {uuid: one for uuid, one in self._known.items() if uuid in self._fresh}
-        todo = plan.to_run(inventory, tried, self._due, now)
-        good = [one for one in todo if one.uuid in self._known and self._known[one.uuid].good]
-        again = self._rechecks.asking((one for one in cuda.targets(inventory) if one not in todo), now)
+        remedy = plan.to_run(inventory, tried, self._due, now)
+        good = [one for one in remedy if one.uuid in self._known and self._known[one.uuid].good]
+        again = self._rechecks.asking((one for one in cuda.targets(inventory) if one not in remedy), now)
         if not good and not again:
-            return todo
+            return remedy
         readings = await self._readings()
         # Work on a device says more than another test would, and must not be disturbed by one.
-        todo = [one for one in todo if one not in good or idle(readings.get(one.gpu, {})) is not False]
-        return [*todo, *(one for one in again if self._rechecks.allowed(one, readings))]
+        remedy = [one for one in remedy if one not in good or idle(readings.get(one.gpu, {})) is not False]
+        return [*remedy, *(one for one in again if self._rechecks.allowed(one, readings))]
 
     async def _readings(self) -> Readings:
         try:
@@ -407,11 +407,11 @@ class Validator:
             return
         try:
             self._folder.apply(plan.files_of(new))
-            self._files_problem = ""
+            self._files_problem = None
         except HostError as problem:
-            if problem.one_line() != self._files_problem:
-                self._ctx.report(Decision.from_error(problem, reason="ValidationNotWritten"))
-            self._files_problem = problem.one_line()
+            if line_of(self._files_problem or "") != problem.one_line():
+                self._ctx.report(Advice.from_error(problem, reason="ValidationNotWritten"))
+            self._files_problem = problem
         for decision in plan.decisions(old, new):
             self._ctx.report(decision)
         self._condition = plan.condition_of(new)
@@ -465,7 +465,7 @@ def _hanging(place: str) -> Trouble:
     return Trouble(
         what=f"looking at {place} did not come back within {LOOK_SECONDS:g} s",
         expected="files that can be read",
-        todo="look for a disk or network mount that hangs on the node",
+        remedy="look for a disk or network mount that hangs on the node",
     )
 
 
@@ -474,5 +474,5 @@ def as_error(report: Report) -> UserError | None:
     for result in report.results:
         trouble = result.trouble or next((one.trouble for one in result.failed_devices if one.trouble), None)
         if result.status in {Status.FAILED, Status.WAITING} and trouble is not None:
-            return HostError(f"{result.check}: {trouble.what}", trouble.expected, trouble.todo)
+            return HostError(f"{result.check}: {trouble.what}", trouble.expected, trouble.remedy)
     return None

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from kgpu.base.clock import VirtualClock
-from kgpu.base.errors import KubeError
+from kgpu.base.errors import KubeError, line_of
 from kgpu.discovery.features.model import HostFacts, PciDevice
 from kgpu.discovery.features.publish import MemoryFeatures, Seen
 from kgpu.discovery.features.run import INTERVAL, LOOK, FeaturesContext, run
@@ -31,7 +31,7 @@ class Node:
         self.reads = 0
         self.ctx = FeaturesContext(
             publisher=self.publisher, roots=(), report=lambda one: self.told.append(one.reason), clock=self.clock,
-            on_state=lambda ready, reason: self.states.append((ready, reason)), facts=self.read,
+            on_state=lambda ready, reason: self.states.append((ready, line_of(reason))), facts=self.read,
             devices=lambda _roots: self.devices, uniform=lambda: 0.5, **given,
         )  # fmt: skip
 

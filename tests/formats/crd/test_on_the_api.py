@@ -55,7 +55,7 @@ def stored(lab: EmbeddedLab, what: str, name: str) -> Raw:
 def test_the_documents_sample_is_applied_as_it_is_printed(lab: EmbeddedLab) -> None:
     kubectl(lab, "apply", "-f", "-", stdin=samples.PRINTED)
     found = clusterpolicy(stored(lab, "clusterpolicy", "cluster-policy"))
-    assert found.problem == ""
+    assert found.problem is None
     assert found.spec.toolkit.install_dir == "/usr/local/nvidia"
     assert found.spec.device_plugin.config.name == "device-plugin-config"
 
@@ -159,7 +159,7 @@ def test_the_default_driver_selects_no_nodes(lab: EmbeddedLab) -> None:
     kubectl(lab, "apply", "-f", "-", stdin=driver("chosen", default=True, nodeSelector={}))
     kubectl(lab, "apply", "-f", "-", stdin=driver("pool", nodeSelector={"a": "b"}))
     found = nvidiadriver(stored(lab, "nvd", "pool"))
-    assert found.problem == ""
+    assert found.problem is None
     assert found.spec.image == "nvcr.io/nvidia/driver"
 
 

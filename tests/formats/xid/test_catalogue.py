@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Severity
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Bucket
 from kgpu.formats.xid.catalogue import LAST_XID, guidance, reports_recovery, switch_guidance, sxids, xids

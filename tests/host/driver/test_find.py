@@ -184,7 +184,7 @@ def test_no_driver_names_the_places(tmp_path) -> None:
     with pytest.raises(HostError) as caught:
         find_driver_files(DriverRoot.at(tmp_path))
     assert "/usr/lib64" in caught.value.expected
-    assert "--driver-root" in caught.value.todo
+    assert "--driver-root" in caught.value.remedy
 
 
 def test_missing_control_node_is_an_error_and_missing_uvm_an_essential_lack(tmp_path) -> None:

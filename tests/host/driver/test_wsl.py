@@ -73,16 +73,16 @@ def test_names_are_those_that_wsl_itself_uses(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "todo"),
+    ("missing", "remedy"),
     [
         ((f"{LIB}/libdxcore.so",), "wsl --update"),
         ((f"{STORE}/libcuda.so.1.1", f"{OLDER}/libcuda.so.1.1"), "in Windows"),
     ],
 )
-def test_what_is_missing_is_an_error_with_a_way_out(tmp_path, missing: tuple[str, ...], todo: str) -> None:
+def test_what_is_missing_is_an_error_with_a_way_out(tmp_path, missing: tuple[str, ...], remedy: str) -> None:
     root = wsl(tmp_path)
     for path in missing:
         (tmp_path / path.lstrip("/")).unlink()
     with pytest.raises(HostError) as caught:
         find_wsl_store(root)
-    assert todo in caught.value.todo
+    assert remedy in caught.value.remedy

@@ -232,7 +232,7 @@ def test_what_containerd_would_not_load_is_refused(main, what) -> None:
         rules.configure(PLACE, Wanted(), {MAIN: main, DROP_IN: None})
     assert what in caught.value.what
     assert caught.value.expected
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_notes_say_what_a_person_must_know() -> None:

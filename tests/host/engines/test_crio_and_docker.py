@@ -127,7 +127,7 @@ def test_a_broken_daemon_json_is_refused(text, what) -> None:
     with pytest.raises(ConfigError) as caught:
         docker(text)
     assert what in caught.value.what
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_docker_has_no_drop_in() -> None:

@@ -153,7 +153,7 @@ def test_broken_text_is_refused_with_three_parts(raw) -> None:
     error = caught.value
     assert error.what.startswith("/etc/containerd/config.toml")
     assert error.expected
-    assert error.todo
+    assert error.remedy
 
 
 def test_a_table_in_an_array_is_not_edited() -> None:

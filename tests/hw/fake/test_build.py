@@ -55,7 +55,7 @@ def test_no_compiler_is_a_three_part_error(sources: Path, tmp_path: Path, monkey
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(HwError, match="no C compiler") as caught:
         build.native_dir()
-    assert "apt-get install" in caught.value.todo
+    assert "apt-get install" in caught.value.remedy
 
 
 def test_a_cache_that_cannot_be_written_is_a_three_part_error(
@@ -65,7 +65,7 @@ def test_a_cache_that_cannot_be_written_is_a_three_part_error(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(HwError, match="can't be written") as caught:
         build.native_dir()
-    assert "XDG_CACHE_HOME" in caught.value.todo
+    assert "XDG_CACHE_HOME" in caught.value.remedy
 
 
 def test_the_real_sources_build_and_load_by_name(sim_libs: Path) -> None:

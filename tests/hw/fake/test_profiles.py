@@ -157,7 +157,7 @@ def test_mistakes_are_named_and_explained(text, says):
         parse(text)
     assert says in str(caught.value)
     assert caught.value.expected
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 def test_bases_that_go_round_are_refused():

@@ -106,7 +106,7 @@ def test_a_bad_file_is_a_three_part_error(tmp_path: Path, content: bytes, why: s
     with pytest.raises(HwError) as caught:
         State.open(target)
     assert why in caught.value.what
-    assert "kgpu lab hw create" in caught.value.todo
+    assert "kgpu lab hw create" in caught.value.remedy
 
 
 def test_missing_and_unreadable_files_are_three_part_errors(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_impossible_descriptions_are_refused(text):
         profiles.parse_topology(text, source="here")
     assert caught.value.what.startswith("here")
     assert caught.value.expected
-    assert caught.value.todo
+    assert caught.value.remedy
 
 
 @given(st.integers(1, 8), st.integers(1, 64))

@@ -137,7 +137,7 @@ def test_trouble_keeps_nvmls_reason(code: int, problem: Problem) -> None:
     assert found.problem is problem
     assert "the reason" in found.what
     assert found.expected
-    assert found.todo
+    assert found.remedy
 
 
 def test_unreachable_keeps_the_last_facts() -> None:

@@ -47,7 +47,7 @@ def test_a_damaged_file_is_told_and_left_as_it_is(content: bytes, tmp_path: Path
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(LabError) as caught:
         Journal.open(tmp_path)
-    assert caught.value.todo
+    assert caught.value.remedy
     assert (tmp_path / FILE).read_bytes() == content
 
 

@@ -11,7 +11,7 @@ import pytest
 from kgpu.agent.driver_place import DriverPlace
 from kgpu.agent.role_options import role_options
 from kgpu.agent.roles import choose_roles
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.cli.agent import agent, build_options
 from kgpu.exporter.config import resolve
@@ -22,7 +22,7 @@ LAYOUTS = {"agent": SETTINGS, "operands": OPERANDS}
 HOST_DRIVER = "driver: {enabled: false}\n"
 
 
-def told(case: Case) -> list[Decision]:
+def told(case: Case) -> list[Advice]:
     return [one for one in case.rendered().decisions if one.reason == "ArgumentsIgnored"]
 
 
@@ -124,7 +124,7 @@ def test_what_a_role_does_not_have_is_the_role_s_error_and_not_the_process_s(
     with pytest.raises(ConfigError, match="there is no flag") as refused:
         role_s(case, daemon_set, role, monkeypatch)
     assert named in refused.value.what
-    assert "ClusterPolicy" in refused.value.todo
+    assert "ClusterPolicy" in refused.value.remedy
 
 
 def test_an_operand_that_is_off_is_not_told_of() -> None:

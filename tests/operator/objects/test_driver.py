@@ -196,7 +196,7 @@ def test_what_can_t_be_is_refused_in_three_parts(spec: str) -> None:
     observed = dataclasses.replace(UBUNTU, drivers=(driver("x", spec),))
     found = Case(policy=policy("driver: {useNvidiaDriverCRD: true}"), observed=observed).rendered()
     error = found.errors["NVIDIADriver/x"]
-    assert all((error.what, error.expected, error.todo))
+    assert all((error.what, error.expected, error.remedy))
 
 
 def test_the_probe_script_writes_what_the_validator_reads(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_without_a_default_the_error_says_what_is_missing_and_how_to_set_it() ->
     with pytest.raises(ConfigError) as caught:
         images.policy_image("driver", Image(repository=NGC), "DRIVER_IMAGE", {})
     assert caught.value.what == "driver names no image: image, version not given"
-    assert "DRIVER_IMAGE" in caught.value.todo
+    assert "DRIVER_IMAGE" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ def test_no_policy_makes_it_fail(spec: dict[str, Any], layout: Layout) -> None:
     given = Policy(name="p", uid="u", generation=1, created="", spec=decoded.spec)
     settings = dataclasses.replace(SETTINGS, layout=layout)
     found = Case(policy=given, settings=settings, observed=UBUNTU).rendered()
-    assert all((error.what, error.expected, error.todo) for error in found.errors.values())
+    assert all((error.what, error.expected, error.remedy) for error in found.errors.values())
     assert bool(found.errors) == bool(found.keep)
 
 

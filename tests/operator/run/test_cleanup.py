@@ -377,7 +377,7 @@ async def test_a_wrong_namespace_takes_nothing_from_a_fleet_that_works(label: st
     if label == names.KGPU:
         with pytest.raises(KubeError, match=f"{NAMESPACE}/gpu-operator") as refused:
             await cleaning
-        assert f"--namespace {NAMESPACE}" in refused.value.todo
+        assert f"--namespace {NAMESPACE}" in refused.value.remedy
     else:  # somebody else's operator is no reason to leave kgpu's labels
         await cleaning
     left = await api.get(NODES, "n1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, Resource
@@ -236,7 +236,7 @@ async def test_a_status_keeps_its_times_and_is_not_written_too_often() -> None:
 
 
 async def test_a_decision_is_told_once_and_counted_when_it_comes_back() -> None:
-    told = Decision(subject="Node/n0", what="it broke", why="a test", severity=Severity.WARNING, reason="Broken")
+    told = Advice(subject="Node/n0", what="it broke", why="a test", severity=Severity.WARNING, reason="Broken")
     api, wish = cluster(), Wish(decisions=(told,))
     async with running(api, planner=wish) as run:
         for _ in range(5):

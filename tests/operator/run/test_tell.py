@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import VirtualClock
-from kgpu.base.decision import Decision, Severity
 from kgpu.kube.port import EVENTS
 from kgpu.operator.budget import BURST, QUEUE, REFILL, SUBJECT_BURST, SUBJECT_QUEUE, SUBJECT_REFILL, Budget
 from kgpu.operator.model import Plan
 from tests.operator.run.support import Wish, cluster, running
 
 
-def told(node: str, number: int) -> Decision:
-    return Decision(
+def told(node: str, number: int) -> Advice:
+    return Advice(
         subject=f"Node/{node}", what=f"it broke {number}", why="", severity=Severity.WARNING, reason=f"Broken{number}"
     )
 
@@ -39,7 +39,7 @@ async def test_a_node_with_ever_new_reasons_does_not_keep_another_from_being_hea
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 20)), max_size=200))
 def test_what_is_added_is_told_waits_or_is_counted(steps: list[tuple[str, float]]) -> None:
     clock = VirtualClock()
-    budget, out = Budget(clock), list[Decision]()
+    budget, out = Budget(clock), list[Advice]()
     for number, (node, seconds) in enumerate(steps):
         budget.add(told(node, number))
         clock._now += seconds

@@ -128,7 +128,7 @@ async def test_a_broken_config_is_refused_and_left_as_it_is(broken, tmp_path) ->
             await run.configure(host.place, Wanted(), host.context(engine))
         assert "/etc/containerd/config.toml" in caught.value.what
         assert caught.value.expected
-        assert caught.value.todo
+        assert caught.value.remedy
         assert engine.restarts == 0
     assert host.tree() == before
 
@@ -168,11 +168,11 @@ async def test_what_is_said_of_putting_back_is_true(tmp_path, monkeypatch, caplo
         engine.broken = host.local("/" + DROP_IN).exists
         with pytest.raises(HostError) as caught:
             await run.configure(host.place, Wanted(), host.context(engine))
-        assert caught.value.todo.endswith("; its config was put back as it was before")
+        assert caught.value.remedy.endswith("; its config was put back as it was before")
         engine.broken = lambda: True
         with pytest.raises(HostError) as caught:
             await run.configure(host.place, Wanted(), host.context(engine))
-        assert "its config was put back, but containerd isn't well with that either: " in caught.value.todo
+        assert "its config was put back, but containerd isn't well with that either: " in caught.value.remedy
     assert host.local("/" + MAIN).read_bytes() == CONFIG
 
     def refuse(change, *more, back=False, **others) -> None:
@@ -186,7 +186,7 @@ async def test_what_is_said_of_putting_back_is_true(tmp_path, monkeypatch, caplo
         engine.broken = lambda: True
         with pytest.raises(HostError) as caught:
             await run.configure(host.place, Wanted(), host.context(engine))
-    assert "its config could NOT be put back: /etc/containerd/" in caught.value.todo
+    assert "its config could NOT be put back: /etc/containerd/" in caught.value.remedy
     assert host.local("/" + MAIN).read_bytes() != CONFIG
     assert caplog.text == ""  # everything is in the error
 

@@ -92,7 +92,7 @@ async def test_one_that_nothing_ends(listener, tmp_path: Path, monkeypatch: pyte
     process = listener("-HUP-TERM")
     with pytest.raises(HostError, match=r"ignores SIGHUP, .* after SIGTERM") as caught:
         await SignalRestart(HostPaths.at(tmp_path)).restart(PLACE)
-    assert "systemctl restart containerd" in caught.value.todo
+    assert "systemctl restart containerd" in caught.value.remedy
     assert process.poll() is None
 
 

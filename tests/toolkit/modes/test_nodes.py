@@ -40,7 +40,7 @@ def test_no_node_says_what_to_load(tmp_path, mode: str) -> None:
     with pytest.raises(HostError) as caught:
         make(tmp_path, mode=mode, read=Never())
     assert f"mode {mode} found no device" in caught.value.what
-    assert "load" in caught.value.todo
+    assert "load" in caught.value.remedy
 
 
 def test_gds_brings_what_cufile_reads_where_it_is_there(root) -> None:

@@ -55,7 +55,7 @@ def test_namespaces_and_accounts() -> None:
 def test_what_can_not_be_meant_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         nri_config(**{"namespace": "ops", name: value})
-    assert "NRI" in refused.value.todo
+    assert "NRI" in refused.value.remedy
 
 
 def test_the_environment_of_the_replaced_program() -> None:

@@ -39,7 +39,7 @@ def devices(outcome: Outcome) -> tuple[str, ...]:
 def refusal(outcome: Outcome) -> str:
     assert isinstance(outcome, Refusal), outcome
     assert outcome.problem.expected
-    assert outcome.problem.todo
+    assert outcome.problem.remedy
     return outcome.problem.one_line()
 
 

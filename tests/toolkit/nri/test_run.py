@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.advice import Advice
 from kgpu.base.clock import VirtualClock
-from kgpu.base.decision import Decision
-from kgpu.base.errors import HwError, KubeError, KubeletError
+from kgpu.base.errors import HwError, KubeError, KubeletError, Reason, line_of
 from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import dump_spec
 from kgpu.formats.requirements import Verdict, parse_requirement
@@ -69,7 +69,7 @@ class World:
     driver: Driver = field(default_factory=Driver)
     holdings: FakeHoldings = field(default_factory=FakeHoldings)
     accounts: FakeAccounts = field(default_factory=lambda: FakeAccounts({("team", "p"): "trainer"}))
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[Advice] = field(default_factory=list)
     states: list[tuple[bool, str]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -86,8 +86,8 @@ class World:
             **more,
         )
 
-    def on_state(self, ready: bool, reason: str) -> None:
-        self.states.append((ready, reason))
+    def on_state(self, ready: bool, reason: Reason) -> None:
+        self.states.append((ready, line_of(reason)))
         self.changed.set()
 
     async def state(self, ready: bool, word: str) -> str:

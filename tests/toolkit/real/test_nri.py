@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgpu.base.decision import Decision
-from kgpu.base.errors import KubeletError, LabError
+from kgpu.base.advice import Advice
+from kgpu.base.errors import KubeletError, LabError, Reason, line_of
 from kgpu.base.files import write_atomic
 from kgpu.formats.cdi import ContainerEdits, Device, dump_spec, parse_spec
 from kgpu.hw.fake.create import create_root
@@ -71,7 +71,7 @@ class Plugin:
     holdings: FakeHoldings = field(default_factory=FakeHoldings)
     states: list[tuple[bool, str]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[Advice] = field(default_factory=list)
 
     async def ready(self, count: int = 1) -> None:
         """Wait until the runtime has taken the plugin ``count`` times."""
@@ -80,8 +80,8 @@ class Plugin:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def on_state(self, ready: bool, reason: str) -> None:
-        self.states.append((ready, reason))
+    def on_state(self, ready: bool, reason: Reason) -> None:
+        self.states.append((ready, line_of(reason)))
         self.changed.set()
 
     def held(self, *uuids: str, pod: str, namespace: str = "user") -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink
-from kgpu.base.errors import UserError
+from kgpu.base.errors import Reason, UserError
 from kgpu.base.threads import beside
 from kgpu.discovery.features.model import HostFacts
 from kgpu.discovery.features.plan import plan
@@ -50,12 +50,12 @@ class FeaturesContext:
 
     publisher: FeaturesPublisher
     roots: Sequence[Path]
-    report: DecisionSink
+    report: AdviceSink
     foreign: bool = False
     take_over: bool = False
     interval: float = INTERVAL
     clock: Clock = field(default_factory=SystemClock)
-    on_state: Callable[[bool, str], None] = lambda _ready, _reason: None
+    on_state: Callable[[bool, Reason], None] = lambda _ready, _reason: None
     facts: Callable[[Sequence[Path]], HostFacts] = read_facts
     devices: Callable[[Sequence[Path]], frozenset[str]] = pci_names
     uniform: Callable[[], float] = random.random
@@ -71,9 +71,9 @@ async def run(ctx: FeaturesContext) -> None:
         try:
             labels, said = await _once(ctx)
         except UserError as error:
-            ctx.on_state(False, error.one_line())
+            ctx.on_state(False, error)
             if error.one_line() != told:
-                ctx.report(Decision.from_error(error, subject="features", reason="PublishFailed"))
+                ctx.report(Advice.from_error(error, subject="features", reason="PublishFailed"))
             told = error.one_line()
             await ctx.clock.sleep(backoff.next_delay())
             continue

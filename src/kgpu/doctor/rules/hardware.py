@@ -116,7 +116,7 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
             if (one, code) not in known:
                 # The words of what is to be done are the verdict's, and its first number is the one that decided.
                 action = "" if code in _APPLICATION else "told"
-                xid = Xid(code=code, action=action, first=one.since, advice=one.todo if code == one.xids[0] else "")
+                xid = Xid(code=code, action=action, first=one.since, advice=one.remedy if code == one.xids[0] else "")
                 but = _BEFORE if one.sure < LIKELY else ""
                 yield _Seen(one.node.name, one.gpu, xid, one.evidence, one.sure, but)
 

@@ -119,7 +119,7 @@ def slowed(snapshot: Snapshot) -> Iterator[Finding]:
     """HW-05: the hardware holds the clocks back."""
     for host, gpu in _ill(snapshot):
         mask = int(number(gpu, "clock_event_reasons") or 0)
-        row = next(((why, todo) for bit, why, todo in _SLOW if mask & bit), None)
+        row = next(((why, remedy) for bit, why, remedy in _SLOW if mask & bit), None)
         if row is None:
             continue
         yield _about(

@@ -148,7 +148,7 @@ def of_yaml(reading: Reading, name: str, data: bytes) -> None:
         try:
             found = yaml.load(chunk, source=name)
         except ConfigError as error:
-            reading.problem(where, error.what, error.todo)
+            reading.problem(where, error.what, error.remedy)
             continue
         if loose and not _is_object(found):
             reading.problem(where, "it is neither an object nor the end of a list")

@@ -71,7 +71,7 @@ async def collect(
         found.version = said.version
         served = {(row.group, row.kind): row for row in said.resources}
     except KubeRefusedError as error:
-        found.missing.append(Missing("which kinds the API server has", error.what, error.todo))
+        found.missing.append(Missing("which kinds the API server has", error.what, error.remedy))
     gate = asyncio.Semaphore(AT_ONCE)
     await asyncio.gather(*(_list(api, row, served, found, gate) for row in KINDS))
     found.sort()  # before anything is worked out once: nothing may depend on the order of the answers
@@ -107,7 +107,7 @@ async def _list(
     except KubeError as error:
         if resource.kind in NEEDED:
             raise
-        found.missing.append(Missing(f"{resource.plural} of the cluster", error.what, error.todo))
+        found.missing.append(Missing(f"{resource.plural} of the cluster", error.what, error.remedy))
         return
     found.listed.add(resource.kind)
     for obj in listing.items:

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
@@ -36,14 +37,14 @@ WORDS: Final = {bool: "true or false", int: "a whole number", str: "a text"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded(Generic[S]):
-    """``spec`` has the defaults when there is a ``problem``, which is then three parts on one line, with the path.
+    """``spec`` has the defaults when there is a ``problem``: what can't be used, with the path.
     ``unbuilt`` are the paths of fields that ask for what kgpu can't do yet; the warnings name them, too.
     """
 
     spec: S
     warnings: tuple[str, ...] = ()
     unbuilt: tuple[str, ...] = ()
-    problem: str = ""
+    problem: Advice | None = None
 
 
 def clusterpolicy(obj: Any) -> Decoded[ClusterPolicySpec]:
@@ -123,7 +124,7 @@ def _decode(obj: Any, struct: type[S], kind: str) -> Decoded[S]:
         metadata = known.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         problem = _problem(kind, name, notes.wrong)
-        return Decoded(spec=struct(), warnings=tuple(warnings), problem=problem.one_line())
+        return Decoded(spec=struct(), warnings=tuple(warnings), problem=problem)
     return Decoded(spec=found, warnings=tuple(warnings), unbuilt=tuple(notes.unbuilt))
 
 
@@ -137,15 +138,16 @@ def _made(value: Any, struct: type[S], notes: _Notes) -> S | None:
         return None
 
 
-def _problem(kind: str, name: Any, wrong: list[_Wrong]) -> ConfigError:
+def _problem(kind: str, name: Any, wrong: list[_Wrong]) -> Advice:
     title = f"{kind} {_cut(name)}" if isinstance(name, str) and name else kind
     first = wrong[0]
     more = f", and {len(wrong) - 1} more such" if len(wrong) > 1 else ""
-    todo = f"correct it (`kubectl edit {kind.lower()}{' ' + _cut(name) if isinstance(name, str) else ''}`)"
+    remedy = f"correct it (`kubectl edit {kind.lower()}{' ' + _cut(name) if isinstance(name, str) else ''}`)"
     if first.path.startswith("spec"):
         place = first.path.partition("[")[0]
-        todo += f"; `kubectl explain {kind.lower()}.{place}` says what may be there"
-    return ConfigError(f"{title} can't be used: {first.path} {first.what}{more}", first.expected, todo)
+        remedy += f"; `kubectl explain {kind.lower()}.{place}` says what may be there"
+    error = ConfigError(f"{title} can't be used: {first.path} {first.what}{more}", first.expected, remedy)
+    return Advice.from_error(error, reason="Unreadable")
 
 
 def _mapping(

@@ -42,6 +42,19 @@ class NodeCounts(Block, frozen=True, kw_only=True):
     validated: Annotated[int | None, doc("Nodes whose GPUs have passed every check.")] = None
 
 
+class Refusal(Block, frozen=True, kw_only=True):
+    """An object that the API server does not take."""
+
+    object: Annotated[str, doc("Which one, as kind/name.", schema={"maxLength": 400})]
+    message: Annotated[str, doc("What the API server says.", schema={"maxLength": 1024})]
+
+
+_REFUSED: Final = doc(
+    "Objects that the API server refuses; the operator goes on trying.",
+    schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["object"]},
+)
+
+
 class ClusterPolicyStatus(Block, frozen=True, kw_only=True):
     """How a ClusterPolicy is doing."""
 
@@ -51,6 +64,7 @@ class ClusterPolicyStatus(Block, frozen=True, kw_only=True):
     namespace: Annotated[str | None, doc("The namespace of the operator and its operands.")] = None
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     nodes: Annotated[NodeCounts | None, doc("How many nodes.")] = None
+    refused: Annotated[tuple[Refusal, ...], _REFUSED] = ()
 
 
 class NVIDIADriverStatus(Block, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Severity
 from kgpu.formats.xid.action import Action
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.base.decision import Severity
+from kgpu.base.advice import Severity
 from kgpu.formats.xid.buckets import Bucket as Do
 from kgpu.formats.xid.rows import Xid
 

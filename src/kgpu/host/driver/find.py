@@ -28,7 +28,7 @@ class _Node:
 
     path: str
     breaks: str
-    todo: str
+    remedy: str
     essential: bool = False
     optional: bool = False
 
@@ -153,7 +153,7 @@ def _node_items(root: DriverRoot) -> Iterator[Item]:
             found=there,
             path=node.path if there else "",
             why="" if there else f"{node.path} is not there",
-            breaks="" if there else f"{node.breaks}; {node.todo}",
+            breaks="" if there else f"{node.breaks}; {node.remedy}",
             essential=node.essential,
             optional=node.optional,
         )

@@ -160,13 +160,13 @@ def _load(text: str, source: str) -> dict[str, Any]:
     stripped = text.removeprefix("\ufeff")
     if not stripped.strip(_SPACE):
         return {}
-    expected, todo = "a JSON object that the engine can load", "repair the file; it was left as it is"
+    expected, remedy = "a JSON object that the engine can load", "repair the file; it was left as it is"
     try:
         data = json.loads(stripped, object_pairs_hook=_unique)
     except ValueError as error:
-        raise ConfigError(f"{source} isn't valid JSON: {error}", expected, todo) from error
+        raise ConfigError(f"{source} isn't valid JSON: {error}", expected, remedy) from error
     except RecursionError as error:
-        raise ConfigError(f"{source} nests values too deeply", expected, todo) from error
+        raise ConfigError(f"{source} nests values too deeply", expected, remedy) from error
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{source} holds a {type(data).__name__}", expected, todo)
+        raise ConfigError(f"{source} holds a {type(data).__name__}", expected, remedy)
     return dict(data)

@@ -230,12 +230,12 @@ def _answered(gpu: int, job: dict[str, Any]) -> int:
     try:
         _work(gpu, job)
     except _Refused as refused:
-        expected, todo = {
+        expected, remedy = {
             IN_USE: ("slices that nothing uses", "end the processes on the GPU (`kgpu lab hw show`), then try again"),
             INSUFFICIENT_RESOURCES: ("slices that fit the GPU together", "ask for fewer, or for smaller ones first"),
         }.get(refused.code, ("a healthy GPU", "clear its faults with `kgpu lab hw clear`"))
         answer = {"step": refused.step, "code": refused.code, "text": refused.text}
-        print(json.dumps({**answer, "expected": expected, "todo": todo}))  # noqa: T201 - the answer to the parent
+        print(json.dumps({**answer, "expected": expected, "todo": remedy}))  # noqa: T201 - the answer to the parent
         return 1
     return 0
 

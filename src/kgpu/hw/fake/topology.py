@@ -163,8 +163,8 @@ def parse_matrix(text: str, *, source: str, cpus: tuple[str, ...] = (), switched
             elif cell in _WORDS:
                 levels[i][j], known[i][j] = _WORDS[cell], True
             else:
-                todo = f"X on the diagonal, else NV<n> or one of {' '.join(_WORDS)}"
-                raise _bad(source, f'cell GPU{i}/GPU{j} of the matrix is "{cell}"', todo)
+                remedy = f"X on the diagonal, else NV<n> or one of {' '.join(_WORDS)}"
+                raise _bad(source, f'cell GPU{i}/GPU{j} of the matrix is "{cell}"', remedy)
     for i in range(count):
         for j in range(count):
             if (levels[i][j], lanes[i][j]) != (levels[j][i], lanes[j][i]):

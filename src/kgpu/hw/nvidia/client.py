@@ -259,13 +259,13 @@ class NvidiaReader:
         wanted = list(range(self._node.count) if only is None else only)
         answers: dict[int, T | Trouble] = {}
         stalls = 0
-        while todo := [gpu for gpu in wanted if gpu not in answers and gpu not in self._suspects]:
+        while remedy := [gpu for gpu in wanted if gpu not in answers and gpu not in self._suspects]:
             child = await self._ready()
             # When one GPU after the other hangs it is the driver, and waiting long for each would hold up everything.
             attach = self._attach_deadline if stalls < _PATIENT_STALLS else self._deadline
             try:
                 async for gpu, answer in child.each(
-                    op, todo, kind, self._deadline, attach_deadline=attach, others=wanted, keys=self._keys
+                    op, remedy, kind, self._deadline, attach_deadline=attach, others=wanted, keys=self._keys
                 ):
                     answers[gpu] = answer
                     self._crashes.discard(gpu)
@@ -421,11 +421,11 @@ class NvidiaReader:
             return
         while True:
             child = await self._ready()
-            todo = [gpu for gpu in wanted if gpu not in child.listening and gpu not in self._suspects]
-            if not todo:
+            remedy = [gpu for gpu in wanted if gpu not in child.listening and gpu not in self._suspects]
+            if not remedy:
                 return
             try:
-                async for gpu, answer in child.each("listen", todo, Listening, self._deadline):
+                async for gpu, answer in child.each("listen", remedy, Listening, self._deadline):
                     child.listening.add(gpu)
                     if not isinstance(answer, Listening):
                         LOG.warning("GPU %d delivers no events, so its Xids are not seen: %s: %s", gpu, *answer[::2])
@@ -433,7 +433,7 @@ class NvidiaReader:
                 self._blame(error)
             except Refused as error:
                 LOG.info("the driver has no events (%s); changes are seen by looking every %g s", error, self._poll)
-                child.listening.update(todo)
+                child.listening.update(remedy)
 
     async def _watch(self) -> None:
         while True:

@@ -47,7 +47,7 @@ _EVENTS: Final[Mapping[int, EventKind]] = {
     0x100: EventKind.MIG_CHANGE,
     0x8000: EventKind.RECOVERY_ACTION,
 }
-_TODO: Final[Mapping[Problem, str]] = {
+_REMEDIES: Final[Mapping[Problem, str]] = {
     Problem.LOST: "reset the GPU or reboot the node; the kernel log's Xid lines say why it fell off the bus",
     Problem.HUNG: "look for Xid lines and blocked tasks in the kernel log, then reset the GPU or reboot the node",
     Problem.CRASHED: "check that the driver library matches the kernel module, then report the crash to the vendor",
@@ -60,7 +60,7 @@ _MIG_NAME: Final = re.compile(r"MIG (\S+)$")
 
 def finding(subject: str, problem: Problem, what: str, expected: str) -> Finding:
     """A finding with the standing advice for its kind of problem."""
-    return Finding(subject=subject, problem=problem, what=what, expected=expected, todo=_TODO[problem])
+    return Finding(subject=subject, problem=problem, what=what, expected=expected, remedy=_REMEDIES[problem])
 
 
 def trouble_finding(subject: str, index: int, trouble: Trouble) -> Finding:
@@ -287,5 +287,5 @@ def _missing_cap(uuid: str, facts: GpuFacts, mig: MigFacts) -> Finding:
         problem=Problem.UNREADABLE,
         what=what,
         expected="a capability minor for each MIG device",
-        todo="load the nvidia-caps part of the driver (`nvidia-modprobe -f` makes its nodes), then look again",
+        remedy="load the nvidia-caps part of the driver (`nvidia-modprobe -f` makes its nodes), then look again",
     )

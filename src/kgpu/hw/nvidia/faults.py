@@ -32,8 +32,8 @@ _DEFAULT_ADVICE: Final = "run `nvidia-smi` on the node and read the kernel log's
 class NvmlInitError(HwError):
     """NVML can't be initialised; ``code`` is the nvmlReturn_t, ``reason`` NVML's own words. Trying later may work."""
 
-    def __init__(self, code: int, reason: str, expected: str, todo: str) -> None:
-        super().__init__(f"nvml init failed: {reason}", expected, todo)
+    def __init__(self, code: int, reason: str, expected: str, remedy: str) -> None:
+        super().__init__(f"nvml init failed: {reason}", expected, remedy)
         self.code = code
         self.reason = reason
 

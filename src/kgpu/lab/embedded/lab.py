@@ -163,7 +163,7 @@ class EmbeddedLab:
             said = operator.problem(self.kubeconfig) if operator.runs_in(self.folder) else ""
             if not said:
                 raise
-            raise LabError(f"{error.what}\n    the operator: {said}", error.expected, error.todo) from error
+            raise LabError(f"{error.what}\n    the operator: {said}", error.expected, error.remedy) from error
 
     def _free_port(self, old: EmbeddedState | None) -> socket.socket:
         """Keeps the port asked for, else the one of last time when it is still free, else any. Raises LabError."""

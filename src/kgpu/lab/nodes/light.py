@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import HostFacts
 from kgpu.deviceplugin.run import DevicePluginContext, run
@@ -157,5 +157,5 @@ def _facts(_: Settings) -> HostFacts:
     return _FACTS
 
 
-def _unheard(_: Decision) -> None:
+def _unheard(_: Advice) -> None:
     """A thousand nodes' decisions would drown the log."""

@@ -169,7 +169,7 @@ def load(path: Path) -> NodeSpec:
     try:
         return decode(_read(path), NodeSpec)
     except LabError as error:  # of a node that is none: which file says so
-        raise LabError(f"{path}: {error.what}", error.expected, error.todo) from error
+        raise LabError(f"{path}: {error.what}", error.expected, error.remedy) from error
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         unknown = re.search(r"unknown field `(.*?)`", str(error))
         hint = did_you_mean(unknown[1], NodeSpec.__struct_encode_fields__) if unknown else ""

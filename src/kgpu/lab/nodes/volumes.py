@@ -180,7 +180,7 @@ def _sub_path(container: Object, row: Object, place: Path, sub: str) -> Path:
             raise VolumeError(f"{sub} is a link out of the volume", "a path in the volume", "correct the subPath")
     except VolumeError as error:
         text = f'failed to prepare subPath for volumeMount "{row["name"]}" of container "{container["name"]}"'
-        raise VolumeError(text, error.expected, error.todo) from error
+        raise VolumeError(text, error.expected, error.remedy) from error
     if not target.exists():
         target.mkdir(parents=True)
     return target

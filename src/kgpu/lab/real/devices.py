@@ -42,7 +42,7 @@ def fetch(keeper: int) -> Mapping[str, Any]:
 
 
 def unhealthy(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of ``device`` (its UUID), ``gpu`` (its index; None when that is not known), ``why`` and ``todo``."""
+    """Rows of ``device`` (its UUID), ``gpu`` (its index; None when that is not known), ``why`` and ``remedy``."""
     hardware = document.get("hardware", {})
     index: dict[str, int] = {}
     rows: dict[str, dict[str, Any]] = {}
@@ -64,5 +64,5 @@ def unhealthy(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: (row["gpu"] is None, row["gpu"] or 0, row["device"]))
 
 
-def _row(device: str, gpu: int | None, why: str, todo: str) -> dict[str, Any]:
-    return {"device": device, "gpu": gpu, "why": why or "the driver can't use it", "todo": todo}
+def _row(device: str, gpu: int | None, why: str, remedy: str) -> dict[str, Any]:
+    return {"device": device, "gpu": gpu, "why": why or "the driver can't use it", "todo": remedy}

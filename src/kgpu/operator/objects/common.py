@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.formats import names
 from kgpu.formats.crd.common import EnvVar
@@ -34,7 +34,7 @@ class Rendered:
     objects: tuple[Object, ...] = ()
     errors: Mapping[str, UserError] = field(default_factory=dict)
     keep: frozenset[str] = frozenset()
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[Advice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

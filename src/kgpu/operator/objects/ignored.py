@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Container
 from kgpu.operator.model import Layout, Settings
@@ -53,7 +53,7 @@ OWN_IMAGE: Final = Conditional(
 CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE)
 
 
-def ignored(scene: Scene) -> Iterator[Decision]:
+def ignored(scene: Scene) -> Iterator[Advice]:
     """All of them, in a stable order."""
     spec = scene.policy.spec
     workloads = spec.sandbox_workloads
@@ -78,7 +78,7 @@ def ignored(scene: Scene) -> Iterator[Decision]:
     yield from _of_own_pods(scene)
 
 
-def _arguments(scene: Scene) -> Iterator[Decision]:
+def _arguments(scene: Scene) -> Iterator[Advice]:
     """Arguments of which nothing comes, in either layout."""
     for operand in OPERANDS:
         if operand.role and is_enabled(operand, scene.policy, scene.settings):
@@ -93,7 +93,7 @@ def _arguments(scene: Scene) -> Iterator[Decision]:
                 )
 
 
-def _of_own_pods(scene: Scene) -> Iterator[Decision]:
+def _of_own_pods(scene: Scene) -> Iterator[Advice]:
     """Settings of an operand's pod, where the operands have none of their own, or where it runs kgpu's own image."""
     in_agent = scene.settings.layout is Layout.AGENT
     for operand in OPERANDS:
@@ -136,8 +136,8 @@ def _of_pull(told: Container, settings: Settings, *, in_agent: bool) -> list[str
     return ["imagePullPolicy"] * other_policy + ["imagePullSecrets"] * other_secrets
 
 
-def _told(scene: Scene, *, what: str, why: str, remedy: str, reason: str) -> Decision:
-    return Decision(
+def _told(scene: Scene, *, what: str, why: str, remedy: str, reason: str) -> Advice:
+    return Advice(
         subject=f"ClusterPolicy/{scene.policy.name}",
         what=what,
         why=why,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ExporterService
 from kgpu.formats.crd.core import ServiceMonitor
@@ -212,12 +212,12 @@ def _only_where(scene: Scene, operand: Operand, monitor: Object) -> None:
     endpoint["relabelings"] = [keep, *endpoint.get("relabelings", ())]
 
 
-def missing(scene: Scene) -> Decision | None:
+def missing(scene: Scene) -> Advice | None:
     """What is told when a ServiceMonitor is wanted and the cluster has no such kind."""
     monitor = _operator_monitor(scene)
     if monitor is None or not monitor.enabled or has_kind(scene.observed, SERVICE_MONITORS):
         return None
-    return Decision(
+    return Advice(
         subject=f"ClusterPolicy/{scene.policy.name}",
         what="no ServiceMonitor is made for the operator's metrics",
         why=f"the cluster has no {SERVICE_MONITORS.plural}.{SERVICE_MONITORS.group}",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Component, Container
@@ -175,14 +175,14 @@ def _surroundings(scene: Scene, role: str) -> dict[str, str]:
     return {names.ENV_KGPU_TOOLKIT: "false"}
 
 
-def ignored_image(scene: Scene, operand: Operand) -> Decision | None:
+def ignored_image(scene: Scene, operand: Operand) -> Advice | None:
     """What is told of an image of the replaced program, which kgpu's pods must not run; None where there is none."""
     told = section(operand.role, scene.policy.spec) if operand.role else None
     if not isinstance(told, (Component, Container)) or not images.names_image(told):
         return None
     if images.is_own(told) and scene.settings.layout is Layout.OPERANDS:
         return None
-    return Decision(
+    return Advice(
         subject=f"ClusterPolicy/{scene.policy.name}",
         what=f"image, repository and version of {operand.section} are ignored",
         why="one image of kgpu does the work of all operands",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from kgpu.base.decision import Decision, Severity
+from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError
 from kgpu.formats import names
 from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
@@ -109,7 +109,7 @@ def namespace(scene: Scene) -> list[Object]:
     return [{"apiVersion": KINDS["Namespace"].api_version, "kind": "Namespace", "metadata": metadata}]
 
 
-def _decisions(scene: Scene) -> Iterator[Decision]:
+def _decisions(scene: Scene) -> Iterator[Advice]:
     for operand in OPERANDS:
         if is_enabled(operand, scene.policy, scene.settings):
             told = operands.ignored_image(scene, operand)
@@ -122,7 +122,7 @@ def _decisions(scene: Scene) -> Iterator[Decision]:
     if is_enabled(driver.OPERAND, scene.policy, scene.settings):
         waiting = driver.policy_pools(scene).unlabelled
     for node in waiting:
-        yield Decision(
+        yield Advice(
             subject=f"Node/{node}",
             what="no driver is installed on this node yet",
             why="the labels that say which operating system it has are missing",

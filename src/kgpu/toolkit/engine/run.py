@@ -207,7 +207,7 @@ async def _reach(aim: _Aim, place: Place, ctx: EngineContext, store: Store) -> O
             await beside(remove_folders, tuple(folder for folder in made if folder not in aim.kept.folders), ctx.paths)
             await beside(store.save, aim.kept)
         said = trouble or "its config was put back as it was before"
-        raise HostError(problem.what, problem.expected, f"{problem.todo}; {said}") from problem
+        raise HostError(problem.what, problem.expected, f"{problem.remedy}; {said}") from problem
     if restarted and place.engine is Engine.DOCKER and ctx.restarter.mode == "signal" and not aim.leaving:
         is_now = rules.state(place, {**aim.now, **{change.path: change.after for change in aim.changes}})
         note = (*note, *((DOCKER_CDI,) if is_now.cdi else ()))

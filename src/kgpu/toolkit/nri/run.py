@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.decision import Decision, DecisionSink, Severity
-from kgpu.base.errors import HostError, KubeError, KubeletError, UserError
+from kgpu.base.errors import HostError, KubeError, KubeletError, Reason, UserError
 from kgpu.base.inotify import Inotify, nearest_existing
 from kgpu.base.threads import beside
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR, NRI_CDI_ANNOTATION
@@ -48,7 +48,7 @@ RETRY: Final = BackoffPolicy(first=0.2, cap=10.0)
 MAX_TOLD: Final = 512
 
 
-def _ignore_state(ready: bool, reason: str) -> None:
+def _ignore_state(ready: bool, reason: Reason) -> None:
     del ready, reason
 
 
@@ -63,13 +63,13 @@ class NriContext:
 
     config: NriConfig
     holdings: Holdings
-    report: DecisionSink
+    report: AdviceSink
     reader: Reader | None = None
     accounts: Accounts | None = None
     cdi_dirs: Sequence[Path] = SPEC_DIRS
     wanted: Wanted = wanted
     clock: Clock = field(default_factory=SystemClock)
-    on_state: Callable[[bool, str], None] = _ignore_state
+    on_state: Callable[[bool, Reason], None] = _ignore_state
 
 
 async def run(ctx: NriContext) -> None:
@@ -109,7 +109,7 @@ class _Service:
                         declined = identity
                         self._declined(problem)
                     except KubeletError as problem:
-                        self._ctx.on_state(False, problem.one_line())
+                        self._ctx.on_state(False, problem)
                     if identity != declined:
                         wait = backoff.next_delay(ran_for=self._ctx.clock.monotonic() - began)
                 await inotify.wait(wait)
@@ -120,10 +120,10 @@ class _Service:
         )
 
     def _declined(self, problem: UnsupportedRuntimeError) -> None:
-        self._ctx.on_state(False, problem.one_line())
+        self._ctx.on_state(False, problem)
         if problem.what != self._reported:
             self._reported = problem.what
-            self._ctx.report(Decision.from_error(problem, subject=str(self._socket), reason="NriUnsupported"))
+            self._ctx.report(Advice.from_error(problem, subject=str(self._socket), reason="NriUnsupported"))
 
 
 class NriLogic:
@@ -215,7 +215,7 @@ class NriLogic:
         while len(self._told) > MAX_TOLD:
             self._told.popitem(last=False)
         self._ctx.report(
-            Decision(
+            Advice(
                 subject=f"{ask.pod.namespace}/{ask.pod.name}", what=f"{ask.named} {what}", why=why,
                 severity=Severity.INFO, reason="NriDecided",
             )

@@ -93,10 +93,10 @@ def _nothing(gpus: tuple[Accelerator, ...]) -> Trouble:
         return Trouble(
             what="every usable GPU is in MIG mode without slices",
             expected="at least one device that CUDA can use",
-            todo="apply a MIG configuration (label nvidia.com/mig.config), or switch MIG off",
+            remedy="apply a MIG configuration (label nvidia.com/mig.config), or switch MIG off",
         )
     return Trouble(
-        what="no GPU is usable", expected="at least one that the driver can use", todo="see the driver check"
+        what="no GPU is usable", expected="at least one that the driver can use", remedy="see the driver check"
     )
 
 
@@ -145,32 +145,32 @@ def _trouble(outcome: Outcome, where: str) -> Trouble:
         return Trouble(
             what=f"{outcome.step_words} did not come back within {outcome.deadline:g} s{held}",
             expected=expected,
-            todo="look for `NVRM` and `Xid` in the kernel log (`dmesg`); reset the GPU or reboot the node",
+            remedy="look for `NVRM` and `Xid` in the kernel log (`dmesg`); reset the GPU or reboot the node",
         )
     if outcome.signal:
         return Trouble(
             what=f"the driver killed the test in {outcome.step_words} ({outcome.signal})",
             expected=expected,
-            todo="check that kernel module and libraries are of one version and complete; look in `dmesg`",
+            remedy="check that kernel module and libraries are of one version and complete; look in `dmesg`",
         )
     if outcome.step == "compare":
         return Trouble(
             what=f"the GPU computes wrong: {outcome.text}",
             expected=expected,
-            todo="take the GPU out of service, reset it and run a diagnosis; if it comes again, have it replaced",
+            remedy="take the GPU out of service, reset it and run a diagnosis; if it comes again, have it replaced",
         )
     if outcome.step == "load":
         return Trouble(
             what=f"libcuda.so.1 can't be loaded: {outcome.text}",
             expected="the CUDA driver library of the installed driver",
-            todo="install the whole driver (on Debian and Ubuntu: the package libcuda1 or libnvidia-compute)",
+            remedy="install the whole driver (on Debian and Ubuntu: the package libcuda1 or libnvidia-compute)",
         )
     if outcome.code == UNAVAILABLE and outcome.compute_mode == PROHIBITED:
         return Trouble(
             what="its compute mode is Prohibited: CUDA is switched off on it",
             expected=expected,
-            todo="run `nvidia-smi -c 0` for this GPU on the node",
+            remedy="run `nvidia-smi -c 0` for this GPU on the node",
         )
-    meaning, todo = CODES.get(outcome.code, ("CUDA fails", "look for `NVRM` and `Xid` in the kernel log (`dmesg`)"))
+    meaning, remedy = CODES.get(outcome.code, ("CUDA fails", "look for `NVRM` and `Xid` in the kernel log (`dmesg`)"))
     said = f": {where}" if where else f": {outcome.text}" if outcome.text else f" in {outcome.step_words}"
-    return Trouble(what=f"{meaning}{said}", expected=expected, todo=todo)
+    return Trouble(what=f"{meaning}{said}", expected=expected, remedy=remedy)

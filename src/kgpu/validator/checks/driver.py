@@ -86,7 +86,7 @@ def _broken(gpu: Accelerator) -> Trouble | None:
         return None
     found = gpu.findings[0]
     what = _unnamed(gpu, found.what)
-    return Trouble(what=what, expected=found.expected, todo=found.todo, problem=found.problem)
+    return Trouble(what=what, expected=found.expected, remedy=found.remedy, problem=found.problem)
 
 
 def _unnamed(gpu: Accelerator, what: str) -> str:
@@ -101,7 +101,7 @@ def _without_node(gpu: Accelerator, facts: DriverFacts) -> Trouble | None:
     return Trouble(
         what=f"{', '.join(missing)} is not there",
         expected="the device node of every GPU",
-        todo="run `nvidia-modprobe -c " + str(gpu.minor) + "` on the node",
+        remedy="run `nvidia-modprobe -c " + str(gpu.minor) + "` on the node",
     )
 
 
@@ -118,7 +118,8 @@ def _not_enumerated(facts: DriverFacts, inventory: Inventory) -> Iterator[Device
             trouble=Trouble(
                 what="it is on the PCI bus, but the driver does not have it",
                 expected="every NVIDIA GPU of the bus among those that the driver enumerates",
-                todo="look for `NVRM` in the kernel log (`dmesg`): firmware, power or a fault of the GPU; then reboot",
+                remedy="look for `NVRM` in the kernel log (`dmesg`): firmware, power or a fault of the GPU; "
+                "then reboot",
             ),
         )
 
@@ -131,14 +132,14 @@ def _held_by_another(facts: DriverFacts, inventory: Inventory | None, _error: Hw
         return Trouble(
             what="the GPUs are held by the kernel's nouveau driver",
             expected="GPUs bound to the nvidia driver",
-            todo="blacklist nouveau (`options nouveau modeset=0` and `blacklist nouveau` in /etc/modprobe.d), rebuild "
-            "the initramfs and reboot",
+            remedy="blacklist nouveau (`options nouveau modeset=0` and `blacklist nouveau` in /etc/modprobe.d), "
+            "rebuild the initramfs and reboot",
         )
     if drivers and all(name in {"vfio-pci", "nvgrace_gpu_vfio_pci"} for name in drivers):
         return Trouble(
             what="every GPU is bound to vfio-pci, for virtual machines",
             expected="GPUs bound to the nvidia driver on a node for containers",
-            todo="label the node nvidia.com/gpu.workload.config=container, or leave it to virtual machines",
+            remedy="label the node nvidia.com/gpu.workload.config=container, or leave it to virtual machines",
         )
     return None
 
@@ -163,7 +164,7 @@ def _no_library(facts: DriverFacts, _inventory: Inventory | None, error: HwError
     return Trouble(
         what=f"{' and '.join(missing)} not found under {facts.root}{said}",
         expected=f"in one of {_some(facts.searched)}",
-        todo=module,
+        remedy=module,
     )
 
 
@@ -180,9 +181,9 @@ def _no_node(facts: DriverFacts, _inventory: Inventory | None, _error: HwError |
         (CTL, "the driver's control device, without which nothing works", "run `nvidia-modprobe` on the node"),
         (UVM, "the device without which CUDA does not start", "run `nvidia-modprobe -u -c=0` on the node"),
     )
-    for path, expected, todo in rows:
+    for path, expected, remedy in rows:
         if path not in facts.nodes:
-            return Trouble(what=f"{path} is not there", expected=expected, todo=todo)
+            return Trouble(what=f"{path} is not there", expected=expected, remedy=remedy)
     return None
 
 
@@ -193,7 +194,7 @@ def _no_gpu(facts: DriverFacts, inventory: Inventory | None, _error: HwError | N
     return Trouble(
         what="the driver has no GPU" + (f", although {on_bus} are on the PCI bus" if on_bus else ""),
         expected="at least one GPU",
-        todo="look for `NVRM` in the kernel log (`dmesg`); a GPU can be too old or too new for this driver"
+        remedy="look for `NVRM` in the kernel log (`dmesg`); a GPU can be too old or too new for this driver"
         if on_bus
         else "is this a GPU node? See `lspci -d 10de:`",
     )

@@ -52,7 +52,7 @@ def judge(
             Trouble(
                 what="the Node has no nvidia.com resource yet",
                 expected="the device plugin's resources in the Node's capacity",
-                todo="see how the device plugin is: the Node's annotation kgpu.dev/roles, or its log",
+                remedy="see how the device plugin is: the Node's annotation kgpu.dev/roles, or its log",
             ),
         )
     if is_empty(facts):
@@ -61,7 +61,7 @@ def judge(
             Trouble(
                 what=f"the Node has {', '.join(sorted(shown))}, but none of it is allocatable",
                 expected=f"devices for the {usable} that passed CUDA",
-                todo="the plugin calls them unhealthy, or it has gone: see its log and the Node's Events",
+                remedy="the plugin calls them unhealthy, or it has gone: see its log and the Node's Events",
             ),
             evidence=evidence,
         )
@@ -76,7 +76,8 @@ def judge(
             Trouble(
                 what=f"the Node does not show what the device plugin offers ({', '.join(other)} allocatable)",
                 expected="in the Node's allocatable what the plugin offers, some 10 s after it has changed",
-                todo="see the log of the node's kubelet (`journalctl -u kubelet`); restart the kubelet if it is stuck",
+                remedy="see the log of the node's kubelet (`journalctl -u kubelet`); restart the kubelet if it "
+                "is stuck",
             ),
             evidence=evidence,
         )

@@ -44,7 +44,7 @@ def judge(facts: CdiFacts, inventory: Inventory, runtime: str) -> CheckResult:
                 what=f"no CDI spec for NVIDIA GPUs is in {' or '.join(facts.folders)}"
                 + (f" ({facts.problems[0]})" if facts.problems else ""),
                 expected=f"a spec of kind {CDI_NVIDIA_KIND}",
-                todo=f"{REGENERATE}{facts.folders[-1]}{REGENERATE_END}",
+                remedy=f"{REGENERATE}{facts.folders[-1]}{REGENERATE_END}",
             ),
             evidence=evidence,
         )
@@ -78,7 +78,7 @@ def _trouble(found: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFact
         return Trouble(
             what=f"no CDI spec names it ({' or '.join(wanted[:3])})",
             expected="every usable device in a spec",
-            todo=f"{REGENERATE}{folder}{REGENERATE_END}",
+            remedy=f"{REGENERATE}{folder}{REGENERATE_END}",
         )
     # A stale spec of one kind takes nothing from what another one offers.
     for name, one in found if all(one.twice or one.missing for _, one in found) else ():
@@ -86,14 +86,14 @@ def _trouble(found: list[tuple[str, CdiName]], wanted: list[str], facts: CdiFact
             return Trouble(
                 what=f"{name} is defined in {' and in '.join(one.twice)}, so that engines resolve neither",
                 expected="each name in one spec",
-                todo=f"remove one of the files, {one.twice[0]} or {one.twice[1]}",
+                remedy=f"remove one of the files, {one.twice[0]} or {one.twice[1]}",
             )
         if one.missing:
             more = f" and {len(one.missing) - 3} more" if len(one.missing) > 3 else ""
             return Trouble(
                 what=f"{one.file} refers to what the host does not have: {', '.join(one.missing[:3])}{more}",
                 expected="device nodes and files that exist (a spec of an earlier driver names that one's libraries)",
-                todo=f"{REGENERATE}{folder}{REGENERATE_END}",
+                remedy=f"{REGENERATE}{folder}{REGENERATE_END}",
             )
     return None
 
@@ -112,12 +112,12 @@ def _engine_trouble(runtime: str) -> Trouble | None:
         return Trouble(
             what=f"{runtime}: cri-dockerd ignores CDI devices",
             expected="containerd 1.7 or CRI-O 1.23, or newer",
-            todo="run this node with containerd",
+            remedy="run this node with containerd",
         )
     if name in ENGINES and version < ENGINES[name][0]:
         first = ".".join(map(str, ENGINES[name][0]))
         return Trouble(
-            what=f"{runtime} can't inject CDI devices", expected=f"{name} {first} or newer", todo=f"upgrade {name}"
+            what=f"{runtime} can't inject CDI devices", expected=f"{name} {first} or newer", remedy=f"upgrade {name}"
         )
     return None
 

@@ -178,7 +178,7 @@ class GarbageCollector(Controller):
         except KubeRefusedError as refused:
             if refused.code == 404:
                 raise _MissingError(
-                    refused.what, refused.expected, refused.todo, code=404, reason=refused.reason
+                    refused.what, refused.expected, refused.remedy, code=404, reason=refused.reason
                 ) from refused
             raise
 

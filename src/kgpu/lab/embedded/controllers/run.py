@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.supervise import RoleFunction, RoleHandle, Supervisor
 from kgpu.kube.port import KubeApi
 from kgpu.lab.embedded.controllers.cluster import Cluster, wall_clock
@@ -100,5 +100,5 @@ async def run(
         await cluster.close()
 
 
-def _tell(decision: Decision) -> None:
+def _tell(decision: Advice) -> None:
     log.warning("%s", decision.one_line())

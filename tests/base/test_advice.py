@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from kgpu.base.decision import Decision
+from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 
 ERROR = ConfigError("ConfigMap a/b does not exist", "a ConfigMap whose keys are configurations", "make it")
 
 
 def test_an_error_is_told_in_the_words_of_the_error() -> None:
-    assert Decision.from_error(ERROR).one_line() == ERROR.one_line()
+    assert Advice.from_error(ERROR).one_line() == ERROR.one_line()
 
 
 def test_a_cause_is_told_as_one() -> None:
-    found = Decision(subject="", what="GPU 3 is withdrawn", why="its memory is broken")
+    found = Advice(subject="", what="GPU 3 is withdrawn", why="its memory is broken")
     assert found.one_line() == "GPU 3 is withdrawn, because its memory is broken"
