@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.doctor.remedies import is_command
+from kgpu.base.remedy import is_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/kgpu/**/README.md")])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.doctor.remedies import PROGRAMS, is_command
+from kgpu.base.remedy import PROGRAMS, is_command
 
 _FURTHER: Final = PROGRAMS | {"cut", "head", "sort", "xargs", "wc", "tr"}
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")

@@ -11,9 +11,9 @@ from doctor.example import Example, all_examples
 from doctor.pasting import problems
 from doctor.shells import parsed, zsh
 
+from kgpu.base.remedy import is_command
 from kgpu.doctor.model import Finding
 from kgpu.doctor.plan import diagnose
-from kgpu.doctor.remedies import is_command
 
 EXAMPLES = all_examples()
 

@@ -15,9 +15,9 @@ import pytest
 from doctor.example import FOLDER, Example, all_examples, load, merged
 from doctor.pasting import simple
 
+from kgpu.base.remedy import Remedy, is_command
 from kgpu.doctor.model import Finding, Subject
 from kgpu.doctor.plan import diagnose
-from kgpu.doctor.remedies import Step, is_command
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import against_the_state, without
 
@@ -201,10 +201,10 @@ def test_a_label_is_set_where_it_is_not_and_an_uncordon_stays_behind_a_cordon() 
 
 def test_a_sentence_that_names_another_way_stays_with_that() -> None:
     both = (
-        Step("use strategy mixed, or:"),
-        Step("kubectl label node n a=b"),
-        Step("in any case:"),
-        Step("kgpu doctor"),
+        Remedy("use strategy mixed, or:"),
+        Remedy("kubectl label node n a=b"),
+        Remedy("in any case:"),
+        Remedy("kgpu doctor"),
     )
     left = list(without(both, lambda step: "label" in step))
     assert left == ["use strategy mixed", "in any case:", "kgpu doctor"]

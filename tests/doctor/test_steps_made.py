@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kgpu.doctor
-from kgpu.doctor.remedies import Step, is_command, words
+from kgpu.base.remedy import Remedy, is_command, words
 
 SOURCES = sorted(Path(kgpu.doctor.__file__).parent.rglob("*.py"))
 # Templates that stand in a table or a constant of kgpu's source, by the words with which they are taken from there.
@@ -22,7 +22,7 @@ TABLES = {
     # What kgpu's own catalogue says is to be done about an Xid.
     "one.remedy", "seen.xid.advice", "xid.advice",
 }  # fmt: skip
-AGAIN = {"draining.py", "model.py", "remedies.py", "steps.py"}
+AGAIN = {"draining.py", "model.py", "steps.py"}
 """Where a step that was made is cleaned or taken apart."""
 
 HOSTILE = st.text(
@@ -32,40 +32,40 @@ HOSTILE = st.text(
 
 @given(HOSTILE, HOSTILE)
 def test_a_value_is_one_word_of_a_command(name: str, other: str) -> None:
-    step = Step("kubectl -n {} delete pod {}", name, other)
+    step = Remedy("kubectl -n {} delete pod {}", name, other)
     assert shlex.split(step, comments=True) == ["kubectl", "-n", name, "delete", "pod", other]
 
 
 @given(HOSTILE)
 def test_and_a_part_of_one_where_it_is_put_into_one(value: str) -> None:
-    step = Step("kubectl label node gpu-1 nvidia.com/x={} --overwrite", value)
+    step = Remedy("kubectl label node gpu-1 nvidia.com/x={} --overwrite", value)
     assert shlex.split(step)[4:] == [f"nvidia.com/x={value}", "--overwrite"]
 
 
 @given(HOSTILE)
 def test_and_within_quotes_it_does_not_end_them(value: str) -> None:
-    step = Step('kubectl patch x -p \'{{"a":"{}"}}\'', value)
+    step = Remedy('kubectl patch x -p \'{{"a":"{}"}}\'', value)
     assert shlex.split(step)[-1] == f'{{"a":"{value}"}}'
 
 
 @given(st.lists(HOSTILE, min_size=1, max_size=4))
 def test_several_words_stay_as_many(values: list[str]) -> None:
-    assert shlex.split(Step("kubectl delete pod {}", words(*values)))[3:] == values
+    assert shlex.split(Remedy("kubectl delete pod {}", words(*values)))[3:] == values
 
 
 @given(HOSTILE)
 def test_a_sentence_has_the_value_as_it_is(value: str) -> None:
-    assert Step("wait for {}, which holds it", value) == f"wait for {value}, which holds it"
-    assert not is_command(Step("wait for {}", value))
+    assert Remedy("wait for {}, which holds it", value) == f"wait for {value}, which holds it"
+    assert not is_command(Remedy("wait for {}", value))
 
 
 def test_what_stands_behind_a_command_is_a_sentence() -> None:
-    step = Step("kubectl uncordon {}  # then it fits {}", "gpu 1", "pod a/b (1 more)")
+    step = Remedy("kubectl uncordon {}  # then it fits {}", "gpu 1", "pod a/b (1 more)")
     assert step == "kubectl uncordon 'gpu 1'  # then it fits pod a/b (1 more)"
 
 
 def test_without_values_a_template_is_taken_as_it_is() -> None:
-    assert Step("kubectl get node -o jsonpath='{.status}'") == "kubectl get node -o jsonpath='{.status}'"
+    assert Remedy("kubectl get node -o jsonpath='{.status}'") == "kubectl get node -o jsonpath='{.status}'"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_every_template_is_written_in_the_source(path: Path) -> None:
         template = call.args[0]
         if isinstance(template, ast.Constant):
             assert not str(template.value).startswith("{"), ast.unparse(call)
-            Step(str(template.value), *["x"] * str(template.value).count("{}"))
+            Remedy(str(template.value), *["x"] * str(template.value).count("{}"))
         else:
             assert ast.unparse(template) in TABLES, ast.unparse(call)
     assert path.name in AGAIN or not calls(path, "Step.again"), path

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from doctor.pasting import problems
 
+from kgpu.base.remedy import is_command
 from kgpu.doctor import rules
 from kgpu.doctor.draining import with_bare_pods
 from kgpu.doctor.model import Finding, Subject
-from kgpu.doctor.remedies import is_command
 from kgpu.doctor.snapshot import Snapshot
 
 HELPERS = ("commands", "edits", "hami", "idle_daemons", "slices", "stack_config", "volumes", "whatif")

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 
 USUAL: Final = "cluster-policy"
@@ -29,9 +29,9 @@ def name(snapshot: Snapshot) -> str:
     return found.name if found is not None else USUAL
 
 
-def change(snapshot: Snapshot, spec: Mapping[str, Any], why: str = "") -> Step:
+def change(snapshot: Snapshot, spec: Mapping[str, Any], why: str = "") -> Remedy:
     """The command that sets these fields of its spec and leaves the others as they are; ``why`` stands above it."""
     patch = json.dumps({"spec": spec}, separators=(",", ":"))
     if not why:
-        return Step("kubectl patch clusterpolicy {} --type merge -p {}", name(snapshot), patch)
-    return Step("kubectl patch clusterpolicy {} --type merge -p {}  # {}", name(snapshot), patch, why)
+        return Remedy("kubectl patch clusterpolicy {} --type merge -p {}", name(snapshot), patch)
+    return Remedy("kubectl patch clusterpolicy {} --type merge -p {}  # {}", name(snapshot), patch, why)

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import edits, whatif
 from kgpu.doctor.edits import Edit, Spec
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.secrets import cleaned
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
@@ -58,13 +58,13 @@ def owner_of(pod: Pod, snapshot: Snapshot) -> Owner:
     return Owner(kind, pod.namespace, name, obj)
 
 
-def steps(one: Waiting, change: Change) -> tuple[Step, ...]:
+def steps(one: Waiting, change: Change) -> tuple[Remedy, ...]:
     """A change of ``whatif`` as commands; the proof stands behind the first."""
     proof = f"{change.what}; then it fits {named(change.fits)}" if change.fits else change.what
     if change.kind == whatif.UNCORDON:
-        return (Step("kubectl uncordon {}  # then it fits {}", change.subject, named(change.fits)),)
+        return (Remedy("kubectl uncordon {}  # then it fits {}", change.subject, named(change.fits)),)
     if change.kind == whatif.ROOM:
-        return (Step("kubectl get pods -A --field-selector spec.nodeName={}  # {}", change.value, proof),)
+        return (Remedy("kubectl get pods -A --field-selector spec.nodeName={}  # {}", change.value, proof),)
     return patched(one, change.edits, proof, words=_words(change))
 
 
@@ -72,22 +72,22 @@ def _words(change: Change) -> str:
     return f"{change.what} (then it fits {named(change.fits)})" if change.fits else change.what
 
 
-def patched(one: Waiting, made: Iterable[Edit], proof: str, *, words: str) -> tuple[Step, ...]:
+def patched(one: Waiting, made: Iterable[Edit], proof: str, *, words: str) -> tuple[Remedy, ...]:
     """Edits of the waiting pods' template as commands; ``words`` where kubectl can't make them."""
     owner = owner_of(one.pod, one.snapshot)
     made = tuple(made)
     place = _TEMPLATES.get(owner.kind)
     if place is None or owner.obj is None:  # one that nobody has read may itself be made by another
-        return (Step("in the pods' template of {}: {}", owner, words),)
+        return (Remedy("in the pods' template of {}: {}", owner, words),)
     if loss := _lost(owner, one):
-        return (Step("in {}: {}; a Job can't be changed, and to delete it would {}", owner, words, loss),)
+        return (Remedy("in {}: {}; a Job can't be changed, and to delete it would {}", owner, words, loss),)
     patch = edits.patch_of(_spec(owner, one.pod, place), made)
     if not patch or not made:
-        return (Step("in {}: {}", owner, words),)
+        return (Remedy("in {}: {}", owner, words),)
     found = _commands(owner, patch, place, one, proof)
     # What looks like a credential is hidden in what is shown: such a command would no longer be the one that was meant.
     whole = all(len(step) <= LONGEST and cleaned(step) == step for step in found)
-    return found if whole else (Step("in {}: {}", owner, words),)
+    return found if whole else (Remedy("in {}: {}", owner, words),)
 
 
 def _lost(owner: Owner, one: Waiting) -> str:
@@ -101,21 +101,21 @@ def _lost(owner: Owner, one: Waiting) -> str:
     return " and ".join(parts)
 
 
-def ended(pod: Pod, snapshot: Snapshot) -> Step:
+def ended(pod: Pod, snapshot: Snapshot) -> Remedy:
     """How to take away what a pod holds: whoever makes it is made smaller, or it would be made again at once."""
     owner = owner_of(pod, snapshot)
     why = f"{pod.path} is the oldest holder; only if it is idle"
     space, kind, name = owner.namespace, owner.kind.lower(), owner.name
     if owner.kind == "Pod":
-        return Step("kubectl -n {} delete pod {}  # {}", space, pod.name, why)
+        return Remedy("kubectl -n {} delete pod {}  # {}", space, pod.name, why)
     replicas = owner.obj.number("spec.replicas", 1) if owner.obj is not None else 0
     if owner.kind in _SCALED and replicas > 0:
-        return Step("kubectl -n {} scale {} {} --replicas={}  # {}", space, kind, name, replicas - 1, why)
+        return Remedy("kubectl -n {} scale {} {} --replicas={}  # {}", space, kind, name, replicas - 1, why)
     if owner.kind == "Job" and owner.obj is not None:
         change = '{"spec":{"suspend":true}}'
         then = "its pods end, and begin anew when it is false again"
-        return Step("kubectl -n {} patch job {} -p {}  # {}; {}", space, name, change, why, then)
-    return Step("make {} smaller, or end it: {}", owner, why)
+        return Remedy("kubectl -n {} patch job {} -p {}  # {}; {}", space, name, change, why, then)
+    return Remedy("make {} smaller, or end it: {}", owner, why)
 
 
 def _spec(owner: Owner, pod: Pod, place: tuple[str, ...]) -> Spec:
@@ -128,7 +128,7 @@ def _spec(owner: Owner, pod: Pod, place: tuple[str, ...]) -> Spec:
     return edits.without_defaults(found) if isinstance(found, dict) else {}
 
 
-def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, proof: str) -> tuple[Step, ...]:
+def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, proof: str) -> tuple[Remedy, ...]:
     space, kind, name = owner.namespace, owner.kind.lower(), owner.name
     whole: Spec = patch
     for step in reversed(place):
@@ -140,24 +140,24 @@ def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], one: Waiting, p
         return (_made_anew(owner, whole, f"{proof} (a Job can't be changed: it is deleted and made again)"),)
     if owner.kind == "Pod" and set(patch) != {"tolerations"}:
         return (_made_anew(owner, whole, f"{proof} (a pod can't be changed: it is deleted and made again)"),)
-    first = Step("kubectl -n {} patch {} {} -p {}  # {}", space, kind, name, _json(whole), proof)
+    first = Remedy("kubectl -n {} patch {} {} -p {}  # {}", space, kind, name, _json(whole), proof)
     if owner.kind == "CronJob":
         job = one.pod.owner.partition("/")[2]
         if _lost(Owner("Job", owner.namespace, job, one.snapshot.get("Job", job, owner.namespace)), one):
             return (first,)
         then = "made before the change; the next one is as patched"
-        return first, Step("kubectl -n {} delete job {}  # {}", space, job, then)
+        return first, Remedy("kubectl -n {} delete job {}  # {}", space, job, then)
     if owner.kind == "StatefulSet":
         then = "a StatefulSet does not replace a pod that was never ready"
-        return first, Step("kubectl -n {} delete pod {}  # {}", space, again, then)
+        return first, Remedy("kubectl -n {} delete pod {}  # {}", space, again, then)
     if owner.kind == "ReplicaSet":
         then = "a ReplicaSet changes only the pods that it makes from now on"
-        return first, Step("kubectl -n {} delete pod {}  # {}", space, again, then)
+        return first, Remedy("kubectl -n {} delete pod {}  # {}", space, again, then)
     return (first,)
 
 
-def _made_anew(owner: Owner, whole: Spec, proof: str) -> Step:
-    return Step(
+def _made_anew(owner: Owner, whole: Spec, proof: str) -> Remedy:
+    return Remedy(
         "kubectl -n {} get {} {} -o yaml | kubectl patch --local -f - -p {} -o yaml"
         " | kubectl replace --force -f -  # {}",
         owner.namespace, owner.kind.lower(), owner.name, _json(whole), proof,

@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor.model import Finding
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 
 MAX_NAMED: Final = 8
@@ -35,12 +35,12 @@ def bare_pods(snapshot: Snapshot, node: str) -> tuple[str, ...]:
     )
 
 
-def _lines(step: Step, snapshot: Snapshot) -> tuple[Step, ...]:
+def _lines(step: Remedy, snapshot: Snapshot) -> tuple[Remedy, ...]:
     """A step as it can be pasted: what stops the drain above it, what is to be done then below."""
     hit = _DRAIN.search(step)
     if hit is None:
         return (step,)
     bare = bare_pods(snapshot, hit["node"])
     more = f" and {len(bare) - MAX_NAMED} more" if len(bare) > MAX_NAMED else ""
-    stops = (Step(_STOPS, ", ".join(bare[:MAX_NAMED]), more),) if bare else ()
-    return (*stops, Step.again(step[: hit.end("command")]), *((Step.again(hit["then"]),) if hit["then"] else ()))
+    stops = (Remedy(_STOPS, ", ".join(bare[:MAX_NAMED]), more),) if bare else ()
+    return (*stops, Remedy.again(step[: hit.end("command")]), *((Remedy.again(hit["then"]),) if hit["then"] else ()))

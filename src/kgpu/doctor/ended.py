@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import UNSTARTED, Container, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level
 from kgpu.doctor.obj import Condition, Obj
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
@@ -100,8 +100,8 @@ def _failed(snapshot: Snapshot, job: Obj, failed: Condition) -> Finding:
         cause=f"{job} has failed{f' ({why})' if why else ''}, and no failed pod of it is left",
         evidence=(failed.cite(), job.cite("status.failed")),
         remedy=(
-            Step("kubectl -n {} describe job {}", job.namespace, job.name),
-            Step("a Job that has failed does not run again: make it anew once the reason is gone"),
+            Remedy("kubectl -n {} describe job {}", job.namespace, job.name),
+            Remedy("a Job that has failed does not run again: make it anew once the reason is gone"),
         ),
         confidence=CERTAIN,
         level=Level.PROBLEM if age is not None and age < NEWS else Level.NOTE,
@@ -115,7 +115,7 @@ def _lost(snapshot: Snapshot, job: Obj, said: str) -> Finding:
         subject=job.subject,
         cause=f"{job}: its indexes {said} have failed for good, and nobody makes pods for them again",
         evidence=(job.cite("status.failedIndexes"), job.cite("spec.backoffLimitPerIndex")),
-        remedy=(Step("kubectl -n {} describe job {}", job.namespace, job.name),),
+        remedy=(Remedy("kubectl -n {} describe job {}", job.namespace, job.name),),
         confidence=CERTAIN,
         level=Level.PROBLEM if job.number("status.active") else Level.NOTE,
         pods=tuple(pod.path for pod in pods),

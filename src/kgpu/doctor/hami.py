@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, edits, messages
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
 
@@ -53,8 +53,8 @@ def unfit(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"HAMi finds no card for {one.who}: {failed.message}",
                 evidence=(failed.quote(), *_said(snapshot, one.pod)),
                 remedy=(
-                    Step("kubectl get nodes -o yaml | grep -A 3 hami.io/node"),
-                    Step(
+                    Remedy("kubectl get nodes -o yaml | grep -A 3 hami.io/node"),
+                    Remedy(
                         "ask for fewer cards (nvidia.com/gpu), or less nvidia.com/gpumem and nvidia.com/gpucores of each"
                     ),
                 ),

@@ -13,9 +13,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.model import CERTAIN, FILE, LIKELY, Evidence, Finding, Subject, in_file
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.steps import without
 
@@ -38,7 +38,7 @@ def weighed(finding: Finding, snapshot: Snapshot) -> Finding:
     kept = tuple(without(finding.remedy, lambda step: takes_from_others(step, authors)))
     if kept != finding.remedy:
         node = str(Subject("Node", finding.nodes[0])) if finding.nodes else "the node"
-        kept = (Step(_FIRST, words=_words(_worst(authors)), node=node), *kept)
+        kept = (Remedy(_FIRST, words=_words(_worst(authors)), node=node), *kept)
     return replace(finding, confidence=min(finding.confidence, LIKELY if doubtful else CERTAIN), remedy=kept)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
 from kgpu.fit.plain import mapping, text
@@ -94,7 +94,7 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
     name = node.name if node else "NODE"
     discovery = (
         (
-            Step(
+            Remedy(
                 "or let discovery label nodes: install node feature discovery (the plugin's chart: --set gfd.enabled=true)"
             ),
         )
@@ -105,7 +105,7 @@ def _finding(snapshot: Snapshot, one: Idle, pods: tuple[str, ...]) -> Finding:
         subject=one.daemons.subject,
         cause=f"{one.daemons} has made no pod, so that no node offers its devices: it wants nodes with {wanted}, and no node has that label",
         evidence=(one.daemons.cite("status.desiredNumberScheduled"), one.daemons.cite(one.field), *_labels(snapshot, node)),
-        remedy=(Step("kubectl label node {} {}={}", plain(name), plain(key), plain(value) or "true"), *discovery),
+        remedy=(Remedy("kubectl label node {} {}={}", plain(name), plain(key), plain(value) or "true"), *discovery),
         confidence=CERTAIN if pods else LIKELY,
         pods=pods,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
-from kgpu.doctor.remedies import Step
+from kgpu.base.remedy import Remedy
 from kgpu.doctor.secrets import cleaned
 
 MAX_VALUE: Final = 300
@@ -152,7 +152,7 @@ class Finding:
     subject: Subject
     cause: str
     evidence: tuple[Evidence, ...] = ()
-    remedy: tuple[Step, ...] = ()
+    remedy: tuple[Remedy, ...] = ()
     confidence: float = LIKELY
     level: Level = Level.PROBLEM
     since: str = ""
@@ -172,7 +172,7 @@ class Finding:
         for name in ("nodes", "pods"):
             object.__setattr__(self, name, tuple(one_line(each, MAX_VALUE) for each in getattr(self, name)))
         steps = (part for step in self.remedy for part in _apart(_step(cleaned(step))))
-        object.__setattr__(self, "remedy", tuple(map(Step.again, steps)))
+        object.__setattr__(self, "remedy", tuple(map(Remedy.again, steps)))
 
     @property
     def sureness(self) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CLUSTER, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import seconds
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
 
@@ -88,14 +88,14 @@ def _state(pod: Pod) -> Evidence:
     return at.cite_status() if at is not None else pod.cite("status.phase")
 
 
-def _steps(unwell: list[Pod]) -> tuple[Step, ...]:
+def _steps(unwell: list[Pod]) -> tuple[Remedy, ...]:
     if not unwell:
         return (
-            Step("kubectl -n {} get pods -o wide", _SPACE),
-            Step("kubectl -n {} get lease {} -o yaml", _SPACE, _PROGRAM),
+            Remedy("kubectl -n {} get pods -o wide", _SPACE),
+            Remedy("kubectl -n {} get lease {} -o yaml", _SPACE, _PROGRAM),
         )
     pod = unwell[0]
     return (
-        Step("kubectl -n {} describe pod {}", _SPACE, pod.name),
-        Step("kubectl -n {} logs {} --all-containers --tail=50", _SPACE, pod.name),
+        Remedy("kubectl -n {} describe pod {}", _SPACE, pod.name),
+        Remedy("kubectl -n {} logs {} --all-containers --tail=50", _SPACE, pod.name),
     )

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching, messages
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 
@@ -126,7 +126,7 @@ def _finding(snapshot: Snapshot, sign: Sign, rows: list[tuple[Hit, tuple[Evidenc
         subject=subject,
         cause=sign.cause.format_map(said | words),
         evidence=tuple(shown),
-        remedy=tuple(Step(step, **(pasted | words)) for step in sign.remedy),
+        remedy=tuple(Remedy(step, **(pasted | words)) for step in sign.remedy),
         confidence=sign.confidence,
         level=sign.level,
         expected=sign.expected,

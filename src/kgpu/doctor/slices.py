@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import blocks_of, memory_of, mig_config, mig_state, mig_strategy, profile_of, wanted_mig
 from kgpu.doctor.whatif import Change
@@ -27,7 +27,7 @@ class Slices:
 
     words: str
     evidence: tuple[Evidence, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Remedy, ...]
 
 
 def makeable(snapshot: Snapshot, resource: str) -> Slices:
@@ -131,12 +131,14 @@ def _idle(snapshot: Snapshot, cut: list[_Cut]) -> Slices:
         evidence += (known.cite("spec.mig.strategy"),)
     words = f"{', '.join(said)} of that size{more}, which nobody offers"
     if strategy == "mixed":
-        return Slices(f"{words}, though mig.strategy is mixed", evidence, (Step("kgpu doctor node {}", node.name),))
+        return Slices(f"{words}, though mig.strategy is mixed", evidence, (Remedy("kgpu doctor node {}", node.name),))
     then = "device plugins start anew, offer slices by their size, and no GPU that is cut as a whole one"
     step = (
         cluster_policy.change(snapshot, cluster_policy.MIXED, then)
         if known is not None
-        else Step("give the device plugin the MIG strategy mixed (MIG_STRATEGY, or migStrategy in its chart): {}", then)
+        else Remedy(
+            "give the device plugin the MIG strategy mixed (MIG_STRATEGY, or migStrategy in its chart): {}", then
+        )
     )
     return Slices(f"{words} because mig.strategy is {strategy}", evidence, (step,))
 
@@ -177,21 +179,21 @@ def _shown(nodes: list[Node]) -> tuple[Evidence, ...]:
     )  # fmt: skip
 
 
-def _steps(snapshot: Snapshot, node: Node, wanted: str) -> tuple[Step, ...]:
+def _steps(snapshot: Snapshot, node: Node, wanted: str) -> tuple[Remedy, ...]:
     layouts = mig_config(snapshot).layouts or {}
     manager = matching.pods_of_part(snapshot, matching.MIG_MANAGER)
     layout = next(
         (name for name, rows in layouts.items() if any(row.enabled and wanted in row.profiles for row in rows)), ""
     )
     strategy = mig_strategy(snapshot, node)
-    mixed = (Step("and offer slices by their size:"), cluster_policy.change(snapshot, cluster_policy.MIXED))
+    mixed = (Remedy("and offer slices by their size:"), cluster_policy.change(snapshot, cluster_policy.MIXED))
     if manager and layout:
         end = "ends what is on its GPUs"
-        label = Step("kubectl label node {} {}={} --overwrite  # {}", node.name, names.MIG_CONFIG_LABEL, layout, end)
-        cut: tuple[Step, ...] = (label,)
+        label = Remedy("kubectl label node {} {}={} --overwrite  # {}", node.name, names.MIG_CONFIG_LABEL, layout, end)
+        cut: tuple[Remedy, ...] = (label,)
     else:
         cut = (
-            Step("cut a GPU that nobody uses, on node {}, with its number in place of INDEX:", node.name),
-            Step("nvidia-smi -i INDEX -mig 1 && nvidia-smi mig -i INDEX -cgi {} -C", wanted),
+            Remedy("cut a GPU that nobody uses, on node {}, with its number in place of INDEX:", node.name),
+            Remedy("nvidia-smi -i INDEX -mig 1 && nvidia-smi mig -i INDEX -cgi {} -C", wanted),
         )
     return (*cut, *(() if strategy == "mixed" else mixed))

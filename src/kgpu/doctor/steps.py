@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import Finding
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 
 _OR: Final = ", or:"
-HELPED: Final = Step("see whether it has helped:")
+HELPED: Final = Remedy("see whether it has helped:")
 _KUBECTL: Final = r"kubectl (?:-n \S+ )?"
 _CHANGING: Final = (
     rf"{_KUBECTL}(?:annotate|apply|cordon|create|delete|drain|edit|label|patch|replace|rollout|run|scale|set|taint|uncordon)\b",
@@ -46,7 +46,7 @@ def shows(step: str) -> bool:
     return _SHOWS.match(step) is not None and not changes(step)
 
 
-def without(remedy: tuple[Step, ...], needless: Callable[[str], bool]) -> Iterator[Step]:
+def without(remedy: tuple[Remedy, ...], needless: Callable[[str], bool]) -> Iterator[Remedy]:
     """The steps but for needless ones; the sentence above such a one goes, too, and another way in it stays."""
     for step, then in itertools.zip_longest(remedy, remedy[1:]):
         if needless(step):
@@ -54,7 +54,7 @@ def without(remedy: tuple[Step, ...], needless: Callable[[str], bool]) -> Iterat
         if not (step.endswith(":") and then and needless(then)):
             yield step
         elif step.endswith(_OR):
-            yield Step.again(step.removesuffix(_OR))
+            yield Remedy.again(step.removesuffix(_OR))
 
 
 def against_the_state(finding: Finding, snapshot: Snapshot) -> Finding:
@@ -87,23 +87,23 @@ def _has(labels: Mapping[str, str], word: str) -> bool:
     return labels.get(key) == value if given else word.endswith("-") and word[:-1] not in labels
 
 
-def look(finding: Finding, remedy: tuple[Step, ...], snapshot: Snapshot) -> Step:
+def look(finding: Finding, remedy: tuple[Remedy, ...], snapshot: Snapshot) -> Remedy:
     """The command that tells whether a finding is still so: the doctor on what it is about, or what comes after it."""
     subject = finding.subject
     if subject.kind == "Node" and subject.name in snapshot.nodes:
-        return Step("kgpu doctor node {}", subject.name)
+        return Remedy("kgpu doctor node {}", subject.name)
     if subject.kind == "Node" and not snapshot.nodes:
-        return Step("kgpu doctor --host")
+        return Remedy("kgpu doctor --host")
     kind, name = subject.kind, subject.name
     if kind == "Pod" and (pod := snapshot.pods.get((subject.namespace, name))) is not None:
         kind, name = _lasting(pod, remedy, snapshot)
         if not kind and pod.owner and len(finding.nodes) == 1 and finding.nodes[0] in snapshot.nodes:
-            return Step("kgpu doctor node {}", finding.nodes[0])
+            return Remedy("kgpu doctor node {}", finding.nodes[0])
     what = "pod" if kind == "Pod" else _TARGETS.get(kind, "")
-    return Step("kgpu doctor {} {}/{}", what, subject.namespace, name) if what else Step("kgpu doctor")
+    return Remedy("kgpu doctor {} {}/{}", what, subject.namespace, name) if what else Remedy("kgpu doctor")
 
 
-def _lasting(pod: Pod, remedy: tuple[Step, ...], snapshot: Snapshot) -> tuple[str, str]:
+def _lasting(pod: Pod, remedy: tuple[Remedy, ...], snapshot: Snapshot) -> tuple[str, str]:
     """A pod's owner of a kind that the doctor is asked about, or a pod of nobody that stays; ("", "") for neither."""
     for kind, name, _ in reversed(tuple(snapshot.owners(pod))):
         if kind in _TARGETS:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.obj import Condition, seconds
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import text
 from kgpu.formats import gpu_report, names, validation_report
@@ -190,12 +190,16 @@ def _short(text: str) -> str:
 
 def as_told(one: Told, cause: str, *, drain: bool = False) -> Finding:
     """A finding of what is told, with the remedy that is told."""
-    first = (Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", one.node.name),) if drain else ()
+    first = (Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", one.node.name),) if drain else ()
     return Finding(
         subject=one.node.subject,
         cause=cause,
         evidence=one.evidence,
-        remedy=(*first, *((Step(one.remedy),) if one.remedy else ()), Step("kubectl describe node {}", one.node.name)),
+        remedy=(
+            *first,
+            *((Remedy(one.remedy),) if one.remedy else ()),
+            Remedy("kubectl describe node {}", one.node.name),
+        ),
         confidence=one.sure,
         since=one.since,
         nodes=(one.node.name,),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, containers_of, mounted_config_maps
 from kgpu.doctor.model import LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, at, plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import SharingConfig, sharing_configs
 from kgpu.fit.plain import items, mapping, text
@@ -42,8 +42,8 @@ def _finding(snapshot: Snapshot, daemons: Obj, config: SharingConfig, hurt: tupl
         cause=f"{config.source} configures sharing, and {how}: {daemons} takes its configuration from a file, which CONFIG_FILE or --config-file names",
         evidence=(config.cite(kind), *(as_variables or (daemons.cite("spec.template.spec.volumes"),)), *_runs_with(snapshot, daemons)),
         remedy=(
-            Step("mount ConfigMap {} at /config in {}, and set CONFIG_FILE=/config/{} in its env", name, daemons, key),
-            Step("or install it by its chart:"), Step("helm upgrade -i nvdp nvdp/nvidia-device-plugin -n {} --set config.name={} --set config.default={}", space, name, key),
+            Remedy("mount ConfigMap {} at /config in {}, and set CONFIG_FILE=/config/{} in its env", name, daemons, key),
+            Remedy("or install it by its chart:"), Remedy("helm upgrade -i nvdp nvdp/nvidia-device-plugin -n {} --set config.name={} --set config.default={}", space, name, key),
         ),
         confidence=LIKELY,
         pods=hurt,

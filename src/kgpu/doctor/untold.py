@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import POSSIBLE, Evidence, Finding, Level
 from kgpu.doctor.obj import Condition
 from kgpu.doctor.progress import works
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rules.placed import OLD, PATIENCE, SHORT, age_of
 from kgpu.doctor.snapshot import Snapshot
 
@@ -152,7 +152,7 @@ def _evidence(snapshot: Snapshot, pod: Pod) -> Iterator[Evidence]:
         yield ready.cite()
 
 
-def _steps(snapshot: Snapshot, pod: Pod) -> tuple[Step, ...]:
+def _steps(snapshot: Snapshot, pod: Pod) -> tuple[Remedy, ...]:
     node = snapshot.nodes.get(pod.node)
     away = (f"kubectl describe node {node.name}",) if node is not None and node.ready is False else ()
-    return (*away, Step("kubectl -n {} describe pod {}", pod.namespace, pod.name))
+    return (*away, Remedy("kubectl -n {} describe pod {}", pod.namespace, pod.name))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Obj, plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
 from kgpu.fit.filters_volume import BINDING, RESTRICTIONS
@@ -28,7 +28,7 @@ class StuckClaim:
 
     why: str
     evidence: tuple[Evidence, ...]
-    remedy: tuple[Step, ...]
+    remedy: tuple[Remedy, ...]
 
 
 def stuck_claim(one: Waiting) -> StuckClaim | None:
@@ -37,7 +37,7 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
     if reason is None:
         return None
     name, snapshot, pod = plain(reason.subject), one.snapshot, one.pod
-    look = Step("kubectl -n {} describe pvc {}", pod.namespace, name)
+    look = Remedy("kubectl -n {} describe pvc {}", pod.namespace, name)
     claim = snapshot.get(CLAIM, name, pod.namespace)
     if claim is None:
         return _missing(one, name, generated=(reason.subject, True) in one.view.volume_claims)
@@ -46,8 +46,10 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
         return StuckClaim(
             f"its volume claim {name} is being deleted", (*asked, claim.cite("metadata.deletionTimestamp")),
             (
-                Step("kubectl -n {} describe pvc {}  # its finalizer waits until no pod uses it", pod.namespace, name),
-                Step("then make the claim anew, and the pod"),
+                Remedy(
+                    "kubectl -n {} describe pvc {}  # its finalizer waits until no pod uses it", pod.namespace, name
+                ),
+                Remedy("then make the claim anew, and the pod"),
             ),
         )  # fmt: skip
     if claim.text("status.phase") == "Lost":
@@ -55,7 +57,7 @@ def stuck_claim(one: Waiting) -> StuckClaim | None:
         return StuckClaim(
             f"the volume {volume} of its claim {name} is gone, and the data with it",
             (*asked, claim.cite("spec.volumeName")),
-            (Step("kubectl -n {} delete pvc {}  # then make it anew, and bring the data back", pod.namespace, name),),
+            (Remedy("kubectl -n {} delete pvc {}  # then make it anew, and bring the data back", pod.namespace, name),),
         )
     why, evidence, steps = _unbound(snapshot, claim)
     return StuckClaim(f"its volume claim {name} has no volume: {why}", (*asked, *evidence), (*steps, look))
@@ -67,7 +69,7 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
     if generated:
         return StuckClaim(
             f"the claim {name} of its ephemeral volume was not made yet", seen,
-            (Step("kubectl -n {} describe pod {}  # its events say what is in the way", pod.namespace, pod.name),),
+            (Remedy("kubectl -n {} describe pod {}  # its events say what is in the way", pod.namespace, pod.name),),
         )  # fmt: skip
     others = [claim for claim in snapshot.all(CLAIM) if claim.name and not claim.deleting]
     near = whatif.nearest(name, sorted(claim.name for claim in others if claim.namespace == pod.namespace))
@@ -76,8 +78,8 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
     return StuckClaim(
         f"it mounts the volume claim {name}, and namespace {pod.namespace} has no such claim{hint}", seen,
         (
-            Step("kubectl -n {} get pvc", pod.namespace),
-            Step(
+            Remedy("kubectl -n {} get pvc", pod.namespace),
+            Remedy(
                 "correct claimName in the manifest of {}{}, or make the claim {} in namespace {}",
                 pod.owner or pod, f" to {near}" if near else "", name, pod.namespace,
             ),
@@ -85,7 +87,7 @@ def _missing(one: Waiting, name: str, *, generated: bool) -> StuckClaim:
     )  # fmt: skip
 
 
-def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...], tuple[Step, ...]]:
+def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...], tuple[Remedy, ...]]:
     """Why, further evidence, and steps."""
     name = claim.text("spec.storageClassName") or claim.annotations.get("volume.beta.kubernetes.io/storage-class", "")
     classes = {one.name: one for one in snapshot.all(_CLASS)}
@@ -99,18 +101,18 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
         return (
             f"it asks for the volume {volume}",
             (claim.cite("spec.volumeName"), *said),
-            (Step("kubectl get pv {}", volume),),
+            (Remedy("kubectl get pv {}", volume),),
         )
     if name and known is None and snapshot.knows(_CLASS):
         near = whatif.nearest(name, sorted(classes))
         has = f"there are {', '.join(sorted(classes)[:5])}" if classes else "there is none at all"
-        step = Step(
+        step = Remedy(
             "delete the claim and make it anew with a class that is there{}, or make the class {}",
             f" ({near})" if near else "", name,
         )  # fmt: skip
         return (
             f"it names the storage class {name}, which is not there; " + (f"did you mean {near}?" if near else has),
-            (asks, there, *said), (Step("kubectl get storageclass"), step),
+            (asks, there, *said), (Remedy("kubectl get storageclass"), step),
         )  # fmt: skip
     none = claim.at("spec.storageClassName") is None and not name and snapshot.knows(_CLASS)
     if none and not any(one.annotations.get(_DEFAULT) == "true" for one in classes.values()):
@@ -119,18 +121,18 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
         return (
             "it names no storage class, and the cluster has no default one", (asks, there, *said),
             (
-                Step("name a class in the claim, or make one the default{}:", which),
-                Step("kubectl annotate storageclass {} {}=true", first, _DEFAULT),
+                Remedy("name a class in the claim, or make one the default{}:", which),
+                Remedy("kubectl annotate storageclass {} {}=true", first, _DEFAULT),
             ),
         )  # fmt: skip
     if event is not None:
         return event.message, (asks, *said), ()
     if not name or (known is not None and known.text("provisioner") == _BY_HAND):
-        return "no volume that is free is for it, and nothing makes one", (asks,), (Step("kubectl get pv"),)
+        return "no volume that is free is for it, and nothing makes one", (asks,), (Remedy("kubectl get pv"),)
     if known is None:
         return "nobody has made one for it yet", (asks,), ()
     provisioner = plain(known.text("provisioner"))
     return (
         f"the provisioner {provisioner} of storage class {name} has made none", (asks, known.cite("provisioner")),
-        (Step("look whether {} runs:", provisioner), Step("kubectl get pods -A")),
+        (Remedy("look whether {} runs:", provisioner), Remedy("kubectl get pods -A")),
     )  # fmt: skip

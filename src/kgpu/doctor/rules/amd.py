@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Node, Pod
@@ -14,7 +15,6 @@ from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at, plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -38,7 +38,9 @@ def _hosts(snapshot: Snapshot) -> Iterator[tuple[Node, HostFacts]]:
             yield node, host
 
 
-def _of_node(node: Node, cause: str, evidence: tuple[Evidence, ...], remedy: tuple[Step, ...], **more: Any) -> Finding:
+def _of_node(
+    node: Node, cause: str, evidence: tuple[Evidence, ...], remedy: tuple[Remedy, ...], **more: Any
+) -> Finding:
     return Finding(
         subject=node.subject, cause=cause, evidence=evidence, remedy=remedy,
         **{"confidence": CERTAIN, "nodes": (node.name,), **more},
@@ -56,7 +58,7 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} has AMD GPUs on its bus, and the module amdgpu is not loaded",
             (host.cite("present", "/sys/module/amdgpu/drivers: not there"), host.cite("pci", ", ".join(one.address for one in host.pci or () if one.vendor == "1002"))),
-            (Step("on {}:", node.name), Step("modprobe amdgpu"), Step("where there is no such module:"), Step("apt-get install amdgpu-dkms"), Step("or a DeviceConfig with spec.driver.enable: true")),
+            (Remedy("on {}:", node.name), Remedy("modprobe amdgpu"), Remedy("where there is no such module:"), Remedy("apt-get install amdgpu-dkms"), Remedy("or a DeviceConfig with spec.driver.enable: true")),
         )  # fmt: skip
 
 
@@ -72,7 +74,7 @@ def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} has amdgpu loaded without its compute part: there is no /dev/kfd, so it offers no {_RESOURCE}{f' although {plugins[0]} runs' if plugins else ''}",
             (host.cite("modules", "amdgpu"), host.cite("present", "/sys/class/kfd: not there")),
-            (Step("on {}:", node.name), Step("modinfo amdgpu | grep -i filename; dmesg | grep -i kfd"), Step("take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)")),
+            (Remedy("on {}:", node.name), Remedy("modinfo amdgpu | grep -i filename; dmesg | grep -i kfd"), Remedy("take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)")),
         )  # fmt: skip
 
 
@@ -94,8 +96,8 @@ def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
             f"{pods[0]} on node {name} waits in {one.name} for the module amdgpu{f', which is in the state {state[1]}' if state else ''}",
             (one.cite_status(), *((state[2],) if state else ())),
             (
-                Step("kubectl get modules.kmm.sigs.x-k8s.io -A; kubectl get pods -A | grep -E 'build|kmm'"),
-                Step("kubectl -n {} logs {} -c {}", pods[0].namespace, pods[0].name, one.name),
+                Remedy("kubectl get modules.kmm.sigs.x-k8s.io -A; kubectl get pods -A | grep -E 'build|kmm'"),
+                Remedy("kubectl -n {} logs {} -c {}", pods[0].namespace, pods[0].name, one.name),
             ),
             level=Level.PROBLEM if age > _WAIT_SECONDS else Level.WAIT,
             expected="" if age > _WAIT_SECONDS else "up to half an hour while the driver is built",
@@ -124,7 +126,7 @@ def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
                     node,
                     f"{config} is to bring a driver to node {node.name}, where the kernel's own amdgpu is loaded already: the new one is never loaded",
                     (host.cite("modules", "amdgpu"), config.cite("spec.driver.blacklist")),
-                    (Step('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"spec":{{"driver":{{"blacklist":true}}}}}}\'', config.namespace, config.name), Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name)),
+                    (Remedy('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"spec":{{"driver":{{"blacklist":true}}}}}}\'', config.namespace, config.name), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name)),
                     confidence=LIKELY,
                 )  # fmt: skip
 
@@ -147,7 +149,7 @@ def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"the driver upgrade of node {name} waits for a reboot, which {config} does not allow",
                 evidence=(evidence, config.cite("spec.driver.upgradePolicy.rebootRequired")),
                 remedy=(
-                    Step(
+                    Remedy(
                         "kubectl -n {} patch deviceconfig {} --type merge -p '{}'", config.namespace, config.name, patch
                     ),
                 ),
@@ -168,7 +170,7 @@ def left_taint(snapshot: Snapshot) -> Iterator[Finding]:
                     node,
                     f"node {node.name} takes no pods: the taint {key} of {why} is still there",
                     (node.cite(f"spec.taints[{position}]"),),
-                    tuple(Step(step, node=node.name, key=key) for step in steps),
+                    tuple(Remedy(step, node=node.name, key=key) for step in steps),
                     confidence=LIKELY,
                     id=rule,
                 )
@@ -205,7 +207,7 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                     node,
                     f"AMD GPU {hit['index']} of node {node.name} is withdrawn: the metrics exporter counts it as unhealthy (any uncorrectable memory error, unless told otherwise)",
                     (node.cite(f"metadata.labels[{label}]"), node.cite(f"status.allocatable[{_RESOURCE}]")),
-                    (Step("on {}:", node.name), Step("amd-smi metric --ecc -g {}; dmesg | grep -i ras", hit["index"]), Step("let its pods end and reset it (amd-smi reset -G), or set the threshold in the exporter's configuration")),
+                    (Remedy("on {}:", node.name), Remedy("amd-smi metric --ecc -g {}; dmesg | grep -i ras", hit["index"]), Remedy("let its pods end and reset it (amd-smi reset -G), or set the threshold in the exporter's configuration")),
                 )  # fmt: skip
 
 
@@ -218,7 +220,7 @@ def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=config.subject,
                 cause=f"{config} is being deleted and keeps its finalizer: no AMD GPU operator runs that would take it off",
                 evidence=(config.cite("metadata.deletionTimestamp"), config.cite("metadata.finalizers")),
-                remedy=(Step("install the operator again and let it clean up, or:"), Step('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"metadata":{{"finalizers":[]}}}}\'', config.namespace, config.name)),
+                remedy=(Remedy("install the operator again and let it clean up, or:"), Remedy('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"metadata":{{"finalizers":[]}}}}\'', config.namespace, config.name)),
                 confidence=CERTAIN,
             )  # fmt: skip
 
@@ -235,7 +237,7 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=job.subject,
                 cause=f"helm uninstall waits for {job}, which waits for {left[0]} to go",
                 evidence=(job.cite("metadata.annotations[helm.sh/hook]"), left[0].cite("metadata.deletionTimestamp")),
-                remedy=(Step("kubectl -n {} delete deviceconfig {}", left[0].namespace, left[0].name), Step("then, with the name of the release in place of RELEASE:"), Step("helm uninstall RELEASE --no-hooks")),
+                remedy=(Remedy("kubectl -n {} delete deviceconfig {}", left[0].namespace, left[0].name), Remedy("then, with the name of the release in place of RELEASE:"), Remedy("helm uninstall RELEASE --no-hooks")),
             )  # fmt: skip
 
 
@@ -246,7 +248,7 @@ def installing(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", name),
             cause=f"{config} is still installing the driver on node {name}: until then helm upgrade is refused",
             evidence=(evidence,),
-            remedy=(Step("kubectl -n {} get pods -o wide | grep {}", config.namespace, name),),
+            remedy=(Remedy("kubectl -n {} get pods -o wide | grep {}", config.namespace, name),),
             level=Level.WAIT,
             expected="5 to 20 minutes; after that look at the build's log",
             nodes=(name,),
@@ -274,7 +276,7 @@ def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
                         node,
                         f"node {node.name} has the condition {one.type}, for which {maps[0][0]} has no workflow: {config} repairs nothing",
                         (one.cite(), maps[0][0].cite("data", maps[0][1])),
-                        (Step("add nodeCondition: {} there:", plain(one.type)), Step("kubectl -n {} edit configmap {}", maps[0][0].namespace, maps[0][0].name)),
+                        (Remedy("add nodeCondition: {} there:", plain(one.type)), Remedy("kubectl -n {} edit configmap {}", maps[0][0].namespace, maps[0][0].name)),
                     )  # fmt: skip
 
 
@@ -318,7 +320,7 @@ def _version_slip(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=config.subject,
                 cause=f"{config} asks for driver {version}, a folder that repo.radeon.com does not have (it is called {short[1]}), and {failed[0]} fails",
                 evidence=(config.cite("spec.driver.version"), failed[0].cite("status.phase")),
-                remedy=(Step('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"spec":{{"driver":{{"version":"{}"}}}}}}\'', config.namespace, config.name, short[1]),),
+                remedy=(Remedy('kubectl -n {} patch deviceconfig {} --type merge -p \'{{"spec":{{"driver":{{"version":"{}"}}}}}}\'', config.namespace, config.name, short[1]),),
                 nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, AMD)),
                 pods=tuple(pod.path for pod in failed),
             )  # fmt: skip

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import Gpu
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at, plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -60,8 +60,8 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"more than one node was added for {pod}: the autoscaler takes a new node for ready before its GPUs are registered, since no GPU node has an accelerator label",
             evidence=(ups[0].quote(), young.cite("metadata.labels"), young.cite("metadata.creationTimestamp")),
             remedy=(
-                Step("label the node group: k8s.amazonaws.com/accelerator=TYPE (EKS), cloud.google.com/gke-accelerator=TYPE (GKE), accelerator=TYPE (AKS)"),
-                Step("then the autoscaler takes such a node for not ready until nvidia.com/gpu is allocatable"),
+                Remedy("label the node group: k8s.amazonaws.com/accelerator=TYPE (EKS), cloud.google.com/gke-accelerator=TYPE (GKE), accelerator=TYPE (AKS)"),
+                Remedy("then the autoscaler takes such a node for not ready until nvidia.com/gpu is allocatable"),
             ),
             confidence=LIKELY,
             since=ups[-1].first,
@@ -85,10 +85,10 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{claim} is never initialized: node {name or '?'} does not offer {hit['resource']}; {why}",
             evidence=(found.cite(), *((node.cite("status.capacity"), node.cite("spec.taints")) if node else ())),
             remedy=(
-                Step(
+                Remedy(
                     "install the device plugin for this image of nodes, and let it tolerate the NodePool's taints and startupTaints"
                 ),
-                Step("kgpu doctor node {}", name or "NODE"),
+                Remedy("kgpu doctor node {}", name or "NODE"),
             ),
             confidence=CERTAIN,
             since=found.since,
@@ -114,7 +114,7 @@ def startup_taint(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"node {node.name} is {int(age // 60)} minutes old and still has the startup taint {text(row.get('key'))} of {pool}: what should take it away does not",
                 evidence=(node.cite(f"spec.taints[{position}]"), pool.cite("spec.template.spec.startupTaints"), node.cite("metadata.creationTimestamp")),
-                remedy=(Step("kubectl taint node {} {}:{}-", node.name, text(row.get("key")), text(row.get("effect"))), Step("start the program that removes it (CNI, driver or node initialiser), or take it out of the NodePool")),
+                remedy=(Remedy("kubectl taint node {} {}:{}-", node.name, text(row.get("key")), text(row.get("effect"))), Remedy("start the program that removes it (CNI, driver or node initialiser), or take it out of the NodePool")),
                 confidence=LIKELY,
                 nodes=(node.name,),
             )  # fmt: skip
@@ -141,7 +141,7 @@ def idle(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"all {len(gpus)} GPUs of node {node.name} are held by {', '.join(one.path for one in holders[:5])} for {int(min(age or 0 for age in ages) // 3600)} hours or more, and none of them works: nothing runs on them",
             evidence=(_reading(host.node, gpus[0]), *(one.cite("spec.nodeName") for one in holders[:3])),
-            remedy=(Step("kubectl -n {} delete pod {}  # after asking its owner", pod.namespace, pod.name), Step("let notebooks end by themselves when idle, and alert on GPUs that are held and not used")),
+            remedy=(Remedy("kubectl -n {} delete pod {}  # after asking its owner", pod.namespace, pod.name), Remedy("let notebooks end by themselves when idle, and alert on GPUs that are held and not used")),
             confidence=LIKELY,
             level=Level.PROBLEM if hurt else Level.NOTE,
             nodes=(node.name,),
@@ -178,8 +178,8 @@ def fewer_than_come(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{group} tells the autoscaler that a node has {wanted} {resource}; with shares node {node.name} has {node.allocatable(resource)}: too many nodes are added",
             evidence=(group.cite(field), node.cite(f"status.allocatable[{resource}]"), node.cite(f"metadata.labels[{names.LABEL_GPU_REPLICAS}]")),
             remedy=(
-                Step("tell the autoscaler the amount with shares: {} (the annotation of the group; on AWS the tag k8s.io/cluster-autoscaler/node-template/resources/{})", node.allocatable(resource), resource),
-                Step("Karpenter does not know shares before a node is there: limit the NodePool, or do not share on nodes that it makes"),
+                Remedy("tell the autoscaler the amount with shares: {} (the annotation of the group; on AWS the tag k8s.io/cluster-autoscaler/node-template/resources/{})", node.allocatable(resource), resource),
+                Remedy("Karpenter does not know shares before a node is there: limit the NodePool, or do not share on nodes that it makes"),
             ),
             confidence=LIKELY,
             level=Level.NOTE,
@@ -223,8 +223,8 @@ def blank_metric(snapshot: Snapshot) -> Iterator[Finding]:
                         cause=f"{scaler} takes {value} for a value of {name}: that is DCGM's mark for a value that it does not have",
                         evidence=(scaler.cite(f"status.currentMetrics[{position}].{where}.current.{field}"),),
                         remedy=(
-                            Step("filter it in the query: {} < 1e15", name),
-                            Step("kgpu's exporter leaves out what has no value"),
+                            Remedy("filter it in the query: {} < 1e15", name),
+                            Remedy("kgpu's exporter leaves out what has no value"),
                         ),
                         confidence=CERTAIN,
                     )
@@ -247,8 +247,8 @@ def no_metric(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"HorizontalPodAutoscaler {about[1]}/{about[2]} does not scale: nobody serves the metric {hit['name']}",
             evidence=(event.quote(), *((active.cite(),) if active else ())),
             remedy=(
-                Step("add a rule for {} to prometheus-adapter (seriesQuery by namespace and pod)", hit["name"]),
-                Step("kubectl get --raw /apis/custom.metrics.k8s.io/v1beta1 | grep {}", hit["name"]),
+                Remedy("add a rule for {} to prometheus-adapter (seriesQuery by namespace and pod)", hit["name"]),
+                Remedy("kubectl get --raw /apis/custom.metrics.k8s.io/v1beta1 | grep {}", hit["name"]),
             ),
             confidence=LIKELY,
             since=event.first,
@@ -276,7 +276,7 @@ def taken_away(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"the cloud takes node {node.name} back (spot or preemptible capacity)" + (f", with {len(pods)} GPU pods on it" if pods else ""),
             evidence=shown,
-            remedy=(Step("save checkpoints on the termination signal, and let the controller start the pods elsewhere"), Step("put training that can't be interrupted on on-demand nodes")),
+            remedy=(Remedy("save checkpoints on the termination signal, and let the controller start the pods elsewhere"), Remedy("put training that can't be interrupted on on-demand nodes")),
             confidence=CERTAIN,
             nodes=(node.name,),
             pods=tuple(pod.path for pod in pods),

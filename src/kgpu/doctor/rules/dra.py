@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.devices import Device, Request, Stand, Verdict
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
@@ -117,14 +117,14 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 *(
-                    Step(
+                    Remedy(
                         "kubectl -n {} get resourceclaim {} -o jsonpath='{{.status.reservedFor}}'  # who holds it; end that pod if it is idle",
                         path.split("/", 1)[0],
                         path.split("/", 1)[-1],
                     )
                     for path in holders[:1]
                 ),
-                Step("or ask for fewer devices, or add a node with more of them"),
+                Remedy("or ask for fewer devices, or add a node with more of them"),
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
@@ -145,9 +145,9 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
             remedy=(
-                Step('guard it: "{}" in device.attributes["{}"] && ..., or correct the name', key, bad.device.driver),
-                Step("see what devices have:"),
-                Step("kubectl get resourceslice {} -o yaml", bad.device.slice.name),
+                Remedy('guard it: "{}" in device.attributes["{}"] && ..., or correct the name', key, bad.device.driver),
+                Remedy("see what devices have:"),
+                Remedy("kubectl get resourceslice {} -o yaml", bad.device.slice.name),
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
@@ -172,8 +172,8 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), *values, near.device.slice.cite(f"{near.device.path}.name")),
             remedy=(
-                Step("change the selector {} so that it fits what there is (a card of 80 GB has 81559Mi, less than 80Gi: ask for 79Gi)", f"{near.selector!r}"),
-                Step("kubectl -n {} get resourceclaim {} -o yaml", request.claim.namespace, request.claim.name),
+                Remedy("change the selector {} so that it fits what there is (a card of 80 GB has 81559Mi, less than 80Gi: ask for 79Gi)", f"{near.selector!r}"),
+                Remedy("kubectl -n {} get resourceclaim {} -o yaml", request.claim.namespace, request.claim.name),
             ),
             confidence=CERTAIN,
             **one.shared(table=()),
@@ -204,8 +204,8 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
                 *(pod.cite("status.phase") for pod in ill[:1]),
             ),
             remedy=(
-                Step("kubectl get resourceslices; kubectl get pods -A -o wide | grep dra"),
-                Step("start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate DynamicResourceAllocation and the API group resource.k8s.io on"),
+                Remedy("kubectl get resourceslices; kubectl get pods -A -o wide | grep dra"),
+                Remedy("start the driver's kubelet plugin on the GPU nodes; before Kubernetes 1.34 turn the gate DynamicResourceAllocation and the API group resource.k8s.io on"),
             ),
             confidence=CERTAIN if not drivers else LIKELY,
             **one.shared(table=(), nodes=tuple(node.name for node in one.nodes)),
@@ -230,8 +230,8 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
                 request.claim.cite(request.path), *(rule.cite("spec") for rule in rules[:1]),
             ),
             remedy=(
-                Step("mend what the taint stands for:"), Step("kgpu doctor node {}", first.node or "NODE"),
-                Step(
+                Remedy("mend what the taint stands for:"), Remedy("kgpu doctor node {}", first.node or "NODE"),
+                Remedy(
                     "or, if the pod can bear it, add a toleration to the request: {{key: {}, operator: Exists}}",
                     bad[0].why.split(":", 1)[0].split("=", 1)[0],
                 ),
@@ -256,9 +256,9 @@ def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{one.who} waits: {_named(request)} names DeviceClass {name}, which does not exist (there is: {', '.join(known[:5]) or 'none'})",
                 evidence=(claim.cite(f"{request.path}.deviceClassName"), matching.cite_classes(snapshot, "DeviceClass")),
                 remedy=(
-                    Step("set deviceClassName: {}", near) if near else Step("install the driver that brings the class, or name one that there is:"),
-                    *(() if near else (Step("kubectl get deviceclasses"),)),
-                    Step("claims can't be changed: correct the template or manifest, then delete the claim and the pod"),
+                    Remedy("set deviceClassName: {}", near) if near else Remedy("install the driver that brings the class, or name one that there is:"),
+                    *(() if near else (Remedy("kubectl get deviceclasses"),)),
+                    Remedy("claims can't be changed: correct the template or manifest, then delete the claim and the pod"),
                 ),
                 confidence=CERTAIN,
                 **one.shared(table=()),
@@ -293,12 +293,12 @@ def _no_claim(*, elsewhere: bool) -> Check:
             )
             near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == one.pod.namespace))
             step = (
-                Step("name {} in the pod, or create {}", near, name)
+                Remedy("name {} in the pod, or create {}", near, name)
                 if near
-                else Step("create {} {} in namespace {}", kind, name, one.pod.namespace)
+                else Remedy("create {} {} in namespace {}", kind, name, one.pod.namespace)
             )
             copied = (
-                Step(
+                Remedy(
                     "kubectl -n {} get {} {} -o yaml  # then create it in namespace {}",
                     others[0],
                     kind.lower(),
@@ -311,7 +311,7 @@ def _no_claim(*, elsewhere: bool) -> Check:
             yield Finding(
                 cause=f"{one.who} waits for {kind} {name}, which is not in namespace {one.pod.namespace}{there}",
                 evidence=(one.pod.cite(path), Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name")),
-                remedy=(copied, Step("a template (resourceClaimTemplateName) gives every pod a claim of its own")),
+                remedy=(copied, Remedy("a template (resourceClaimTemplateName) gives every pod a claim of its own")),
                 confidence=CERTAIN,
                 **one.shared(table=()),
             )  # fmt: skip
@@ -336,7 +336,7 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
             else "no DeviceClass stands for it (spec.extendedResourceName)"
         )
         known = next((obj.name for obj in snapshot.all("DeviceClass") if obj.name in mine), mine[0])
-        patch = Step(
+        patch = Remedy(
             'kubectl patch deviceclass {} --type merge -p \'{{"spec":{{"extendedResourceName":"{}"}}}}\'  # needs the gate DRAExtendedResource',
             known,
             one.resource,
@@ -345,8 +345,8 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{one.who} asks for {one.resource}, which no node offers: {drivers[mine[0]]} devices are offered by DRA driver {mine[0]} alone, and {why}",
             evidence=(one.asked(), next(d.slice for d in dra.devices(snapshot) if d.driver == mine[0]).cite("spec.driver"), *(obj.cite("spec.extendedResourceName") for obj in classes[:1])),
             remedy=(
-                Step("turn the gate DRAExtendedResource on in API server, scheduler and kubelets") if classes else patch,
-                Step("or use a ResourceClaim in place of the resource"),
+                Remedy("turn the gate DRAExtendedResource on in API server, scheduler and kubelets") if classes else patch,
+                Remedy("or use a ResourceClaim in place of the resource"),
             ),
             confidence=LIKELY if classes else CERTAIN,
             **one.shared(),
@@ -373,7 +373,7 @@ def _gates(snapshot: Snapshot) -> Iterator[Finding]:
         subject=pod.subject,
         cause=f"{program} runs with DynamicResourceAllocation=false, while pods wait with claims: nobody allocates for them",
         evidence=(container.cite("command"), hurt[0].pod.cite("spec.resourceClaims")),
-        remedy=(Step("set the gate alike in API server, controller manager, scheduler and kubelets (it is on by itself from Kubernetes 1.34)"),),
+        remedy=(Remedy("set the gate alike in API server, controller manager, scheduler and kubelets (it is on by itself from Kubernetes 1.34)"),),
         confidence=CERTAIN if others else LIKELY,
         pods=tuple(pod.path for one in hurt for pod in one.pods),
     )  # fmt: skip

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, messages
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.quota import maker_of, refused
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
@@ -31,7 +31,7 @@ def _old_field(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{subject} has no pods: an entry of its spec.resourceClaims names neither a claim nor a template, or both",
                 evidence=(event.quote(),),
                 remedy=(
-                    Step(
+                    Remedy(
                         "write one flat field: resourceClaimName: NAME, or resourceClaimTemplateName: NAME (source: was taken away in 1.31)"
                     ),
                 ),
@@ -54,7 +54,7 @@ def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
             subject=next(iter(pods.values())).subject,
             cause=f"{len(nodes)} nodes run the DRA driver twice, of {' and '.join(sorted(pods))}: both publish the same devices",
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods.values()),
-            remedy=(Step("helm list -A | grep dra"), Step("uninstall the older release; a renamed chart keeps its objects only with nameOverride")),
+            remedy=(Remedy("helm list -A | grep dra"), Remedy("uninstall the older release; a renamed chart keeps its objects only with nameOverride")),
             confidence=CERTAIN,
             nodes=tuple(nodes),
         )  # fmt: skip
@@ -80,12 +80,14 @@ def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
             else f"node {bare[0].name} has no label nvidia.com/gpu.clique, so no NVLink fabric" if bare
             else "its IMEX daemons have not found each other"
         )  # fmt: skip
-        steps = (Step("on node {}:", imex[0].node), Step("systemctl disable --now nvidia-imex.service")) if imex else ()
+        steps = (
+            (Remedy("on node {}:", imex[0].node), Remedy("systemctl disable --now nvidia-imex.service")) if imex else ()
+        )
         yield Finding(
             subject=domain.subject,
             cause=f"{domain} is not ready: {why}",
             evidence=(domain.cite("status"), *(host.cite("units", "nvidia-imex.service") for host in imex[:1]), *(node.cite("metadata.labels[nvidia.com/gpu.clique]") for node in bare[:1])),
-            remedy=(*steps, Step("kubectl get pods -A -o wide -l resource.nvidia.com/computeDomain"), Step("let TCP 50000 and 50005 through between the nodes, and see on each the state of the fabric:"), Step("nvidia-smi -q | grep -A 3 Fabric")),
+            remedy=(*steps, Remedy("kubectl get pods -A -o wide -l resource.nvidia.com/computeDomain"), Remedy("let TCP 50000 and 50005 through between the nodes, and see on each the state of the fabric:"), Remedy("nvidia-smi -q | grep -A 3 Fabric")),
             confidence=CERTAIN if proven else LIKELY,
             level=Level.WAIT if early else Level.PROBLEM,
             expected="a couple of minutes (DeadlineExceeded in its daemons' logs is normal until then)" if early else "",
@@ -95,8 +97,8 @@ def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _OVERRIDE: Final = (
-    Step("take the device plugin off the nodes in question, then: --set gpuResourcesEnabledOverride=true"),
-    Step("or leave GPUs to the device plugin: --set resources.gpus.enabled=false"),
+    Remedy("take the device plugin off the nodes in question, then: --set gpuResourcesEnabledOverride=true"),
+    Remedy("or leave GPUs to the device plugin: --set resources.gpus.enabled=false"),
 )
 _REFUSED: Final = re.compile(r"gpuResourcesEnabledOverride")
 

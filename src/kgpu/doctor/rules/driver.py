@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place, Subject
 from kgpu.doctor.obj import at
 from kgpu.doctor.progress import last_line
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -37,9 +37,9 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(host.cite("driver_version"), host.cite("library_version")),
                 remedy=(
-                    Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node),
-                    Step("keep the packages from being upgraded by themselves:"),
-                    Step("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
+                    Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node),
+                    Remedy("keep the packages from being upgraded by themselves:"),
+                    Remedy("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
                 ),
                 confidence=CERTAIN,
                 nodes=(host.node,),
@@ -53,9 +53,9 @@ def mismatch(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"on node {one.node} the loaded kernel module and the driver's libraries are of two versions: every NVML and CUDA call fails",
                 evidence=one.evidence,
                 remedy=(
-                    Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", one.node),
-                    Step("keep the packages from being upgraded by themselves:"),
-                    Step("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
+                    Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", one.node),
+                    Remedy("keep the packages from being upgraded by themselves:"),
+                    Remedy("apt-mark hold 'nvidia-*' 'libnvidia-*'"),
                 ),
                 confidence=CERTAIN if one.now else LIKELY,
                 since=one.since,
@@ -77,9 +77,9 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the NVIDIA kernel module is not loaded on node {one.node}, or its device files are not there: none of its GPUs can be used",
             evidence=one.evidence,
             remedy=(
-                Step("on node {}:", one.node), Step("lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r"),
-                *(Step("kubectl -n {} delete pod {}  # the driver's pod: it loads the module anew", pod.namespace, pod.name) for pod in pods),
-                *(() if pods else (Step("modprobe nvidia"), Step("where it was not built for this kernel:"), Step("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia"))),
+                Remedy("on node {}:", one.node), Remedy("lsmod | grep nvidia; ls -l /dev/nvidiactl; dkms status; uname -r"),
+                *(Remedy("kubectl -n {} delete pod {}  # the driver's pod: it loads the module anew", pod.namespace, pod.name) for pod in pods),
+                *(() if pods else (Remedy("modprobe nvidia"), Remedy("where it was not built for this kernel:"), Remedy("apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia"))),
             ),
             confidence=CERTAIN if one.now else LIKELY,
             since=one.since,
@@ -105,7 +105,7 @@ def compiling(snapshot: Snapshot) -> Iterator[Finding]:
                 + (", longer than its startup probe allows" if late else "; everything else there waits for it")
             ),
             evidence=(main.cite_status("state.running.startedAt"), main.cite_status("ready")),
-            remedy=(Step("kubectl -n {} logs {} -c {} --tail=50", pod.namespace, pod.name, main.name),),
+            remedy=(Remedy("kubectl -n {} logs {} -c {} --tail=50", pod.namespace, pod.name, main.name),),
             confidence=LIKELY,
             level=Level.PROBLEM if late else Level.WAIT,
             expected="" if late else "3 to 10 minutes for a build, 20 at most",
@@ -138,8 +138,8 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
                 *(other.cite("status.phase") for other in waits[:3]),
             ),
             remedy=(
-                Step("kubectl -n {} logs {} -c {} --previous --tail=50", pod.namespace, pod.name, bad.name),
-                Step("kubectl -n {} describe pod {}", pod.namespace, pod.name),
+                Remedy("kubectl -n {} logs {} -c {} --previous --tail=50", pod.namespace, pod.name, bad.name),
+                Remedy("kubectl -n {} describe pod {}", pod.namespace, pod.name),
             ),
             confidence=LIKELY,
             since=pod.created,

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching, messages
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -25,7 +25,7 @@ _POLICY: Final = "kubectl patch clusterpolicy {} --type merge -p '{}'"
 
 
 def on_host(
-    host: HostFacts, cause: str, *evidence: str, remedy: tuple[Step, ...], confidence: float = CERTAIN
+    host: HostFacts, cause: str, *evidence: str, remedy: tuple[Remedy, ...], confidence: float = CERTAIN
 ) -> Finding:
     """A finding about a node by fields of its host's facts."""
     return Finding(
@@ -61,10 +61,10 @@ def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
                 pod.cite("status.phase"),
             ),
             remedy=(
-                Step(
+                Remedy(
                     "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set driver.enabled=false"
                 ),
-                Step("or take the host's driver away on {} and reboot it", pod.node),
+                Remedy("or take the host's driver away on {} and reboot it", pod.node),
             ),
             confidence=CERTAIN,
             since=pod.created,
@@ -93,9 +93,9 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
             yield _missing_image(
                 pod, bad.image, "DRV-07", f"no precompiled driver is published for kernel {kernel['kernel']}",
                 remedy=(
-                    Step("kubectl get node {} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'", pod.node),
+                    Remedy("kubectl get node {} -o jsonpath='{{.status.nodeInfo.kernelVersion}}'", pod.node),
                     cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}}),
-                    Step("or run a kernel that NVIDIA publishes drivers for"),
+                    Remedy("or run a kernel that NVIDIA publishes drivers for"),
                 ),
                 seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.kernelVersion"),) if node else ())),
             )  # fmt: skip
@@ -103,7 +103,7 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
             yield _missing_image(
                 pod, bad.image, "DRV-08", f"no driver container is published for the system {system['system']}",
                 remedy=(
-                    Step("install the driver on the node in the system's own way (Talos: a system extension)"),
+                    Remedy("install the driver on the node in the system's own way (Talos: a system extension)"),
                     cluster_policy.change(snapshot, {"driver": {"enabled": False}}),
                 ),
                 seen=(bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ())),
@@ -122,7 +122,7 @@ def _not_missing(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def _missing_image(
-    pod: Pod, image: str, rule: str, why: str, *, remedy: tuple[Step, ...], seen: tuple[Evidence, ...]
+    pod: Pod, image: str, rule: str, why: str, *, remedy: tuple[Remedy, ...], seen: tuple[Evidence, ...]
 ) -> Finding:
     return Finding(
         id=rule,
@@ -158,10 +158,10 @@ def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{obj} can't choose precompiled drivers: nodes with one kernel run different releases of the system",
             evidence=(seen,),
             remedy=(
-                Step(
+                Remedy(
                     "kubectl get nodes -l nvidia.com/gpu.present=true -o custom-columns=NODE:.metadata.name,KERNEL:.status.nodeInfo.kernelVersion,OS:.status.nodeInfo.osImage"
                 ),
-                Step("bring them to one release, or give each group an NVIDIADriver with its own nodeSelector"),
+                Remedy("bring them to one release, or give each group an NVIDIADriver with its own nodeSelector"),
             ),
             confidence=CERTAIN,
         )
@@ -199,8 +199,10 @@ def _overlap(drivers: list[Obj], seen: tuple[Evidence, ...], node: str) -> Findi
         cause=f"{who} {where}: the operator installs a driver for none of them",
         evidence=seen,
         remedy=(
-            Step("kubectl get nvidiadrivers -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.nodeSelector"),
-            Step("kubectl edit nvidiadriver {}  # give it a nodeSelector that no other one matches", drivers[-1].name),
+            Remedy("kubectl get nvidiadrivers -o custom-columns=NAME:.metadata.name,SELECTOR:.spec.nodeSelector"),
+            Remedy(
+                "kubectl edit nvidiadriver {}  # give it a nodeSelector that no other one matches", drivers[-1].name
+            ),
         ),
         confidence=CERTAIN,
         nodes=(node,) if node else (),
@@ -234,10 +236,10 @@ def fabric(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _FABRIC_REMEDY: Final = (
-    Step("on the node:"),
-    Step("systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log"),
-    Step("install the fabric manager of exactly the driver's version, then:"),
-    Step("systemctl restart nvidia-fabricmanager"),
+    Remedy("on the node:"),
+    Remedy("systemctl status nvidia-fabricmanager; cat /var/log/fabricmanager.log"),
+    Remedy("install the fabric manager of exactly the driver's version, then:"),
+    Remedy("systemctl restart nvidia-fabricmanager"),
 )
 _NVLINK5: Final = re.compile(r"\bG?B[23]00\b")
 
@@ -255,7 +257,7 @@ def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"on node {host.node} the fabric of its {out[0].name} can't start: the kernel modules {' and '.join(lacks)} are not loaded",
             evidence=(host.cite("modules", ", ".join(sorted(host.modules))), host.cite("gpus", f"GPU {out[0].index}: fabric_state {out[0].readings['fabric_state']}")),
-            remedy=(Step("on the node:"), Step("modprobe -a mlx5_ib ib_umad"), Step("and for every boot:"), Step("printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf")),
+            remedy=(Remedy("on the node:"), Remedy("modprobe -a mlx5_ib ib_umad"), Remedy("and for every boot:"), Remedy("printf 'mlx5_ib\\nib_umad\\n' > /etc/modules-load.d/nvlink5.conf")),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -271,10 +273,10 @@ def no_uvm(snapshot: Snapshot) -> Iterator[Finding]:
                 f"node {host.node} has no /dev/nvidia-uvm: nvidia-smi works there, and every CUDA program fails",
                 "devices",
                 remedy=(
-                    Step("on the node:"),
-                    Step("nvidia-modprobe -u -c=0"),
-                    Step("if that fails:"),
-                    Step("modprobe nvidia-uvm; dmesg | tail"),
+                    Remedy("on the node:"),
+                    Remedy("nvidia-modprobe -u -c=0"),
+                    Remedy("if that fails:"),
+                    Remedy("modprobe nvidia-uvm; dmesg | tail"),
                 ),
             )
 
@@ -294,8 +296,8 @@ def switched_off(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{pod} may not make links below /dev/char on node {pod.node}, where there are none: running pods lose their GPU at the next systemctl daemon-reload",
                 evidence=(matching.cite_env(pod, one, name), host.cite("devices")),
                 remedy=(
-                    Step("take {} out of validator.driver.env of the ClusterPolicy", name),
-                    Step("on node {}:", pod.node), Step("nvidia-ctk system create-dev-char-symlinks --create-all"),
+                    Remedy("take {} out of validator.driver.env of the ClusterPolicy", name),
+                    Remedy("on node {}:", pod.node), Remedy("nvidia-ctk system create-dev-char-symlinks --create-all"),
                 ),
                 confidence=CERTAIN,
                 nodes=(pod.node,),
@@ -321,8 +323,8 @@ def unlicensed(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _LICENCE: Final = (
-    Step("kubectl get clusterpolicy -o jsonpath='{.items[0].spec.driver.licensingConfig}'"),
-    Step(
+    Remedy("kubectl get clusterpolicy -o jsonpath='{.items[0].spec.driver.licensingConfig}'"),
+    Remedy(
         "give it a Secret with gridd.conf and client_configuration_token.tok, and let the node reach the licence server"
     ),
 )
@@ -345,7 +347,7 @@ def not_together(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{policy} asks for {' and '.join(wanted)} together with {field} = {str(value).lower()}, which don't go together",
             evidence=(*(policy.cite(f"spec.{name}.enabled") for name in wanted), policy.cite(field)),
             remedy=(
-                Step("kubectl edit {} {}  # {} in {}", policy.kind.lower(), policy.name, change, base.rstrip(".")),
+                Remedy("kubectl edit {} {}  # {} in {}", policy.kind.lower(), policy.name, change, base.rstrip(".")),
             ),
             confidence=CERTAIN,
         )
@@ -368,9 +370,9 @@ def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the driver's upgrade of node {node.name} stands at {state}{why}",
             evidence=(node.cite(f"metadata.labels[{label}]"), *(one.cite("status.disruptionsAllowed") for one in held)),
             remedy=(
-                Step("kubectl get events -A --field-selector involvedObject.name={}", node.name),
-                Step("end the pods that can't be evicted (no controller, emptyDir, a budget)"),
-                Step("kubectl label node {} {}=upgrade-required --overwrite", node.name, label),
+                Remedy("kubectl get events -A --field-selector involvedObject.name={}", node.name),
+                Remedy("end the pods that can't be evicted (no controller, emptyDir, a budget)"),
+                Remedy("kubectl label node {} {}=upgrade-required --overwrite", node.name, label),
             ),
             confidence=CERTAIN,
             nodes=(node.name,),
@@ -406,7 +408,7 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             subject=policy.subject,
             cause=f"{policy} lets the next change of the driver drain all {count} GPU nodes at once",
             evidence=(policy.cite("spec.driver.upgradePolicy"),),
-            remedy=(Step(_POLICY, policy.name, '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}'),),
+            remedy=(Remedy(_POLICY, policy.name, '{"spec":{"driver":{"upgradePolicy":{"maxParallelUpgrades":1,"maxUnavailable":"25%"}}}}'),),
             confidence=CERTAIN,
             level=Level.NOTE,
         )  # fmt: skip
@@ -433,8 +435,8 @@ def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
         cause=f"{strange[0]} fails on node {node.name} with {node.os_image}; the driver works on nodes with {other.os_image}: one driver DaemonSet wants one release on all GPU nodes",
         evidence=(node.cite("status.nodeInfo.osImage"), other.cite("status.nodeInfo.osImage"), *((failing.cite_status(),) if failing else ())),
         remedy=(
-            Step("bring the GPU nodes to one release of the system"),
-            Step("or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID"),
+            Remedy("bring the GPU nodes to one release of the system"),
+            Remedy("or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID"),
         ),
         confidence=LIKELY,
         nodes=tuple(dict.fromkeys(pod.node for pod in strange)),

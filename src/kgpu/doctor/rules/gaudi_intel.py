@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import INTEL, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -40,7 +40,7 @@ def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=Subject("Node", name),
                 cause=f"node {name} has {len(cards)} Gaudi cards on its bus, and the modules {', '.join(gone)} are not loaded",
                 evidence=(host.cite("pci", ", ".join(cards)), host.cite("modules", ", ".join(one for one in _MODULES if one in host.modules) or "none of habanalabs")),
-                remedy=(Step("on {}:", name), Step("modprobe habanalabs habanalabs_cn habanalabs_ib habanalabs_en; hl-smi"), Step("without them:"), Step("apt-get install habanalabs-dkms habanalabs-firmware")),
+                remedy=(Remedy("on {}:", name), Remedy("modprobe habanalabs habanalabs_cn habanalabs_ib habanalabs_en; hl-smi"), Remedy("without them:"), Remedy("apt-get install habanalabs-dkms habanalabs-firmware")),
                 confidence=CERTAIN,
                 nodes=(name,),
             )  # fmt: skip
@@ -66,7 +66,7 @@ def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=Subject("Node", bad[0]),
                 cause=f"{pods[0].owner} in {pods[0].namespace} works over several machines, and node {', '.join(bad)} has no {_GAUDINET}: the cards' external ports have no addresses, and HCCL goes over the host's network or fails",
                 evidence=(snapshot.hosts[bad[0]].cite("present", f"{_GAUDINET}: not there"), pods[0].cite("spec.nodeName")),
-                remedy=(Step("on {}: /opt/habanalabs/qual/gaudi2/bin/manage_network_ifs.sh --status; write {}", bad[0], _GAUDINET), Step("or over the host's network by OFI: HCCL_OVER_OFI=1")),
+                remedy=(Remedy("on {}: /opt/habanalabs/qual/gaudi2/bin/manage_network_ifs.sh --status; write {}", bad[0], _GAUDINET), Remedy("or over the host's network by OFI: HCCL_OVER_OFI=1")),
                 nodes=tuple(bad),
                 pods=tuple(pod.path for pod in pods),
             )  # fmt: skip
@@ -82,7 +82,7 @@ def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
                 **one.shared(
                     cause=f"{one.who} asks for {one.resource}, and node {offered[0].name} offers {other}: its cards are driven by the module {other.rpartition('/')[2]}",
                     evidence=(one.asked(), offered[0].cite(f"status.allocatable[{other}]")),
-                    remedy=(Step("ask for {}: 1 instead of {}", other, one.resource),),
+                    remedy=(Remedy("ask for {}: 1 instead of {}", other, one.resource),),
                     confidence=CERTAIN,
                 )
             )
@@ -103,10 +103,10 @@ def no_health(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"a GPU of node {pod.node} is too hot, and {pod} stays with calling it healthy: it runs without -health-management",
                 evidence=(host.cite_log(position), main.cite("args")),
                 remedy=(
-                    Step("start the plugin with -health-management"),
-                    Step("kubectl cordon {}", pod.node),
-                    Step("look at its cooling, and when it is well:"),
-                    Step("kubectl uncordon {}", pod.node),
+                    Remedy("start the plugin with -health-management"),
+                    Remedy("kubectl cordon {}", pod.node),
+                    Remedy("look at its cooling, and when it is well:"),
+                    Remedy("kubectl uncordon {}", pod.node),
                 ),
                 nodes=(pod.node,),
             )

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.snapshot import Snapshot
@@ -53,15 +53,15 @@ class _Seen:
 
 
 def _finding(seen: _Seen, cause: str, *, reboot: bool = False) -> Finding:
-    drain = (Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", seen.node),) if reboot else ()
+    drain = (Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", seen.node),) if reboot else ()
     return Finding(
         subject=Subject("Node", seen.node),
         cause=cause + seen.but,
         evidence=seen.evidence,
         remedy=(
             *drain,
-            Step(seen.xid.advice) if seen.xid.advice else Step("see what the table says:"),
-            Step("kgpu xid {}", seen.xid.code),
+            Remedy(seen.xid.advice) if seen.xid.advice else Remedy("see what the table says:"),
+            Remedy("kgpu xid {}", seen.xid.code),
         ),
         confidence=seen.sure,
         since=seen.xid.first,
@@ -142,11 +142,11 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: {said.removeprefix(_LOST_PROBLEM)}",
                     evidence=(host.cite("gpus", f"GPU {gpu.pci or gpu.index}: {said}"),),
                     remedy=(
-                        Step("see on node {} which error it was:", host.node),
-                        Step("dmesg | grep -E 'Xid|NVRM'"),
-                        Step("what it means, with its number in place of NUMBER:"),
-                        Step("kgpu xid NUMBER"),
-                        Step(
+                        Remedy("see on node {} which error it was:", host.node),
+                        Remedy("dmesg | grep -E 'Xid|NVRM'"),
+                        Remedy("what it means, with its number in place of NUMBER:"),
+                        Remedy("kgpu xid NUMBER"),
+                        Remedy(
                             "kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it comes back",
                             host.node,
                         ),
@@ -211,8 +211,8 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"a program on {seen.gpu} of node {seen.node} has made an error (Xid {seen.xid.code}{who}); the GPU is well",
             evidence=seen.evidence,
             remedy=(
-                Step("give it to whoever runs the program; no reset, no drain"),
-                Step("kgpu xid {}", seen.xid.code),
+                Remedy("give it to whoever runs the program; no reset, no drain"),
+                Remedy("kgpu xid {}", seen.xid.code),
             ),
             confidence=LIKELY,
             level=Level.NOTE,
@@ -235,7 +235,7 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"node {host.node} has {len(there)} GPUs on its bus, and the driver shows {len(seen)}: {', '.join(gone)} is missing",
             evidence=(host.cite("pci", ", ".join(sorted(there))), host.cite("gpus", ", ".join(sorted(seen)))),
-            remedy=(Step("dmesg | grep -i {}", gone[0]), Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it stays away", host.node)),
+            remedy=(Remedy("dmesg | grep -i {}", gone[0]), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it; reseat the card if it stays away", host.node)),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -253,22 +253,22 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=Subject("Node", host.node),
                 cause=f"the driver asks for {gpu.recovery} of GPU {gpu.index} ({gpu.uuid}) of node {host.node}",
                 evidence=(host.cite("gpus", f"GPU {gpu.index}: recovery action {gpu.recovery}"),),
-                remedy=_RECOVERY.get(gpu.recovery, (Step("do as it says: {}", gpu.recovery),)),
+                remedy=_RECOVERY.get(gpu.recovery, (Remedy("do as it says: {}", gpu.recovery),)),
                 confidence=CERTAIN,
                 nodes=(host.node,),
             )
 
 
 _RESET: Final = (
-    Step("let the pods on that GPU end, then with its number in place of GPU:"),
-    Step("nvidia-smi -r -i GPU"),
+    Remedy("let the pods on that GPU end, then with its number in place of GPU:"),
+    Remedy("nvidia-smi -r -i GPU"),
 )
 _RECOVERY: Final = {
     "reset": _RESET,
-    "reboot": (Step("drain the node, then reboot it"),),
-    "drain": (Step("let the programs that use NVLink between GPUs end, then look again"),),
+    "reboot": (Remedy("drain the node, then reboot it"),),
+    "drain": (Remedy("let the programs that use NVLink between GPUs end, then look again"),),
     "drain-reset": _RESET,
-    "imex": (Step("look at nvidia-imex on all nodes of its domain"),),
+    "imex": (Remedy("look at nvidia-imex on all nodes of its domain"),),
 }
 
 RULES: Final = (

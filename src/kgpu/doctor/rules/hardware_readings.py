@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.secrets import HIDDEN
@@ -58,7 +58,7 @@ def _about(
     gpu: Gpu,
     cause: str,
     *names: str,
-    remedy: tuple[Step, ...],
+    remedy: tuple[Remedy, ...],
     confidence: float = CERTAIN,
     level: Level = Level.PROBLEM,
 ) -> Finding:
@@ -81,7 +81,7 @@ def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
             yield _about(
                 host, gpu, "has bad memory rows and could not remap them: it must be replaced",
                 "remapped_rows_failure", "remapped_rows_uncorrectable", "memory_unrepairable",
-                remedy=(Step("kubectl cordon {}", host.node), Step("nvidia-smi -q -d ROW_REMAPPER -i {}", gpu.index), Step("have the card replaced (RMA)")),
+                remedy=(Remedy("kubectl cordon {}", host.node), Remedy("nvidia-smi -q -d ROW_REMAPPER -i {}", gpu.index), Remedy("have the card replaced (RMA)")),
             )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
         yield _about(
             host, gpu, "has bad memory rows that are remapped at its next reset",
             "remapped_rows_pending", "retired_pages_pending", "remapped_rows_uncorrectable",
-            remedy=(Step("kubectl cordon {}", host.node), Step("when the pods on that GPU have ended:"), Step("nvidia-smi -r -i {}", gpu.index), Step("kubectl uncordon {}", host.node)),
+            remedy=(Remedy("kubectl cordon {}", host.node), Remedy("when the pods on that GPU have ended:"), Remedy("nvidia-smi -r -i {}", gpu.index), Remedy("kubectl uncordon {}", host.node)),
         )  # fmt: skip
     for one in told(snapshot):
         # After an error that ended programs the memory itself is the finding, and the row only follows.
@@ -108,9 +108,9 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _SLOW: Final = (
-    (0x40, "its temperature", Step("check fans, air flow and room temperature")),
-    (0x80, "the power brake", Step("check the power supplies and the rack's power limit")),
-    (0x8, "its hardware (temperature or power)", Step("check cooling and power supplies")),
+    (0x40, "its temperature", Remedy("check fans, air flow and room temperature")),
+    (0x80, "the power brake", Remedy("check the power supplies and the rack's power limit")),
+    (0x8, "its hardware (temperature or power)", Remedy("check cooling and power supplies")),
 )
 """Bits of the clock event reasons that are faults. Idle (0x1) and the software's power cap (0x4) are none."""
 
@@ -125,7 +125,7 @@ def slowed(snapshot: Snapshot) -> Iterator[Finding]:
         yield _about(
             host, gpu, f"runs slower than it could: its clocks are held back by {row[0]}",
             "clock_event_reasons", "temperature_c", "temperature_margin_c", "power_w", "sm_clock_mhz",
-            remedy=(Step("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {}", gpu.index), row[1]),
+            remedy=(Remedy("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {}", gpu.index), row[1]),
         )  # fmt: skip
 
 
@@ -172,10 +172,10 @@ def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _RESEAT: Final = (
-    Step(
+    Remedy(
         "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current,pcie.link.width.max,pcie.link.gen.current --format=csv"
     ),
-    Step("reseat the card or its riser; some slots have fewer lanes by design"),
+    Remedy("reseat the card or its riser; some slots have fewer lanes by design"),
 )
 
 
@@ -191,11 +191,11 @@ def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(host.cite("xids", f"sxid {xid.code} on {xid.pci}, {xid.count} times: {xid.text}"),),
                 remedy=(
                     *(
-                        (Step(xid.advice),)
+                        (Remedy(xid.advice),)
                         if xid.advice
-                        else (Step("kubectl cordon {}", host.node), Step("then as the table says:"))
+                        else (Remedy("kubectl cordon {}", host.node), Remedy("then as the table says:"))
                     ),
-                    Step("kgpu xid {} --sxid", xid.code),
+                    Remedy("kgpu xid {} --sxid", xid.code),
                 ),
                 confidence=CERTAIN,
                 since=xid.first,
@@ -235,7 +235,7 @@ def hanging(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"{', '.join(f'{one.name} ({one.pid})' for one in stuck[:4])} on node {host.node} hang in the driver and can't be ended",
             evidence=(host.cite("processes", ", ".join(f"{one.pid} {one.name} {one.state}" for one in stuck[:4])), *lines),
-            remedy=(Step("on the node:"), Step("dmesg | grep -E 'NVRM|blocked for'"), Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node)),
+            remedy=(Remedy("on the node:"), Remedy("dmesg | grep -E 'NVRM|blocked for'"), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", host.node)),
             confidence=CERTAIN if proven else POSSIBLE,
             nodes=(host.node,),
         )  # fmt: skip
@@ -252,7 +252,7 @@ def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
         ):
             yield _about(
                 host, gpu, "has persistence mode off: the first CUDA call of each program takes seconds", "persistence_mode",
-                remedy=(Step("systemctl enable --now nvidia-persistenced"), Step("or until the next boot:"), Step("nvidia-smi -pm 1")),
+                remedy=(Remedy("systemctl enable --now nvidia-persistenced"), Remedy("or until the next boot:"), Remedy("nvidia-smi -pm 1")),
                 level=Level.NOTE,
             )  # fmt: skip
 
@@ -266,7 +266,7 @@ def flood(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=Subject("Node", host.node),
                     cause=f"GPU {xid.pci} of node {host.node} has said Xid {xid.code} {xid.count} times, which calls for nothing",
                     evidence=(host.cite("xids", f"xid {xid.code} on {xid.pci}, {xid.count} times: {xid.text}"),),
-                    remedy=(Step("none; leave it out of alerts. kgpu xid {}", xid.code),),
+                    remedy=(Remedy("none; leave it out of alerts. kgpu xid {}", xid.code),),
                     confidence=CERTAIN,
                     level=Level.NOTE,
                     since=xid.first,
@@ -301,7 +301,7 @@ def debugging(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} runs with variables that are for debugging and make CUDA programs slow",
                 evidence=tuple(found[:4]),
-                remedy=(Step("take them out of the manifest of {}", pod.owner or pod),),
+                remedy=(Remedy("take them out of the manifest of {}", pod.owner or pod),),
                 confidence=LIKELY,
                 level=Level.NOTE,
                 nodes=(pod.node,) if pod.node else (),
@@ -323,7 +323,7 @@ def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=node.subject,
                     cause=f"the condition {one.type} of node {node.name} ({product or 'no product known'}) is a false alarm: {why}",
                     evidence=(one.cite(), node.cite(f"metadata.labels[{LABEL_GPU_PRODUCT}]")),
-                    remedy=(Step("switch that check off for such nodes, or upgrade the watcher"), Step("if it has cordoned the node:"), Step("kubectl uncordon {}", node.name)),
+                    remedy=(Remedy("switch that check off for such nodes, or upgrade the watcher"), Remedy("if it has cordoned the node:"), Remedy("kubectl uncordon {}", node.name)),
                     confidence=LIKELY,
                     nodes=(node.name,),
                 )  # fmt: skip

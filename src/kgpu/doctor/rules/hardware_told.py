@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor.model import Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import hardware, hardware_readings
 from kgpu.doctor.snapshot import Snapshot
@@ -85,8 +85,8 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
         steps = dict.fromkeys(
             [
                 *found.remedy[:-1],
-                *map(Step, row.steps),
-                *(Step("kgpu xid {}", code) for code in one.xids),
+                *map(Remedy, row.steps),
+                *(Remedy("kgpu xid {}", code) for code in one.xids),
                 found.remedy[-1],
             ]
         )

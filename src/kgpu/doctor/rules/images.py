@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, messages
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -57,9 +57,9 @@ def evicted(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} was evicted from node {pod.node or '?'}: its disk was full of images, models or what the pod wrote",
             evidence=(pod.cite("status.message"), *((pressure.cite(),) if pressure else ())),
             remedy=(
-                Step("on node {}:", pod.node or "NODE"),
-                Step("crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet"),
-                Step(
+                Remedy("on node {}:", pod.node or "NODE"),
+                Remedy("crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet"),
+                Remedy(
                     "put models on a volume, set requests and limits of ephemeral-storage, or give the node a bigger disk"
                 ),
             ),
@@ -84,7 +84,7 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"container {one.name} of {pod} was killed for the machine's memory (limit {one.limits.get('memory', 'none')}), not for the GPU's",
                 evidence=(one.cite_status("state" if one.state == "terminated" else "lastState"), one.cite("resources.limits")),
-                remedy=(Step("raise resources.limits.memory of container {}", one.name), Step("memory of the GPU that runs out is said in the log (CUDA out of memory), and ends with 1")),
+                remedy=(Remedy("raise resources.limits.memory of container {}", one.name), Remedy("memory of the GPU that runs out is said in the log (CUDA out of memory), and ends with 1")),
                 confidence=LIKELY if _says_cuda(snapshot, pod) else CERTAIN,
                 nodes=(pod.node,) if pod.node else (),
                 pods=(pod.path,),
@@ -110,7 +110,7 @@ def no_name(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod}: {one.image} is no image's name" + (f": {hit['why']}" if hit else ""),
                 evidence=(one.cite_status(), one.cite("image")),
-                remedy=(Step("correct the image in the manifest: HOST/PATH:TAG, in small letters but for the tag"),),
+                remedy=(Remedy("correct the image in the manifest: HOST/PATH:TAG, in small letters but for the tag"),),
                 confidence=CERTAIN,
                 nodes=(pod.node,) if pod.node else (),
                 pods=(pod.path,),

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place, Subject
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.signs import KERNEL, LOG, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 
@@ -40,9 +40,9 @@ def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _BLACKLIST: Final = (
-    Step("printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf"),
-    Step("update-initramfs -u"),
-    Step("then drain and reboot the node"),
+    Remedy("printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf"),
+    Remedy("update-initramfs -u"),
+    Remedy("then drain and reboot the node"),
 )
 
 
@@ -64,7 +64,7 @@ def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
                 host.cite("kernel"), host.cite("dkms", ", ".join(versions)),
                 host.cite("headers", "missing" if host.headers is False else "there"),
             ),
-            remedy=(Step("apt install linux-headers-$(uname -r)"), Step("dkms autoinstall && modprobe nvidia")),
+            remedy=(Remedy("apt install linux-headers-$(uname -r)"), Remedy("dkms autoinstall && modprobe nvidia")),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip

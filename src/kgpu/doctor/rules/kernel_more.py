@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching
 from kgpu.doctor.host_facts import HostFacts, PciDevice
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -26,7 +26,7 @@ _LOST: Final = 79
 _POWER: Final = 54
 _BLACKWELL: Final = re.compile(r"29[0-9a-f]{2}|2[bcdef][0-9a-f]{2}")
 """Device ids of GPUs that only the open module drives."""
-_OPEN: Final = Step("with a driver of the host: install its open flavour (nvidia-driver-VERSION-open)")
+_OPEN: Final = Remedy("with a driver of the host: install its open flavour (nvidia-driver-VERSION-open)")
 
 
 def gpus_of(host: HostFacts) -> list[PciDevice]:
@@ -72,9 +72,9 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the GPU {which['gpu'] + ' (' + which['device'] + ') ' if which else ''}of node {host.node} is not supported by this driver{' ' + release['version'] if release else ''}: it is newer or older than the driver's list, or a virtual GPU, which needs NVIDIA's vGPU guest driver",
             evidence=tuple(host.cite_log(one) for one in told),
             remedy=(
-                Step("on node {}:", host.node), Step("lspci -nn -d 10de: ; systemd-detect-virt"),
-                Step("in a virtual machine with a vGPU: driver.repository and driver.image of the vGPU guest driver, with its licence; or pass the whole GPU through"),
-                Step("otherwise set driver.version to a release that lists the GPU (older cards: a legacy branch)"),
+                Remedy("on node {}:", host.node), Remedy("lspci -nn -d 10de: ; systemd-detect-virt"),
+                Remedy("in a virtual machine with a vGPU: driver.repository and driver.image of the vGPU guest driver, with its licence; or pass the whole GPU through"),
+                Remedy("otherwise set driver.version to a release that lists the GPU (older cards: a legacy branch)"),
             ),
             confidence=CERTAIN,
             nodes=(host.node,),
@@ -123,7 +123,7 @@ def no_power(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
-_CABLES: Final = (Step("switch the machine off and attach the GPU's power cables"),)
+_CABLES: Final = (Remedy("switch the machine off and attach the GPU's power cables"),)
 
 
 def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
@@ -138,8 +138,8 @@ def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"the GPU at {one.address} of node {host.node} is on the bus and does not answer (lspci: rev ff)",
                     evidence=(host.cite("pci", f"{one.address}: its config space reads as ones"),),
                     remedy=(
-                        Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", host.node),
-                        Step(
+                        Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", host.node),
+                        Remedy(
                             "switch the machine off and on (a reboot may not be enough); reseat the card if it stays so"
                         ),
                     ),
@@ -172,7 +172,7 @@ def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
                 node.cite(label),
                 *((host.cite("pci", f"{held[0].address} driver vfio-pci"),) if host and held else ()),
             ),
-            remedy=(Step("kubectl label node {} {}=container --overwrite", node.name, names.LABEL_WORKLOAD_CONFIG),),
+            remedy=(Remedy("kubectl label node {} {}=container --overwrite", node.name, names.LABEL_WORKLOAD_CONFIG),),
             confidence=CERTAIN,
             nodes=(node.name,),
             pods=tuple(pod.path for one in wanted for pod in one.pods if node.name in one.reasons or not one.reasons),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, stack_config
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Pod
@@ -14,7 +15,6 @@ from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -61,8 +61,8 @@ def no_users(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"the series of {pod} say nothing of pods and namespaces: it {what}",
             evidence=(one.cite("volumeMounts" if asks else "env"),),
             remedy=(
-                Step("kubectl -n {} set env {} {}=true", pod.namespace, pod.owner.lower() or "daemonset/NAME", _ENV),
-                Step("mount the host's /var/lib/kubelet/pod-resources into it at the same path"),
+                Remedy("kubectl -n {} set env {} {}=true", pod.namespace, pod.owner.lower() or "daemonset/NAME", _ENV),
+                Remedy("mount the host's /var/lib/kubelet/pod-resources into it at the same path"),
             ),
             confidence=CERTAIN if asks else LIKELY,
             level=Level.PROBLEM if asks else Level.NOTE,
@@ -85,7 +85,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                 else f"{file.told_by} tells the exporter to use ConfigMap {file.name}, which does not exist"
             ),
             evidence=(told, file.source.cite("data", keys)) if file.source else (told,),
-            remedy=(Step("with the file of counters in place of FILE:"), Step("kubectl -n {} create configmap {} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | kubectl apply -f -", file.source.namespace if file.source else "gpu-operator", file.name)),
+            remedy=(Remedy("with the file of counters in place of FILE:"), Remedy("kubectl -n {} create configmap {} --from-file=dcgm-metrics.csv=FILE --dry-run=client -o yaml | kubectl apply -f -", file.source.namespace if file.source else "gpu-operator", file.name)),
             confidence=CERTAIN,
         )  # fmt: skip
         return
@@ -96,7 +96,7 @@ def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=file.source.subject,
                 cause=f"line {position} of the counters in {file.source} is wrong: {problem}",
                 evidence=(told, Evidence(file=f"{file.source}, {file.key}", line=position, value=line)),
-                remedy=(Step("a line is a field, its type (gauge, counter or label) and its help, with commas between them:"), Step("kubectl -n {} edit configmap {}", file.source.namespace, file.name)),
+                remedy=(Remedy("a line is a field, its type (gauge, counter or label) and its help, with commas between them:"), Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name)),
                 confidence=CERTAIN,
             )  # fmt: skip
             return
@@ -121,7 +121,7 @@ def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} gives its series every label of the pods, also those that differ from job to job: Prometheus keeps each as a series of its own",
                 evidence=(matching.cite_env(pod, one, _LABELS),),
-                remedy=(Step("kubectl -n {} set env {} '{}=^(app|team)$'", pod.namespace, pod.owner.lower() or "daemonset/NAME", _ALLOWED),),
+                remedy=(Remedy("kubectl -n {} set env {} '{}=^(app|team)$'", pod.namespace, pod.owner.lower() or "daemonset/NAME", _ALLOWED),),
                 level=Level.NOTE,
             )  # fmt: skip
 
@@ -136,7 +136,7 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} gives a series for every replica of a shared GPU with labels of its pod, and {shared[0].source} makes many: metrics times replicas times pods",
                 evidence=(matching.cite_env(pod, one, _VIRTUAL), matching.cite_env(pod, one, _LABELS), shared[0].cite(kind)),
-                remedy=(Step("fewer fields in the counters file"), Step("kubectl -n {} set env {} {}-   # pod and namespace stay", pod.namespace, pod.owner.lower() or "daemonset/NAME", _LABELS), Step("a recording rule by GPU for what is kept long")),
+                remedy=(Remedy("fewer fields in the counters file"), Remedy("kubectl -n {} set env {} {}-   # pod and namespace stay", pod.namespace, pod.owner.lower() or "daemonset/NAME", _LABELS), Remedy("a recording rule by GPU for what is kept long")),
                 level=Level.NOTE,
             )  # fmt: skip
 
@@ -156,7 +156,7 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"container {one.name} of {pod} was killed at its memory limit ({limit}){f', as on {len(rows) - 1} more nodes' if len(rows) > 1 else ''}",
             evidence=(one.cite_status(), one.cite("resources.limits.memory")),
             remedy=(
-                Step(
+                Remedy(
                     "kubectl -n {} set resources {} -c {} --limits=memory=1Gi",
                     pod.namespace,
                     pod.owner.lower() or "daemonset/NAME",
@@ -180,7 +180,7 @@ def node_port(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=service.subject,
                 cause=f"{service} answers on every node with the metrics of any of {len(chosen)} nodes: a scrape through it gets another one each time",
                 evidence=(service.cite("spec.type"), service.cite("spec.externalTrafficPolicy")),
-                remedy=(Step('kubectl -n {} patch service {} -p \'{{"spec":{{"internalTrafficPolicy":"Local","externalTrafficPolicy":"Local"}}}}\'', service.namespace, service.name), Step("or scrape the pods: clusterIP None and a ServiceMonitor")),
+                remedy=(Remedy('kubectl -n {} patch service {} -p \'{{"spec":{{"internalTrafficPolicy":"Local","externalTrafficPolicy":"Local"}}}}\'', service.namespace, service.name), Remedy("or scrape the pods: clusterIP None and a ServiceMonitor")),
                 level=Level.NOTE,
             )  # fmt: skip
 
@@ -212,7 +212,7 @@ def busy_but_slow(snapshot: Snapshot) -> Iterator[Finding]:
                     host,
                     f"GPU {gpu.index} of node {host.node} has {busy:.0f} % utilisation, and its multiprocessors are {active:.0f} % active: utilisation says that some kernel ran, not how much of the card works",
                     host.cite("gpus", f"GPU {gpu.index}: utilization {busy:.0f} %, SM activity {active:.0f} %"),
-                    Step("judge by DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_PROF_PIPE_TENSOR_ACTIVE; larger batches, or a smaller share of a card"),
+                    Remedy("judge by DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_PROF_PIPE_TENSOR_ACTIVE; larger batches, or a smaller share of a card"),
                 )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
                 host,
                 f"GPU {gpu.index} of node {host.node} holds {used:.0f} MiB for somebody and does nothing now: a notebook with an open CUDA context looks like this",
                 host.cite("gpus", f"GPU {gpu.index}: memory used {used:.0f} MiB, utilization 0 %"),
-                Step("whose it is:"), Step("kgpu top"), Step("alert on memory used and no utilisation together, for an hour"),
+                Remedy("whose it is:"), Remedy("kgpu top"), Remedy("alert on memory used and no utilisation together, for an hour"),
                 confidence=POSSIBLE,
                 pods=tuple(pod.path for pod in old),
             )  # fmt: skip
@@ -241,7 +241,7 @@ def _reading(readings: Any, name: str) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def _note(host: HostFacts, cause: str, evidence: Evidence, *steps: Step, **more: Any) -> Finding:
+def _note(host: HostFacts, cause: str, evidence: Evidence, *steps: Remedy, **more: Any) -> Finding:
     return Finding(
         subject=Subject("Node", host.node), cause=cause, evidence=(evidence,), remedy=steps, level=Level.NOTE,
         **{"nodes": (host.node,), **more},
@@ -264,7 +264,7 @@ def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
             subject=file.source.subject,
             cause=f"node {cut[0].name} has MIG on, where utilisation is not defined, and {file.source} has no other measure: panels of use stay empty",
             evidence=(Evidence(file=f"{file.source}, {file.key}", value="DCGM_FI_DEV_GPU_UTIL"), cut[0].cite("metadata.labels[nvidia.com/gpu.product]")),
-            remedy=(Step("add the line DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines:"), Step("kubectl -n {} edit configmap {}", file.source.namespace, file.name), Step("show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE")),
+            remedy=(Remedy("add the line DCGM_FI_PROF_GR_ENGINE_ACTIVE, gauge, Activity of the engines:"), Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name), Remedy("show DCGM_FI_DEV_GPU_UTIL or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE")),
             confidence=CERTAIN,
             level=Level.NOTE,
         )  # fmt: skip
@@ -288,8 +288,8 @@ def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"dashboard {obj.path} shows {', '.join(gone[:_MAX_SHOWN])}{more}, which {file.source} does not have exported: its panels are empty",
                 evidence=(obj.cite("data", ", ".join(gone)), file.told_by.cite("spec.dcgmExporter.config.name")),
                 remedy=(
-                    Step("add a line for {}, with its type (gauge, counter or label) and its help:", gone[0]),
-                    Step("kubectl -n {} edit configmap {}", file.source.namespace, file.name),
+                    Remedy("add a line for {}, with its type (gauge, counter or label) and its help:", gone[0]),
+                    Remedy("kubectl -n {} edit configmap {}", file.source.namespace, file.name),
                 ),
                 confidence=CERTAIN,
                 level=Level.NOTE,

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.base.suggest import did_you_mean
 from kgpu.doctor import cluster_policy, matching, messages, stack_config
 from kgpu.doctor.kinds import Container, Node
 from kgpu.doctor.matching import MIG_MANAGER, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import at, seconds
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.mig_signs import layout_said
 from kgpu.doctor.snapshot import Snapshot
@@ -40,7 +40,9 @@ _STARTED: Final = re.compile(r'time="?(?P<time>\d{4}-\d\d-\d\dT[\d:.]+Z?)')
 _KILL_SECONDS: Final = 180.0
 
 
-def _of_node(node: Node, cause: str, evidence: tuple[Evidence, ...], remedy: tuple[Step, ...], **more: Any) -> Finding:
+def _of_node(
+    node: Node, cause: str, evidence: tuple[Evidence, ...], remedy: tuple[Remedy, ...], **more: Any
+) -> Finding:
     usual = {"subject": node.subject, "confidence": CERTAIN, "nodes": (node.name,)}
     return Finding(cause=cause, evidence=evidence, remedy=remedy, **{**usual, **more})
 
@@ -49,11 +51,13 @@ def _cite(node: Node, label: str) -> Evidence:
     return node.cite(f"metadata.labels[{label}]")
 
 
-def _relabel(node: Node, name: str) -> Step:
+def _relabel(node: Node, name: str) -> Remedy:
     """The command that gives a node a layout: the MIG manager acts when the label changes, not when it is set again."""
     if wanted_mig(node) != name:
-        return Step("kubectl label node {} {}={} --overwrite", node.name, _LABEL, name)
-    return Step("kubectl label node {} {}- && kubectl label node {} {}={}", node.name, _LABEL, node.name, _LABEL, name)
+        return Remedy("kubectl label node {} {}={} --overwrite", node.name, _LABEL, name)
+    return Remedy(
+        "kubectl label node {} {}- && kubectl label node {} {}={}", node.name, _LABEL, node.name, _LABEL, name
+    )
 
 
 def _chosen(snapshot: Snapshot) -> Iterator[tuple[Node, str, tuple[Layout, ...]]]:
@@ -93,7 +97,7 @@ def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} is to have the MIG layout {name}, which ConfigMap {config.name} does not have{near and f' ({near})'}",
             (_cite(node, _LABEL), _cite(node, names.MIG_CONFIG_STATE_LABEL), config.cite()),
-            (Step("NAME is one of: {}", ", ".join(fitting[:20])), _relabel(node, fitting[0] if len(fitting) == 1 else "NAME")),
+            (Remedy("NAME is one of: {}", ", ".join(fitting[:20])), _relabel(node, fitting[0] if len(fitting) == 1 else "NAME")),
         )  # fmt: skip
 
 
@@ -109,7 +113,7 @@ def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"the MIG mode of {len(waits)} GPUs of node {node.name} waits for a reboot: it is a virtual machine, where a GPU can't be reset",
             (host.cite("gpus", said), host.cite("hypervisor")),
-            (Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name), Step("for the next time: WITH_REBOOT=true in migManager.env of the ClusterPolicy")),
+            (Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data, then reboot it", node.name), Remedy("for the next time: WITH_REBOOT=true in migManager.env of the ClusterPolicy")),
         )  # fmt: skip
 
 
@@ -123,7 +127,7 @@ def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"node {node.name} is to have the MIG layout {name}, and its cards ({matching.product(node) or 'of this product'}) can't do MIG",
                 (_cite(node, _LABEL), _cite(node, names.LABEL_MIG_CAPABLE), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
-                (Step("kubectl label node {} {}-", node.name, _LABEL), Step("or give the entries of that layout a device-filter")),
+                (Remedy("kubectl label node {} {}-", node.name, _LABEL), Remedy("or give the entries of that layout a device-filter")),
             )  # fmt: skip
 
 
@@ -140,7 +144,7 @@ def partial(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"the MIG layout {name} of node {node.name} says nothing of GPU {', '.join(map(str, left))}: a layout has to name every GPU",
                 (_cite(node, _LABEL), mig_config(snapshot).cite(), Evidence(object=str(node), field="GPUs", value=str(count))),
-                (Step("add to {} in ConfigMap {}: - {{devices: {}, mig-enabled: false}}", name, mig_config(snapshot).name, left), _relabel(node, name)),
+                (Remedy("add to {} in ConfigMap {}: - {{devices: {}, mig-enabled: false}}", name, mig_config(snapshot).name, left), _relabel(node, name)),
             )  # fmt: skip
 
 
@@ -168,7 +172,7 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"node {node.name} has MIG on and driver {version}, which loses MIG devices: pods with slices beside pods with whole GPUs hang",
                 (_cite(node, label) if label in node.labels else (host.cite("driver_version") if host else _cite(node, label)), *(p.cite("status.phase") for p in pods[:2])),
-                (Step("go to driver {} or later (570.172.08 or later within 570, or back to 570.86.15):", MIG_FIXED_DRIVER), cluster_policy.change(snapshot, {"driver": {"version": MIG_FIXED_DRIVER}})),
+                (Remedy("go to driver {} or later (570.172.08 or later within 570, or back to 570.86.15):", MIG_FIXED_DRIVER), cluster_policy.change(snapshot, {"driver": {"version": MIG_FIXED_DRIVER}})),
                 pods=tuple(p.path for p in pods),
             )  # fmt: skip
 
@@ -188,7 +192,7 @@ def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"{pod} asks for nvidia.com/gpu, and node {node.name} has slices only ({', '.join(slices)})",
                 (pod.cite("status.phase"), node.cite(f"status.allocatable[{slices[0]}]"), node.cite("status.allocatable[nvidia.com/gpu]")),
-                (Step("take a newer operator, whose validator asks for a slice; workloads on slices work as they are"), Step("or WITH_WORKLOAD=false in validator.cuda.env of the ClusterPolicy")),
+                (Remedy("take a newer operator, whose validator asks for a slice; workloads on slices work as they are"), Remedy("or WITH_WORKLOAD=false in validator.cuda.env of the ClusterPolicy")),
                 subject=pod.subject, pods=(pod.path,), confidence=LIKELY,
             )  # fmt: skip
 
@@ -210,7 +214,7 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"the change of MIG layout on node {node.name} {how}, and {len(paused)} parts of the stack are still paused for it",
             (*gave_up, *(_cite(node, key) for key in paused[:3]), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
-            (Step("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in paused))), *again, *_log_step(snapshot, node)),
+            (Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in paused))), *again, *_log_step(snapshot, node)),
         )  # fmt: skip
 
 
@@ -233,9 +237,9 @@ def _gave_up(snapshot: Snapshot, node: Node) -> tuple[Evidence, ...]:
     return ()
 
 
-def _log_step(snapshot: Snapshot, node: Node) -> tuple[Step, ...]:
+def _log_step(snapshot: Snapshot, node: Node) -> tuple[Remedy, ...]:
     pods = matching.pods_of_part(snapshot, MIG_MANAGER, node=node.name)
-    return (Step("kubectl -n {} logs {} --tail=50", pods[0].namespace, pods[0].name),) if pods else ()
+    return (Remedy("kubectl -n {} logs {} --tail=50", pods[0].namespace, pods[0].name),) if pods else ()
 
 
 def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
@@ -254,8 +258,8 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
         cause=f"{config.told_by} tells the MIG manager to use ConfigMap {config.name}, which {what}",
         evidence=(config.told_by.cite("spec.migManager.config.name"), config.cite()),
         remedy=(
-            Step("with the file of layouts in place of FILE:"), Step("kubectl -n {} create configmap {} --from-file={}=FILE --dry-run=client -o yaml | kubectl apply -f -", config.source.namespace if config.source else "gpu-operator", config.name, stack_config.MIG_KEY),
-            Step("then set the label nvidia.com/mig.config again"),
+            Remedy("with the file of layouts in place of FILE:"), Remedy("kubectl -n {} create configmap {} --from-file={}=FILE --dry-run=client -o yaml | kubectl apply -f -", config.source.namespace if config.source else "gpu-operator", config.name, stack_config.MIG_KEY),
+            Remedy("then set the label nvidia.com/mig.config again"),
         ),
         confidence=CERTAIN,
     )  # fmt: skip
@@ -278,7 +282,7 @@ def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"{obj} has MIG layouts, and {policy} does not name it: it has no spec.migManager.config, so a JSON patch that replaces it is refused",
                 evidence=(policy.cite("spec.migManager.config"), obj.cite(f"data[{stack_config.MIG_KEY}]", "mig-configs")),
-                remedy=(Step("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch),),
+                remedy=(Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch),),
                 level=Level.PROBLEM if _wants(snapshot, obj.map("data")) else Level.NOTE,
             )  # fmt: skip
 
@@ -316,7 +320,7 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
                 node,
                 f"node {node.name} has {there.get(one, 0)} {one.removeprefix(names.MIG_RESOURCE_PREFIX)} slices and offers {offered.get(one, 0)}: they were changed after {pod} started",
                 (host.cite("gpus", f"{there.get(one, 0)} of {one}"), node.cite(f"status.capacity[{one}]")),
-                (Step("kubectl -n {} delete pod {}", pod.namespace, pod.name), Step("the next time by the label, with a layout of the MIG manager's ConfigMap in place of NAME:"), Step("kubectl label node {} {}=NAME --overwrite", node.name, _LABEL)),
+                (Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name), Remedy("the next time by the label, with a layout of the MIG manager's ConfigMap in place of NAME:"), Remedy("kubectl label node {} {}=NAME --overwrite", node.name, _LABEL)),
                 confidence=LIKELY,
             )  # fmt: skip
 
@@ -351,7 +355,7 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
                     node,
                     f"the MIG layout {name} ({said}) does not fit on the cards of node {node.name}: it takes {slices} of {limit} compute slices and {asked} of {blocks} blocks of memory",
                     (_cite(node, _LABEL), mig_config(snapshot).cite(), _cite(node, names.LABEL_GPU_PRODUCT)),
-                    (Step("on the node:"), Step("nvidia-smi mig -lgipp"), Step("take slices out of {}, then:", name), _relabel(node, name)),
+                    (Remedy("on the node:"), Remedy("nvidia-smi mig -lgipp"), Remedy("take slices out of {}, then:", name), _relabel(node, name)),
                 )  # fmt: skip
 
 
@@ -374,7 +378,7 @@ def many_slices(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} spreads one program over {total} MIG slices in container {one.name}: a process sees one slice only, and there is no way from slice to slice for NCCL",
                 evidence=(one.cite(f"resources.limits[{slices[0]}]"), told),
-                remedy=(Step("ask for whole GPUs (nvidia.com/gpu) on a node without MIG, or for one larger slice"),),
+                remedy=(Remedy("ask for whole GPUs (nvidia.com/gpu) on a node without MIG, or for one larger slice"),),
                 pods=(pod.path,), nodes=(pod.node,) if pod.node else (),
             )  # fmt: skip
 
@@ -402,7 +406,7 @@ def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=pod.subject,
                     cause=f"{pod} was ended by the change of MIG layout on node {node.name}: it had a GPU there when the MIG manager stopped all users",
                     evidence=(hit.evidence, ended[0].cite_status()),
-                    remedy=(Step("start it again; before the next change:"), Step("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", node.name)),
+                    remedy=(Remedy("start it again; before the next change:"), Remedy("kubectl drain {} --ignore-daemonsets --delete-emptydir-data", node.name)),
                     nodes=(node.name,), pods=(pod.path,),
                 )  # fmt: skip
 
@@ -432,7 +436,7 @@ def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"node {node.name} has the MIG layout {name} with slices of several sizes ({', '.join(row.profiles)}), which strategy single does not offer at all",
             (_cite(node, _LABEL), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]", stack_config.mig_strategy(snapshot, node)), mig_config(snapshot).cite()),
-            (cluster_policy.change(snapshot, cluster_policy.MIXED), Step("pods then ask for nvidia.com/mig-PROFILE")),
+            (cluster_policy.change(snapshot, cluster_policy.MIXED), Remedy("pods then ask for nvidia.com/mig-PROFILE")),
         )  # fmt: skip
 
 
@@ -453,7 +457,7 @@ def other_card(snapshot: Snapshot) -> Iterator[Finding]:
             node,
             f"the MIG layout {name} of node {node.name} asks for {', '.join(bad)}, which {product} does not have: its smallest slice is 1g.{memory[0]}gb",
             (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
-            (Step("on the node:"), Step("nvidia-smi mig -lgip"), _relabel(node, fitting[0] if fitting else "NAME")),
+            (Remedy("on the node:"), Remedy("nvidia-smi mig -lgip"), _relabel(node, fitting[0] if fitting else "NAME")),
         )  # fmt: skip
 
 

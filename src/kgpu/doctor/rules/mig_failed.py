@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -32,11 +32,11 @@ def _unheard(node: Node, wanted: str) -> Finding:
         cause=f"node {node.name} is to have the MIG layout {wanted}, and no MIG manager runs here that would read its label: nothing happens",
         evidence=(node.cite(label),),
         remedy=(
-            Step("let the GPU operator bring it: migManager.enabled=true in its values"),
-            Step(
+            Remedy("let the GPU operator bring it: migManager.enabled=true in its values"),
+            Remedy(
                 "or cut the GPUs by hand, on {}, with a profile of nvidia-smi mig -lgip in place of PROFILE:", node.name
             ),
-            Step("nvidia-smi mig -i 0 -cgi PROFILE -C"),
+            Remedy("nvidia-smi mig -i 0 -cgi PROFILE -C"),
         ),
         confidence=LIKELY,
         nodes=(node.name,),
@@ -52,7 +52,11 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
             yield _unheard(node, wanted)
         if node.labels.get(names.MIG_CONFIG_STATE_LABEL) != "failed":
             continue
-        log = Step("kubectl -n {} logs {} --tail=50", managers[0].namespace, managers[0].name) if managers else Step("")
+        log = (
+            Remedy("kubectl -n {} logs {} --tail=50", managers[0].namespace, managers[0].name)
+            if managers
+            else Remedy("")
+        )
         yield Finding(
             subject=node.subject,
             cause=f"the MIG manager could not apply the layout {wanted or 'that it was given'} on node {node.name}",
@@ -62,9 +66,9 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 log
-                or Step("kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={}", node.name),
-                Step("end the pods that hold its GPUs, then:"),
-                Step(
+                or Remedy("kubectl get pods -A -l app=nvidia-mig-manager --field-selector spec.nodeName={}", node.name),
+                Remedy("end the pods that hold its GPUs, then:"),
+                Remedy(
                     "kubectl label node {} {}- && kubectl label node {} {}={}",
                     node.name,
                     names.MIG_CONFIG_LABEL,

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching, messages
 from kgpu.doctor.matching import GFD, MIG_MANAGER, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place
 from kgpu.doctor.obj import plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import mig_state, still_broken, wanted_mig
@@ -67,11 +67,11 @@ def layout_said(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"node {node.name} is to have the MIG layout {hit.match['name']}, which the MIG manager's ConfigMap does not have",
             evidence=(node.cite(label), hit.evidence),
             remedy=(
-                Step(
+                Remedy(
                     "kubectl -n {} get configmap default-mig-parted-config -o jsonpath='{{.data}}' # which there are; or the one that the ClusterPolicy names",
                     hit.pod.namespace,
                 ),
-                Step("kubectl label node {} {}=NAME --overwrite", node.name, names.MIG_CONFIG_LABEL),
+                Remedy("kubectl label node {} {}=NAME --overwrite", node.name, names.MIG_CONFIG_LABEL),
             ),
             confidence=CERTAIN,
             nodes=(node.name,),
@@ -96,8 +96,8 @@ def held_by_host(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"the MIG layout {wanted_mig(node)} could not be applied on node {node.name}: {who} on the host holds its GPUs",
                 evidence=(node.cite(f"metadata.labels[{names.MIG_CONFIG_STATE_LABEL}]"), host.cite("processes", f"{held[0].pid} {held[0].name} holds {', '.join(held[0].holds[:3])}")),
                 remedy=(
-                    Step("end {} on {} (systemctl stop), then:", who, node.name), Step("kubectl label node {} {}- && kubectl label node {} {}={}", node.name, names.MIG_CONFIG_LABEL, node.name, names.MIG_CONFIG_LABEL, wanted_mig(node)),
-                    Step("for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env"),
+                    Remedy("end {} on {} (systemctl stop), then:", who, node.name), Remedy("kubectl label node {} {}- && kubectl label node {} {}={}", node.name, names.MIG_CONFIG_LABEL, node.name, names.MIG_CONFIG_LABEL, wanted_mig(node)),
+                    Remedy("for good: name the service in the ConfigMap of migManager.gpuClientsConfig, and WITH_SHUTDOWN_HOST_GPU_CLIENTS=true in migManager.env"),
                 ),
                 nodes=(node.name,),
             )  # fmt: skip
@@ -111,7 +111,7 @@ def invalid_label(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"node {node.name} has MIG devices of several sizes, or none at all, under strategy single, which offers one size only",
                 evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"), node.cite(f"metadata.labels[{names.LABEL_MIG_STRATEGY}]")),
-                remedy=(cluster_policy.change(snapshot, cluster_policy.MIXED), Step("or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:"), Step("kubectl label node {} nvidia.com/mig.config=NAME --overwrite", node.name)),
+                remedy=(cluster_policy.change(snapshot, cluster_policy.MIXED), Remedy("or give the node slices of one size, by a layout NAME of the MIG manager's ConfigMap:"), Remedy("kubectl label node {} nvidia.com/mig.config=NAME --overwrite", node.name)),
                 confidence=CERTAIN,
                 nodes=(node.name,),
             )  # fmt: skip

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import MPS, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -86,8 +86,8 @@ def mode_left(snapshot: Snapshot) -> Iterator[Finding]:
                 Evidence(object=f"Node {name}", field="pod of the MPS control daemon", value="none"),
             ),
             remedy=(
-                Step("on {}:", name),
-                Step("nvidia-smi -c DEFAULT"),
+                Remedy("on {}:", name),
+                Remedy("nvidia-smi -c DEFAULT"),
             ),
             confidence=CERTAIN if users else LIKELY,
             level=Level.PROBLEM if users else Level.NOTE,
@@ -107,8 +107,8 @@ def too_many(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"{config.source} shares {row.get('name')} among {replicas} by MPS, and a server takes {_CLIENTS} clients",
                     evidence=(config.cite("mps"),),
                     remedy=(
-                        Step("set replicas to at most {}:", _CLIENTS),
-                        Step("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name),
+                        Remedy("set replicas to at most {}:", _CLIENTS),
+                        Remedy("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name),
                     ),
                     confidence=CERTAIN,
                 )
@@ -129,7 +129,7 @@ def server_fault(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=Subject("Node", name),
                 cause=f"a client of MPS on node {name} has made a fatal error (Xid {xids[0].code}{f', process {xids[0].process}' if xids[0].process else ''}), which ended all clients of that server",
                 evidence=(host.cite_file(path, position + 1, lines[position]), host.cite("xids", f"xid {xids[0].code} on {xids[0].pci}")),
-                remedy=(Step("mend that client's program; the GPU is well, no reset"), Step("where one must not end the other: MIG slices instead of MPS")),
+                remedy=(Remedy("mend that client's program; the GPU is well, no reset"), Remedy("where one must not end the other: MIG slices instead of MPS")),
                 nodes=(name,),
             )  # fmt: skip
 
@@ -148,7 +148,7 @@ def too_old(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pods[0].subject,
             cause=f"{configs[0].source} shares GPUs by MPS, and {pods[0]} is {image.rpartition(':')[2]}, which does not know MPS (it came with v0.15.0)",
             evidence=(configs[0].cite("mps"), pods[0].cite("spec.containers[0].image")),
-            remedy=(Step("take a device plugin of v0.15.0 or later"),),
+            remedy=(Remedy("take a device plugin of v0.15.0 or later"),),
             confidence=CERTAIN,
             nodes=tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
         )
@@ -162,7 +162,7 @@ def both_ways(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=config.source.subject,
                 cause=f"{config.source} shares by time-slicing and by MPS at once in {config.key}: only one can be, and the plugin takes MPS without a word",
                 evidence=(config.cite("timeSlicing"), config.cite("mps")),
-                remedy=(Step("keep one of sharing.timeSlicing and sharing.mps:"), Step("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name)),
+                remedy=(Remedy("keep one of sharing.timeSlicing and sharing.mps:"), Remedy("kubectl -n {} edit configmap {}", config.source.namespace, config.source.name)),
                 confidence=CERTAIN,
             )  # fmt: skip
 

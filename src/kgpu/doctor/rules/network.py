@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import DRIVER, VALIDATOR
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import at
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -134,7 +134,7 @@ def no_rdma(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=pod.subject,
                     cause=f"{pod} asks for {name}, which no node offers{other}",
                     evidence=(one.cite(f"resources.limits[{name}]"), *(node.cite("status.allocatable") for node in matching.gpu_nodes(snapshot)[:1])),
-                    remedy=(Step("ask for {}", there[0]),) if there else (Step("see whether its plugin runs; the resource's name is in that plugin's ConfigMap:"), Step("kubectl get pods -A | grep -E 'rdma|sriov'")),
+                    remedy=(Remedy("ask for {}", there[0]),) if there else (Remedy("see whether its plugin runs; the resource's name is in that plugin's ConfigMap:"), Remedy("kubectl get pods -A | grep -E 'rdma|sriov'")),
                     confidence=CERTAIN,
                     pods=(pod.path,),
                     nodes=tuple(node.name for node in matching.gpu_nodes(snapshot)),
@@ -161,10 +161,10 @@ def no_meeting(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"every one of {hit['count']} pods like {pod} waits for the others on its own localhost: torchrun --nnodes={hit['count']} has no --rdzv-endpoint",
                 evidence=(one.cite("args" if not one.spec.get("command") else "command"), one.cite("env")),
                 remedy=(
-                    Step(
+                    Remedy(
                         "make the Job Indexed (completionMode: Indexed) and give it a headless Service (spec.template.spec.subdomain: its name)"
                     ),
-                    Step(
+                    Remedy(
                         "and let torchrun know where its pods meet, by the names of the Job and the Service: --nnodes={} --rdzv-backend=c10d --rdzv-endpoint=JOB-0.SERVICE:29500 --rdzv-id=JOB",
                         hit["count"],
                     ),

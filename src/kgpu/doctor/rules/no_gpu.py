@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, pod_claims, signs
 from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.runtime_files import toolkits
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign
@@ -50,7 +50,7 @@ _OTHER: Final = re.compile(
 _WITHOUT_CUDA: Final = re.compile(r"not compiled with CUDA enabled|\b\d+\.\d+\.\d+\+cpu\b")
 _NONE: Final = frozenset({"void", "none"})
 _NO_INDEX: Final = frozenset({"-1", "none", "NoDevFiles"})
-_PUT: Final = Step("every container of a pod gets only the devices that it asks for itself")
+_PUT: Final = Remedy("every container of a pod gets only the devices that it asks for itself")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"container {one.name} of {pod} sees no GPU, because it asks for none{where}{by_env}",
             evidence=(case.seen, one.cite("resources"), *((matching.cite_env(pod, one, _SEES),) if by_env else ())),
-            remedy=(Step("put {} of container {}", put, one.name), _PUT),
+            remedy=(Remedy("put {} of container {}", put, one.name), _PUT),
             confidence=CERTAIN if others else LIKELY,
             level=Level.NOTE if elsewhere and pod.ready else Level.PROBLEM,
             nodes=(pod.node,) if pod.node else (),
@@ -159,12 +159,12 @@ def _unknown(case: _Case) -> Finding:
         cause=f"{pod} sees no GPU: it has asked for none, or none was put into it; what it asks for is not known here",
         evidence=(case.seen,),
         remedy=(
-            Step(
+            Remedy(
                 "kubectl -n {} get pod {} -o jsonpath='{{.spec.containers[*].resources}}' # is nvidia.com/gpu in limits?",
                 pod.namespace,
                 pod.name,
             ),
-            Step(
+            Remedy(
                 "if not, put it there; if it is, give the doctor the pod, its node and the pods of the GPU stack on it"
             ),
         ),
@@ -176,7 +176,7 @@ def _unknown(case: _Case) -> Finding:
 @dataclass(frozen=True, slots=True)
 class _Why:
     cause: str
-    remedy: tuple[Step, ...]
+    remedy: tuple[Remedy, ...]
     evidence: tuple[Evidence, ...] = ()
     confidence: float = LIKELY
 
@@ -186,7 +186,7 @@ def _without_cuda(case: _Case) -> _Why | None:
         return None
     return _Why(
         "the program in its image was built without CUDA, whatever the pod has",
-        (Step("use an image that is built with CUDA instead of {}", case.container.image),),
+        (Remedy("use an image that is built with CUDA instead of {}", case.container.image),),
         (case.container.cite("image"),),
         CERTAIN,
     )
@@ -199,7 +199,7 @@ def _hidden(case: _Case) -> _Why | None:
         return None
     return _Why(
         f"its variable {name}={env[name]} takes it away",
-        (Step("take {} out of the env of container {}: the device plugin says which GPU it has", name, one.name),),
+        (Remedy("take {} out of the env of container {}: the device plugin says which GPU it has", name, one.name),),
         (matching.cite_env(case.pod, one, name),),
         CERTAIN,
     )
@@ -214,7 +214,7 @@ def _capability(case: _Case) -> _Why | None:
     return _Why(
         f"{_CAPABILITIES}={said} leaves out {wanted}",
         (
-            Step(
+            Remedy(
                 "set {}=compute,utility in the env of container {}, or take it out", _CAPABILITIES, case.container.name
             ),
         ),
@@ -236,8 +236,10 @@ def _class(case: _Case) -> _Why | None:
     return _Why(
         f"it runs under the node's default runtime, and the device plugin there under RuntimeClass {wanted}",
         (
-            Step("set spec.runtimeClassName: {} in the pod's template", wanted),
-            Step("or make {} the default runtime of node {}, or let the plugin give devices by CDI", wanted, pod.node),
+            Remedy("set spec.runtimeClassName: {} in the pod's template", wanted),
+            Remedy(
+                "or make {} the default runtime of node {}, or let the plugin give devices by CDI", wanted, pod.node
+            ),
         ),
         (Evidence(str(pod), "spec.runtimeClassName", "<none>", pod.source), under.cite("spec.runtimeClassName")),
     )
@@ -251,9 +253,9 @@ def _toolkit(case: _Case) -> _Why | None:
     return _Why(
         f"{bad}, which sets up the runtime of its node, is not ready",
         (
-            Step("kubectl -n {} describe pod {}", bad.namespace, bad.name),
-            Step("when it is ready, end the pod: made anew, it gets its GPU"),
-            Step("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
+            Remedy("kubectl -n {} describe pod {}", bad.namespace, bad.name),
+            Remedy("when it is ready, end the pod: made anew, it gets its GPU"),
+            Remedy("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
         ),
         (bad.cite("status.phase"),),
     )
@@ -265,15 +267,15 @@ def _runtime(case: _Case) -> _Why:
     return _Why(
         "its node's runtime has put none into it: neither the runtime nvidia nor CDI is in force for it",
         (
-            Step("on node {}:", node),
-            Step("kgpu runtime status"),
-            Step("kgpu cdi list"),
-            Step("nvidia-smi"),
-            Step(
+            Remedy("on node {}:", node),
+            Remedy("kgpu runtime status"),
+            Remedy("kgpu cdi list"),
+            Remedy("nvidia-smi"),
+            Remedy(
                 "bring the toolkit there (GPU operator: toolkit.enabled=true), or set runtimeClassName: nvidia where a RuntimeClass of that name is"
             ),
-            Step("then end the pod: made anew, it gets its GPU"),
-            Step("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
+            Remedy("then end the pod: made anew, it gets its GPU"),
+            Remedy("kubectl -n {} delete pod {}", case.pod.namespace, case.pod.name),
         ),
         (known.cite("status.nodeInfo.containerRuntimeVersion"),) if known else (),
     )

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import AGENT, OPERATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
@@ -26,9 +26,11 @@ from kgpu.formats.support import KUBERNETES, RUNTIMES, Version, dotted
 _CRD: Final = "clusterpolicies.nvidia.com"
 _SCHEMA: Final = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties"
 CRDS: Final = (
-    Step("helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.upgradeCRD=true"),
-    Step("or apply them by hand:"),
-    Step("helm show crds nvidia/gpu-operator | kubectl apply --server-side --force-conflicts -f -"),
+    Remedy(
+        "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.upgradeCRD=true"
+    ),
+    Remedy("or apply them by hand:"),
+    Remedy("helm show crds nvidia/gpu-operator | kubectl apply --server-side --force-conflicts -f -"),
 )
 FIELDS: Final = frozenset(one.encode_name for one in msgspec.structs.fields(ClusterPolicySpec)) - {
     "nodeFeatureDiscovery"
@@ -103,7 +105,7 @@ def ignored(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"{policy} is ignored: there may be one ClusterPolicy, and {', '.join(others) or 'another one'} counts",
                 evidence=(policy.cite("status.state"),),
-                remedy=(Step("kubectl delete clusterpolicy {}", policy.name),),
+                remedy=(Remedy("kubectl delete clusterpolicy {}", policy.name),),
                 confidence=CERTAIN,
                 since=policy.created,
             )
@@ -117,7 +119,7 @@ def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
             subject=policies[0].subject,
             cause=f"{policies[0]} and {clusters[0]} are both there; the operator works on neither",
             evidence=(policies[0].cite("status.state"), clusters[0].cite("metadata.name")),
-            remedy=(Step("kubectl delete gpucluster {}  # or the ClusterPolicy: keep one", clusters[0].name),),
+            remedy=(Remedy("kubectl delete gpucluster {}  # or the ClusterPolicy: keep one", clusters[0].name),),
             confidence=CERTAIN,
         )
 
@@ -154,8 +156,8 @@ def _outside(policy: Obj, what: str, seen: Evidence) -> Finding:
         cause=f"outside of what the operator supports: {what}",
         evidence=(seen,),
         remedy=(
-            Step("bring it to a supported version: docs/reference has the matrix"),
-            Step("or use the operator's release that supports it"),
+            Remedy("bring it to a supported version: docs/reference has the matrix"),
+            Remedy("or use the operator's release that supports it"),
         ),
         confidence=CERTAIN,
         level=Level.NOTE,
@@ -180,7 +182,9 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"nobody works on {policy}: {deployment}, the operator, is scaled to nothing, so that no change is taken over and nothing is repaired",
                 evidence=(deployment.cite("spec.replicas"), policy.cite("status.state")),
-                remedy=(Step("kubectl -n {} scale deployment {} --replicas=1", deployment.namespace, deployment.name),),
+                remedy=(
+                    Remedy("kubectl -n {} scale deployment {} --replicas=1", deployment.namespace, deployment.name),
+                ),
                 confidence=CERTAIN,
             )
     if matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA) or matching.pods_of_part(snapshot, AGENT):
@@ -192,13 +196,13 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{policy} can't be deleted: the operator that would take its finalizer away is gone already",
                 evidence=(policy.cite("metadata.deletionTimestamp"), policy.cite("metadata.finalizers")),
                 remedy=(
-                    Step(
+                    Remedy(
                         'kubectl patch clusterpolicy {} --type merge -p \'{{"metadata":{{"finalizers":null}}}}\'',
                         policy.name,
                     ),
-                    Step("kubectl delete crd {} nvidiadrivers.nvidia.com", _CRD),
-                    Step("the modules stay loaded until a reboot; labels:"),
-                    Step("kubectl label nodes --all nvidia.com/gpu.present-"),
+                    Remedy("kubectl delete crd {} nvidiadrivers.nvidia.com", _CRD),
+                    Remedy("the modules stay loaded until a reboot; labels:"),
+                    Remedy("kubectl label nodes --all nvidia.com/gpu.present-"),
                 ),
                 confidence=CERTAIN,
                 since=policy.text("metadata.deletionTimestamp"),
@@ -237,7 +241,7 @@ def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
                         cause=f"{variable}={given} of the operator has no effect: {policy} names {wanted}",
                         evidence=(matching.cite_env(pod, one, variable), policy.cite(f"spec.{part}.version")),
                         remedy=(
-                            Step(
+                            Remedy(
                                 "set spec.{}.repository, image and version in the ClusterPolicy, or empty all three so that the variable counts",
                                 part,
                             ),
@@ -266,9 +270,9 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{policy} {what}: the API server refuses it, or drops the field",
             evidence=(policy.cite(f"spec.{strange[0] if strange else lacks[0]}"),),
             remedy=(
-                Step("take the chart's instead:"),
-                Step("helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace"),
-                Step("kubectl explain clusterpolicy.spec"),
+                Remedy("take the chart's instead:"),
+                Remedy("helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace"),
+                Remedy("kubectl explain clusterpolicy.spec"),
             ),
             confidence=CERTAIN,
         )
@@ -293,7 +297,7 @@ def pinned(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"{policy} pins the toolkit to {said}, which does not know the configuration of containerd {newer[0].runtime[1]} on {len(newer)} nodes",
                 evidence=(policy.cite("spec.toolkit.version"), newer[0].cite("status.nodeInfo.containerRuntimeVersion")),
-                remedy=(Step("take toolkit.version, devicePlugin.version and the like out of the values: each release of the operator brings versions that go together"),),
+                remedy=(Remedy("take toolkit.version, devicePlugin.version and the like out of the values: each release of the operator brings versions that go together"),),
                 confidence=CERTAIN,
                 nodes=tuple(node.name for node in newer),
             )  # fmt: skip
@@ -309,7 +313,7 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{pod} is the operator's release {'.'.join(map(str, release))}, whose support has ended",
                 evidence=(seen,),
                 remedy=(
-                    Step(
+                    Remedy(
                         "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --version v26.3.3  # CRDs first"
                     ),
                 ),
@@ -331,7 +335,7 @@ def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
                 obj.cite(f"metadata.annotations[{names.OPERATOR_LAST_APPLIED_HASH}]"),
                 obj.cite(f"metadata.annotations[{names.LAST_APPLIED}]"),
             ),
-            remedy=(Step("make the change where it lasts:"), Step("kubectl edit clusterpolicy"), Step("kubectl -n {} annotate daemonset {} {}-", obj.namespace, obj.name, names.LAST_APPLIED)),
+            remedy=(Remedy("make the change where it lasts:"), Remedy("kubectl edit clusterpolicy"), Remedy("kubectl -n {} annotate daemonset {} {}-", obj.namespace, obj.name, names.LAST_APPLIED)),
             confidence=LIKELY,
             level=Level.NOTE,
         )  # fmt: skip

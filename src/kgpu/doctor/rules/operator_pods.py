@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, GFD, NFD_MASTER, OPERATOR, PLUGIN, TOOLKIT, VALIDATOR
 from kgpu.doctor.model import CERTAIN, POSSIBLE, Finding, Level, Place
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -34,7 +34,7 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=pod.subject,
                     cause=f"{pod}, the operator, is killed for memory (limit {one.limits.get('memory', 'none')}, {len(snapshot.nodes)} nodes)",
                     evidence=(one.cite_status("lastState"), one.cite("resources.limits")),
-                    remedy=(Step("helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.resources.limits.memory=1400Mi"),),
+                    remedy=(Remedy("helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set operator.resources.limits.memory=1400Mi"),),
                     confidence=CERTAIN,
                     pods=(pod.path,),
                 )  # fmt: skip
@@ -56,7 +56,7 @@ def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"the operator was installed {int(age // 60)} minutes ago and still builds its driver on {len(pods)} nodes: helm install --wait gives up after 5 minutes, and nothing is wrong",
                 evidence=(policy.cite("metadata.creationTimestamp"), pods[0].cite("status.phase")),
-                remedy=(Step("kubectl wait clusterpolicy/{} --for=jsonpath='{{.status.state}}'=ready --timeout=20m", policy.name), Step("next time:"), Step("helm install --wait --timeout 20m")),
+                remedy=(Remedy("kubectl wait clusterpolicy/{} --for=jsonpath='{{.status.state}}'=ready --timeout=20m", policy.name), Remedy("next time:"), Remedy("helm install --wait --timeout 20m")),
                 confidence=CERTAIN,
                 level=Level.WAIT,
                 expected="3 to 10 minutes for the driver's build, 20 at most",
@@ -86,7 +86,7 @@ def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} takes its image from {bad.image.split('/')[0]}, while the rest of the stack comes from {own[0].image.split('/')[0]}: one repository was not set",
             evidence=(bad.cite("image"), bad.cite_status(), own[0].cite("image")),
-            remedy=(Step("set repository of every component: driver, driver.manager, toolkit, devicePlugin, gfd, dcgm, dcgmExporter, migManager, validator, nodeStatusExporter"),),
+            remedy=(Remedy("set repository of every component: driver, driver.manager, toolkit, devicePlugin, gfd, dcgm, dcgmExporter, migManager, validator, nodeStatusExporter"),),
             confidence=CERTAIN,
             nodes=(pod.node,) if pod.node else (),
             pods=(pod.path,),
@@ -104,7 +104,7 @@ def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"no node of this cluster has a GPU: {policy} has nothing to do, and only the operator and feature discovery run",
                 evidence=(said.cite(), policy.cite("status.state")),
-                remedy=(Step("none on a machine without GPUs; with GPUs:"), Step("kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present"), Step("to try everything without GPUs:"), Step("kgpu lab up")),
+                remedy=(Remedy("none on a machine without GPUs; with GPUs:"), Remedy("kubectl get nodes -L feature.node.kubernetes.io/pci-10de.present"), Remedy("to try everything without GPUs:"), Remedy("kgpu lab up")),
                 confidence=CERTAIN,
                 level=Level.NOTE,
             )  # fmt: skip
@@ -124,7 +124,7 @@ def validating(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} on node {pod.node} stands at Init:{done}/{len(steps)}: the step {at.name} is not done",
             evidence=(at.cite_status(),),
-            remedy=(Step("kubectl -n {} logs {} -c {} --tail=20", pod.namespace, pod.name, at.name),),
+            remedy=(Remedy("kubectl -n {} logs {} -c {} --tail=20", pod.namespace, pod.name, at.name),),
             confidence=POSSIBLE,
             level=Level.PROBLEM if late else Level.WAIT,
             expected="" if late else "until the driver is built: 3 to 10 minutes",
@@ -145,8 +145,8 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod}, the validator's test, waits for a GPU: all are in use, or a quota of its namespace is; validation can't end",
             evidence=((found.cite(),) if found else (pod.cite("status.phase"),)),
             remedy=(
-                Step("free one GPU of that node for a moment"),
-                Step(
+                Remedy("free one GPU of that node for a moment"),
+                Remedy(
                     "or validate without a pod of its own: validator.plugin.env WITH_WORKLOAD=false in the ClusterPolicy"
                 ),
             ),
@@ -179,8 +179,8 @@ def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{clouds[0]} of the cloud and {others[0]} of the operator both offer the GPUs, and write the same labels",
             evidence=(clouds[0].cite("spec.template.spec.containers[0].image"), others[0].cite("spec.template.spec.containers[0].image")),
             remedy=(
-                Step("switch the cloud's off (GKE: gpu-driver-version=disabled and the label gke-no-default-nvidia-gpu-device-plugin=true; AKS: --gpu-driver none; EKS: an AMI without it)"),
-                Step("or the operator's: devicePlugin.enabled=false, driver.enabled=false, toolkit.enabled=false"),
+                Remedy("switch the cloud's off (GKE: gpu-driver-version=disabled and the label gke-no-default-nvidia-gpu-device-plugin=true; AKS: --gpu-driver none; EKS: an AMI without it)"),
+                Remedy("or the operator's: devicePlugin.enabled=false, driver.enabled=false, toolkit.enabled=false"),
             ),
             confidence=CERTAIN,
         )  # fmt: skip
@@ -204,7 +204,7 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"operands of node {node.name} are still paused for an upgrade of the driver, which is over",
             evidence=(node.cite(f"metadata.labels[{keys[0]}]"), *((drivers[0].cite("status.phase"),) if drivers else ())),
-            remedy=(Step("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in keys))),),
+            remedy=(Remedy("kubectl label node {} --overwrite {}", node.name, words(*(f"{key}=true" for key in keys))),),
             confidence=CERTAIN,
             nodes=(node.name,),
         )  # fmt: skip
@@ -222,11 +222,11 @@ def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"node feature discovery is installed twice, in {' and '.join(sorted(by_namespace))}: both write the nodes' labels, which come and go",
             evidence=(first.cite("metadata.namespace"), second.cite("metadata.namespace")),
             remedy=(
-                Step(
+                Remedy(
                     "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values --set nfd.enabled=false"
                 ),
-                Step("or remove the other one:"),
-                Step("helm list -A | grep node-feature-discovery"),
+                Remedy("or remove the other one:"),
+                Remedy("helm list -A | grep node-feature-discovery"),
             ),
             confidence=CERTAIN,
         )

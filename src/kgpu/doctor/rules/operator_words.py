@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching, messages
 from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.operator import CRDS, FIELDS, by_hand, old_schema
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
@@ -60,7 +60,7 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Namespace", namespace),
             cause=f"namespace {namespace} allows pods of the level {hits[0].match['level']} alone: the GPU stack's privileged pods are refused",
             evidence=(hits[0].evidence, *((place.cite(label),) if place else ())),
-            remedy=(Step("kubectl label namespace {} {}=privileged --overwrite", namespace, _PSA),),
+            remedy=(Remedy("kubectl label namespace {} {}=privileged --overwrite", namespace, _PSA),),
             confidence=CERTAIN,
         )
 
@@ -74,7 +74,7 @@ def no_constraint(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Namespace", namespace),
             cause=f"no SecurityContextConstraints allow the GPU stack's pods in namespace {namespace}",
             evidence=(hits[0].evidence,),
-            remedy=(Step("install the operator from OperatorHub (OLM), which brings them"), Step("or:"), Step("oc adm policy add-scc-to-user privileged -z nvidia-driver -n {}  # for each service account", namespace)),
+            remedy=(Remedy("install the operator from OperatorHub (OLM), which brings them"), Remedy("or:"), Remedy("oc adm policy add-scc-to-user privileged -z nvidia-driver -n {}  # for each service account", namespace)),
             confidence=CERTAIN,
         )  # fmt: skip
 
@@ -89,7 +89,7 @@ def webhook_blocks(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Namespace", namespace),
             cause=f"the webhook {name} does not answer, and no pods of the GPU stack are made in namespace {namespace}",
             evidence=(hits[0].evidence,),
-            remedy=(Step("kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"), Step("mend the service behind it, or let it leave out this namespace (namespaceSelector)")),
+            remedy=(Remedy("kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"), Remedy("mend the service behind it, or let it leave out this namespace (namespaceSelector)")),
             confidence=CERTAIN,
         )  # fmt: skip
 
@@ -128,8 +128,8 @@ def forbidden(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} may not {said['verb']} {of_group}{said['where'].replace(chr(92), '')}: its account's rights lack it, as after an upgrade whose role was not brought along",
             evidence=(hit.evidence,),
             remedy=(
-                Step("kubectl {}", words(*place, "auth", "can-i", said["verb"], of_group, "--as", account, *(("-A",) if everywhere else ()))),
-                Step("upgrade to a release whose {} has it, or install the release's roles again; where they can't be had, add {} of {} to the {} of that account by hand", kind, verbs, of_group, kind),
+                Remedy("kubectl {}", words(*place, "auth", "can-i", said["verb"], of_group, "--as", account, *(("-A",) if everywhere else ()))),
+                Remedy("upgrade to a release whose {} has it, or install the release's roles again; where they can't be had, add {} of {} to the {} of that account by hand", kind, verbs, of_group, kind),
             ),
             confidence=LIKELY,
             nodes=(pod.node,) if pod.node else (),

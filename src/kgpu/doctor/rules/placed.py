@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.ended import NEWS, by_others, for_good, lost_work
 from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import plain, seconds
 from kgpu.doctor.progress import last_line, waits, works
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill, says_more
@@ -359,19 +359,19 @@ def _told(snapshot: Snapshot, rows: list[_Stuck], nodes: tuple[str, ...]) -> Fin
     quoted += [line] if line is not None else []
     where = {"namespace": pod.namespace, "name": pod.name}
     known = {at.waiting if at else "", first.warning.reason if first.warning else ""}
-    steps = [Step(step, **where) for these, steps in _STEPS if these & known for step in steps]
+    steps = [Remedy(step, **where) for these, steps in _STEPS if these & known for step in steps]
     if at is not None and (at.exit_code is not None or at.state == "running"):
         previous = ("--previous",) if at.restarts and at.state != "running" else ()
         steps.insert(
-            0, Step("kubectl -n {} logs {} {} --tail=50", pod.namespace, pod.name, words("-c", at.name, *previous))
+            0, Remedy("kubectl -n {} logs {} {} --tail=50", pod.namespace, pod.name, words("-c", at.name, *previous))
         )
-    describe = Step("kubectl -n {} describe pod {}", pod.namespace, pod.name)
+    describe = Remedy("kubectl -n {} describe pod {}", pod.namespace, pod.name)
     if first.nowhere:
         steps += [
-            Step(
+            Remedy(
                 "take nodeName out of its manifest, so that the scheduler finds a node, or name one that there is; then:"
             ),
-            Step("kubectl -n {} delete pod {}", pod.namespace, pod.name),
+            Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),
         ]
     quoted += [pod.cite("spec.nodeName")] if first.nowhere else []
     return Finding(
@@ -429,9 +429,9 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"Node {node.name} {what}" + (f": {said}" if said else ""),
                 evidence=(one.cite(), *((warning.quote(),) if warning else ())),
                 remedy=(
-                    Step("kubectl describe node {}", node.name),
-                    Step("on the node:"),
-                    Step("journalctl -u kubelet --since -1h"),
+                    Remedy("kubectl describe node {}", node.name),
+                    Remedy("on the node:"),
+                    Remedy("journalctl -u kubelet --since -1h"),
                 ),
                 confidence=CERTAIN,
                 level=Level.WAIT if joins else Level.PROBLEM,

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching, messages
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -40,7 +40,7 @@ def replaced(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pods[0].subject,
             cause=f"{len(pods)} pod{'s' if len(pods) > 1 else ''} of {owner} were refused by the kubelet before the device plugin had registered, and have been replaced since: nothing is broken now",
             evidence=tuple(pod.cite("status.message") for pod in pods[:3]),
-            remedy=(Step("kubectl -n {} delete pod {}", namespace, words(*(pod.name for pod in pods[:20]))),),
+            remedy=(Remedy("kubectl -n {} delete pod {}", namespace, words(*(pod.name for pod in pods[:20]))),),
             confidence=CERTAIN,
             level=Level.NOTE,
             nodes=tuple(dict.fromkeys(pod.node for pod in pods if pod.node)),
@@ -62,7 +62,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
             if not running and not all(pod.ended for pod in plugins):
                 continue
             pod = running[0] if running else None
-            steps = (Step("kubectl -n {} delete pod {}", pod.namespace, pod.name),) if pod else ()
+            steps = (Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),) if pod else ()
             yield Finding(
                 subject=node.subject,
                 cause=(
@@ -74,7 +74,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
                     node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]"),
                     *((pod.cite("status.phase"),) if pod else ()),
                 ),
-                remedy=(*steps, Step("if it stays at 0, on node {}:", node.name), Step("systemctl restart kubelet")),
+                remedy=(*steps, Remedy("if it stays at 0, on node {}:", node.name), Remedy("systemctl restart kubelet")),
                 confidence=LIKELY,
                 nodes=(node.name,),
                 pods=tuple(p.path for one in waits if one.resource == resource for p in one.pods),
@@ -112,16 +112,16 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _plugin_steps(snapshot: Snapshot, node: Node, vendor: str, here: list[Pod]) -> tuple[Step, ...]:
+def _plugin_steps(snapshot: Snapshot, node: Node, vendor: str, here: list[Pod]) -> tuple[Remedy, ...]:
     """Where it is to be seen why a plugin is not there."""
     if here:
         return (
-            Step("kubectl -n {} describe pod {}", here[0].namespace, here[0].name),
-            Step("kubectl describe node {}", node.name),
+            Remedy("kubectl -n {} describe pod {}", here[0].namespace, here[0].name),
+            Remedy("kubectl describe node {}", node.name),
         )
     brings = matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=vendor)[:1]
-    steps = tuple(Step("kubectl -n {} describe daemonset {}", one.namespace, one.name) for one in brings)
-    return (*steps, Step("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name))
+    steps = tuple(Remedy("kubectl -n {} describe daemonset {}", one.namespace, one.name) for one in brings)
+    return (*steps, Remedy("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name))
 
 
 def is_closed(snapshot: Snapshot, node: Node, resource: str) -> bool:
@@ -190,8 +190,8 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"node {rows[0][0]}{f' (and {len(rows) - 1} more)' if len(rows) > 1 else ''} runs two device plugins for the same GPUs, of {' and '.join(owners)}: their counts overwrite each other",
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods[:3]),
             remedy=(
-                Step("delete the one that you did not mean to have; each of these ends one of them:"),
-                *dict.fromkeys(Step("kubectl -n {} delete {} {}", pod.namespace, *_maker(pod)) for pod in pods),
+                Remedy("delete the one that you did not mean to have; each of these ends one of them:"),
+                *dict.fromkeys(Remedy("kubectl -n {} delete {} {}", pod.namespace, *_maker(pod)) for pod in pods),
             ),
             confidence=CERTAIN,
             nodes=tuple(node for node, _ in rows),
@@ -232,7 +232,7 @@ def of_before(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} was refused by the kubelet of node {pod.node}, which still counted device {hit.match['device']} when the plugin had another list: it came while sharing, MIG or GPUs of the node changed",
             evidence=(hit.evidence,),
-            remedy=(Step("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),),
+            remedy=(Remedy("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),),
             confidence=CERTAIN,
             nodes=(pod.node,),
             pods=(pod.path,),

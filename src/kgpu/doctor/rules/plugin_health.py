@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
@@ -17,7 +18,6 @@ from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import seconds
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -69,7 +69,7 @@ def never_back(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} keeps {gone[0]} of node {node.name} withdrawn, although the driver finds all {len(host.gpus or ())} GPUs well: it never takes one back",
                 evidence=(line[0].cite(line[1]), node.cite(f"status.allocatable[{gone[0]}]"), host.cite("gpus", f"{len(host.gpus or ())} GPUs, none with a problem")),
-                remedy=(Step(_RESTART + "  # it looks at all devices anew", pod.namespace, pod.name), Step("kgpu's own plugin takes a GPU back by itself when it is well")),
+                remedy=(Remedy(_RESTART + "  # it looks at all devices anew", pod.namespace, pod.name), Remedy("kgpu's own plugin takes a GPU back by itself when it is well")),
                 confidence=LIKELY,
                 nodes=(node.name,),
                 pods=(pod.path,),
@@ -95,7 +95,7 @@ def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"{less} of {node.capacity(name)} {name} of node {node.name} are withdrawn, and each GPU has {replicas} shares: a GPU that is ill is still handed out through its other shares",
                 evidence=(node.cite(f"status.capacity[{name}]"), node.cite(f"status.allocatable[{name}]"), node.cite("metadata.labels[nvidia.com/gpu.replicas]")),
-                remedy=(Step("until the GPU is mended:"), Step("kubectl cordon {}", node.name), Step("upgrade the device plugin: newer ones withdraw all shares of a GPU")),
+                remedy=(Remedy("until the GPU is mended:"), Remedy("kubectl cordon {}", node.name), Remedy("upgrade the device plugin: newer ones withdraw all shares of a GPU")),
                 confidence=LIKELY,
                 nodes=(node.name,),
             )  # fmt: skip
@@ -125,8 +125,8 @@ def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} does not withdraw GPUs that are ill{told}: {why}",
             evidence=(*((matching.cite_env(pod, main, _OFF),) if main else ()), *((host.cite("xids", f"xid {xid.code} on {xid.pci}: {xid.text}"),) if host and xid else ())),
             remedy=(
-                Step("take {} out of spec.devicePlugin.env of the ClusterPolicy", _OFF) if off else Step("set DP_ENABLE_HEALTHCHECKS=109 in spec.devicePlugin.env of the ClusterPolicy"),
-                *((Step("kubectl cordon {}", node.name), Step("end the pods of that GPU, then follow:"), Step("kgpu xid {}", xid.code)) if xid else ()),
+                Remedy("take {} out of spec.devicePlugin.env of the ClusterPolicy", _OFF) if off else Remedy("set DP_ENABLE_HEALTHCHECKS=109 in spec.devicePlugin.env of the ClusterPolicy"),
+                *((Remedy("kubectl cordon {}", node.name), Remedy("end the pods of that GPU, then follow:"), Remedy("kgpu xid {}", xid.code)) if xid else ()),
             ),
             confidence=CERTAIN if xid else LIKELY,
             level=Level.PROBLEM if xid else Level.NOTE,
@@ -157,7 +157,7 @@ def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} runs without its {asked[0]}: the kubelet of node {host.node} has no device down for it, as after a restart that lost its checkpoint",
                 evidence=(host.cite_file(entries[0], 0, f"no entry for pod uid {pod.uid}"), pod.cite("metadata.uid")),
-                remedy=(Step(_RESTART + "  # its controller makes a new one", pod.namespace, pod.name), Step("kubectl -n {} exec {} -- nvidia-smi -L  # to see it", pod.namespace, pod.name)),
+                remedy=(Remedy(_RESTART + "  # its controller makes a new one", pod.namespace, pod.name), Remedy("kubectl -n {} exec {} -- nvidia-smi -L  # to see it", pod.namespace, pod.name)),
                 confidence=CERTAIN,
                 nodes=(host.node,),
                 pods=(pod.path,),
@@ -178,7 +178,7 @@ def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pods[0].subject if pods else Subject("Node", host.node),
             cause=f"the device plugin of node {host.node} (pid {hung.pid}) hangs in the driver and answers nobody" + (f", since Xid {xid.code}" if xid else ""),
             evidence=(host.cite("processes", f"{hung.pid} {hung.name} {hung.state}"), *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if xid else ())),
-            remedy=(Step("kubectl cordon {}", host.node), Step("find the GPU that hangs; a process in state D ends only when the driver lets it go:"), Step("kgpu doctor node {}", host.node)),
+            remedy=(Remedy("kubectl cordon {}", host.node), Remedy("find the GPU that hangs; a process in state D ends only when the driver lets it go:"), Remedy("kgpu doctor node {}", host.node)),
             confidence=CERTAIN if xid else LIKELY,
             nodes=(host.node,),
         )  # fmt: skip
@@ -208,7 +208,7 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=source.subject,
                 cause=f"{source}, key {key}, has a key that means nothing, so that what it should do is not done: {where}",
                 evidence=(source.cite(f"data[{key}]", where),),
-                remedy=(Step("kubectl -n {} edit configmap {}  # {}: {}", source.namespace, source.name, where, bad.expected),),
+                remedy=(Remedy("kubectl -n {} edit configmap {}  # {}: {}", source.namespace, source.name, where, bad.expected),),
                 confidence=CERTAIN,
                 nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA) if node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL, key) == key),
             )  # fmt: skip
@@ -242,8 +242,8 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
         cause=f"the GPUs of node {node.name}{others} are handed out twice: it offers {node.allocatable(name)} {name} by device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods",
         evidence=(node.cite(f"status.allocatable[{name}]"), slices.cite("spec.driver")),
         remedy=(
-            Step("choose one for each node:"), Step("kubectl label node {} nvidia.com/gpu.deploy.device-plugin=false", node.name),
-            Step("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
+            Remedy("choose one for each node:"), Remedy("kubectl label node {} nvidia.com/gpu.deploy.device-plugin=false", node.name),
+            Remedy("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
         ),
         confidence=CERTAIN,
         nodes=tuple(one.name for one in both),
@@ -273,7 +273,7 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} is {vendor}'s device plugin, and node {node.name} has devices of {others[0][0]} alone",
                 evidence=(node.cite(f"metadata.labels[{others[0][1]}]"), pod.cite("spec.nodeSelector"), pod.cite("spec.nodeName")),
-                remedy=(Step("take labels set by hand away:"), Step("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT), Step("give the DaemonSet a nodeSelector on the label of node feature discovery")),
+                remedy=(Remedy("take labels set by hand away:"), Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT), Remedy("give the DaemonSet a nodeSelector on the label of node feature discovery")),
                 confidence=CERTAIN,
                 nodes=(node.name,),
                 pods=(pod.path,),
@@ -303,7 +303,7 @@ def old_figure(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"labels of node {node.name} say {said[1]} shares of each of {said[0]} GPUs, and it offers {offered}: the figure with shares is from an earlier configuration",
             evidence=(node.cite("metadata.labels[nvidia.com/gpu.replicas]"), node.cite(f"status.capacity[{names.GPU_RESOURCE}]")),
-            remedy=(Step("what is offered is GPUs times replicas; without sharing it is the number of cards"), Step("restart gpu-feature-discovery on the node so that it writes the labels anew, or turn time-slicing on again")),
+            remedy=(Remedy("what is offered is GPUs times replicas; without sharing it is the number of cards"), Remedy("restart gpu-feature-discovery on the node so that it writes the labels anew, or turn time-slicing on again")),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(node.name,),
@@ -340,7 +340,7 @@ def twice_told(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"{pod} handles each event of a GPU {count} times: it watches anew for every registration with the kubelet",
                 evidence=(log.cite(log.lines.index(line)), log.cite(next(at for at, each in enumerate(log.lines) if _REGISTERED in each))),
-                remedy=(Step("upgrade the device plugin; kgpu's has one watcher for each node"), Step(_RESTART, pod.namespace, pod.name)),
+                remedy=(Remedy("upgrade the device plugin; kgpu's has one watcher for each node"), Remedy(_RESTART, pod.namespace, pod.name)),
                 confidence=LIKELY,
                 level=Level.NOTE,
                 nodes=(pod.node,) if pod.node else (),

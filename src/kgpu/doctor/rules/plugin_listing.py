@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.model import LIKELY, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 
@@ -43,8 +43,8 @@ def cut_short(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(log.cite(at), node.cite(f"status.allocatable[{name}]")),
                 remedy=(
-                    Step("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name),
-                    Step("kgpu status  # capacity, allocatable, allocated and free of every node"),
+                    Remedy("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name),
+                    Remedy("kgpu status  # capacity, allocatable, allocated and free of every node"),
                 ),
                 confidence=LIKELY,
                 level=Level.NOTE,

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, plain, seconds
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping
@@ -111,14 +111,14 @@ def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
                 *((quota.cite(f"status.used[{key}]"), quota.cite(f"spec.hard[{key}]")) if quota else ()),
             ),
             remedy=(
-                *((Step("ask for {} at most in each pod", _amount(hit["limit"] or "")),) if alone else ()),
+                *((Remedy("ask for {} at most in each pod", _amount(hit["limit"] or "")),) if alone else ()),
                 *(
-                    Step("kubectl -n {} delete pod {}  # if it is idle", pod.namespace, pod.name)
+                    Remedy("kubectl -n {} delete pod {}  # if it is idle", pod.namespace, pod.name)
                     for pod in holders[:1]
                     if not alone
                 ),
-                Step("or raise the quota:") if holders or alone else Step("raise the quota:"),
-                Step("kubectl -n {} edit resourcequota {}", subject.namespace, hit["quota"]),
+                Remedy("or raise the quota:") if holders or alone else Remedy("raise the quota:"),
+                Remedy("kubectl -n {} edit resourcequota {}", subject.namespace, hit["quota"]),
             ),
             confidence=CERTAIN,
             since=event.first,
@@ -147,7 +147,7 @@ def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{hit['resource']} for one {hit['per'].lower()}, and {hit['asked']} are asked for"
             ),
             evidence=(event.quote(), *(one.cite("spec.limits") for one in ranges[:2])),
-            remedy=(Step("ask for less in each container, or raise the LimitRange:"), Step("kubectl -n {} edit limitrange", subject.namespace)),
+            remedy=(Remedy("ask for less in each container, or raise the LimitRange:"), Remedy("kubectl -n {} edit limitrange", subject.namespace)),
             confidence=CERTAIN,
             since=event.first,
         )  # fmt: skip
@@ -165,7 +165,7 @@ def _refusal(pattern: re.Pattern[str], what: str, steps: tuple[str, ...]) -> Che
                 subject=subject,
                 cause=f"{subject} has no pods, because its template {what.format_map(words)}",
                 evidence=(event.quote(),),
-                remedy=tuple(Step(step, **words) for step in steps),
+                remedy=tuple(Remedy(step, **words) for step in steps),
                 confidence=CERTAIN,
                 since=event.first,
             )
@@ -189,7 +189,7 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(quota.cite(f"spec.hard[{key}]"), quota.cite(f"status.used[{key}]")),
                 remedy=(
                     (
-                        Step(
+                        Remedy(
                             'kubectl -n {} patch resourcequota {} --type merge -p \'{{"spec":{{"hard":{{"requests.{}":"{}"}}}}}}\'',
                             quota.namespace,
                             quota.name,
@@ -228,9 +228,9 @@ def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
                     cause=f"{one} gives {given[found[0]]} {found[0]} to every container in namespace {one.namespace} that does not ask for any",
                     evidence=(one.cite(f"spec.limits[{position}].{field}[{found[0]}]"),),
                     remedy=(
-                        Step("set {} in default and defaultRequest to 0, and keep max:", found[0]),
-                        Step("kubectl -n {} edit limitrange {}", one.namespace, one.name),
-                        Step("a max without a default is taken for the default too"),
+                        Remedy("set {} in default and defaultRequest to 0, and keep max:", found[0]),
+                        Remedy("kubectl -n {} edit limitrange {}", one.namespace, one.name),
+                        Remedy("a max without a default is taken for the default too"),
                     ),
                     confidence=CERTAIN,
                     level=Level.PROBLEM if pods else Level.NOTE,

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -39,7 +39,7 @@ def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=quota.subject,
                 cause=f"{quota} counts {', '.join(sorted(name for name in counted if matching.is_accelerator(name)))}, and {len(pods)} pods of the namespace use {name}, which it does not",
                 evidence=(quota.cite("spec.hard"), pods[0].cite("spec.containers[0].resources")),
-                remedy=(Step('kubectl -n {} patch resourcequota {} --type merge -p \'{{"spec":{{"hard":{{"requests.{}":"N"}}}}}}\'', quota.namespace, quota.name, name), Step("devices of DRA are counted as CLASS.deviceclass.resource.k8s.io/devices")),
+                remedy=(Remedy('kubectl -n {} patch resourcequota {} --type merge -p \'{{"spec":{{"hard":{{"requests.{}":"N"}}}}}}\'', quota.namespace, quota.name, name), Remedy("devices of DRA are counted as CLASS.deviceclass.resource.k8s.io/devices")),
                 confidence=CERTAIN,
                 level=Level.NOTE,
             )  # fmt: skip
@@ -59,7 +59,7 @@ def kueue(snapshot: Snapshot) -> Iterator[Finding]:
             subject=work.subject,
             cause=f"{owner} stays suspended: the ClusterQueue behind queue {work.text('spec.queueName') or '?'} has no quota left" + (f" of {hit['resource']}" if hit else ""),
             evidence=(found.cite(), work.cite("spec.queueName"), *(one.cite("spec.resourceGroups") for one in queues[:1])),
-            remedy=(Step("kubectl get clusterqueues -o wide; kubectl get workloads -A"), Step("raise nominalQuota, allow borrowing in a cohort, or let admitted work end")),
+            remedy=(Remedy("kubectl get clusterqueues -o wide; kubectl get workloads -A"), Remedy("raise nominalQuota, allow borrowing in a cohort, or let admitted work end")),
             confidence=CERTAIN,
             since=found.since,
         )  # fmt: skip
@@ -80,8 +80,8 @@ def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} asks for no GPU and sets {_SEES}=all: it sees every GPU of node {node.name}, and nobody counts that",
             evidence=(bad.cite("env"), bad.cite("resources")),
             remedy=(
-                Step("take {} out of the manifest, and ask for nvidia.com/gpu in limits", _SEES),
-                Step(
+                Remedy("take {} out of the manifest, and ask for nvidia.com/gpu in limits", _SEES),
+                Remedy(
                     "let the toolkit refuse it: accept-nvidia-visible-devices-envvar-when-unprivileged = false, or CDI mode"
                 ),
             ),

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.matching import TOOLKIT
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj, plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -52,13 +52,13 @@ def no_class(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(event.quote(), *(_named(maker, snapshot) if maker else ())),
             remedy=(
                 (
-                    Step(
+                    Remedy(
                         "kubectl apply -f - <<EOF\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: {}}}\nhandler: {}\nEOF",
                         wanted,
                         wanted,
                     )
                 ),
-                Step("or take runtimeClassName out of the manifest where nvidia is the node's default runtime"),
+                Remedy("or take runtimeClassName out of the manifest where nvidia is the node's default runtime"),
             ),
             confidence=CERTAIN,
             since=event.first,
@@ -90,12 +90,12 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=(policy.cite("spec.cdi.nriPluginEnabled"), node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
                 (
-                    Step(
+                    Remedy(
                         'kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"cdi":{{"nriPluginEnabled":false}}}}}}\'',
                         policy.name,
                     )
                 ),
-                Step("or upgrade the runtime of these nodes"),
+                Remedy("or upgrade the runtime of these nodes"),
             ),
             confidence=CERTAIN,
             nodes=tuple(one.name for one, _ in bad),

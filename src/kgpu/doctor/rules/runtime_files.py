@@ -8,13 +8,13 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, messages
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Container, Node, Pod
 from kgpu.doctor.matching import PLUGIN, TOOLKIT
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import seconds
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.fit.plain import mapping, text
@@ -27,7 +27,7 @@ _SLACK: Final = 60.0
 
 
 def _on(
-    host: HostFacts, cause: str, *evidence: Evidence, remedy: tuple[Step, ...], confidence: float = CERTAIN
+    host: HostFacts, cause: str, *evidence: Evidence, remedy: tuple[Remedy, ...], confidence: float = CERTAIN
 ) -> Finding:
     return Finding(
         subject=Subject("Node", host.node), cause=cause, evidence=evidence, remedy=remedy, confidence=confidence, nodes=(host.node,),
@@ -80,8 +80,8 @@ def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{ROOT} of node {host.node} was overwritten after the toolkit had written it: the runtime nvidia is gone",
                 host.cite_file(ROOT, value="no runtime nvidia"), Evidence(str(pod), "started before the file was written", text(pod.at("status.startTime"))),
                 remedy=(
-                    Step("kubectl -n {} delete pod {}  # the toolkit writes it anew", pod.namespace, pod.name),
-                    Step("let it write a drop-in file, which packages leave alone (/etc/containerd/conf.d)"),
+                    Remedy("kubectl -n {} delete pod {}  # the toolkit writes it anew", pod.namespace, pod.name),
+                    Remedy("let it write a drop-in file, which packages leave alone (/etc/containerd/conf.d)"),
                 ),
             )  # fmt: skip
             break
@@ -150,9 +150,9 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{pod} writes {path or ROOT} on node {node.name}, and {name} reads its own files in {folder}: the runtime nvidia is not there",
                 evidence=(node.cite("status.nodeInfo.containerRuntimeVersion"), seen, *proof),
                 remedy=(
-                    Step("set in toolkit.env of the ClusterPolicy:"),
-                    Step("CONTAINERD_CONFIG={}config.toml.tmpl", folder),
-                    Step("CONTAINERD_SOCKET={}", socket),
+                    Remedy("set in toolkit.env of the ClusterPolicy:"),
+                    Remedy("CONTAINERD_CONFIG={}config.toml.tmpl", folder),
+                    Remedy("CONTAINERD_SOCKET={}", socket),
                 ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
@@ -173,8 +173,8 @@ def generated(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{pod} writes {path} on node {node.name}, which {where[0]} generates anew at each start: two writers, and a restart for each",
                 evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
                 remedy=(
-                    Step("set CONTAINERD_CONFIG={}.tmpl in toolkit.env of the ClusterPolicy", path),
-                    Step(
+                    Remedy("set CONTAINERD_CONFIG={}.tmpl in toolkit.env of the ClusterPolicy", path),
+                    Remedy(
                         "or toolkit.enabled=false with the toolkit installed on the node: {} finds it by itself",
                         where[0],
                     ),
@@ -202,8 +202,8 @@ def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
                 f"on node {host.node} {path} has configuration version {hit[1]} and {ROOT} has {low}: containerd refuses to start",
                 host.cite_file(path, value=hit[0].strip()), host.cite_file(ROOT, value=said[0].strip() if said else "no version"),
                 remedy=(
-                    Step("set RUNTIME_CONFIG_SOURCE=file in toolkit.env of the ClusterPolicy, so that the toolkit keeps the file's version"),
-                    Step("at once, on node {}: mv {} /root/ && systemctl restart containerd", host.node, path),
+                    Remedy("set RUNTIME_CONFIG_SOURCE=file in toolkit.env of the ClusterPolicy, so that the toolkit keeps the file's version"),
+                    Remedy("at once, on node {}: mv {} /root/ && systemctl restart containerd", host.node, path),
                 ),
             )  # fmt: skip
             break
@@ -240,9 +240,9 @@ def no_cri(snapshot: Snapshot) -> Iterator[Finding]:
             + (f"; the toolkit has written {wrote.match['path']} there" if wrote else ""),
             evidence=(ready.cite(), *((wrote.evidence,) if wrote else ())),
             remedy=(
-                Step("on node {}:", node.name), Step("journalctl -u containerd | grep -i 'failed to load plugin'; containerd config dump | head -60"),
-                *((Step("on node {}: move that file away, then systemctl restart containerd", node.name),) if wrote else ()),
-                Step("let the toolkit write whole runtimes: NVIDIA_RUNTIME_SET_AS_DEFAULT=true in toolkit.env, or a toolkit release with the fix"),
+                Remedy("on node {}:", node.name), Remedy("journalctl -u containerd | grep -i 'failed to load plugin'; containerd config dump | head -60"),
+                *((Remedy("on node {}: move that file away, then systemctl restart containerd", node.name),) if wrote else ()),
+                Remedy("let the toolkit write whole runtimes: NVIDIA_RUNTIME_SET_AS_DEFAULT=true in toolkit.env, or a toolkit release with the fix"),
             ),
             confidence=LIKELY if wrote else POSSIBLE,
             since=ready.since,
@@ -264,7 +264,7 @@ def untyped(snapshot: Snapshot) -> Iterator[Finding]:
                     host,
                     f"{path} of node {host.node} has the runtime {bad[0]} without a runtime_type: containerd says: container.Runtime.Name must be set",
                     host.cite_file(path, value=f"runtimes.{bad[0]}: {', '.join(sorted(mapping(rows[bad[0]])))}"),
-                    remedy=(Step("use a toolkit of 1.20.0 or later"), Step('or add runtime_type = "io.containerd.runc.v2" to runtimes.{} in {}', bad[0], path)),
+                    remedy=(Remedy("use a toolkit of 1.20.0 or later"), Remedy('or add runtime_type = "io.containerd.runc.v2" to runtimes.{} in {}', bad[0], path)),
                 )  # fmt: skip
 
 
@@ -285,9 +285,9 @@ def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} configures {said} on node {node.name}, which runs {node.runtime[0]}: the operator takes one runtime for all nodes",
             evidence=(seen, node.cite("status.nodeInfo.containerRuntimeVersion")),
             remedy=(
-                Step("bring the GPU nodes to one runtime"),
-                Step("or set toolkit.enabled=false and install the toolkit on the nodes of the other one:"),
-                Step("nvidia-ctk runtime configure --runtime=crio"),
+                Remedy("bring the GPU nodes to one runtime"),
+                Remedy("or set toolkit.enabled=false and install the toolkit on the nodes of the other one:"),
+                Remedy("nvidia-ctk runtime configure --runtime=crio"),
             ),
             confidence=CERTAIN,
             nodes=tuple(dict.fromkeys(row[1].name for row in bad)),
@@ -306,7 +306,7 @@ def nri_alone(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=policy.subject,
                 cause=f"{policy} enables the NRI plugin, which needs {' and '.join(off)}: the operator refuses that",
                 evidence=(policy.cite("spec.cdi.nriPluginEnabled"), *(policy.cite(field) for field in off)),
-                remedy=(Step('kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"cdi":{{"enabled":true}},"toolkit":{{"enabled":true}}}}}}\'', policy.name),),
+                remedy=(Remedy('kubectl patch clusterpolicy {} --type merge -p \'{{"spec":{{"cdi":{{"enabled":true}},"toolkit":{{"enabled":true}}}}}}\'', policy.name),),
                 confidence=CERTAIN,
             )  # fmt: skip
 
@@ -338,8 +338,8 @@ def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
             f"on node {node.name} the runtime nvidia is configured for Docker alone (nvidia-docker2), and the kubelet uses {node.runtime[0]}",
             host.cite_file(_LEGACY, value="runtimes: nvidia"), node.cite("status.nodeInfo.containerRuntimeVersion"),
             remedy=(
-                Step("on the node:"), Step("apt install nvidia-container-toolkit"),
-                Step("nvidia-ctk runtime configure --runtime={} --set-as-default && systemctl restart {}", kind, kind),
+                Remedy("on the node:"), Remedy("apt install nvidia-container-toolkit"),
+                Remedy("nvidia-ctk runtime configure --runtime={} --set-as-default && systemctl restart {}", kind, kind),
             ),
             confidence=LIKELY,
         )  # fmt: skip
@@ -366,8 +366,8 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
                 f"on node {host.node} two installations of the toolkit are configured: {own[0]} (the operator's) and {others[0]} (the host's); which one runs depends on the order of files",
                 *(host.cite_file(found[folder], value=f"BinaryName = {folder}/nvidia-container-runtime") for folder in (own[0], others[0])),
                 remedy=(
-                    Step("choose one: toolkit.enabled=false in the ClusterPolicy, or"),
-                    Step("on node {}:", host.node), Step("apt remove nvidia-container-toolkit"), Step("and take its runtime out of {}", found[others[0]]),
+                    Remedy("choose one: toolkit.enabled=false in the ClusterPolicy, or"),
+                    Remedy("on node {}:", host.node), Remedy("apt remove nvidia-container-toolkit"), Remedy("and take its runtime out of {}", found[others[0]]),
                 ),
                 confidence=LIKELY,
             )  # fmt: skip
@@ -387,7 +387,7 @@ def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} gives devices by CDI names (cdi-cri), which the kubelet {node.kubelet} of node {node.name} leaves out without its gate DevicePluginCDIDevices: pods start without a GPU",
             evidence=(seen, node.cite("status.nodeInfo.kubeletVersion")),
-            remedy=(Step("upgrade the kubelet to 1.29 or later (1.28: --feature-gates=DevicePluginCDIDevices=true)"), Step("or set DEVICE_LIST_STRATEGY=cdi-annotations (or envvar) in devicePlugin.env")),
+            remedy=(Remedy("upgrade the kubelet to 1.29 or later (1.28: --feature-gates=DevicePluginCDIDevices=true)"), Remedy("or set DEVICE_LIST_STRATEGY=cdi-annotations (or envvar) in devicePlugin.env")),
             confidence=LIKELY if int(version[1]) == 28 else CERTAIN,
             nodes=(node.name,),
             pods=(pod.path,),
@@ -417,7 +417,7 @@ def old_spec(snapshot: Snapshot) -> Iterator[Finding]:
                     host,
                     f"the CDI spec {path} of node {host.node} names files of driver {', '.join(sorted(versions))}, and {host.driver_version} is installed",
                     host.cite_file(path, value=f"libcuda.so.{min(versions)}"), host.cite("driver_version"),
-                    remedy=(Step("on node {}:", host.node), Step("kgpu cdi generate --output {}", path), Step("and let it be made anew with each driver:"), Step("systemctl enable --now nvidia-cdi-refresh.path")),
+                    remedy=(Remedy("on node {}:", host.node), Remedy("kgpu cdi generate --output {}", path), Remedy("and let it be made anew with each driver:"), Remedy("systemctl enable --now nvidia-cdi-refresh.path")),
                 )  # fmt: skip
 
 

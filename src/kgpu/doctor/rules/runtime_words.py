@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, messages
 from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import CREATE_WORDS, DRIVER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.runtime_files import old_spec, started, toolkits
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
@@ -45,7 +45,7 @@ def never_started(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=pod.subject,
                     cause=f"{pod} on node {node} has a container that was created and never started: the runtime was restarted by the toolkit just then",
                     evidence=(last.quote(), pod.cite("status.phase")),
-                    remedy=(Step("kubectl -n {} delete pod {}", pod.namespace, pod.name),),
+                    remedy=(Remedy("kubectl -n {} delete pod {}", pod.namespace, pod.name),),
                     confidence=LIKELY,
                     since=last.last,
                     nodes=(node,),
@@ -73,7 +73,7 @@ def before_driver(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{len(waits)} operands on node {pod.node} can't be created by CRI-O until {pod} has loaded the driver; they go on by themselves",
                 evidence=(waits[0][1].cite_status(), pod.cite("status.phase")),
                 remedy=(
-                    Step("kubectl -n {} wait --for=condition=Ready pod/{} --timeout=20m", pod.namespace, pod.name),
+                    Remedy("kubectl -n {} wait --for=condition=Ready pod/{} --timeout=20m", pod.namespace, pod.name),
                 ),
                 confidence=LIKELY,
                 level=Level.WAIT,
@@ -107,8 +107,8 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
                     Evidence(str(toolkit), "started after that", toolkit.text("status.startTime") or "later"),
                 ),
                 remedy=(
-                    Step("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),
-                    Step(
+                    Remedy("kubectl -n {} delete pod {}  # its controller makes a new one", pod.namespace, pod.name),
+                    Remedy(
                         "against the next time: a startup taint that is removed when the toolkit is ready, or a systemd drop-in that lets the kubelet wait"
                     ),
                 ),
@@ -131,7 +131,7 @@ def no_cdi(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"node {node.name} runs Docker, which leaves out the devices of claims: {pods[0]} runs without its device",
                 evidence=(node.cite("status.nodeInfo.containerRuntimeVersion"), pods[0].cite("spec.resourceClaims")),
-                remedy=(Step("bring the node to containerd or CRI-O; cri-dockerd does not hand CDI devices on"),),
+                remedy=(Remedy("bring the node to containerd or CRI-O; cri-dockerd does not hand CDI devices on"),),
                 confidence=CERTAIN,
                 nodes=(node.name,),
                 pods=tuple(pod.path for pod in pods),

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, edits, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.plugin import is_closed
 from kgpu.doctor.scheduler import silent_scheduler
@@ -27,7 +27,7 @@ def _many(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def _changes(one: Waiting, *kinds: str) -> tuple[Step, ...]:
+def _changes(one: Waiting, *kinds: str) -> tuple[Remedy, ...]:
     """The proven changes of these kinds as steps; the smallest of all where there is none of them."""
     found = [change for change in one.changes if change.kind in kinds][:2] or list(one.changes[:1])
     return tuple(step for change in found for step in commands.steps(one, change))
@@ -51,7 +51,7 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
                 "no device plugin has registered it"
             ),
             evidence=(one.asked(), seen, nodes[0].cite("status.allocatable"), *one.said()),
-            remedy=(Step("kgpu status"), Step("kgpu doctor node {}", nodes[0].name)),
+            remedy=(Remedy("kgpu status"), Remedy("kgpu doctor node {}", nodes[0].name)),
             confidence=LIKELY,
             **one.shared(nodes=tuple(node.name for node in nodes)),
         )
@@ -81,20 +81,22 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                     f"{have - can} withdrawn as unhealthy"
                 ),
                 evidence=(node.cite(f"status.capacity[{resource}]"), node.cite(f"status.allocatable[{resource}]")),
-                remedy=(Step("kgpu doctor node {}", node.name), *_why(resource)),
+                remedy=(Remedy("kgpu doctor node {}", node.name), *_why(resource)),
                 confidence=CERTAIN,
                 nodes=(node.name,),
                 pods=tuple(pod.path for one in hurt for pod in one.pods),
             )
 
 
-def _why(resource: str) -> tuple[Step, ...]:
+def _why(resource: str) -> tuple[Remedy, ...]:
     """Where the reason is to be read: only drivers of NVIDIA's write Xids."""
     if matching.vendor_of(resource) != matching.NVIDIA:
-        return (Step("what the kernel says of the device, on the node:"), Step("journalctl -k --since -1h"))
+        return (Remedy("what the kernel says of the device, on the node:"), Remedy("journalctl -k --since -1h"))
     return (
-        Step("look for the Xid of the GPU in the kernel's log (kgpu doctor --host on the node); what each one means:"),
-        Step("kgpu xid"),
+        Remedy(
+            "look for the Xid of the GPU in the kernel's log (kgpu doctor --host on the node); what each one means:"
+        ),
+        Remedy("kgpu xid"),
     )
 
 
@@ -120,7 +122,7 @@ def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _other_value(one: Waiting, key: str, value: str, near: str) -> tuple[Step, ...]:
+def _other_value(one: Waiting, key: str, value: str, near: str) -> tuple[Remedy, ...]:
     """The value that was probably meant, with the proof where it alone is enough."""
     change = next((c for c in one.changes if c.kind == whatif.SELECTOR and c.subject == key and c.value == near), None)
     if change is not None:
@@ -197,11 +199,11 @@ def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
         node = snapshot.nodes[nodes[0]]
         state, upgrade = _upgrade(node)
         shown = (node.cite(f"metadata.labels[{names.DRIVER_UPGRADE_STATE_LABEL}]"),) if state else ()
-        first = (Step("let the driver upgrade end, or mend what holds it up; then:"),) if upgrade else ()
+        first = (Remedy("let the driver upgrade end, or mend what holds it up; then:"),) if upgrade else ()
         yield Finding(
             cause=f"{one.who} waits: {named(nodes)} would do, but is cordoned{upgrade}",
             evidence=(node.cite("spec.unschedulable"), *shown, *one.said()),
-            remedy=(*first, *(Step("kubectl uncordon {}", name) for name in nodes[:3])),
+            remedy=(*first, *(Remedy("kubectl uncordon {}", name) for name in nodes[:3])),
             confidence=CERTAIN,
             **one.shared(nodes=nodes),
         )
@@ -224,8 +226,8 @@ def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
         ),
         evidence=(node.cite("spec.unschedulable"), *ill_by(one.snapshot, node.name), *one.said()),
         remedy=(
-            *(Step("kubectl describe node {}", name) for name in nodes[:3]),
-            Step(
+            *(Remedy("kubectl describe node {}", name) for name in nodes[:3]),
+            Remedy(
                 "mend what is told of {}, and only then uncordon {}", "them" if many else "it", "them" if many else "it"
             ),
         ),
@@ -283,16 +285,16 @@ def stranded(snapshot: Snapshot) -> Iterator[Finding]:
             break
 
 
-def _apart(node: str) -> tuple[Step, ...]:
+def _apart(node: str) -> tuple[Remedy, ...]:
     return (
-        Step("or keep pods without GPUs off GPU nodes:"),
-        Step("kubectl taint node {} {}=present:NoSchedule", node, names.GPU_RESOURCE),
+        Remedy("or keep pods without GPUs off GPU nodes:"),
+        Remedy("kubectl taint node {} {}=present:NoSchedule", node, names.GPU_RESOURCE),
     )
 
 
-def _less(one: Waiting, what: str, free: int) -> tuple[Step, ...]:
+def _less(one: Waiting, what: str, free: int) -> tuple[Remedy, ...]:
     change = next((c for c in one.changes if c.kind == whatif.COUNT and c.subject == what), None)
-    return commands.steps(one, change) if change else (Step("ask for {} {} or less", say(what, free), what),)
+    return commands.steps(one, change) if change else (Remedy("ask for {} {} or less", say(what, free), what),)
 
 
 def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
@@ -344,8 +346,8 @@ def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
                 Evidence(object=str(one.pod), field="events", value="none at all"),
             ),
             remedy=(
-                Step("install {}, or take spec.schedulerName out of the manifest", name),
-                Step("kubectl get pods -A | grep -i scheduler"),
+                Remedy("install {}, or take spec.schedulerName out of the manifest", name),
+                Remedy("kubectl get pods -A | grep -i scheduler"),
             ),
             confidence=LIKELY,
             **one.shared(),

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import hami, matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -54,8 +54,8 @@ def count_of_slices(snapshot: Snapshot) -> Iterator[Finding]:
                 node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
             ),
             remedy=(
-                Step("add a term on nvidia.com/gpu.product (without -MIG-), or on nvidia.com/gpu.memory with Gt"),
-                Step("kubectl get nodes -L {},nvidia.com/gpu.product,nvidia.com/gpu.replicas", _COUNT),
+                Remedy("add a term on nvidia.com/gpu.product (without -MIG-), or on nvidia.com/gpu.memory with Gt"),
+                Remedy("kubectl get nodes -L {},nvidia.com/gpu.product,nvidia.com/gpu.replicas", _COUNT),
             ),
             confidence=LIKELY,
             level=Level.NOTE,
@@ -103,8 +103,8 @@ def small_on_big(snapshot: Snapshot) -> Iterator[Finding]:
                 other.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"),
             ),
             remedy=(
-                Step("give {} a nodeAffinity for the smaller cards ({} In [{}]) and start it again", easy[0], names.LABEL_GPU_PRODUCT, matching.product(other)),
-                Step("the scheduler treats every unit of a resource alike; a DRA claim can choose by memory"),
+                Remedy("give {} a nodeAffinity for the smaller cards ({} In [{}]) and start it again", easy[0], names.LABEL_GPU_PRODUCT, matching.product(other)),
+                Remedy("the scheduler treats every unit of a resource alike; a DRA claim can choose by memory"),
             ),
             confidence=CERTAIN,
             **one.shared(),
@@ -141,7 +141,7 @@ def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=group.subject,
                 cause=f"{group} of queue {group.text('spec.queue') or '?'} is not scheduled: {why} ({word})",
                 evidence=(group.cite(f"status.schedulingConditions[{position}]"), group.cite("spec.queue")),
-                remedy=(Step(step), Step("kubectl get queues.scheduling.run.ai -o yaml")),
+                remedy=(Remedy(step), Remedy("kubectl get queues.scheduling.run.ai -o yaml")),
                 confidence=CERTAIN,
                 pods=pods,
             )  # fmt: skip
@@ -171,8 +171,8 @@ def gang(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(held[0].cite("spec.nodeName"), one.pod.cite("status.phase"), theirs[0].cite("spec.nodeName"), other.pod.cite("status.phase")),
             remedy=(
-                Step("delete one of them:"), Step("kubectl -n {} delete {}", other.pod.namespace, other.pod.owner.lower()),
-                Step("schedule such jobs as a gang: Kueue, KAI or Volcano admit all workers or none"),
+                Remedy("delete one of them:"), Remedy("kubectl -n {} delete {}", other.pod.namespace, other.pod.owner.lower()),
+                Remedy("schedule such jobs as a gang: Kueue, KAI or Volcano admit all workers or none"),
             ),
             confidence=LIKELY,
             **one.shared(pods=tuple(pod.path for row, _ in rows for pod in row.pods)),
@@ -208,8 +208,8 @@ def preempted(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} has lost its place to {winner or 'a pod'} of higher priority" + (f" ({winner.number('spec.priority')} to {pod.number('spec.priority')})" if winner else ""),
             evidence=(event.quote(), *shown),
             remedy=(
-                Step("give the pod a PriorityClass that is as high, or the other one preemptionPolicy: Never"),
-                Step("a PodDisruptionBudget is heeded as far as there is a choice; priorities:"), Step("kubectl get priorityclasses"),
+                Remedy("give the pod a PriorityClass that is as high, or the other one preemptionPolicy: Never"),
+                Remedy("a PodDisruptionBudget is heeded as far as there is a choice; priorities:"), Remedy("kubectl get priorityclasses"),
             ),
             confidence=CERTAIN if winner else LIKELY,
             since=event.first,
@@ -253,7 +253,7 @@ def rollout(snapshot: Snapshot) -> Iterator[Finding]:
                 f"pod {old[0].name} holds, and the strategy ends no old pod before a new one is ready"
             ),
             evidence=(deployment.cite("spec.strategy"), deployment.cite("spec.replicas"), old[0].cite("metadata.ownerReferences[0].name"), one.asked()),
-            remedy=(Step("kubectl -n {} patch deployment {} -p '{}'", deployment.namespace, deployment.name, patch), Step("or set spec.strategy.type: Recreate, or keep one GPU to spare")),
+            remedy=(Remedy("kubectl -n {} patch deployment {} -p '{}'", deployment.namespace, deployment.name, patch), Remedy("or set spec.strategy.type: Recreate, or keep one GPU to spare")),
             confidence=CERTAIN,
             **one.shared(subject=deployment.subject, nodes=()),
         )  # fmt: skip
@@ -301,8 +301,8 @@ def volumes(snapshot: Snapshot) -> Iterator[Finding]:
                 *(snapshot.nodes[name].cite("metadata.labels[topology.kubernetes.io/zone]") for name in nodes[:1]), *one.said(),
             ),
             remedy=(
-                Step("move the data of claim {} to a zone that has GPUs, or add GPU nodes to the volume's zone", ", ".join(claims) or "?"),
-                Step("use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or storage that every zone can reach"),
+                Remedy("move the data of claim {} to a zone that has GPUs, or add GPU nodes to the volume's zone", ", ".join(claims) or "?"),
+                Remedy("use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or storage that every zone can reach"),
             ),
             confidence=CERTAIN,
             **one.shared(nodes=nodes),
@@ -334,7 +334,7 @@ def _attached_twice(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} does not start: its volume is attached to another node, and its claim can be used at one node only",
             evidence=(event.quote(), *modes),
-            remedy=(Step("use storage with access mode ReadWriteMany for workers on several nodes"), Step("or put the pods that share the claim on one node")),
+            remedy=(Remedy("use storage with access mode ReadWriteMany for workers on several nodes"), Remedy("or put the pods that share the claim on one node")),
             confidence=CERTAIN,
             since=event.first,
             nodes=(pod.node,),

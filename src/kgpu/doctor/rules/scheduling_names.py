@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, commands, edits, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, Finding, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.slices import price, priced
 from kgpu.doctor.snapshot import Snapshot
@@ -54,7 +54,7 @@ def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 *_ask_for(one, names.GPU_RESOURCE),
-                Step("or offer slices by their size:"), cluster_policy.change(snapshot, cluster_policy.MIXED),
+                Remedy("or offer slices by their size:"), cluster_policy.change(snapshot, cluster_policy.MIXED),
             ),
             confidence=CERTAIN,
             **one.shared(nodes=tuple(one.name for one in nodes)),
@@ -109,7 +109,7 @@ def _other_name(snapshot: Snapshot, is_it: Callable[[str, str], bool], because: 
         )
 
 
-def _ask_for(one: Waiting, there: str) -> tuple[Step, ...]:
+def _ask_for(one: Waiting, there: str) -> tuple[Remedy, ...]:
     """The resource's other name, of which nobody can prove now that it is enough."""
     cost = price(one.snapshot, one.resource, there) if matching.is_mig(there) else ""
     words = f"ask for {there} in place of {one.resource}{', ' if cost else ''}{cost}"

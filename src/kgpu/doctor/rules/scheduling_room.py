@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, whatif
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import RESOURCES, Waiting, waiting
@@ -98,29 +98,31 @@ def _holder(pod: Pod) -> str:
     return pod.path + (" (still being deleted)" if pod.deleting else "")
 
 
-def _make_room(holders: tuple[Pod, ...], one: Waiting) -> tuple[Step, ...]:
+def _make_room(holders: tuple[Pod, ...], one: Waiting) -> tuple[Remedy, ...]:
     """Ending somebody's work comes last, with its owner named; that of its own owner would come back and wait too."""
     mine, namespace = one.pod.owner, one.pod.namespace
     others = tuple(pod for pod in holders if not mine or (pod.owner, pod.namespace) != (mine, namespace))
     if holders and not others:
         return (
-            Step(
+            Remedy(
                 "its own fellows hold them: give {} of namespace {}, or what made it, fewer replicas", mine, namespace
             ),
-            Step("or add a node with {}", one.resource),
+            Remedy("or add a node with {}", one.resource),
         )
     holders, resource = others, one.resource
     steps = [
-        Step("kubectl -n {} describe pod {}  # finalizers", pod.namespace, pod.name) for pod in holders if pod.deleting
+        Remedy("kubectl -n {} describe pod {}  # finalizers", pod.namespace, pod.name)
+        for pod in holders
+        if pod.deleting
     ][:1]
-    steps.append(Step("wait until one of them ends, or add a node with {}", resource))
+    steps.append(Remedy("wait until one of them ends, or add a node with {}", resource))
     first = next((pod for pod in holders if not pod.deleting), None)
     if first is not None and first.namespace == namespace:
         steps.append(commands.ended(first, one.snapshot))
     elif first is not None:  # whoever waits does not decide over others' work
         steps += [
-            Step("the oldest holder is {}; whether it works, and whom to ask:", first.path),
-            Step("kgpu top --once -n {}", first.namespace),
+            Remedy("the oldest holder is {}; whether it works, and whom to ask:", first.path),
+            Remedy("kgpu top --once -n {}", first.namespace),
         ]
     return tuple(steps)
 
@@ -154,8 +156,8 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
             remedy=(
                 *_moved(one, nodes),
                 *(commands.steps(one, change) if change else ()),
-                *((Step("or split the work over several pods"),) if change else ()),
-                Step(
+                *((Remedy("or split the work over several pods"),) if change else ()),
+                Remedy(
                     "wait for one of these to end: {}",
                     ", ".join(pod.path for pod in _on(one, nodes)[:5]) or "the pods that hold the rest",
                 ),
@@ -165,18 +167,18 @@ def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[Step, ...]:
+def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[Remedy, ...]:
     """The pod that would make room elsewhere, where ``fit`` proves one."""
     found = whatif.move(one.view, nodes, one.resource, one.snapshot.fit)
     if found is None:
         return ()
     pod, node = found.pod, found.node
     return (
-        Step(
+        Remedy(
             "move pod {} ({} {}) to node {}, which has room for it; then this one fits node {}:",
             pod, pod.used[one.resource], one.resource, found.to, node,
         ),
-        Step(
+        Remedy(
             "kubectl cordon {}; kubectl -n {} delete pod {}; kubectl uncordon {}  # made anew by {}",
             node, pod.namespace, pod.name, node, pod.owner,
         ),

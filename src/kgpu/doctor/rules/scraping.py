@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.errors import UserError
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj, plain
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import scrape_jobs
@@ -122,7 +122,7 @@ def wrong_port(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=monitor.obj.subject,
                     cause=f"{monitor.obj} scrapes the port {port}, and {bad[0]} has {there}: Prometheus has no target",
                     evidence=(monitor.obj.cite(f"spec.endpoints[{position}].port"), bad[0].cite("spec.ports", there)),
-                    remedy=(Step('kubectl -n {} patch servicemonitor {} --type json -p \'[{{"op":"replace","path":"{}","value":"{}"}}]\'', monitor.obj.namespace, monitor.obj.name, path, right),),
+                    remedy=(Remedy('kubectl -n {} patch servicemonitor {} --type json -p \'[{{"op":"replace","path":"{}","value":"{}"}}]\'', monitor.obj.namespace, monitor.obj.name, path, right),),
                     confidence=CERTAIN,
                 )  # fmt: skip
 
@@ -145,7 +145,7 @@ def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
         by_label = field.endswith("orSelector")
         steps = (
             (
-                Step(
+                Remedy(
                     "kubectl -n {} label {} {} {} --overwrite",
                     monitor.obj.namespace,
                     monitor.obj.kind.lower(),
@@ -160,7 +160,7 @@ def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
             subject=monitor.obj.subject,
             cause=f"{server} does not take {monitor.obj}: its {field} does not match the {'labels of the monitor' if by_label else 'namespace of the monitor'}",
             evidence=(server.cite(f"spec.{field}"), monitor.obj.cite("metadata.labels")),
-            remedy=(*steps, Step("or for all, in the values of Prometheus' chart: prometheus.prometheusSpec.{}SelectorNilUsesHelmValues=false", kind)),
+            remedy=(*steps, Remedy("or for all, in the values of Prometheus' chart: prometheus.prometheusSpec.{}SelectorNilUsesHelmValues=false", kind)),
             confidence=CERTAIN,
         )  # fmt: skip
 
@@ -212,7 +212,7 @@ def _doubled(one: tuple[Obj, Evidence], other: tuple[Obj, Evidence]) -> Finding:
         subject=one[0].subject,
         cause=f"the GPU exporter is scraped twice, by {one[0]} and by {other[0]}: sums over its series are doubled",
         evidence=(one[1], other[1]),
-        remedy=(Step("take one of both away"), Step("to see it: count by (UUID, job) (DCGM_FI_DEV_GPU_TEMP)")),
+        remedy=(Remedy("take one of both away"), Remedy("to see it: count by (UUID, job) (DCGM_FI_DEV_GPU_TEMP)")),
         confidence=LIKELY,
     )
 
@@ -251,7 +251,7 @@ def whole_namespace(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=obj.subject,
                 cause=f"job {name} in {obj} scrapes every endpoint of namespace {', '.join(_spaces(job))}: those that have no metrics are targets that are down",
                 evidence=(obj.cite(f"data[{key}]", f"job_name: {name}, no relabeling that keeps"),),
-                remedy=(Step("add to its relabel_configs: {source_labels: [__meta_kubernetes_service_name], action: keep, regex: nvidia-dcgm-exporter}"),),
+                remedy=(Remedy("add to its relabel_configs: {source_labels: [__meta_kubernetes_service_name], action: keep, regex: nvidia-dcgm-exporter}"),),
                 level=Level.NOTE,
                 confidence=CERTAIN,
             )  # fmt: skip
@@ -268,7 +268,7 @@ def pods_hidden(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=monitor.obj.subject,
                 cause=f"{monitor.obj} has no honorLabels: every series says pod=the exporter, and the pod that uses the GPU is under exported_pod",
                 evidence=(monitor.obj.cite(f"{monitor.field}[{position}].honorLabels"),),
-                remedy=(Step('kubectl -n {} patch {} {} --type json -p \'[{{"op":"add","path":"/{}/{}/honorLabels","value":true}}]\'', monitor.obj.namespace, monitor.obj.kind.lower(), monitor.obj.name, monitor.field.replace(".", "/"), position),),
+                remedy=(Remedy('kubectl -n {} patch {} {} --type json -p \'[{{"op":"add","path":"/{}/{}/honorLabels","value":true}}]\'', monitor.obj.namespace, monitor.obj.kind.lower(), monitor.obj.name, monitor.field.replace(".", "/"), position),),
                 level=Level.NOTE,
                 confidence=CERTAIN,
             )  # fmt: skip
@@ -295,7 +295,9 @@ def too_often(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"{obj} scrapes GPU metrics every {every}; DCGM takes them every 30 s, so most samples repeat the one before",
                 evidence=(evidence,),
                 remedy=(
-                    Step("set the interval to 15s or 30s, or the exporter's -c (milliseconds) as low as the interval"),
+                    Remedy(
+                        "set the interval to 15s or 30s, or the exporter's -c (milliseconds) as low as the interval"
+                    ),
                 ),
                 level=Level.NOTE,
             )
@@ -339,7 +341,7 @@ def _found_rules(snapshot: Snapshot) -> list[Written]:
     return found
 
 
-def _of_rule(rule: Written, cause: str, step: Step, *, confidence: float = CERTAIN) -> Finding:
+def _of_rule(rule: Written, cause: str, step: Remedy, *, confidence: float = CERTAIN) -> Finding:
     return Finding(
         subject=rule.obj.subject, cause=f"{rule.name or 'a rule'} in {rule.obj} {cause}", evidence=(rule.cite(),),
         remedy=(step,), confidence=confidence, level=Level.NOTE,
@@ -353,7 +355,9 @@ def latched(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_rule(
                 rule,
                 "compares DCGM_FI_DEV_XID_ERRORS, which is the code of the last error and stays until the exporter restarts: it neither clears nor fires again",
-                Step("write: increase(DCGM_EXP_XID_ERRORS_COUNT[5m]) > 0, or changes(DCGM_FI_DEV_XID_ERRORS[5m]) > 0"),
+                Remedy(
+                    "write: increase(DCGM_EXP_XID_ERRORS_COUNT[5m]) > 0, or changes(DCGM_FI_DEV_XID_ERRORS[5m]) > 0"
+                ),
             )
 
 
@@ -364,7 +368,7 @@ def wrong_measure(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_rule(
                 rule,
                 "records as memory used what is the utilisation of the memory interface, in percent",
-                Step("write: DCGM_FI_DEV_FB_USED * 1024 * 1024"),
+                Remedy("write: DCGM_FI_DEV_FB_USED * 1024 * 1024"),
             )
 
 
@@ -383,7 +387,7 @@ def absent_label(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_rule(
                 rule,
                 f"names the label {hit['label']} in its {key}, which no series of the exporter has: the text has a gap",
-                Step(
+                Remedy(
                     "write {{{{ $labels.Hostname }}}}, or relabel __meta_kubernetes_pod_node_name to {} in the monitor",
                     hit["label"],
                 ),
@@ -399,7 +403,7 @@ def no_reserve(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_rule(
                 rule,
                 "divides used memory by used and free: reserved memory is in neither, so a full card may stay below its threshold",
-                Step(
+                Remedy(
                     "write: DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE + DCGM_FI_DEV_FB_RESERVED), or lower the threshold"
                 ),
                 confidence=LIKELY,
@@ -420,7 +424,7 @@ def alarm_on_work(snapshot: Snapshot) -> Iterator[Finding]:
             yield _of_rule(
                 rule,
                 f"fires when a GPU is more than {hit['limit']} % busy, which every healthy training run is",
-                Step("delete it, or turn it around: avg_over_time(DCGM_FI_DEV_GPU_UTIL[1h]) < 5"),
+                Remedy("delete it, or turn it around: avg_over_time(DCGM_FI_DEV_GPU_UTIL[1h]) < 5"),
             )
 
 

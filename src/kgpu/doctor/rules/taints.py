@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
@@ -125,8 +125,8 @@ def _passing(made: Finding, subject: str, node: str) -> Finding:
         made,
         cause=f"Pod {made.subject.namespace}/{made.subject.name} waits: node {node} {cause} (taint {subject})",
         remedy=(
-            *(Step(step, node=node) for step in steps),
-            Step("do not tolerate or remove the taint: its controller does that"),
+            *(Remedy(step, node=node) for step in steps),
+            Remedy("do not tolerate or remove the taint: its controller does that"),
         ),
         level=level,
         expected="some minutes" if level is Level.WAIT else "",
@@ -167,7 +167,7 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.C
         ),
         remedy=(
             *steps,
-            Step("kubectl taint node {} {}  # or take the taint{} away, for all pods", node.name, away, "s" if len(taints) > 1 else ""),
+            Remedy("kubectl taint node {} {}  # or take the taint{} away, for all pods", node.name, away, "s" if len(taints) > 1 else ""),
         ),
         confidence=CERTAIN if change.fits else LIKELY,
         **one.shared(nodes=nodes),
@@ -220,7 +220,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=(
                 _tolerating_operands(snapshot, taints),
-                Step("kubectl taint node {} {}  # or take the taint away, for all pods", node.name, away),
+                Remedy("kubectl taint node {} {}  # or take the taint away, for all pods", node.name, away),
             ),
             confidence=CERTAIN,
             level=Level.PROBLEM if lacking else Level.NOTE,
@@ -228,7 +228,7 @@ def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> Step:
+def _tolerating_operands(snapshot: Snapshot, taints: list[Taint]) -> Remedy:
     """The command that gives all operands tolerations for these taints, besides those that they have."""
     found = cluster_policy.in_force(snapshot)
     usual = [{"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
@@ -274,11 +274,11 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
         ),
         evidence=(node.cite("metadata.labels"), *said, *(one.cite("status") for one in workers[:1])),
         remedy=(
-            (Step("look at its pods:"), Step("kubectl -n {} get pods -o wide", workers[0].namespace))
+            (Remedy("look at its pods:"), Remedy("kubectl -n {} get pods -o wide", workers[0].namespace))
             if workers
             else (
-                Step("let the chart bring it: nfd.enabled=true in its values"),
-                Step("kubectl get nodes --show-labels | grep pci-"),
+                Remedy("let the chart bring it: nfd.enabled=true in its values"),
+                Remedy("kubectl get nodes --show-labels | grep pci-"),
             )
         ),
         confidence=CERTAIN if said else LIKELY,
@@ -309,7 +309,7 @@ def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
         cause=f"the label {key} has a shape that operators do not look for, so that no GPU node is found",
         evidence=(node.cite(f"metadata.labels[{key}]"), *said),
         remedy=(
-            Step("set sources.pci.deviceLabelFields: [vendor] in the configuration of nfd-worker, then restart it"),
+            Remedy("set sources.pci.deviceLabelFields: [vendor] in the configuration of nfd-worker, then restart it"),
         ),
         confidence=CERTAIN if said else LIKELY,
         nodes=tuple(dict.fromkeys(one.name for one, _ in odd)),
@@ -332,7 +332,7 @@ def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"labels of node {node.name} keep these from running on it: {kept}",
             evidence=tuple(node.cite(f"metadata.labels[{key}]") for key in sorted(keys)),
-            remedy=tuple(Step("kubectl label node {} {}-", node.name, key) for key in sorted(keys)),
+            remedy=tuple(Remedy("kubectl label node {} {}-", node.name, key) for key in sorted(keys)),
             confidence=CERTAIN,
             level=_off_level(snapshot, [node.name]) if set(keys) <= PLUGIN_SWITCHES else Level.PROBLEM,
             nodes=(node.name,),
@@ -356,7 +356,7 @@ def _without_plugin(snapshot: Snapshot) -> Iterator[Finding]:
                 policy.cite("spec.devicePlugin.enabled"),
                 *(snapshot.nodes[name].cite(f"status.allocatable[{names.GPU_RESOURCE}]") for name in off[:2]),
             ),
-            remedy=(Step(patch, policy.name), Step("and where a chart brings the policy, devicePlugin.enabled=true in its values")),
+            remedy=(Remedy(patch, policy.name), Remedy("and where a chart brings the policy, devicePlugin.enabled=true in its values")),
             confidence=CERTAIN,
             level=level,
             nodes=tuple(off),

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, NFD_MASTER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -40,7 +40,7 @@ def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} tolerates the taint of GPU nodes and runs on {node.name}, which has no GPU: a toleration lets it in there, it does not bring it there",
             evidence=(pod.cite("spec.tolerations"), image.cite("image"), image.cite("resources"), pod.cite("spec.nodeName")),
-            remedy=(Step("ask for the GPU in resources.limits (nvidia.com/gpu: 1)"), Step('or choose the nodes: nodeSelector {}: "true"', names.LABEL_GPU_PRESENT)),
+            remedy=(Remedy("ask for the GPU in resources.limits (nvidia.com/gpu: 1)"), Remedy('or choose the nodes: nodeSelector {}: "true"', names.LABEL_GPU_PRESENT)),
             confidence=LIKELY,
             level=Level.NOTE,
             pods=(pod.path,),
@@ -58,8 +58,8 @@ def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"{pod} was killed for lack of memory ({one.restarts} restarts): while it is away labels of GPU nodes can go, and the operator takes their driver down",
             evidence=(one.cite_status("lastState"), one.cite_status("restartCount"), one.cite("resources")),
             remedy=(
-                Step("give it memory, here or in the chart's values:"), Step("kubectl -n {} set resources {} nfd-master --limits=memory=4Gi", pod.namespace, pod.owner.split("/")[0].lower() or "deployment"),
-                Step("if a driver pod hangs since, with its node in place of NODE:"), Step("kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite"),
+                Remedy("give it memory, here or in the chart's values:"), Remedy("kubectl -n {} set resources {} nfd-master --limits=memory=4Gi", pod.namespace, pod.owner.split("/")[0].lower() or "deployment"),
+                Remedy("if a driver pod hangs since, with its node in place of NODE:"), Remedy("kubectl label node NODE nvidia.com/gpu-driver-upgrade-state=upgrade-required --overwrite"),
             ),
             confidence=LIKELY,
             nodes=(pod.node,) if pod.node else (),
@@ -78,7 +78,7 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"node {node.name} is labelled {label}, and has no such device on its bus: the label is left from before",
             evidence=(node.cite(f"metadata.labels[{label}]"), host.cite("pci", [device.address for device in host.pci])),
-            remedy=(Step("kubectl get nodefeatures -A | grep {}", node.name), Step("delete what is old, and restart nfd-worker there"), Step("turn nfd-gc on (chart value gc.enable)")),
+            remedy=(Remedy("kubectl get nodefeatures -A | grep {}", node.name), Remedy("delete what is old, and restart nfd-worker there"), Remedy("turn nfd-gc on (chart value gc.enable)")),
             confidence=CERTAIN,
             nodes=(node.name,),
         )  # fmt: skip
@@ -92,7 +92,7 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
             subject=gone[0].subject,
             cause=f"{len(gone)} NodeFeatures are of nodes that are gone, and nothing cleans them up: a new node of such a name gets the old labels",
             evidence=tuple(one.cite(f"metadata.labels[{_NFD_NODE}]") for one in gone[:3]),
-            remedy=(Step("kubectl -n {} delete nodefeature {}", gone[0].namespace, gone[0].name), Step("turn nfd-gc on (chart value gc.enable)")),
+            remedy=(Remedy("kubectl -n {} delete nodefeature {}", gone[0].namespace, gone[0].name), Remedy("turn nfd-gc on (chart value gc.enable)")),
             confidence=CERTAIN,
             level=Level.NOTE,
         )  # fmt: skip
@@ -111,7 +111,7 @@ def rule_taints(snapshot: Snapshot) -> Iterator[Finding]:
                     subject=rule.subject,
                     cause=f"{rule} sets taints, which nfd-master leaves out: it runs without -enable-taints",
                     evidence=(rule.cite(f"spec.rules[{position}].taints"), *((main.cite("args"),) if main else ())),
-                    remedy=(Step("set master.config.enableTaints: true in the chart's values"), Step("first let nfd-worker tolerate these taints")),
+                    remedy=(Remedy("set master.config.enableTaints: true in the chart's values"), Remedy("first let nfd-worker tolerate these taints")),
                     confidence=LIKELY,
                 )  # fmt: skip
                 break
@@ -140,7 +140,7 @@ def wrong_product(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"node {node.name} is labelled as {said}, and its driver says {known[0].name}: the label was set by hand, or is of another card",
             evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRODUCT}]"), host.cite("gpus", [gpu.name for gpu in known])),
-            remedy=(Step("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRODUCT), Step("let gpu-feature-discovery write it: restart its pod on the node")),
+            remedy=(Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRODUCT), Remedy("let gpu-feature-discovery write it: restart its pod on the node")),
             confidence=LIKELY,
             nodes=(node.name,),
         )  # fmt: skip
@@ -161,7 +161,7 @@ def not_a_gpu_node(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"node {node.name} is labelled {names.LABEL_GPU_PRESENT}=true and has no such device: GPU operands are sent to it for nothing",
             evidence=(node.cite(f"metadata.labels[{names.LABEL_GPU_PRESENT}]"), node.cite(f"metadata.labels[{features}]") if features else node.cite("metadata.labels"), *((host.cite("pci", []),) if host else ())),
-            remedy=(Step("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT), Step("take the label out of the node template or kubelet flags that set it")),
+            remedy=(Remedy("kubectl label node {} {}-", node.name, names.LABEL_GPU_PRESENT), Remedy("take the label out of the node template or kubelet flags that set it")),
             confidence=LIKELY,
             nodes=(node.name,),
         )  # fmt: skip

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
 from kgpu.doctor.matching import EXPORTER, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj, plain, seconds
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -97,7 +97,7 @@ def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{config.source} gives node {node.name} {wanted} shares for {_cards(node)} GPUs, and it offers {_offered(node)}: {pod} has not taken the change over",
             evidence=(config.cite("timeSlicing"), node.cite(f"status.capacity[{names.GPU_RESOURCE}]"), node.cite(f"metadata.labels[{_COUNT}]"), pod.cite("status.startTime")),
-            remedy=(Step(_RESTART, pod.namespace, daemon), Step("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name)),
+            remedy=(Remedy(_RESTART, pod.namespace, daemon), Remedy("kubectl get node {} -o jsonpath='{{.status.allocatable}}'", node.name)),
             confidence=LIKELY,
             nodes=tuple(row[0].name for row in hit),
         )  # fmt: skip
@@ -128,13 +128,13 @@ def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
         near = whatif.nearest(told.name, (one.source.name for one in sharing_configs(snapshot))) or whatif.nearest(
             told.name, (one.name for one in snapshot.all("ConfigMap") if one.namespace in spaces and one.name != _CA)
         )
-        make = Step("kubectl -n {} create configmap {} --from-file=any=config.yaml", spaces[0], told.name)
+        make = Remedy("kubectl -n {} create configmap {} --from-file=any=config.yaml", spaces[0], told.name)
         yield Finding(
             subject=told.policy.subject,
             cause=f"{told.policy} names ConfigMap {told.name} for the device plugin, and there is none of that name"
             + (f"; did you mean {near}?" if near else ""),
             evidence=(told.policy.cite("spec.devicePlugin.config"), *said),
-            remedy=(_patched(told.policy, "name", near), Step("or make it:"), make) if near else (make,),
+            remedy=(_patched(told.policy, "name", near), Remedy("or make it:"), make) if near else (make,),
             confidence=CERTAIN,
             nodes=tuple(node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA)),
             pods=tuple(pod.path for pod in stuck),
@@ -148,9 +148,9 @@ def _spaces(snapshot: Snapshot) -> list[str]:
     return list(found) or ["gpu-operator"]
 
 
-def _patched(policy: Obj, field: str, value: str) -> Step:
+def _patched(policy: Obj, field: str, value: str) -> Remedy:
     patch = f'{{"spec":{{"devicePlugin":{{"config":{{"{field}":"{value}"}}}}}}}}'
-    return Step("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch)
+    return Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch)
 
 
 def no_default(snapshot: Snapshot) -> Iterator[Finding]:
@@ -167,7 +167,7 @@ def no_default(snapshot: Snapshot) -> Iterator[Finding]:
             subject=told.policy.subject,
             cause=f"{told.source} ({', '.join(keys[:4])}) is used by no node: {told.policy} has no default, and no node is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}",
             evidence=(told.policy.cite("spec.devicePlugin.config"), nodes[0].cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
-            remedy=(_patched(told.policy, "default", keys[0]), Step("or for one node:"), Step("kubectl label node {} {}={}", nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0])),
+            remedy=(_patched(told.policy, "default", keys[0]), Remedy("or for one node:"), Remedy("kubectl label node {} {}={}", nodes[0].name, names.DEVICE_PLUGIN_CONFIG_LABEL, keys[0])),
             confidence=CERTAIN,
             # Left behind by who has gone back to whole GPUs it hurts nobody; where pods wait, it may be what they wait for.
             level=Level.PROBLEM if shares and _would_share(snapshot) else Level.NOTE,
@@ -206,9 +206,9 @@ def not_named(snapshot: Snapshot) -> Iterator[Finding]:
                 *((policies[0].cite("metadata.generation"),) if changed else ()),
             ),
             remedy=(
-                Step("kubectl patch clusterpolicy {} --type merge -p '{}'", policies[0].name, patch),
-                Step("use a merge patch: a JSON patch with replace fails where the path is not there yet"),
-                *((Step("where whole GPUs are wanted:"), Step("kubectl -n {} delete configmap {}", config.source.namespace, config.source.name)) if changed else ()),
+                Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policies[0].name, patch),
+                Remedy("use a merge patch: a JSON patch with replace fails where the path is not there yet"),
+                *((Remedy("where whole GPUs are wanted:"), Remedy("kubectl -n {} delete configmap {}", config.source.namespace, config.source.name)) if changed else ()),
             ),
             confidence=POSSIBLE if changed else LIKELY,
             level=Level.NOTE if changed else Level.PROBLEM,
@@ -251,8 +251,8 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
                 cause=f"node {node.name} is labelled {names.DEVICE_PLUGIN_CONFIG_LABEL}={said}, and {told.source} has only {', '.join(keys) or 'nothing'}: the plugin there keeps what it had",
                 evidence=(node.cite(f"metadata.labels[{names.DEVICE_PLUGIN_CONFIG_LABEL}]"), told.source.cite("data", keys)),
                 remedy=(
-                    Step("kubectl label node {} --overwrite {}={}", node.name, names.DEVICE_PLUGIN_CONFIG_LABEL, near or (keys[0] if keys else "KEY")),
-                    Step("or add the key {} to {}", said, told.source),
+                    Remedy("kubectl label node {} --overwrite {}={}", node.name, names.DEVICE_PLUGIN_CONFIG_LABEL, near or (keys[0] if keys else "KEY")),
+                    Remedy("or add the key {} to {}", said, told.source),
                 ),
                 confidence=CERTAIN,
                 nodes=(node.name,),
@@ -270,7 +270,7 @@ def _wrong_default(snapshot: Snapshot, told: Told, source: Obj, keys: list[str])
         evidence=(told.policy.cite("spec.devicePlugin.config"), source.cite("data", keys)),
         remedy=(
             _patched(told.policy, "default", near or (keys[0] if len(keys) == 1 else "KEY")),
-            Step("or add the key {} to {}", told.default, source),
+            Remedy("or add the key {} to {}", told.default, source),
         ),
         confidence=CERTAIN,
         nodes=tuple(node.name for node in nodes),
@@ -293,7 +293,7 @@ def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=node.subject,
                 cause=f"node {node.name} offers {', '.join(slices[:3])}, and its sharing configuration {config.key} is for {names.GPU_RESOURCE}: nothing is shared",
                 evidence=(config.cite("timeSlicing"), node.cite(f"status.allocatable[{slices[0]}]")),
-                remedy=(Step("name the slices in {}, key {}: sharing.timeSlicing.resources: [{{name: {}, replicas: 2}}]", config.source, config.key, slices[0]),),
+                remedy=(Remedy("name the slices in {}, key {}: sharing.timeSlicing.resources: [{{name: {}, replicas: 2}}]", config.source, config.key, slices[0]),),
                 confidence=CERTAIN,
                 nodes=(node.name,),
             )  # fmt: skip
@@ -320,7 +320,7 @@ def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} asks for {count} {name} of node {node.name}, which are shares of one GPU: it gets the same turn as {others[0]} beside it, not {count} times as much",
             evidence=(pod.cite("spec.containers[0].resources"), node.cite(f"metadata.labels[{_REPLICAS}]"), node.cite(f"metadata.labels[{_COUNT}]")),
-            remedy=(Step("ask for 1; for a steady part of a GPU use MIG, for all of it a node without sharing"), Step("failRequestsGreaterThanOne: true in sharing.timeSlicing refuses such requests")),
+            remedy=(Remedy("ask for 1; for a steady part of a GPU use MIG, for all of it a node without sharing"), Remedy("failRequestsGreaterThanOne: true in sharing.timeSlicing refuses such requests")),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(node.name,),
@@ -347,7 +347,7 @@ def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
             subject=pod.subject,
             cause=f"{pod} labels the metrics of a shared GPU with one pod at most: {_VIRTUAL} is not set, and node {node.name} gives each GPU to {_replicas(node)} pods",
             evidence=(pod.cite("spec.containers[0].env"), node.cite(f"metadata.labels[{_REPLICAS}]")),
-            remedy=(Step("set {}=true in spec.dcgmExporter.env of the ClusterPolicy: then each share has its own series, with the label vgpu", _VIRTUAL),),
+            remedy=(Remedy("set {}=true in spec.dcgmExporter.env of the ClusterPolicy: then each share has its own series, with the label vgpu", _VIRTUAL),),
             confidence=LIKELY,
             level=Level.NOTE,
         )  # fmt: skip
@@ -375,7 +375,7 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
             subject=node.subject,
             cause=f"{len(pods)} pods that share GPUs of node {node.name} ended within seconds of each other{told}: one fault ends all that share a GPU by time-slicing",
             evidence=(*(_end(pod) for pod in close[0]), *((host.cite("xids", f"xid {xid.code}: {xid.text}"),) if host and xid else ())),
-            remedy=(Step("find the one that failed first:"), Step("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name), Step("where faults must stay apart, use MIG or whole GPUs")),
+            remedy=(Remedy("find the one that failed first:"), Remedy("kubectl get pods -A -o wide --field-selector spec.nodeName={}", node.name), Remedy("where faults must stay apart, use MIG or whole GPUs")),
             confidence=LIKELY,
             nodes=(node.name,),
             pods=pods,

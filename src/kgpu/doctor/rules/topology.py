@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
@@ -16,7 +17,6 @@ from kgpu.doctor.matching import NFD_TOPOLOGY
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -46,8 +46,8 @@ def again_and_again(snapshot: Snapshot) -> Iterator[Finding]:
                 *((policy[1],) if policy else ()),
             ),
             remedy=(
-                Step("kubectl -n {} delete pods --field-selector status.phase=Failed", namespace),
-                Step(
+                Remedy("kubectl -n {} delete pods --field-selector status.phase=Failed", namespace),
+                Remedy(
                     "keep these pods off {} (affinity), ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, or use a scheduler that knows NodeResourceTopology",
                     node,
                 ),
@@ -90,7 +90,7 @@ def far_apart(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=pod.subject,
                 cause=f"the {count} GPUs of {pod} are far apart ({shown}), although one NUMA node of {host.node} has {most}: data between them goes over the processors' link",
                 evidence=(host.cite_file(entries[0], 0, ", ".join(row.devices)), host.cite("pci", shown)),
-                remedy=(Step("on the node:"), Step("nvidia-smi topo -m"), Step("let the plugin prefer GPUs that are close (its aligned policy), set topologyManagerPolicy, or use a DRA claim with matchAttribute")),
+                remedy=(Remedy("on the node:"), Remedy("nvidia-smi topo -m"), Remedy("let the plugin prefer GPUs that are close (its aligned policy), set topologyManagerPolicy, or use a DRA claim with matchAttribute")),
                 confidence=LIKELY,
                 level=Level.NOTE,
                 nodes=(host.node,),
@@ -114,7 +114,7 @@ def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"the kubelet of node {host.node} aligns by NUMA ({policy[0]}), and its {len(gpus)} GPUs are on no NUMA node (-1): the plugin can give no hint",
             evidence=(policy[1], host.cite("pci", f"{gpus[0].address}: numa_node = -1")),
-            remedy=(Step("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS"), Step("on the node:"), Step("cat /sys/bus/pci/devices/{}/numa_node", plain(gpus[0].address))),
+            remedy=(Remedy("let the hypervisor show the guest its NUMA nodes, or turn NUMA on in the BIOS"), Remedy("on the node:"), Remedy("cat /sys/bus/pci/devices/{}/numa_node", plain(gpus[0].address))),
             confidence=LIKELY,
             level=Level.NOTE,
             nodes=(host.node,),
@@ -134,7 +134,7 @@ def two_pinners(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"node {host.node} gives out processors twice: its kubelet pins them (cpuManagerPolicy static), and DRA driver {device.driver} hands them out by claim",
             evidence=(policy[1], device.slice.cite("spec.driver")),
-            remedy=(Step("set cpuManagerPolicy: none where the DRA driver runs, remove /var/lib/kubelet/cpu_manager_state and restart the kubelet"), Step("or take the driver off this node")),
+            remedy=(Remedy("set cpuManagerPolicy: none where the DRA driver runs, remove /var/lib/kubelet/cpu_manager_state and restart the kubelet"), Remedy("or take the driver off this node")),
             confidence=CERTAIN,
             nodes=(host.node,),
         )  # fmt: skip
@@ -159,7 +159,7 @@ def not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"{len(loose)} GPU pods of node {host.node} get no processors of their own although its policy is static; {pod}: {why}",
             evidence=(policy[1], pod.cite("status.qosClass"), pod.cite("spec.containers[0].resources")),
-            remedy=(Step("ask for whole processors, with requests equal to limits for cpu and memory in every container (class Guaranteed)"),),
+            remedy=(Remedy("ask for whole processors, with requests equal to limits for cpu and memory in every container (class Guaranteed)"),),
             confidence=CERTAIN,
             level=Level.NOTE,
             nodes=(host.node,),

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event
 from kgpu.doctor.model import LIKELY, Finding, Place, Subject
 from kgpu.doctor.obj import plain
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.quota import refused
 from kgpu.doctor.snapshot import Snapshot
@@ -49,12 +49,12 @@ _STEPS: Final = (
 """What is to be done about a refusal, by its words."""
 
 
-def _steps(event: Event, namespace: str) -> tuple[Step, ...]:
+def _steps(event: Event, namespace: str) -> tuple[Remedy, ...]:
     for pattern, steps in _STEPS:
         if hit := pattern.search(event.message):
             words = {key: plain(value) for key, value in hit.groupdict().items()}
-            return tuple(Step(step, **words, namespace=namespace) for step in steps)
-    return (Step("kubectl -n {} get resourcequota,limitrange -o yaml", namespace),)
+            return tuple(Remedy(step, **words, namespace=namespace) for step in steps)
+    return (Remedy("kubectl -n {} get resourcequota,limitrange -o yaml", namespace),)
 
 
 def unmade(snapshot: Snapshot) -> Iterator[Finding]:
@@ -67,7 +67,7 @@ def unmade(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject(kind, name, namespace),
             cause=f"{kind} {namespace}/{name} lacks pods, which are refused: {event.message}",
             evidence=(event.quote(),),
-            remedy=(*_steps(event, namespace), Step("kubectl -n {} describe {} {}", namespace, kind.lower(), name)),
+            remedy=(*_steps(event, namespace), Remedy("kubectl -n {} describe {} {}", namespace, kind.lower(), name)),
             confidence=LIKELY,
             since=event.first,
         )

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.idle_daemons import idle_plugins
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
@@ -95,16 +95,16 @@ def _finding(snapshot: Snapshot, node: Node, vendor: str, ready: list[Pod]) -> F
     elif everywhere:
         why = "no device plugin runs there"
         brings = matching.daemon_sets_of_part(snapshot, matching.PLUGIN, vendor=vendor)[:1]
-        steps = tuple(Step("kubectl -n {} describe daemonset {}", one.namespace, one.name) for one in brings)
+        steps = tuple(Remedy("kubectl -n {} describe daemonset {}", one.namespace, one.name) for one in brings)
     else:
         why = "no device plugin is installed in this cluster"
-        steps = (Step("install one (kgpu's chart, or the vendor's operator), if pods are to use them"),)
+        steps = (Remedy("install one (kgpu's chart, or the vendor's operator), if pods are to use them"),)
     evidence: tuple[Evidence, ...] = (node.cite("status.allocatable"), _seen(node, vendor))
     return Finding(
         subject=node.subject,
         cause=f"node {node.name} has {vendor} devices and offers none of them: {why}",
         evidence=(*evidence, *(pod.cite("status.phase") for pod in ready[:1])),
-        remedy=(*steps, Step("kubectl describe node {}", node.name)),
+        remedy=(*steps, Remedy("kubectl describe node {}", node.name)),
         confidence=LIKELY if everywhere else POSSIBLE,
         level=Level.PROBLEM if everywhere else Level.NOTE,
         nodes=(node.name,),
@@ -119,8 +119,8 @@ def _brought(snapshot: Snapshot, vendor: str) -> bool:
     )
 
 
-def _log(pod: Pod) -> tuple[Step, ...]:
-    return (Step("kubectl -n {} logs {} --all-containers --tail=50", pod.namespace, pod.name),)
+def _log(pod: Pod) -> tuple[Remedy, ...]:
+    return (Remedy("kubectl -n {} logs {} --all-containers --tail=50", pod.namespace, pod.name),)
 
 
 def _seen(node: Node, vendor: str) -> Evidence:
@@ -145,10 +145,10 @@ def suspended(snapshot: Snapshot) -> Iterator[Finding]:
         queue = job.labels.get("kueue.x-k8s.io/queue-name", "")
         who = f"until Kueue admits it (queue {queue})" if queue else "until somebody resumes it"
         steps = (
-            (Step("kubectl -n {} get workloads.kueue.x-k8s.io", job.namespace),)
+            (Remedy("kubectl -n {} get workloads.kueue.x-k8s.io", job.namespace),)
             if queue
             else (
-                Step(
+                Remedy(
                     'kubectl -n {} patch job {} --type merge -p \'{{"spec":{{"suspend":false}}}}\'',
                     job.namespace,
                     job.name,

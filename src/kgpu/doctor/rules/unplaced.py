@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, edits, matching
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.remedies import Step
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.slices import Slices, makeable, price, priced, swapped
 from kgpu.doctor.snapshot import Snapshot
@@ -73,8 +73,8 @@ def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             remedy=_steps(one, slices)
             or (
-                Step("kubectl -n {} describe pod {}", one.pod.namespace, one.pod.name),
-                Step("add a node that fits it"),
+                Remedy("kubectl -n {} describe pod {}", one.pod.namespace, one.pod.name),
+                Remedy("add a node that fits it"),
             ),
             confidence=CERTAIN if certain else LIKELY,
             level=_level(one, certain),
@@ -91,7 +91,7 @@ def _level(one: Waiting, certain: bool) -> Level:
     return Level.NOTE if not certain and age is not None and age < _YOUNG else Level.PROBLEM
 
 
-def _steps(one: Waiting, slices: Slices | None) -> tuple[Step, ...]:
+def _steps(one: Waiting, slices: Slices | None) -> tuple[Remedy, ...]:
     """The smallest changes; those that make slices come before them, and another resource in a slice's place last."""
     changes = [priced(one.snapshot, one.view, change) for change in one.changes[:3]]
     last = [change for change in changes if slices is not None and any(swapped(one.view, change))]
@@ -118,7 +118,7 @@ def _gated(one: Waiting) -> Finding:
             + (f"; {who} does not seem to run here" if missing else "")
         ),
         evidence=(pod.cite("spec.schedulingGates"), *((found.cite(),) if found else ())),
-        remedy=tuple(Step(step, **words) for step in steps),
+        remedy=tuple(Remedy(step, **words) for step in steps),
         confidence=CERTAIN if not missing else LIKELY,
         level=Level.PROBLEM if missing else Level.NOTE if age is not None and age < _YOUNG else Level.WAIT,
         expected="" if missing or (age is not None and age < _YOUNG) else f"until {who} admits it",
@@ -144,16 +144,16 @@ def _unknown(one: Waiting, said: str) -> Finding:
     known = f"by what is known here it fits node {one.fits[0]}" if one.fits else "nothing known here is against it"
     look = (
         (
-            Step("what its claims ask for and who has it:"),
-            Step("kubectl -n {} get resourceclaims -o yaml", one.pod.namespace),
+            Remedy("what its claims ask for and who has it:"),
+            Remedy("kubectl -n {} get resourceclaims -o yaml", one.pod.namespace),
         )
         if one.view.claims
-        else (Step("look at what it names beside nodes, volumes above all:"), Step("kubectl get pvc,pv,sc -A"))
+        else (Remedy("look at what it names beside nodes, volumes above all:"), Remedy("kubectl get pvc,pv,sc -A"))
     )
     return Finding(
         cause=f'{one.who} waits, and {known}; the scheduler says: "{said}"',
         evidence=(*one.said(), one.asked()),
-        remedy=(Step("kubectl -n {} describe pod {}", one.pod.namespace, one.pod.name), *look),
+        remedy=(Remedy("kubectl -n {} describe pod {}", one.pod.namespace, one.pod.name), *look),
         confidence=POSSIBLE,
         **one.shared(nodes=()),
     )
@@ -187,7 +187,7 @@ def _most(one: Waiting) -> dict[str, int]:
     return {name: amount for name in sorted(states) if (amount := states[name].view.allocatable.get(one.resource, 0))}
 
 
-def _other_name(one: Waiting) -> tuple[Step, ...]:
+def _other_name(one: Waiting) -> tuple[Remedy, ...]:
     """The resource that nodes offer in place of one that none does, where they are of one vendor."""
     if not one.resource or _most(one):
         return ()

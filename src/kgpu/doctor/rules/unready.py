@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
 from kgpu.doctor.obj import Condition, Obj
-from kgpu.doctor.remedies import Step, words
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules.time_slicing import no_such_map, wrong_key
 from kgpu.doctor.snapshot import Snapshot
@@ -90,7 +90,7 @@ def _finding(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> Finding:
         subject=obj.subject,
         cause=f"{obj} calls itself not ready ({first.type}={first.status})" + (f": {said}" if said else ""),
         evidence=tuple(one.cite() for one in wrong[:_SHOWN]),
-        remedy=(Step("kubectl {}", words(*space, "describe", obj.kind.lower(), obj.name)), Step("kgpu status")),
+        remedy=(Remedy("kubectl {}", words(*space, "describe", obj.kind.lower(), obj.name)), Remedy("kgpu status")),
         confidence=POSSIBLE,
         level=Level.WAIT if young else Level.PROBLEM,
         expected="5 minutes after a change; a driver that is built takes up to 20" if young else "",

@@ -27,11 +27,11 @@ PROGRAMS: Final = frozenset({
 _COMMENT: Final = "#"
 
 
-class Step(str):
+class Remedy(str):
     """One step: a sentence, or a command that can be pasted.
 
-    ``Step("kubectl -n {} delete pod {}", namespace, name)``. Without values a template is taken as it is, braces and
-    all. What a command has behind ``  # `` is a sentence about it. A value that is a ``Step`` goes in as it is.
+    ``Remedy("kubectl -n {} delete pod {}", namespace, name)``. Without values a template is taken as it is, braces and
+    all. What a command has behind ``  # `` is a sentence about it. A value that is a ``Remedy`` goes in as it is.
     """
 
     __slots__ = ()
@@ -50,9 +50,9 @@ class Step(str):
         return str.__new__(cls, text)
 
 
-def words(*values: object) -> Step:
+def words(*values: object) -> Remedy:
     """Several words for one place of a command, each of them still one word there."""
-    return Step.again(" ".join(_word(one, "") for one in values))
+    return Remedy.again(" ".join(_word(one, "") for one in values))
 
 
 def is_command(text: str) -> bool:
@@ -92,7 +92,7 @@ def _within(literal: str, state: str) -> str:
 
 def _word(value: object, within: str) -> str:
     text = str(value)
-    if isinstance(value, Step) or within == _COMMENT:
+    if isinstance(value, Remedy) or within == _COMMENT:
         return text
     if within == "'":
         return text.replace("'", "'\\''")
