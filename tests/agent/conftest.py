@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgpu.agent.roles import Role
+from kgpu.agent.host import Role
 
 from .support_auto import Cluster, Started
 

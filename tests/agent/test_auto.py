@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kgpu.agent import auto
-from kgpu.agent.roles import Role
+from kgpu.agent.host import Role
 from kgpu.base import http
 from kgpu.base.errors import HostError
 from kgpu.formats import names

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from kgpu.agent.roles import Role
+from kgpu.agent.host import Role
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 

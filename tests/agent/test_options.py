@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kgpu.agent.options import AgentOptions, ConfigMapRef, LabelsSink, parse_config_map
-from kgpu.agent.roles import ROLES, _outcome, choose_roles
+from kgpu.agent.roles import ROLES, choose_roles
+from kgpu.agent.roles.labels import _outcome
 from kgpu.base.errors import ConfigError
 
 BASE = {"roles": ("labels",), "env": {}}

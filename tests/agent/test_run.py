@@ -8,8 +8,8 @@ import json
 
 import pytest
 
+from kgpu.agent.host import Role
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.roles import Role
 from kgpu.agent.run import Agent
 from kgpu.base import http
 from kgpu.base.advice import Advice, Severity

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from kgpu.agent import toolkit_parts
+from kgpu.agent.host import Host
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.remembered import DefaultConfig
-from kgpu.agent.roles import Host
 from kgpu.agent.shared import SharedReader
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError

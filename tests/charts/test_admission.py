@@ -9,7 +9,7 @@ import pytest
 from charts.conftest import NAMESPACE, Chart, Made
 
 from kgpu.formats.names import AGENT_DAEMON_SET
-from kgpu.operator.tables import BY_ROLE, OPERANDS
+from kgpu.formats.operands import BY_ROLE, OPERANDS
 
 KIND = "ValidatingAdmissionPolicy"
 NAME = "kgpu-agent-own-node"

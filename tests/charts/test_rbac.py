@@ -8,8 +8,8 @@ import yaml
 from charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 
 from kgpu.formats.names import AGENT_DAEMON_SET
+from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
-from kgpu.operator.tables import BY_ROLE
 
 Right = tuple[str, str, str]
 

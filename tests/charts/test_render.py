@@ -15,7 +15,7 @@ from kgpu.base.room import HOST_IP
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT
-from kgpu.operator.tables import OPERANDS
+from kgpu.formats.operands import OPERANDS
 
 KUBERNETES = ("1.28", "1.35")
 OWN = {crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for crd in crds()}

@@ -13,10 +13,10 @@ from seed_facts.support import AS_OPERANDS, bare_node, daemon_sets, lacks, plann
 from kgpu.discovery.features.model import CpuFacts, HostFacts, PciDevice
 from kgpu.discovery.features.plan import plan as features
 from kgpu.formats import agent_report, names
+from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Observed
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
-from kgpu.operator.tables import OPERANDS
 from tests.operator.world import (
     HOST_DRIVER,
     SETTINGS,

@@ -19,6 +19,7 @@ from typing import Any, Final
 from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.driver_place import DriverPlace, find_driver
+from kgpu.agent.host import Host, Role
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
@@ -27,7 +28,8 @@ from kgpu.agent.process import POLICY, Process, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import ReportWriter, agent_report, role_report
 from kgpu.agent.role_options import role_options
-from kgpu.agent.roles import ROLES, Host, Role, hand_over_sink
+from kgpu.agent.roles import ROLES
+from kgpu.agent.roles.labels import hand_over_sink
 from kgpu.agent.shared import SharedReader
 from kgpu.agent.slot import Hardware, Slot
 from kgpu.agent.switched import SwitchedConfig

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from kgpu.agent.host import Role
 from kgpu.agent.host_files import LEDGER, LOCK, HostFiles
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.orders import MEMORY
 from kgpu.agent.remembered import CONFIG_MEMORY
-from kgpu.agent.roles import Role
 from kgpu.base.errors import HostError
 from kgpu.base.threads import beside
 from kgpu.formats.names import HEALTH_HISTORY

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.agent.driver_place import DriverPlace
+from kgpu.agent.host import Role
 from kgpu.agent.options import AgentOptions, LabelsSink
-from kgpu.agent.roles import Role
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.agent_config import AgentConfig, RoleConfig

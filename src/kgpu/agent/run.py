@@ -17,10 +17,10 @@ from typing import Any
 from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.config_file import FileConfigSource
+from kgpu.agent.host import Host, Role
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.process import POLICY, Process, follow
 from kgpu.agent.remembered import CONFIG_MEMORY, DefaultConfig, FollowedConfig, RememberedConfig
-from kgpu.agent.roles import Host, Role
 from kgpu.agent.shared import SharedReader
 from kgpu.base.errors import HwError
 from kgpu.base.http import StatusServer, here_only

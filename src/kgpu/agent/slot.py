@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias
 
+from kgpu.agent.host import Host, Role
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.roles import Host, Role
 from kgpu.agent.shared import SharedReader
 from kgpu.base.advice import AdviceSink
 from kgpu.base.backoff import BackoffPolicy

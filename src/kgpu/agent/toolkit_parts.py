@@ -23,7 +23,7 @@ from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
 
 if TYPE_CHECKING:
-    from kgpu.agent.roles import Host
+    from kgpu.agent.host import Host
     from kgpu.toolkit.nri.config import NriConfig
     from kgpu.toolkit.role import Part, RuntimePart, Tell
     from kgpu.toolkit.settings import ToolkitSettings

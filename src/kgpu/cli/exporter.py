@@ -205,10 +205,10 @@ async def _serve(place: Place, given: Given) -> None:
     import logging
     import signal
 
-    from kgpu.agent.exporter_role import make_context
     from kgpu.agent.shared import SharedReader
     from kgpu.base.log import configure, log_decision
     from kgpu.base.supervise import stop_on_signals
+    from kgpu.exporter.context import make_context
     from kgpu.exporter.run import Exporter
     from kgpu.hw.open import open_reader
 

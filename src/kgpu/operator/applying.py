@@ -20,6 +20,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.fit.plain import items, mapping, strings, text
 from kgpu.formats import names
+from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.port import (
     KubeApi,
@@ -33,7 +34,6 @@ from kgpu.kube.port import (
 from kgpu.operator import seen
 from kgpu.operator.leaving import outliving
 from kgpu.operator.model import Plan, Settings
-from kgpu.operator.tables import OPERANDS
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)

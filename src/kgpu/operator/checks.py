@@ -13,11 +13,11 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.fit.plain import mapping, number
 from kgpu.formats import names
 from kgpu.formats.agent_report import has_ended
+from kgpu.formats.operands import BY_NAME, Operand
 from kgpu.operator.causes import UNHEALTHY, Cause, View, word
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.loaded import other_driver
 from kgpu.operator.model import Layout, Node, NodeCondition
-from kgpu.operator.tables import BY_NAME, Operand
 
 
 def paused(operand: Operand, node: Node) -> Cause | None:

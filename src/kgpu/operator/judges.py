@@ -12,12 +12,12 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats import names
+from kgpu.formats.operands import OPERANDS, Operand
 from kgpu.operator.causes import Cause, View, not_applied, unrendered
 from kgpu.operator.checks import CHECKS, config_map, role
 from kgpu.operator.labels import CONTAINER, TRUE, Rules, deploy, looked_at, opted_out, workload
 from kgpu.operator.model import Layout, Node
 from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.tables import OPERANDS, Operand
 
 SHOWN: Final = 5
 """Nodes that one condition names."""

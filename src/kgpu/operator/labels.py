@@ -20,8 +20,8 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
+from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import AgentNodes, Layout, Node, NodeLabels, Policy, Settings
-from kgpu.operator.tables import OPERANDS
 
 TRUE: Final = "true"
 FALSE: Final = "false"

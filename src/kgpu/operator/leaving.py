@@ -16,11 +16,11 @@ from kgpu.base.clock import Clock
 from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_config, names
 from kgpu.formats.agent_report import AgentReport
+from kgpu.formats.operands import DAEMON_SETS, OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
 from kgpu.operator.model import Node, Plan
 from kgpu.operator.objects.rbac import features_role
-from kgpu.operator.tables import DAEMON_SETS, OPERANDS
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)

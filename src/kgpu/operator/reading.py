@@ -16,13 +16,13 @@ from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.fit.plain import items, mapping, number, strings, text
 from kgpu.formats import names, yaml
+from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Selector, Served, name_of, namespace_of
 from kgpu.operator.model import AgentNodes, Layout, Observed, Other, Settings
 from kgpu.operator.others import Others
 from kgpu.operator.overview import Operator
-from kgpu.operator.tables import OPERANDS
 from kgpu.operator.watching import Cluster, Feed, Watching, feeds
 
 _NEEDED: Final = frozenset({"nodes", "policies"})

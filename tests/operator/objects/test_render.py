@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names, yaml
+from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Layout, Object, Observed, Other
 from kgpu.operator.objects import agent_config, shape
 from kgpu.operator.objects.operands import PODS
-from kgpu.operator.tables import OPERANDS
 from tests.operator.objects.scenes import CASES, FULL, HOST_DRIVER, MONITORING, SETTINGS, UBUNTU, Case, node, policy
 from tests.operator.objects.scenes import OPERANDS as AS_OPERANDS
 

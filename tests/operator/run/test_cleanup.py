@@ -10,13 +10,13 @@ import pytest
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import KubeError
 from kgpu.formats import agent_config, agent_report, names
+from kgpu.formats.operands import BY_NAME
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object
 from kgpu.operator.cleanup import Limits, clean_up
 from kgpu.operator.leaving import has_left, outliving
 from kgpu.operator.model import Plan
-from kgpu.operator.tables import BY_NAME
 from tests.operator.run.support import Meddled, Wish, cluster, config_map, daemon_set, running, silence
 from tests.operator.run.test_killed import kept
 from tests.operator.world import NAMESPACE

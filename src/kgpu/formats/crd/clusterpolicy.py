@@ -1,7 +1,7 @@
 """ClusterPolicy ``nvidia.com/v1``: one object per cluster that says which operands run and how.
 
 Sections that the replaced operator's schema requires may be left out: they are there with their defaults. ``enabled``
-is None when the manifest does not say; what that means differs per operand (``kgpu.operator.tables``).
+is None when the manifest does not say; what that means differs per operand (``kgpu.formats.operands``).
 """
 
 from __future__ import annotations

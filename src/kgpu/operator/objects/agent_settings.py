@@ -6,6 +6,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
+from kgpu.formats.operands import OPERANDS
 from kgpu.kube.port import NODE_FEATURES
 from kgpu.operator.model import Layout, Observed, Other, Policy, Settings
 from kgpu.operator.objects import shape
@@ -13,7 +14,6 @@ from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, has_kind
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import role_env
-from kgpu.operator.tables import OPERANDS
 
 
 def agent_config(policy: Policy, settings: Settings, observed: Observed) -> AgentConfig:

@@ -13,6 +13,7 @@ from typing import Final
 
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
+from kgpu.formats.operands import BY_NAME
 from kgpu.operator.model import Driver, Object
 from kgpu.operator.objects import driver_wish, shape
 from kgpu.operator.objects.common import Scene
@@ -22,7 +23,6 @@ from kgpu.operator.objects.driver_pod import COMPONENT, PROBE_SCRIPT, digest, po
 from kgpu.operator.objects.driver_wish import Wish
 from kgpu.operator.objects.pools import Pool, Pools, hashed, kernel_name, pools, short_name, takes_driver
 from kgpu.operator.objects.rbac import DRIVER_MANAGER_RULES, account
-from kgpu.operator.tables import BY_NAME
 
 OPERAND: Final = BY_NAME["driver"]
 STATE: Final = OPERAND.state

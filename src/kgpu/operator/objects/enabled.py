@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kgpu.formats.operands import Operand
 from kgpu.operator.model import Policy, Settings
-from kgpu.operator.tables import Operand
 
 
 def is_enabled(operand: Operand, policy: Policy, settings: Settings) -> bool:

@@ -12,13 +12,13 @@ from typing import Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Container
+from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Layout, Settings
 from kgpu.operator.objects.args import idle_args
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import cdi_on, nri_on, section
 from kgpu.operator.objects.images import is_own
-from kgpu.operator.tables import OPERANDS
 
 SANDBOX: Final = "SandboxNotProvided"
 

@@ -16,6 +16,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ExporterService
 from kgpu.formats.crd.core import ServiceMonitor
+from kgpu.formats.operands import BY_NAME, Operand
 from kgpu.kube.kinds import POD_MONITORS, PROMETHEUS_RULES, SERVICE_MONITORS
 from kgpu.kube.port import Resource
 from kgpu.monitoring.boards import BOARDS
@@ -26,7 +27,6 @@ from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects.common import Scene, builtins, has_kind
 from kgpu.operator.objects.env import role_env
 from kgpu.operator.objects.rbac import POD_METADATA_RULES, SLICE_RULES, cluster_role
-from kgpu.operator.tables import BY_NAME, Operand
 
 STATE: Final = "state-operator-metrics"
 OPERATOR: Final = "gpu-operator"

@@ -17,6 +17,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Component, Container
+from kgpu.formats.operands import BY_ROLE, OPERANDS, Operand
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects import finder, images, shape
 from kgpu.operator.objects.agent import CUDA_RESOURCES, RESOURCES, RUN, affinity, agent_container, host_access
@@ -25,7 +26,6 @@ from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import check_role, nri_on, role_env, section
 from kgpu.operator.objects.rbac import CLUSTER_RULES, NAMESPACE_RULES, NRI_RULES, account, features
-from kgpu.operator.tables import BY_ROLE, OPERANDS, Operand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

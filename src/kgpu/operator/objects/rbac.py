@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.formats import names
+from kgpu.formats.operands import BY_ROLE
 from kgpu.kube.port import NODE_FEATURES as FEATURES_KIND
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Owner, Scene, has_kind
-from kgpu.operator.tables import BY_ROLE
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 

@@ -9,12 +9,12 @@ from typing import Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError
 from kgpu.formats import names
+from kgpu.formats.operands import BY_NAME, OPERANDS, Operand
 from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
 from kgpu.operator.objects import agent, driver, finder, ignored, monitoring, operands, runtime_classes
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import check_role
-from kgpu.operator.tables import BY_NAME, OPERANDS, Operand
 
 AGENT: Final = "agent"
 """The name under which an error of the agent's DaemonSet is told."""

@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kgpu.agent.health_role import kernel_log
-from kgpu.agent.host import Closing, validations_dir
+from kgpu.agent.host import Closing, Host, Role, kernel_log, validations_dir
 from kgpu.base.boot import boot_id
 from kgpu.base.supervise import RoleHandle
 from kgpu.base.threads import beside
@@ -25,7 +24,6 @@ from kgpu.formats.names import CDI_DIR, KUBELET_DEVICE_PLUGIN_DIR, VALIDATIONS_D
 
 if TYPE_CHECKING:
     from kgpu.agent.options import AgentOptions
-    from kgpu.agent.roles import Host
     from kgpu.agent.shared import SharedReader
     from kgpu.host.engines.paths import HostPaths
 
@@ -41,7 +39,7 @@ T = TypeVar("T")
 
 
 async def probe(host: Host, handle: RoleHandle) -> None:
-    """The role ``probe``."""
+    """Until cancelled."""
     from kgpu.doctor.sources.host import driver_facts, fingerprint
 
     options = host.options
@@ -170,3 +168,6 @@ class KernelWords:
             if self._log is not None:
                 self._descriptor = os.open(self._log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.lseek(self._descriptor, 0, os.SEEK_END)
+
+
+ROLE: Final = Role("probe", probe)

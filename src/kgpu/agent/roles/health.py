@@ -1,50 +1,29 @@
-"""How the role ``health`` is fitted to this node: kernel log, history, verdict file, condition, configuration."""
+"""The role ``health``: judges GPUs by the kernel's log and the driver, and says so in a file and on the Node."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kgpu.agent.host import Closing, on_state
+from kgpu.agent.host import Closing, Host, Role, kernel_log, on_state, verdicts
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.gpu_report import GpuReport, encode, rendered
 from kgpu.formats.names import (
-    ENV_KERNEL_LOG,
     GPUS_ANNOTATION,
     GPUS_HEALTHY_CONDITION,
     HEALTH_FIELD_MANAGER,
     HEALTH_HISTORY,
-    KERNEL_LOG,
 )
-from kgpu.formats.simulated import state_file
-from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.port import KubeApi
 
 if TYPE_CHECKING:
-    from kgpu.agent.roles import Host
     from kgpu.kube.conditions import NodeCondition
 
 
-def kernel_log(options: AgentOptions) -> Path | None:
-    """Where the kernel log of the GPUs' machine is: a simulated driver has one of its own. None: it is not read."""
-    told = options.env.get(ENV_KERNEL_LOG)
-    if told is not None:
-        return Path(told) if told else None
-    root = options.root if options.root and state_file(str(options.root)) else options.host_root
-    return root / KERNEL_LOG.lstrip("/")
-
-
-def verdicts(options: AgentOptions) -> VerdictFile:
-    """The node's verdict file."""
-    return VerdictFile(verdicts_path(options.host_root, options.env))
-
-
-async def health(host: Host, handle: RoleHandle) -> None:
-    """The role ``health``."""
+async def _health(host: Host, handle: RoleHandle) -> None:
     from kgpu.health.history import History
     from kgpu.health.kmsg import open_log
     from kgpu.health.run import HealthContext, run
@@ -70,7 +49,7 @@ async def health(host: Host, handle: RoleHandle) -> None:
         )
 
 
-async def withdraw(api: KubeApi, options: AgentOptions) -> None:
+async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
     """Take report, condition and verdict file away. Raises KubeError, HostError."""
     verdicts(options).remove()
     await _condition(api, options).withdraw()
@@ -94,3 +73,6 @@ def _condition(api: KubeApi, options: AgentOptions) -> NodeCondition:
     from kgpu.kube.conditions import NodeCondition
 
     return NodeCondition(api, node=options.node_name, kind=GPUS_HEALTHY_CONDITION, manager=HEALTH_FIELD_MANAGER)
+
+
+ROLE: Final = Role("health", _health, withdraw=_withdraw)

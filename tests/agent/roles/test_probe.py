@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kgpu.agent import probe_role
+from kgpu.agent.host import Host
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.remembered import DefaultConfig
-from kgpu.agent.roles import Host
+from kgpu.agent.roles import probe
 from kgpu.agent.shared import SharedReader
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import SystemClock
@@ -55,7 +55,7 @@ async def probing(root: Path, folder: Path) -> AsyncIterator[RoleHandle]:
 
     host = Host(options=options, reader=shared, config=DefaultConfig(), decide=lambda _: None, api=no_api)
     handle = RoleHandle("probe", SystemClock())
-    task = asyncio.create_task(probe_role.probe(host, handle))
+    task = asyncio.create_task(probe.probe(host, handle))
     try:
         yield handle
     finally:
@@ -85,9 +85,9 @@ class Said:
 async def test_what_the_node_has_is_said_and_what_changes_is_said_again(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_role, "LOOK", 0.02)
-    monkeypatch.setattr(probe_role, "PAUSE", 0.05)
-    monkeypatch.setattr(probe_role, "LONGEST", 0.05)
+    monkeypatch.setattr(probe, "LOOK", 0.02)
+    monkeypatch.setattr(probe, "PAUSE", 0.05)
+    monkeypatch.setattr(probe, "LONGEST", 0.05)
     (tmp_path / "validations").mkdir()
     (tmp_path / "validations" / "driver-ready").touch()
     said = Said(capfd)
@@ -114,8 +114,8 @@ async def test_what_the_node_has_is_said_and_what_changes_is_said_again(
 async def test_what_does_not_change_is_said_when_it_is_time(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_role, "LOOK", 0.01)
-    monkeypatch.setattr(probe_role, "AGAIN", 0.1)
+    monkeypatch.setattr(probe, "LOOK", 0.01)
+    monkeypatch.setattr(probe, "AGAIN", 0.1)
     said = Said(capfd)
     async with probing(root, tmp_path):
         assert (await said(1))["kernelLog"] == (await said(2))["kernelLog"]
@@ -123,7 +123,7 @@ async def test_what_does_not_change_is_said_when_it_is_time(
 
 def test_a_fingerprint_is_of_what_matters(root: Path, tmp_path: Path) -> None:
     options = AgentOptions(root=root, host_root=root, env={}, cdi_dir=tmp_path / "cdi", state_dir=tmp_path)
-    paths = probe_role.host_paths(options)
+    paths = probe.host_paths(options)
     first = fingerprint(paths)
     assert fingerprint(paths) == first
     (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
@@ -146,23 +146,23 @@ def test_the_bus_is_the_one_that_labels_are_made_from(
     options = AgentOptions(
         root=root, host_root=machine, driver_install_dir=root, env={}, cdi_dir=tmp_path / "cdi", state_dir=tmp_path
     )
-    found = gather(probe_role.host_paths(options), node="gpu-1").pci or ()
+    found = gather(probe.host_paths(options), node="gpu-1").pci or ()
     labels = features(options.pci_roots).pci
     seen = sum(one.pci_class.startswith("03") for one in found)
     assert seen == (1 if has == "accelerators" else 2)
     assert any(one.vendor == "10de" for one in labels)
-    before = fingerprint(probe_role.host_paths(options))
+    before = fingerprint(probe.host_paths(options))
     gone = next(one for one in found if one.pci_class.startswith("03"))
     (
         next(one for one in (machine, root) if (one / pci.DEVICES / gone.address).exists()) / pci.DEVICES / gone.address
     ).unlink()
-    assert fingerprint(probe_role.host_paths(options)) != before
+    assert fingerprint(probe.host_paths(options)) != before
 
 
 def test_only_words_that_matter_are_heard(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;NVRM: Xid (PCI:0000:61:00): 79, old\n")
-    words = probe_role.KernelWords(log)
+    words = probe.KernelWords(log)
     with log.open("a") as file:
         assert not words.said()
         file.write("6,2,2,-;usb 1-1: new device\n")
@@ -172,7 +172,7 @@ def test_only_words_that_matter_are_heard(tmp_path: Path) -> None:
         file.flush()
         assert words.said()
         assert not words.said()
-    assert not probe_role.KernelWords(tmp_path / "none").said()
+    assert not probe.KernelWords(tmp_path / "none").said()
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -184,7 +184,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_a_look_that_hangs_is_told_and_keeps_nobody_from_ending(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_role, "HANGS", 0.05)
+    monkeypatch.setattr(probe, "HANGS", 0.05)
     answer, threads = threading.Event(), set[threading.Thread]()
 
     def hanging(*given: Any, **named: Any) -> Any:

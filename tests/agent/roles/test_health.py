@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from agent.test_end_to_end import Node
 
-from kgpu.agent import health_role
+from kgpu.agent import host
 from kgpu.agent.options import AgentOptions
+from kgpu.agent.roles import health
 from kgpu.formats.gpu_report import Gpu, GpuReport, of_node, report
 from kgpu.formats.names import GPUS_HEALTHY_CONDITION, HEALTH_HISTORY
 from kgpu.formats.xid.action import Action
@@ -21,8 +23,6 @@ from kgpu.hw.fake import kernel_log, operate
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES
-
-from .test_end_to_end import Node
 
 SECONDS = 30.0
 
@@ -87,8 +87,8 @@ async def test_the_condition_and_the_file_go_when_the_role_is_switched_off(tmp_p
     api = FakeApi()
     await api.create(NODES, {"metadata": {"name": "n1"}})
     options = replace(OPTIONS, host_root=tmp_path)
-    health_role.verdicts(options).write(())
-    writer = health_role._Reports(lambda: api, options)
+    host.verdicts(options).write(())
+    writer = health._Reports(lambda: api, options)
     ill = Gpu(uuid="GPU-1", index=1, action=Action.RESET_GPU, reason="GPUNeedsReset", what="Xid 95", facts=("xid:95",))
 
     async def shown() -> list[dict[str, str]]:
@@ -109,16 +109,16 @@ async def test_the_condition_and_the_file_go_when_the_role_is_switched_off(tmp_p
     found = await reported()
     assert found is not None
     assert found.gpus[0].xids == (95,)
-    await health_role.withdraw(api, options)
+    await health._withdraw(api, options)
     assert await shown() == []
     assert await reported() is None
-    assert health_role.verdicts(options).read() is None
+    assert host.verdicts(options).read() is None
 
 
 def test_where_the_kernel_log_is(tmp_path: Path, sim_root: Callable[..., Path]) -> None:
     root = sim_root("l4", gpus=1)
-    assert health_role.kernel_log(replace(OPTIONS, host_root=Path("/host"))) == Path("/host/dev/kmsg")
-    assert health_role.kernel_log(replace(OPTIONS, root=tmp_path)) == Path("/dev/kmsg")
-    assert health_role.kernel_log(replace(OPTIONS, root=root)) == root / "dev/kmsg"
-    assert health_role.kernel_log(replace(OPTIONS, env={"KGPU_KERNEL_LOG": "/x"})) == Path("/x")
-    assert health_role.kernel_log(replace(OPTIONS, env={"KGPU_KERNEL_LOG": ""})) is None
+    assert host.kernel_log(replace(OPTIONS, host_root=Path("/host"))) == Path("/host/dev/kmsg")
+    assert host.kernel_log(replace(OPTIONS, root=tmp_path)) == Path("/dev/kmsg")
+    assert host.kernel_log(replace(OPTIONS, root=root)) == root / "dev/kmsg"
+    assert host.kernel_log(replace(OPTIONS, env={"KGPU_KERNEL_LOG": "/x"})) == Path("/x")
+    assert host.kernel_log(replace(OPTIONS, env={"KGPU_KERNEL_LOG": ""})) is None

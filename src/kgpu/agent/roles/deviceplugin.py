@@ -1,0 +1,109 @@
+"""The role ``deviceplugin``: offers accelerators to the kubelet, once the validator lets anything be offered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kgpu.agent.host import Closing, Host, Role, configured, on_state, verdicts
+from kgpu.agent.host_files import HostFiles
+from kgpu.agent.options import AgentOptions
+from kgpu.base.supervise import RoleHandle
+from kgpu.hw.port import Reader
+
+if TYPE_CHECKING:
+    from kgpu.agent.plugin_specs import PluginSpecs
+    from kgpu.deviceplugin.config import Settings
+    from kgpu.deviceplugin.run import CdiChanges, CdiWriter
+    from kgpu.hw.port import Inventory
+
+
+async def _device_plugin(host: Host, handle: RoleHandle) -> None:
+    from kgpu.deviceplugin.run import DevicePluginContext, run
+
+    options = host.options
+    await configured(host, handle)
+    view = host.reader.view()
+
+    def offer(healthy: Mapping[str, int]) -> None:
+        host.offered.clear()
+        host.offered.update(healthy)
+
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(contextlib.aclosing(Closing(view)))
+        reader = await stack.enter_async_context(_behind_gate(host, handle, view))
+        stack.callback(host.offered.clear)
+        write, changes = _specs(options, host.files)
+        await run(
+            DevicePluginContext(
+                reader=reader,
+                config=host.config,
+                report=host.decide,
+                state_dir=options.state_dir,
+                kubelet_socket=options.kubelet_socket,
+                cdi_dir=options.cdi_dir,
+                overrides=options.plugin_overrides,
+                env=options.env,
+                cdi_writer=write,
+                cdi_changes=changes,
+                verdicts=verdicts(options),
+                on_state=partial(on_state, handle),
+                on_offer=offer,
+            )
+        )
+
+
+def _specs(options: AgentOptions, files: HostFiles | None) -> tuple[CdiWriter, CdiChanges]:
+    """What brings the CDI specs of answers in line, and what tells that they may be no longer."""
+    writers: list[PluginSpecs] = []
+    written, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def write(inventory: Inventory, settings: Settings) -> None:
+        if not writers:  # imported only where answers refer to CDI
+            from kgpu.agent.plugin_specs import PluginSpecs
+
+            writers.append(
+                PluginSpecs(options.root or Path("/"), options.cdi_dir, on_write=files.wrote if files else None)
+            )
+            loop.call_soon_threadsafe(written.set)
+        writers[0](inventory, settings)
+
+    async def changes() -> AsyncIterator[None]:
+        await written.wait()
+        async for change in writers[0].changes():
+            yield change
+
+    return write, changes
+
+
+@contextlib.asynccontextmanager
+async def _behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIterator[Any]:
+    """The reader for the device plugin: entered once the validator lets anything be offered, where it is waited for."""
+    folder = host.options.validations_dir
+    if folder is None:
+        yield reader
+        return
+    from kgpu.agent.gate import Gate, GatedReader
+    from kgpu.base.boot import boot_id
+
+    gate = Gate(folder, boot=boot_id(), stopped=partial(host.stopped, "validator"))
+    async with gate.following():
+        await gate.opened(reader, handle.waiting)
+        through = GatedReader(reader, gate)
+        try:
+            yield through
+        finally:
+            await through.close()
+
+
+def _flags() -> tuple[str, tuple[Any, ...]]:
+    from kgpu.deviceplugin.config import FLAGS
+
+    return "plugin_overrides", FLAGS
+
+
+ROLE: Final = Role("deviceplugin", _device_plugin, aliases=("device-plugin", "nvidia-device-plugin"), flags=_flags)

@@ -1,0 +1,70 @@
+"""The role ``exporter``: the metrics of accelerators."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.agent.host import Closing, Host, Role, own_address
+from kgpu.base.errors import Reason
+from kgpu.base.http import Address
+from kgpu.base.supervise import RoleHandle
+from kgpu.formats.names import POD_RESOURCES_SOCKET
+
+
+async def _exporter(host: Host, handle: RoleHandle) -> None:
+    from kgpu.exporter.config import resolve
+    from kgpu.exporter.context import make_context
+    from kgpu.exporter.options import OPTIONS
+    from kgpu.exporter.run import Exporter
+
+    pod_resources = next(option for option in OPTIONS if option.attr == "pod_resources")
+    options = host.options
+    flags = options.exporter_overrides
+    if not flags.get("pod_resources") and not any(options.env.get(name) for name in pod_resources.envs):
+        # Beside the folder of device plugins, wherever this node's kubelet has that.
+        socket_there = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
+        flags = {**flags, pod_resources.attr: str(socket_there)}
+    given = resolve(flags, options.env)
+    given = replace(given, address=replace(given.address, host=given.address.host or own_address(options)))
+    view = host.reader.view()
+    listening: list[Address] = []
+
+    def on_state(ready: bool, reason: Reason) -> None:
+        if ready:
+            handle.running(f"port {listening[0].port}" if listening else "")
+        else:
+            handle.waiting(reason)
+
+    def on_address(address: Address) -> None:
+        listening.append(address)
+        if handle.status.ready:
+            on_state(True, "")
+
+    async with contextlib.aclosing(Closing(view)):
+        context = make_context(
+            given,
+            view,
+            report=host.decide,
+            api=host.api() if options.has_api_server else None,
+            node=options.node_name,
+            host_root=str(options.host_root),
+            driver_root=options.root,
+            plugins_folder=options.kubelet_socket.parent,
+            env=options.env,
+            on_state=on_state,
+            on_address=on_address,
+        )
+        await Exporter(context).run()
+
+
+def _flags() -> tuple[str, tuple[Any, ...]]:
+    from kgpu.exporter.options import OPTIONS
+    from kgpu.formats.exporter_flags import REFUSED, WITHOUT
+
+    return "exporter_overrides", (*OPTIONS, *WITHOUT, *REFUSED)
+
+
+ROLE: Final = Role("exporter", _exporter, aliases=("dcgm-exporter", "nvidia-dcgm-exporter"), flags=_flags)

@@ -1,0 +1,40 @@
+"""The role ``features``: a node's PCI devices, system and kernel, as labels of node feature discovery."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from kgpu.agent.host import Host, Role, on_state
+from kgpu.agent.options import AgentOptions
+from kgpu.base.supervise import RoleHandle
+from kgpu.kube.port import KubeApi
+
+
+async def _features(host: Host, handle: RoleHandle) -> None:
+    from kgpu.discovery.features.publish import MemoryFeatures, NodeFeatureLabels
+    from kgpu.discovery.features.run import FeaturesContext, run
+
+    options = host.options
+    known = options.has_api_server and options.node_name
+    await run(
+        FeaturesContext(
+            publisher=NodeFeatureLabels(host.api(), node=options.node_name) if known else MemoryFeatures(),
+            roots=options.pci_roots,
+            report=host.decide,
+            on_state=partial(on_state, handle),
+            foreign=options.foreign_nfd,
+            take_over=options.take_over_features,
+            lost=host.lost,
+        )
+    )
+
+
+async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
+    from kgpu.discovery.features.publish import NodeFeatureLabels
+    from kgpu.discovery.features.run import withdraw
+
+    await withdraw(NodeFeatureLabels(api, node=options.node_name))
+
+
+ROLE: Final = Role("features", _features, aliases=("nfd", "node-features"), hardware=False, withdraw=_withdraw)

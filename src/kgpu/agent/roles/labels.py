@@ -1,0 +1,102 @@
+"""The role ``labels``: what a node's accelerators are, as labels of the Node, of a NodeFeature or in a file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from kgpu.agent.host import Closing, Host, Role, configured, on_state
+from kgpu.agent.options import AgentOptions, LabelsSink
+from kgpu.base.supervise import RoleHandle
+from kgpu.kube.port import KubeApi
+
+
+async def _labels(host: Host, handle: RoleHandle) -> None:
+    from kgpu.discovery.node_facts import read_facts
+    from kgpu.discovery.run import LabelsContext, run
+
+    options = host.options
+    await configured(host, handle)
+    view = host.reader.view()
+    publisher = _publisher(host)
+    async with contextlib.aclosing(Closing(view)), contextlib.aclosing(Closing(publisher)):
+        await run(
+            LabelsContext(
+                reader=view,
+                config=host.config,
+                publisher=publisher,
+                report=host.decide,
+                facts=lambda settings: read_facts(settings, str(options.root or "/")),
+                overrides=options.labels_overrides,
+                env=options.env,
+                on_state=partial(on_state, handle),
+                outcome=_outcome(options),
+            )
+        )
+
+
+def _outcome(options: AgentOptions) -> str:
+    """What is logged of a set of labels; %d is their number."""
+    if options.sink is not LabelsSink.NONE:
+        return "%d labels published"
+    if options.labels_sink is LabelsSink.NONE:
+        why = "--labels-sink none"
+    elif options.has_api_server:
+        why = "no node name: give --node-name, or set NODE_NAME"
+    else:
+        why = "no API server configured; --labels-sink file writes them"
+    return f"%d labels made; there is nowhere to publish them ({why})"
+
+
+def _publisher(host: Host) -> Any:
+    from kgpu.discovery import publish
+
+    options = host.options
+    make: dict[LabelsSink, Callable[[], Any]] = {
+        LabelsSink.NODE_FEATURE: lambda: publish.NodeFeaturePublisher(
+            host.api(),
+            node=options.node_name,
+            namespace=options.namespace,
+            pod=options.env.get("POD_NAME", ""),
+        ),
+        LabelsSink.FILE: lambda: publish.FilePublisher(str(options.labels_file)),
+        LabelsSink.NODE: lambda: publish.NodeLabelsPublisher(host.api(), node=options.node_name),
+        LabelsSink.NONE: publish.MemoryPublisher,
+    }
+    return make[options.sink]()
+
+
+async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
+    for sink in (LabelsSink.NODE, LabelsSink.NODE_FEATURE):
+        await withdraw_sink(sink, api, options)
+
+
+async def withdraw_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> None:
+    """Take kgpu's accelerator labels away from one of the two places in the cluster. Raises KubeError."""
+    from kgpu.discovery.publish import withdraw_feature, withdraw_labels
+
+    if sink is LabelsSink.NODE:
+        await withdraw_labels(api, node=options.node_name)
+    else:
+        await withdraw_feature(api, node=options.node_name, namespace=options.namespace)
+
+
+async def hand_over_sink(sink: LabelsSink, api: KubeApi, options: AgentOptions) -> bool:
+    """As ``withdraw_sink``, once the labels come from the other place; False while some do not come from there yet."""
+    from kgpu.discovery.publish import hand_over_labels
+
+    if sink is LabelsSink.NODE:
+        return not await hand_over_labels(api, node=options.node_name)
+    await withdraw_sink(sink, api, options)
+    return True
+
+
+def _flags() -> tuple[str, tuple[Any, ...]]:
+    from kgpu.discovery.config import OPTIONS
+
+    return "labels_overrides", OPTIONS
+
+
+ROLE: Final = Role("labels", _labels, aliases=("gfd", "gpu-feature-discovery"), flags=_flags, withdraw=_withdraw)

@@ -1,0 +1,52 @@
+"""The role ``node-status``: what the validator has found, as metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from kgpu.agent.host import Host, Role, own_address, validations_dir
+from kgpu.base.errors import ConfigError
+from kgpu.base.http import Address, Response, StatusServer
+from kgpu.base.supervise import RoleHandle
+from kgpu.formats.names import ENV_METRICS_PORT
+
+
+async def _node_status(host: Host, handle: RoleHandle) -> None:
+    """``/metrics`` on the agent's status pages, and on a port of its own when told one."""
+    from kgpu.validator.metrics import CONTENT_TYPE, look, render
+
+    options = host.options
+    since = time.time()
+
+    def page() -> Response:
+        seen = look(validations_dir(options), since=since)
+        return Response(200, render(seen, options.node_name), CONTENT_TYPE)
+
+    server = StatusServer({"/metrics": page})
+    port = _port(options.env.get(ENV_METRICS_PORT, ""))
+    host.pages["/metrics"] = page
+    try:
+        where = "/metrics"
+        if port:
+            where = f"http://{await server.start(Address(own_address(options), port))}/metrics"
+        handle.running(where)
+        await asyncio.Event().wait()
+    finally:
+        host.pages.pop("/metrics", None)
+        await server.close()
+
+
+def _port(text: str) -> int:
+    """Raises ConfigError."""
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(
+            f"{ENV_METRICS_PORT} is {text!r:.40}", "a port number, 0 for none", f"correct {ENV_METRICS_PORT}"
+        )
+    return int(text)
+
+
+ROLE: Final = Role("node-status", _node_status, aliases=("node-status-exporter",), hardware=False)

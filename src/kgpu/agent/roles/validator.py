@@ -1,0 +1,67 @@
+"""The role ``validator``: proves that work can be given to this node, and says so on it."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import Final
+
+from kgpu.agent.host import Closing, Host, Role, driver_root, on_state, validations_dir
+from kgpu.agent.options import AgentOptions
+from kgpu.base.supervise import RoleHandle
+from kgpu.formats.names import CDI_STATIC_DIR, ENV_KGPU_TOOLKIT
+from kgpu.hw.nvidia import roots
+from kgpu.kube.port import KubeApi
+
+
+def _has_toolkit(options: AgentOptions) -> bool:
+    return options.toolkit_expected and options.env.get(ENV_KGPU_TOOLKIT, "true").lower() != "false"
+
+
+async def _validator(host: Host, handle: RoleHandle) -> None:
+    from kgpu.validator.config import Settings, recheck_seconds, skipped_checks
+    from kgpu.validator.cuda import ChildCuda
+    from kgpu.validator.publish import NodeObject
+    from kgpu.validator.run import ValidatorContext, run
+
+    options = host.options
+    root = driver_root(options)
+    seen = str(options.root or "/")
+    known = options.has_api_server and options.node_name
+    node = NodeObject(host.api(), node=options.node_name) if known else None
+    view = host.reader.view()
+    async with contextlib.aclosing(Closing(view)):
+        await run(
+            ValidatorContext(
+                reader=view,
+                root=root,
+                runner=ChildCuda(root, env=options.env),
+                settings=Settings(
+                    folder=validations_dir(options),
+                    cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
+                    skip=skipped_checks(options.env, toolkit=_has_toolkit(options)),
+                    host_root=options.host_root,
+                    recheck_seconds=recheck_seconds(options.env),
+                ),
+                report=host.decide,
+                node=node,
+                publisher=node,
+                offered=lambda: host.offered,
+                plugin_off=partial(host.off, "deviceplugin"),
+                proc=roots.proc_root(seen),
+                sys=roots.sys_root(seen),
+                on_state=partial(on_state, handle),
+            )
+        )
+
+
+async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
+    """Take the condition and the files away. Raises KubeError, HostError."""
+    from kgpu.validator.files import Folder
+    from kgpu.validator.publish import NodeObject
+
+    Folder(validations_dir(options)).clear()
+    await NodeObject(api, node=options.node_name).withdraw()
+
+
+ROLE: Final = Role("validator", _validator, aliases=("operator-validator",), withdraw=_withdraw)
