@@ -315,7 +315,7 @@ def _exporter_without() -> str:
         (
             ", ".join(f"`{name}`" for name in (row.flag, *row.aliases)),
             ", ".join(f"`{name}`" for name in row.envs),
-            row.why,
+            row.idle,
         )
         for row in exporter_flags.WITHOUT
     ]

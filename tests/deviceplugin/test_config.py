@@ -13,30 +13,30 @@ from hypothesis import strategies as st
 from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin import config as config_module
-from kgpu.deviceplugin.config import FLAGS, Kind, Settings, printable, resolve
+from kgpu.deviceplugin.config import FLAGS, Settings, printable, resolve
 from kgpu.deviceplugin.core import Core
 from kgpu.deviceplugin.model import HostFacts
 from kgpu.deviceplugin.roster import Memory
 from kgpu.formats.config_choice import ConfigText
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.formats.plugin_config_parse import parse_config
+from kgpu.formats.settings import Shape
 
 SAMPLES = {
-    Kind.BOOL: (["true", "false"], [True, False]),
-    Kind.TEXT: (["/a", "/b"], ["/a", "/b"]),
-    Kind.INTS: (["0", ""], [(0,), ()]),
+    Shape.SWITCH: (["true", "false"], [True, False]),
+    Shape.TEXT: (["/a", "/b"], ["/a", "/b"]),
+    Shape.LIST: (["a", "b"], [("a",), ("b",)]),
 }
+CHANNELS = (["0", ""], [(0,), ()])
 
 
 def samples(flag):
     if flag.choices:
         first, second = flag.choices[:2]
-        if flag.kind is Kind.LIST:
+        if flag.shape is Shape.LIST:
             return [first, second], [(first,), (second,)]
         return [first, second], [first, second]
-    if flag.kind is Kind.LIST:
-        return ["a", "b"], [("a",), ("b",)]
-    return SAMPLES[flag.kind]
+    return CHANNELS if flag.attr == "imex_channel_ids" else SAMPLES[flag.shape]
 
 
 def test_defaults_of_table_and_settings_are_the_same() -> None:

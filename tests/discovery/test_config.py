@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import ConfigError
-from kgpu.discovery.config import OPTIONS, Option, ProgramSettings, resolve
+from kgpu.discovery.config import OPTIONS, ProgramSettings, resolve
 from kgpu.discovery.model import MigStrategy, SharedResource, Sharing, SharingKind
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.formats.plugin_config_parse import parse_config
+from kgpu.formats.settings import Setting
 
 # Four different raw values per setting: flag, first variable, second variable, file; and what they mean.
 VALUES: dict[str, list[tuple[Any, Any]]] = {
@@ -25,7 +26,7 @@ BOOLEANS = [("true", True), ("false", False), ("T", True)]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.attr)
-def test_precedence(option: Option) -> None:
+def test_precedence(option: Setting) -> None:
     flag, env, file = VALUES.get(option.attr, BOOLEANS)
     config = PluginConfig(flags={option.key: file[0]})
     variables = {option.envs[-1]: env[0]}

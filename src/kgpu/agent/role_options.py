@@ -19,6 +19,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 from kgpu.formats.names import ENV_HW_STATE, VALIDATIONS_DIR
+from kgpu.formats.settings import Setting, Shape
 from kgpu.formats.simulated import state_file
 
 VALIDATOR: Final = "validator"
@@ -42,8 +43,6 @@ _ELSEWHERE: Final = {
         "the operator's pods know it by themselves",
     ),
 }
-# Kinds of rows that may be given several times, whose values are then taken together.
-_MANY: Final = frozenset({"list", "ints"})
 
 
 def role_options(
@@ -102,7 +101,7 @@ def _enabled(config: AgentConfig, role: str) -> bool:
     return told is not None and told.enabled
 
 
-def parse_args(args: Sequence[str], rows: Iterable[Any], who: str) -> dict[str, Any]:
+def parse_args(args: Sequence[str], rows: Iterable[Setting], who: str) -> dict[str, Any]:
     """Values by the rows' attributes, as texts; the component checks them. Raises ConfigError."""
     by_name = {name.lstrip("-"): row for row in rows for name in (row.flag, *row.aliases)}
     found: dict[str, Any] = {}
@@ -113,22 +112,12 @@ def parse_args(args: Sequence[str], rows: Iterable[Any], who: str) -> dict[str, 
         if row is None or not word.startswith("-"):
             raise _unknown(word, name, by_name, who)
         if not equals:
-            value = "true" if _is_bool(row) else next(words, "")
-        found[row.attr] = [*found.get(row.attr, ()), value] if _takes_many(row) else value
+            value = "true" if row.shape is Shape.SWITCH else next(words, "")
+        found[row.attr] = [*found.get(row.attr, ()), value] if row.shape is Shape.LIST else value
     return found
 
 
-def _is_bool(row: Any) -> bool:
-    kind = getattr(row, "kind", None)
-    return kind.value == "bool" if kind is not None else bool(row.is_flag)
-
-
-def _takes_many(row: Any) -> bool:
-    kind = getattr(row, "kind", None)
-    return kind is not None and kind.value in _MANY
-
-
-def _unknown(word: str, name: str, known: Mapping[str, Any], who: str) -> ConfigError:
+def _unknown(word: str, name: str, known: Mapping[str, Setting], who: str) -> ConfigError:
     instead = _ELSEWHERE.get(name, "") if word.startswith("-") else ""
     hint = "" if instead else did_you_mean(name, list(known))
     return ConfigError(

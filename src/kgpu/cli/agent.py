@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kgpu.cli._common import (
-    OPTION_SHAPES,
     ExampleCommand,
     check_kubeconfig,
     driver_root_here,
@@ -25,6 +24,7 @@ from kgpu.cli._common import (
     run_async,
     with_state,
 )
+from kgpu.cli._options import option
 from kgpu.formats.names import (
     CDI_DIR,
     DRIVER_INSTALL_DIR,
@@ -123,9 +123,8 @@ def component_parameters(taken: Iterable[str]) -> list[click.Parameter]:
         names = [name for name in (row.flag, *row.aliases) if name.startswith("--") and name not in used]
         if names and row.flag in names:
             used.update(names)
-            shape = OPTION_SHAPES[_kind(row)]
             parameters.append(
-                click.Option([*names, parameter(row)], metavar="VALUE", help=_help(component, row), **shape)
+                option(row, names=names, parameter=parameter(row), text=_help(component, row), metavar="VALUE")
             )
     return parameters
 
@@ -139,13 +138,8 @@ def parameter(row: Any) -> str:
 REPLACED_LABEL_OPTIONS: Final = {"oneshot", "output_file", "use_node_feature_api"}
 
 
-def _kind(row: Any) -> str:
-    kind = getattr(row, "kind", None)
-    return str(kind.value) if kind is not None else "bool" if row.is_flag else "text"
-
-
 def _help(component: str, row: Any) -> str:
-    choices = f" ({', '.join(row.choices)})" if getattr(row, "choices", ()) else ""
+    choices = f" ({', '.join(row.choices)})" if row.choices else ""
     return f"{component.capitalize()}: {row.help.rstrip('.')}{choices}.  [env var: {', '.join(row.envs)}]"
 
 

@@ -15,7 +15,6 @@ import click
 
 from kgpu.base.errors import ConfigError
 from kgpu.cli._common import (
-    OPTION_SHAPES,
     ExampleGroup,
     GoFlagsCommand,
     driver_root_here,
@@ -27,6 +26,7 @@ from kgpu.cli._common import (
     run_async,
     with_state,
 )
+from kgpu.cli._options import option
 from kgpu.formats.names import CDI_DIR, ENV_HOST_ROOT, KUBELET_SOCKET, STATE_DIR
 
 if TYPE_CHECKING:
@@ -55,15 +55,7 @@ class RunCommand(GoFlagsCommand):
         from kgpu.deviceplugin.config import FLAGS
 
         own = super().get_params(ctx)
-        rows = [
-            click.Option(
-                [row.flag, *row.aliases, f"flag_{row.attr}"],
-                metavar="VALUE",
-                help=_help(row),
-                **OPTION_SHAPES[row.kind.value],
-            )
-            for row in FLAGS
-        ]
+        rows = [option(row, parameter=f"flag_{row.attr}", text=_help(row), metavar="VALUE") for row in FLAGS]
         return [*own[:-1], *rows, *own[-1:]]
 
 

@@ -18,6 +18,7 @@ import click
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.cli._common import GoFlagsCommand, check_kubeconfig, root_option, run_async
+from kgpu.cli._options import options
 from kgpu.exporter.config import Given, resolve
 from kgpu.exporter.options import OPTIONS
 from kgpu.formats.exporter_flags import REFUSED, WITHOUT
@@ -43,21 +44,6 @@ BETWEEN: Final = 0.2
 """Seconds between the readings of ``--once``; averages of the driver's need 0.1."""
 LOOK_SECONDS: Final = 10.0
 """Between looks whether devices are others; the driver's events tell of most changes at once, and no pod waits here."""
-_SWITCH: Final[dict[str, Any]] = {"is_flag": False, "flag_value": "true", "metavar": "BOOL"}
-_VALUE: Final[dict[str, Any]] = {"metavar": "VALUE"}
-
-
-def _options(function: F) -> F:
-    """An option per row of the tables, which decide precedence: there is no default or envvar here."""
-    for silent in reversed((*WITHOUT, *REFUSED)):
-        shape = _SWITCH if silent.is_flag else _VALUE
-        names = (silent.flag, *silent.aliases, silent.attr)
-        function = click.option(*names, default=None, hidden=True, **shape)(function)
-    for row in reversed(OPTIONS):
-        shape = _SWITCH if row.is_flag else _VALUE
-        text = f"{row.help}  [env: {', '.join(row.envs)}]"
-        function = click.option(row.flag, *row.aliases, row.attr, default=None, help=text, **shape)(function)
-    return function
 
 
 @click.command("exporter", cls=GoFlagsCommand, examples=EXAMPLES)
@@ -72,7 +58,8 @@ def _options(function: F) -> F:
     "--host-root", default="/", envvar=ENV_HOST_ROOT, metavar="DIR", show_default=True,
     help="The host's / as this process sees it.",
 )  # fmt: skip
-@_options
+@options(OPTIONS)
+@options((*WITHOUT, *REFUSED), hidden=True)
 @click.pass_context
 def exporter(
     ctx: click.Context, /, *, root: str, once: bool, openmetrics: bool, kubeconfig: str, host_root: str, **flags: Any

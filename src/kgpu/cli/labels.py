@@ -17,6 +17,7 @@ import click
 
 from kgpu.base.errors import ConfigError, HwError, UserError
 from kgpu.cli._common import GoFlagsCommand, check_kubeconfig, log_options, print_json, root_option, run_async
+from kgpu.cli._options import options
 from kgpu.discovery.config import CONFIG_FILE_ENVS, OPTIONS, ProgramSettings, first_set, resolve
 from kgpu.formats.names import NODE_FEATURE_PREFIX
 
@@ -60,19 +61,6 @@ class Place:
         }.get(self.sink, "standard output")
 
 
-def _settings_options(function: F) -> F:
-    """An option per row of the settings table. The table decides precedence, so there is no default or envvar here."""
-    for row in reversed(OPTIONS):
-        # A boolean may stand alone or have a value, as in Go: --no-timestamp, --no-timestamp=false.
-        shape: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if row.is_flag else {}
-        text = f"{row.help}  [env: {', '.join(row.envs)}]"
-        metavar = "BOOL" if row.is_flag else "VALUE"
-        function = click.option(row.flag, *row.aliases, row.attr, metavar=metavar, default=None, help=text, **shape)(
-            function
-        )
-    return function
-
-
 def _check_form(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
     if value in FORMS:
         return value
@@ -97,7 +85,7 @@ class LabelsCommand(GoFlagsCommand):
 @click.command("labels", cls=LabelsCommand, examples=EXAMPLES)
 @root_option
 @click.option("-o", "form", metavar="FORM", default="text", callback=_check_form, help="What is printed: text or json.")
-@_settings_options
+@options(OPTIONS)
 @click.option("--config-file", metavar="FILE", default=None, help="Device plugin config (v1).  [env: CONFIG_FILE]")
 @click.option(
     "--sink",

@@ -6,17 +6,18 @@ three-part messages, because users search for them.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
-from kgpu.base.advice import Advice, Severity
+from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
-from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
+from kgpu.formats import settings as settings_engine
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.plugin_config import NamePattern, PluginConfig, Sharing, SharingKind
+from kgpu.formats.settings import Setting, Shape, choice, read_list, some_of
 
 MIG_STRATEGIES: Final = ("none", "single", "mixed")
 LIST_STRATEGIES: Final = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
@@ -33,89 +34,82 @@ CDI_FEATURES: Final = (
 )
 
 
-class Kind(enum.Enum):
-    """How a flag's text is read."""
+def _read_channels(value: Any, where: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(item) for item in read_list(value, where))
+    except ValueError as problem:
+        raise ConfigError(f"{where}: {value!r} is not a list of numbers", "e.g. 0", f"correct {where}") from problem
+    if found not in {(), (0,)}:
+        shown = " ".join(map(str, found))
+        raise ConfigError(
+            f"{where}: invalid IMEX channel IDs: invalid IMEX config: channelIDs must be [] or [0]; found [{shown}]",
+            "no channel, or channel 0",
+            f"correct {where}",
+        )
+    return found
 
-    BOOL = "bool"
-    TEXT = "text"
-    CHOICE = "choice"
-    LIST = "list"
-    INTS = "ints"
 
+_row = partial(Setting, empty_counts=True)
+"""A variable that is set counts, as with the replaced program, but for choices: an empty text is none of them."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """One row: attribute of ``Settings``, flag and aliases, environment in order of precedence, path in the file."""
-
-    attr: str
-    flag: str
-    kind: Kind
-    default: Any
-    help: str
-    aliases: tuple[str, ...] = ()
-    envs: tuple[str, ...]
-    key: str = ""
-    choices: tuple[str, ...] = ()
-    invalid: str = ""  # the known text before a value that is none of the choices
-    idle: str = ""  # why another value than the default has no effect; told wherever one is given
-
+_SWITCH: Final[Any] = {"read": read_bool, "shape": Shape.SWITCH}
 
 FLAGS: Final = (
-    Flag(attr="mig_strategy", flag="--mig-strategy", kind=Kind.CHOICE, default="none", choices=MIG_STRATEGIES,
-         envs=("MIG_STRATEGY",), key="flags.migStrategy", invalid="unknown MIG strategy: ",
-         help="how MIG devices are offered"),
-    Flag(attr="fail_on_init_error", flag="--fail-on-init-error", kind=Kind.BOOL, default=True,
-         envs=("FAIL_ON_INIT_ERROR",), key="flags.failOnInitError",
-         help="end when the driver can't be used at the start, instead of waiting for it"),
-    Flag(attr="driver_root", flag="--driver-root", aliases=("--nvidia-driver-root",), kind=Kind.TEXT, default="/",
+    _row(attr="mig_strategy", flag="--mig-strategy", read=choice(MIG_STRATEGIES, "unknown MIG strategy: "),
+         default="none", choices=MIG_STRATEGIES, envs=("MIG_STRATEGY",), key="flags.migStrategy",
+         help="how MIG devices are offered", empty_counts=False),
+    _row(attr="fail_on_init_error", flag="--fail-on-init-error", **_SWITCH, default=True, envs=("FAIL_ON_INIT_ERROR",),
+         key="flags.failOnInitError", help="end when the driver can't be used at the start, instead of waiting for it"),
+    _row(attr="driver_root", flag="--driver-root", aliases=("--nvidia-driver-root",), default="/",
          envs=("NVIDIA_DRIVER_ROOT",), key="flags.nvidiaDriverRoot", help="the driver's root folder on the host"),
-    Flag(attr="dev_root", flag="--dev-root", aliases=("--nvidia-dev-root",), kind=Kind.TEXT, default="",
-         envs=("NVIDIA_DEV_ROOT",), key="flags.nvidiaDevRoot",
-         help="the folder on the host that holds dev/nvidia*; the driver root when empty"),
-    Flag(attr="pass_device_specs", flag="--pass-device-specs", kind=Kind.BOOL, default=False,
-         envs=("PASS_DEVICE_SPECS",), key="flags.plugin.passDeviceSpecs", help="name the device nodes to the kubelet"),
-    Flag(attr="list_strategies", flag="--device-list-strategy", kind=Kind.LIST, default=("envvar",),
-         choices=LIST_STRATEGIES, envs=("DEVICE_LIST_STRATEGY",), key="flags.plugin.deviceListStrategy",
-         invalid="invalid --device-list-strategy option: invalid strategy: ",
-         help="how containers learn of their devices; several are allowed"),
-    Flag(attr="id_strategy", flag="--device-id-strategy", kind=Kind.CHOICE, default="uuid", choices=ID_STRATEGIES,
+    _row(attr="dev_root", flag="--dev-root", aliases=("--nvidia-dev-root",), default="", envs=("NVIDIA_DEV_ROOT",),
+         key="flags.nvidiaDevRoot", help="the folder on the host that holds dev/nvidia*; the driver root when empty"),
+    _row(attr="pass_device_specs", flag="--pass-device-specs", **_SWITCH, default=False, envs=("PASS_DEVICE_SPECS",),
+         key="flags.plugin.passDeviceSpecs", help="name the device nodes to the kubelet"),
+    _row(attr="list_strategies", flag="--device-list-strategy",
+         read=some_of(LIST_STRATEGIES, "invalid --device-list-strategy option: invalid strategy: ", needed=True),
+         shape=Shape.LIST, default=("envvar",), choices=LIST_STRATEGIES, envs=("DEVICE_LIST_STRATEGY",),
+         key="flags.plugin.deviceListStrategy", help="how containers learn of their devices; several are allowed"),
+    _row(attr="id_strategy", flag="--device-id-strategy",
+         read=choice(ID_STRATEGIES, "invalid --device-id-strategy option: "), default="uuid", choices=ID_STRATEGIES,
          envs=("DEVICE_ID_STRATEGY",), key="flags.plugin.deviceIDStrategy",
-         invalid="invalid --device-id-strategy option: ", help="what devices are called in containers"),
-    Flag(attr="gdrcopy_enabled", flag="--gdrcopy-enabled", kind=Kind.BOOL, default=False, envs=("GDRCOPY_ENABLED",),
+         help="what devices are called in containers", empty_counts=False),
+    _row(attr="gdrcopy_enabled", flag="--gdrcopy-enabled", **_SWITCH, default=False, envs=("GDRCOPY_ENABLED",),
          key="flags.gdrcopyEnabled", help="give containers GDRCopy"),
-    Flag(attr="gds_enabled", flag="--gds-enabled", kind=Kind.BOOL, default=False, envs=("GDS_ENABLED",),
+    _row(attr="gds_enabled", flag="--gds-enabled", **_SWITCH, default=False, envs=("GDS_ENABLED",),
          key="flags.gdsEnabled", help="give containers GPUDirect Storage"),
-    Flag(attr="mofed_enabled", flag="--mofed-enabled", kind=Kind.BOOL, default=False, envs=("MOFED_ENABLED",),
+    _row(attr="mofed_enabled", flag="--mofed-enabled", **_SWITCH, default=False, envs=("MOFED_ENABLED",),
          key="flags.mofedEnabled", help="give containers the Mellanox OFED devices"),
-    Flag(attr="cdi_annotation_prefix", flag="--cdi-annotation-prefix", kind=Kind.TEXT,
-         default=names.CDI_ANNOTATION_PREFIX, envs=("CDI_ANNOTATION_PREFIX",),
-         key="flags.plugin.cdiAnnotationPrefix", help="prefix of CDI annotation keys"),
-    Flag(attr="cdi_hook_path", flag="--nvidia-cdi-hook-path", aliases=("--nvidia-ctk-path",), kind=Kind.TEXT,
+    _row(attr="cdi_annotation_prefix", flag="--cdi-annotation-prefix", default=names.CDI_ANNOTATION_PREFIX,
+         envs=("CDI_ANNOTATION_PREFIX",), key="flags.plugin.cdiAnnotationPrefix", help="prefix of CDI annotation keys"),
+    _row(attr="cdi_hook_path", flag="--nvidia-cdi-hook-path", aliases=("--nvidia-ctk-path",),
          default="/usr/bin/nvidia-ctk", envs=("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
          key="flags.plugin.nvidiaCTKPath", idle="kgpu's CDI specs name no hook program",
          help="path on the host of the hook program that CDI specs name; without effect, kgpu's specs have no hooks"),
-    Flag(attr="container_driver_root", flag="--driver-root-ctr-path", aliases=("--container-driver-root",),
-         kind=Kind.TEXT, default="/driver-root", envs=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
+    _row(attr="container_driver_root", flag="--driver-root-ctr-path", aliases=("--container-driver-root",),
+         default="/driver-root", envs=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
          key="flags.plugin.containerDriverRoot", help="where this process sees the driver root"),
-    Flag(attr="mps_root", flag="--mps-root", kind=Kind.TEXT, default="", envs=("MPS_ROOT",), key="flags.mpsRoot",
+    _row(attr="mps_root", flag="--mps-root", default="", envs=("MPS_ROOT",), key="flags.mpsRoot",
          help="the folder on the host for MPS pipes and shared memory"),
-    Flag(attr="shared_policy", flag="--shared-devices-allocation-policy", kind=Kind.CHOICE, default="distributed",
+    _row(attr="shared_policy", flag="--shared-devices-allocation-policy",
+         read=choice(SHARED_POLICIES, "invalid --shared-devices-allocation-policy option: "), default="distributed",
          choices=SHARED_POLICIES, envs=("SHARED_DEVICES_ALLOCATION_POLICY",),
          key="flags.plugin.sharedDevicesAllocationPolicy",
-         invalid="invalid --shared-devices-allocation-policy option: ",
-         help="spread shares over the GPUs, or fill one after the other"),
-    Flag(attr="discovery_strategy", flag="--device-discovery-strategy", kind=Kind.CHOICE, default="auto",
+         help="spread shares over the GPUs, or fill one after the other", empty_counts=False),
+    _row(attr="discovery_strategy", flag="--device-discovery-strategy",
+         read=choice(DISCOVERY_STRATEGIES, "invalid --device-discovery-strategy option "), default="auto",
          choices=DISCOVERY_STRATEGIES, envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
-         invalid="invalid --device-discovery-strategy option ", help="how devices are found"),
-    Flag(attr="imex_channel_ids", flag="--imex-channel-ids", kind=Kind.INTS, default=(), envs=("IMEX_CHANNEL_IDS",),
-         key="imex.channelIDs", help="IMEX channels for every container: none, or 0"),
-    Flag(attr="imex_required", flag="--imex-required", kind=Kind.BOOL, default=False, envs=("IMEX_REQUIRED",),
+         help="how devices are found", empty_counts=False),
+    _row(attr="imex_channel_ids", flag="--imex-channel-ids", read=_read_channels, shape=Shape.LIST, default=(),
+         envs=("IMEX_CHANNEL_IDS",), key="imex.channelIDs", help="IMEX channels for every container: none, or 0"),
+    _row(attr="imex_required", flag="--imex-required", **_SWITCH, default=False, envs=("IMEX_REQUIRED",),
          key="imex.required", help="offer nothing while the IMEX channels are missing"),
-    Flag(attr="cdi_feature_flags", flag="--cdi-feature-flags", kind=Kind.LIST, default=(), choices=CDI_FEATURES,
-         envs=("CDI_FEATURE_FLAGS",), invalid="invalid --cdi-feature-flags option: ",
+    _row(attr="cdi_feature_flags", flag="--cdi-feature-flags",
+         read=some_of(CDI_FEATURES, "invalid --cdi-feature-flags option: "), shape=Shape.LIST, default=(),
+         choices=CDI_FEATURES, envs=("CDI_FEATURE_FLAGS",),
          idle="the features are those of NVIDIA's generator of CDI specs, and kgpu has its own",
          help="features of NVIDIA's generator of CDI specs; without effect, kgpu has its own"),
-    Flag(attr="cdi_disable_hooks", flag="--cdi-disable-hooks", kind=Kind.LIST, default=(),
+    _row(attr="cdi_disable_hooks", flag="--cdi-disable-hooks", read=read_list, shape=Shape.LIST, default=(),
          envs=("CDI_DISABLE_HOOKS",), help="CDI hooks to leave out, or all; kgpu's specs have none"),
 )  # fmt: skip
 
@@ -166,67 +160,10 @@ class Settings:
 
 def resolve(config: PluginConfig, *, overrides: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     """Flag > environment > file > default, validated. Raises ConfigError with the known texts."""
-    values: dict[str, Any] = {}
-    for flag in FLAGS:
-        values[flag.attr] = _value(flag, config, overrides, env)
-    settings = Settings(**values, gpus=config.gpus, mig=config.mig, sharing=config.sharing)
+    found = settings_engine.resolve(FLAGS, flags=overrides, env=env, file=config.flags)
+    settings = Settings(**found.values, gpus=config.gpus, mig=config.mig, sharing=config.sharing)
     _check_together(settings)
     return settings
-
-
-def _value(flag: Flag, config: PluginConfig, overrides: Mapping[str, Any], env: Mapping[str, str]) -> Any:
-    if flag.attr in overrides:
-        return _checked(flag, _READ[flag.kind](overrides[flag.attr], flag.flag), flag.flag)
-    for name in flag.envs:
-        # An empty text can't be a choice; everywhere else a variable that is set counts, as with the replaced program.
-        if name in env and not (flag.kind is Kind.CHOICE and not env[name].strip()):
-            return _checked(flag, _READ[flag.kind](env[name], name), name)
-    if flag.key in config.flags:
-        return _checked(flag, _READ[flag.kind](config.flags[flag.key], flag.key), flag.key)
-    return flag.default
-
-
-def _read_list(value: Any, where: str) -> tuple[str, ...]:
-    del where
-    items = value.split(",") if isinstance(value, str) else [part for item in value for part in str(item).split(",")]
-    return tuple(dict.fromkeys(text for item in items if (text := item.strip())))
-
-
-def _read_ints(value: Any, where: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(item) for item in _read_list(value, where))
-    except ValueError as problem:
-        raise ConfigError(f"{where}: {value!r} is not a list of numbers", "e.g. 0", f"correct {where}") from problem
-
-
-_READ: Final[Mapping[Kind, Callable[[Any, str], Any]]] = {
-    Kind.BOOL: read_bool,
-    Kind.TEXT: lambda value, _where: str(value),
-    Kind.CHOICE: lambda value, _where: str(value).strip(),
-    Kind.LIST: _read_list,
-    Kind.INTS: _read_ints,
-}
-
-
-def _checked(flag: Flag, value: Any, where: str) -> Any:
-    if flag.choices:
-        for item in value if isinstance(value, tuple) else (value,):
-            if item not in flag.choices:
-                raise ConfigError(
-                    f"{where}: {flag.invalid}{item}",
-                    f"one of {', '.join(flag.choices)}",
-                    did_you_mean(item, flag.choices) or f"correct {where}",
-                )
-    if flag.attr == "list_strategies" and not value:
-        raise ConfigError(f"{where}: {flag.invalid}", f"one of {', '.join(flag.choices)}", f"correct or unset {where}")
-    if flag.attr == "imex_channel_ids" and value not in {(), (0,)}:
-        found = " ".join(map(str, value))
-        raise ConfigError(
-            f"{where}: invalid IMEX channel IDs: invalid IMEX config: channelIDs must be [] or [0]; found [{found}]",
-            "no channel, or channel 0",
-            f"correct {where}",
-        )
-    return value
 
 
 def _check_together(settings: Settings) -> None:
@@ -248,19 +185,8 @@ def _check_together(settings: Settings) -> None:
 
 def without_effect(settings: Settings) -> list[Advice]:
     """What was asked for and changes nothing."""
-    return [
-        Advice(
-            subject=flag.flag,
-            what=f"{flag.flag} has no effect",
-            why=flag.idle,
-            evidence=(f"{flag.flag}: {getattr(settings, flag.attr)!r}",),
-            severity=Severity.WARNING,
-            remedy=f"take {' or '.join(filter(None, (flag.flag, *flag.envs, flag.key)))} out",
-            reason="SettingWithoutEffect",
-        )
-        for flag in FLAGS
-        if flag.idle and getattr(settings, flag.attr) != flag.default
-    ]
+    found = {flag.attr: getattr(settings, flag.attr) for flag in FLAGS}
+    return list(settings_engine.without_effect(FLAGS, settings_engine.Resolved(found, {})))
 
 
 def printable(settings: Settings) -> dict[str, Any]:

@@ -7,35 +7,20 @@ empty. The file is the device plugin's v1 config file, whose sharing part decide
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
-from kgpu.base.suggest import did_you_mean
 from kgpu.discovery.model import LabelSettings, MigStrategy, SharedResource, Sharing, SharingKind
-from kgpu.formats import plugin_config
+from kgpu.formats import plugin_config, settings
 from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.names import NFD_FEATURE_FILE
 from kgpu.formats.plugin_config import PluginConfig
+from kgpu.formats.settings import Setting, Shape, choice, read_text
 
 MACHINE_TYPE_FILE: Final = "/sys/class/dmi/id/product_name"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One setting: attribute of ``ProgramSettings``, flag and aliases, variables in order, path in the file."""
-
-    attr: str
-    flag: str
-    read: Callable[[Any, str], Any]
-    default: Any
-    help: str
-    aliases: tuple[str, ...] = ()
-    envs: tuple[str, ...]
-    key: str = ""
-    is_flag: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +51,6 @@ class ProgramSettings:
         )
 
 
-def read_text(value: Any, where: str) -> str:
-    """Any text, the empty one too."""
-    del where
-    return str(value)
-
-
 def read_output_file(value: Any, where: str) -> str:
     """A file name. After a flag, ``json`` and ``text`` are taken for the form of what is printed and refused."""
     if where.startswith("-") and value in {"json", "text"}:
@@ -93,20 +72,7 @@ def read_interval(value: Any, where: str) -> float:
     return math.inf if nanoseconds >= INFINITE else nanoseconds / 1e9
 
 
-def one_of(choices: tuple[str, ...], invalid: str) -> Callable[[Any, str], str]:
-    """A reader for one of a few words; ``invalid`` is the known text that precedes a wrong one."""
-
-    def read(value: Any, where: str) -> str:
-        text = str(value).strip()
-        if text not in choices:
-            hint = did_you_mean(text, choices)
-            raise ConfigError(f"{where}: {invalid}{text}", f"one of {', '.join(choices)}", hint or f"correct {where}")
-        return text
-
-    return read
-
-
-_strategy = one_of(tuple(MigStrategy), "unknown strategy: ")
+_strategy = choice(MigStrategy, "unknown strategy: ")
 
 
 def read_strategy(value: Any, where: str) -> MigStrategy:
@@ -115,32 +81,33 @@ def read_strategy(value: Any, where: str) -> MigStrategy:
 
 
 OPTIONS: Final = (
-    Option(attr="mig_strategy", flag="--mig-strategy", read=read_strategy, default=MigStrategy.NONE,
-           envs=("GFD_MIG_STRATEGY", "MIG_STRATEGY"), key="flags.migStrategy",
-           help="How MIG devices are labelled: none, single or mixed."),
-    Option(attr="fail_on_init_error", flag="--fail-on-init-error", read=read_bool, default=True, is_flag=True,
-           envs=("GFD_FAIL_ON_INIT_ERROR", "FAIL_ON_INIT_ERROR"), key="flags.failOnInitError",
-           help="End with an error when no driver answers, instead of writing no labels."),
-    Option(attr="oneshot", flag="--oneshot", read=read_bool, default=False, is_flag=True,
-           envs=("GFD_ONESHOT",), key="flags.gfd.oneshot", help="Label once and exit."),
-    Option(attr="no_timestamp", flag="--no-timestamp", read=read_bool, default=False, is_flag=True,
-           envs=("GFD_NO_TIMESTAMP",), key="flags.gfd.noTimestamp", help="Leave the timestamp label out."),
-    Option(attr="sleep_interval", flag="--sleep-interval", read=read_interval, default=60.0,
-           envs=("GFD_SLEEP_INTERVAL",), key="flags.gfd.sleepInterval",
-           help="Time between labellings, such as 60s, or infinite."),
-    Option(attr="output_file", flag="--output-file", aliases=("--output",), read=read_output_file,
-           default=NFD_FEATURE_FILE, envs=("GFD_OUTPUT_FILE",), key="flags.gfd.outputFile",
-           help="Write the labels to this feature file; empty: standard output."),
-    Option(attr="machine_type_file", flag="--machine-type-file", read=read_text, default=MACHINE_TYPE_FILE,
-           envs=("GFD_MACHINE_TYPE_FILE",), key="flags.gfd.machineTypeFile",
-           help="The file that says what machine this is."),
-    Option(attr="use_node_feature_api", flag="--use-node-feature-api", read=read_bool, default=True, is_flag=True,
-           envs=("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"), key="flags.useNodeFeatureAPI",
-           help="Write a NodeFeature object."),
-    Option(attr="device_discovery_strategy", flag="--device-discovery-strategy",
-           read=one_of(("auto", "nvml"), "invalid --device-discovery-strategy option "), default="auto",
-           envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
-           help="How devices are found: auto or nvml."),
+    Setting(attr="mig_strategy", flag="--mig-strategy", read=read_strategy, default=MigStrategy.NONE,
+            envs=("GFD_MIG_STRATEGY", "MIG_STRATEGY"), key="flags.migStrategy",
+            help="How MIG devices are labelled: none, single or mixed."),
+    Setting(attr="fail_on_init_error", flag="--fail-on-init-error", read=read_bool, shape=Shape.SWITCH, default=True,
+            envs=("GFD_FAIL_ON_INIT_ERROR", "FAIL_ON_INIT_ERROR"), key="flags.failOnInitError",
+            help="End with an error when no driver answers, instead of writing no labels.", empty_counts=True),
+    Setting(attr="oneshot", flag="--oneshot", read=read_bool, shape=Shape.SWITCH, default=False, envs=("GFD_ONESHOT",),
+            key="flags.gfd.oneshot", help="Label once and exit.", empty_counts=True),
+    Setting(attr="no_timestamp", flag="--no-timestamp", read=read_bool, shape=Shape.SWITCH, default=False,
+            envs=("GFD_NO_TIMESTAMP",), key="flags.gfd.noTimestamp", help="Leave the timestamp label out.",
+            empty_counts=True),
+    Setting(attr="sleep_interval", flag="--sleep-interval", read=read_interval, default=60.0,
+            envs=("GFD_SLEEP_INTERVAL",), key="flags.gfd.sleepInterval",
+            help="Time between labellings, such as 60s, or infinite."),
+    Setting(attr="output_file", flag="--output-file", aliases=("--output",), read=read_output_file,
+            default=NFD_FEATURE_FILE, envs=("GFD_OUTPUT_FILE",), key="flags.gfd.outputFile",
+            help="Write the labels to this feature file; empty: standard output.", empty_counts=True),
+    Setting(attr="machine_type_file", flag="--machine-type-file", read=read_text, default=MACHINE_TYPE_FILE,
+            envs=("GFD_MACHINE_TYPE_FILE",), key="flags.gfd.machineTypeFile",
+            help="The file that says what machine this is.", empty_counts=True),
+    Setting(attr="use_node_feature_api", flag="--use-node-feature-api", read=read_bool, shape=Shape.SWITCH,
+            default=True, envs=("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"), key="flags.useNodeFeatureAPI",
+            help="Write a NodeFeature object.", empty_counts=True),
+    Setting(attr="device_discovery_strategy", flag="--device-discovery-strategy",
+            read=choice(("auto", "nvml"), "invalid --device-discovery-strategy option "), default="auto",
+            envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
+            help="How devices are found: auto or nvml."),
 )  # fmt: skip
 
 CONFIG_FILE_ENVS: Final = ("GFD_CONFIG_FILE", "CONFIG_FILE")
@@ -156,12 +123,8 @@ def resolve(
 ) -> ProgramSettings:
     """What is in force. Raises ConfigError that names the flag, the variable or the file's key."""
     overrides, env = overrides or {}, env or {}
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        for where, value in _sources(option, config, overrides, env):
-            values[option.attr] = option.read(value, where)
-            break
-    return ProgramSettings(**values, sharing=sharing_of(config.sharing), given=frozenset(values))
+    found = settings.resolve(OPTIONS, flags=overrides, env=env, file=config.flags)
+    return ProgramSettings(**found.values, sharing=sharing_of(config.sharing), given=frozenset(found.given))
 
 
 def first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -178,18 +141,3 @@ def sharing_of(block: plugin_config.Sharing | None) -> Sharing:
         for entry in block.resources
     )
     return Sharing(_SHARING_KINDS[block.kind], entries)
-
-
-def _sources(
-    option: Option, config: PluginConfig, overrides: Mapping[str, Any], env: Mapping[str, str]
-) -> list[tuple[str, Any]]:
-    """Where the setting is given, strongest first, as (name of the place, raw value)."""
-    found: list[tuple[str, Any]] = []
-    if overrides.get(option.attr) is not None:
-        found.append((option.flag, overrides[option.attr]))
-    # An empty text can be a file name or false; for everything else it is as good as not set.
-    empty_counts = option.read in {read_text, read_output_file, read_bool}
-    found += [(name, env[name]) for name in option.envs if name in env and (env[name].strip() or empty_counts)]
-    if option.key in config.flags:
-        found.append((option.key, config.flags[option.key]))
-    return found

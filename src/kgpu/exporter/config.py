@@ -7,19 +7,19 @@ be exported than is asked for, and where nobody knows a name, it is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kgpu.base.errors import ConfigError
 from kgpu.exporter.counters import Counter, default_counters
 from kgpu.exporter.devices import Selector
 from kgpu.exporter.labels import PodLabels, Style
 from kgpu.exporter.model import Generation
 from kgpu.exporter.options import OPTIONS
-from kgpu.exporter.readers import Address, Option
+from kgpu.exporter.readers import Address
 from kgpu.exporter.settings import Pods, Settings, Virtual
-from kgpu.formats.exporter_flags import REFUSED, WITHOUT, Without
+from kgpu.formats import settings
+from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,35 +93,8 @@ class Given:
 def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Given:
     """What is in force. ``flags`` are by attribute, None and empty lists count as not given. Raises ConfigError."""
     flags, env = flags or {}, env or {}
-    values: dict[str, Any] = {}
-    given: set[str] = set()
-    for option in OPTIONS:
-        raw, where = _raw(option, flags, env)
-        if raw is not None:
-            given.add(option.attr)
-        values[option.attr] = option.read(option.default if raw is None else raw, where)
-    for row, where in _told(REFUSED, flags, env):
-        raise ConfigError(
-            f"{where} is refused: {row.why}", f"the replaced exporter's other flags and variables without {where}",
-            row.instead,
-        )  # fmt: skip
-    notes = [f"{where} does nothing: {row.why}" for row, where in _told(WITHOUT, flags, env)]
-    return Given(**values, collectors_given="collectors" in given, notes=tuple(notes))
-
-
-def _told(rows: Iterable[Without], flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterable[tuple[Without, str]]:
-    """The rows that something asks for, with the flag or variable that does; empty variables of refused ones don't."""
-    for row in rows:
-        if flags.get(row.attr) is not None:
-            yield row, row.flag
-        yield from ((row, name) for name in row.envs if name in env and (env[name] or not row.instead))
-
-
-def _raw(option: Option, flags: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Any, str]:
-    given = flags.get(option.attr)
-    if given is not None and given != ():
-        return given, option.flag
-    for name in option.envs:
-        if env.get(name, "").strip():
-            return env[name], name
-    return None, option.flag
+    found = settings.resolve(OPTIONS, flags=flags, env=env)
+    settings.refuse(REFUSED, flags=flags, env=env, among="the replaced exporter's other flags and variables")
+    idle = ((row, settings.find(row, flags=flags, env=env)) for row in WITHOUT)
+    notes = tuple(f"{given.where} does nothing: {row.idle}" for row, given in idle if given is not None)
+    return Given(**found.values, collectors_given="collectors" in found.given, notes=notes)

@@ -1,4 +1,4 @@
-"""What an option of the exporter is, and how the value of each kind is read; every reader raises ConfigError.
+"""How the values of the exporter's options are read; every reader raises ConfigError.
 
 A reader gets the raw value and the name of the flag or variable that it came from, for its message.
 """
@@ -6,7 +6,6 @@ A reader gets the raw value and the name of the flag or variable that it came fr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,27 +17,12 @@ from kgpu.exporter.model import Generation
 from kgpu.exporter.settings import Pods, Virtual
 from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.go_flags import read_bool
+from kgpu.formats.settings import Reader
 
 NO_CONFIG_MAP: Final = "none"
 _MILLISECONDS: Final = 10_000_000
 _CONFIG_MAP: Final = re.compile(r"([a-z0-9][a-z0-9.-]{0,252}):([a-z0-9][a-z0-9.-]{0,252})", re.ASCII)
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]{2,64})\]|([^:\[\]\s]{0,253})):([0-9]{1,5})", re.ASCII)
-
-Read = Callable[[Any, str], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One setting: attribute of ``Given``, flag with aliases, variables in order, default as text."""
-
-    attr: str
-    flag: str
-    envs: tuple[str, ...]
-    read: Read
-    default: str
-    help: str
-    aliases: tuple[str, ...] = ()
-    is_flag: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +33,16 @@ class Address:
     port: int = 9400
 
 
-def read_text(value: Any, where: str) -> str:
-    """Any text."""
-    del where
-    return str(value)
-
-
-def read_list(value: Any, where: str) -> tuple[str, ...]:
-    """Comma lists, joined."""
-    del where
+def _words(value: Any) -> tuple[str, ...]:
+    """Comma lists, joined; a word that stands twice stays so."""
     texts = [value] if isinstance(value, str) else list(value)
     return tuple(word.strip() for text in texts for word in str(text).split(",") if word.strip())
 
 
 def read_names(value: Any, where: str) -> frozenset[str]:
     """A set of resource names."""
-    return frozenset(read_list(value, where))
+    del where
+    return frozenset(_words(value))
 
 
 def read_milliseconds(value: Any, where: str) -> float:
@@ -107,7 +85,7 @@ def read_config_map(value: Any, where: str) -> tuple[str, str] | None:
 
 def read_generations(value: Any, where: str) -> tuple[Generation, ...]:
     """One generation, or two with a comma between, each once."""
-    found = [_generation(word.lower(), where) for word in read_list(value, where)]
+    found = [_generation(word.lower(), where) for word in _words(value)]
     if not found or len(set(found)) != len(found):
         raise ConfigError(f"{where}: {value!s:.40} names none, or one twice", "b, or b,c", f"correct {where}")
     return tuple(found)
@@ -121,7 +99,7 @@ def read_limit(value: Any, where: str) -> int:
     return int(text)
 
 
-def one_of(*words: str) -> Read:
+def one_of(*words: str) -> Reader:
     """A reader for one of a few words, capitals ignored."""
 
     def read(value: Any, where: str) -> str:

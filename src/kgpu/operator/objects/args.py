@@ -48,12 +48,12 @@ def idle_args(role: str, policy: Policy) -> Iterator[Idle]:
 
 
 def _idle_flags(args: Sequence[str]) -> Iterator[Idle]:
-    by_name = {name.lstrip("-"): row for row in WITHOUT for name in (row.flag, *row.aliases)}
+    by_name = {name.lstrip("-"): row for row in WITHOUT for name in row.flags}
     found: dict[str, list[str]] = {}
     for word in args:
         row = by_name.get(word.lstrip("-").partition("=")[0]) if word.startswith("-") else None
         if row is not None:
-            found.setdefault(row.why, []).append(row.flag)
+            found.setdefault(row.idle, []).append(row.flag)
     for why, flags in found.items():
         yield Idle(tuple(dict.fromkeys(flags)), why, "remove them from args")
 

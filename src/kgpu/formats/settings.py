@@ -1,0 +1,197 @@
+"""Settings as rows, and the one engine that resolves them: flag, then environment, then file, then default.
+
+A row says where a setting may be given and how its value is read. What a row has ``idle`` for changes nothing here and
+is told as a Warning wherever it is given; what it has ``instead`` for is refused. Command lines, references and the
+arguments that the operator hands on are all made from the rows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from kgpu.base.advice import Advice, Severity
+from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import did_you_mean
+from kgpu.formats.go_flags import read_bool
+
+Reader: TypeAlias = Callable[[Any, str], Any]
+"""The value from what was given, and the name of the place it was given at, for the error. Raises ConfigError."""
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+WITHOUT_EFFECT: Final = "SettingWithoutEffect"
+
+
+class Shape(enum.StrEnum):
+    """How a flag stands on a command line: with a value, alone or with one, several times."""
+
+    TEXT = "text"
+    SWITCH = "switch"
+    LIST = "list"
+
+
+def read_text(value: Any, where: str) -> str:
+    """Any text, the empty one too."""
+    del where
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    ``attr`` is its name in the component's settings. ``envs`` are variables in order of precedence, ``key`` is the path
+    in the config file, "" for none. ``default`` counts where nothing is given; a text is read as if it were given.
+    ``empty_counts``: a variable that is set to nothing is given all the same. ``idle`` is why any other value than the
+    default has no effect here, ``instead`` what to use in its place where it is refused for that.
+    """
+
+    attr: str
+    flag: str
+    help: str = ""
+    read: Reader = read_text
+    default: Any = ""
+    aliases: tuple[str, ...] = ()
+    envs: tuple[str, ...] = ()
+    key: str = ""
+    shape: Shape = Shape.TEXT
+    choices: tuple[str, ...] = ()
+    empty_counts: bool = False
+    idle: str = ""
+    instead: str = ""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flag and its other names."""
+        return (self.flag, *self.aliases)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Everywhere it may be given."""
+        return tuple(filter(None, (self.flag, *self.envs, self.key)))
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value as it was given: raw, and where."""
+
+    value: Any
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """``values`` by attribute, of every row; ``given`` has those that somebody gave, and how."""
+
+    values: Mapping[str, Any]
+    given: Mapping[str, Given]
+
+
+def find(
+    row: Setting, *, flags: Mapping[str, Any], env: Mapping[str, str], file: Mapping[str, Any] = NOTHING
+) -> Given | None:
+    """Where a setting is given, None where nowhere. ``flags`` are by attribute; None and () are not given."""
+    value = flags.get(row.attr)
+    if value is not None and value != ():
+        return Given(value, row.flag)
+    for name in row.envs:
+        if name in env and (row.empty_counts or env[name].strip()):
+            return Given(env[name], name)
+    if row.key and row.key in file:
+        return Given(file[row.key], row.key)
+    return None
+
+
+def resolve(
+    rows: Iterable[Setting],
+    *,
+    flags: Mapping[str, Any] = NOTHING,
+    env: Mapping[str, str] = NOTHING,
+    file: Mapping[str, Any] = NOTHING,
+) -> Resolved:
+    """What is in force. Raises ConfigError that names the flag, the variable or the file's key."""
+    values: dict[str, Any] = {}
+    given: dict[str, Given] = {}
+    for row in rows:
+        found = find(row, flags=flags, env=env, file=file)
+        if found is not None:
+            given[row.attr] = found
+            values[row.attr] = row.read(found.value, found.where)
+        else:
+            values[row.attr] = row.read(row.default, row.flag) if isinstance(row.default, str) else row.default
+    return Resolved(values, given)
+
+
+def refuse(rows: Iterable[Setting], *, flags: Mapping[str, Any], env: Mapping[str, str], among: str) -> None:
+    """Raises ConfigError for the first that is given of the rows that are refused. ``among`` is what else there is."""
+    for row in rows:
+        found = find(row, flags=flags, env=env) if row.instead else None
+        if found is not None:
+            raise ConfigError(f"{found.where} is refused: {row.idle}", f"{among} without {found.where}", row.instead)
+
+
+def without_effect(rows: Iterable[Setting], resolved: Resolved) -> Iterator[Advice]:
+    """What was asked for and changes nothing, as warnings."""
+    for row in rows:
+        value = resolved.values[row.attr]
+        if row.idle and value != row.default:
+            yield Advice(
+                subject=row.flag,
+                what=f"{row.flag} has no effect",
+                why=row.idle,
+                evidence=(f"{row.flag}: {value!r}",),
+                severity=Severity.WARNING,
+                remedy=f"take {' or '.join(row.places)} out",
+                reason=WITHOUT_EFFECT,
+            )
+
+
+def switch(attr: str, flag: str, text: str, *, default: bool | str = False, **more: Any) -> Setting:
+    """A row for true or false, in Go's spellings."""
+    return Setting(attr=attr, flag=flag, help=text, read=read_bool, default=default, shape=Shape.SWITCH, **more)
+
+
+def choice(choices: Iterable[str], known: str) -> Reader:
+    """A reader for one of a few words; ``known`` is the text that users know before a wrong one."""
+    words = tuple(choices)
+
+    def read(value: Any, where: str) -> str:
+        text = str(value).strip()
+        if text not in words:
+            raise _wrong(where, f"{known}{text}", words, text)
+        return text
+
+    return read
+
+
+def read_list(value: Any, where: str) -> tuple[str, ...]:
+    """Comma lists, joined, each word once."""
+    del where
+    texts = [value] if isinstance(value, str) else list(value)
+    words = (word.strip() for text in texts for word in str(text).split(","))
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+def some_of(choices: Iterable[str], known: str, *, needed: bool = False) -> Reader:
+    """A reader for a list of these words; ``needed``: an empty list is wrong."""
+    words = tuple(choices)
+
+    def read(value: Any, where: str) -> tuple[str, ...]:
+        found = read_list(value, where)
+        for word in found:
+            if word not in words:
+                raise _wrong(where, f"{known}{word}", words, word)
+        if needed and not found:
+            raise ConfigError(f"{where}: {known}", f"one of {', '.join(words)}", f"correct or unset {where}")
+        return found
+
+    return read
+
+
+def _wrong(where: str, said: str, words: tuple[str, ...], given: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: {said}", f"one of {', '.join(words)}", did_you_mean(given, words) or f"correct {where}"
+    )
