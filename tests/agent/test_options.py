@@ -73,7 +73,7 @@ def test_roles_are_chosen_once_in_the_tables_order_by_any_of_their_names():
 def test_unknown_and_missing_roles(words, says):
     with pytest.raises(ConfigError, match=says) as caught:
         choose_roles(words)
-    assert "deviceplugin, labels" in caught.value.expected
+    assert "validator, deviceplugin" in caught.value.expected
 
 
 @pytest.mark.parametrize(

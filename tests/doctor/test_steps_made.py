@@ -86,16 +86,16 @@ def calls(path: Path, *names: str) -> list[ast.Call]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_every_template_is_written_in_the_source(path: Path) -> None:
-    for call in calls(path, "Step", "remedies.Step"):
+    for call in calls(path, "Remedy", "remedy.Remedy"):
         template = call.args[0]
         if isinstance(template, ast.Constant):
             assert not str(template.value).startswith("{"), ast.unparse(call)
             Remedy(str(template.value), *["x"] * str(template.value).count("{}"))
         else:
             assert ast.unparse(template) in TABLES, ast.unparse(call)
-    assert path.name in AGAIN or not calls(path, "Step.again"), path
+    assert path.name in AGAIN or not calls(path, "Remedy.again"), path
 
 
 def test_each_table_is_used() -> None:
-    used = itertools.chain.from_iterable(calls(path, "Step") for path in SOURCES)
+    used = itertools.chain.from_iterable(calls(path, "Remedy") for path in SOURCES)
     assert {ast.unparse(call.args[0]) for call in used if not isinstance(call.args[0], ast.Constant)} == TABLES
