@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
 
@@ -85,6 +90,121 @@ async def test_cancelling_a_wait_goes_through(tmp_path: Path) -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+
+
+def instances() -> int:
+    """Inotify instances that this process has."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:inotify"
+    return found
+
+
+async def test_all_of_a_loop_share_one_instance_that_the_last_closes(tmp_path: Path) -> None:
+    before = instances()
+    many = [Inotify() for _ in range(20)]
+    assert instances() == before + 1
+    for one in many[:-1]:
+        one.close()
+    many[-1].watch({tmp_path})
+    (tmp_path / "a").touch()
+    assert await many[-1].wait(60)
+    many[-1].close()
+    assert instances() == before
+
+
+async def test_each_is_told_of_its_own_folders_and_of_what_it_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    file = tmp_path / "a" / "file"
+    file.touch()
+    async with Inotify() as names, Inotify() as contents, Inotify() as other:
+        names.watch({tmp_path / "a"})
+        contents.watch({tmp_path / "a"}, CONTENT)
+        other.watch({tmp_path / "b"}, CONTENT)
+        file.write_text("x")
+        assert await contents.wait(60)
+        assert not await names.wait(0.05)
+        assert not await other.wait(0)
+        names.watch({tmp_path / "b"})  # the other one stays in this folder
+        file.unlink()
+        assert await contents.wait(60)
+        assert not await names.wait(0.05)
+        contents.close()
+        (tmp_path / "b" / "new").touch()
+        assert await names.wait(60)
+        assert await other.wait(60)
+
+
+async def test_two_names_of_a_folder_are_watched_until_both_have_gone(tmp_path: Path) -> None:
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    async with Inotify() as inotify:
+        inotify.watch({folder, link})
+        inotify.watch({link})
+        (folder / "a").touch()
+        assert await inotify.wait(60)
+        inotify.watch(())
+        (folder / "b").touch()
+        assert not await inotify.wait(0.05)
+
+
+FOLDERS = ("a", "b", "c")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["watch", "make", "remove", "close"]), st.sampled_from(FOLDERS)),
+        max_size=25,
+    )
+)
+def test_whatever_others_do_each_hears_of_what_it_watches(steps: list[tuple[int, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        asyncio.run(_play(Path(place), steps))
+
+
+async def _play(place: Path, steps: list[tuple[int, str, str]]) -> None:
+    """Three watchers of three folders, which are removed and made anew; a model knows who must have heard."""
+    for name in FOLDERS:
+        (place / name).mkdir()
+    views: list[Inotify | None] = [Inotify() for _ in range(3)]
+    watched: list[dict[str, int]] = [{}, {}, {}]  # by folder: its inode when it was asked for
+    try:
+        for number, (who, action, name) in enumerate(steps):
+            folder, view = place / name, views[who]
+            if action == "watch" and view is not None:
+                view.watch({place / one for one in {*watched[who], name}})
+                watched[who] = {one: (place / one).stat().st_ino for one in {*watched[who], name}}
+            elif action == "close" and view is not None:
+                view.close()
+                views[who], watched[who] = None, {}
+            elif action in {"make", "remove"}:
+                for one in filter(None, views):
+                    await one.wait(0)
+                hears = [one.get(name) == folder.stat().st_ino for one in watched]
+                if action == "make":
+                    (folder / str(number)).touch()
+                else:
+                    folder.rename(place / f"gone-{number}")
+                    folder.mkdir()
+                heard = [
+                    one is not None and await one.wait(0.02 if not hope else 10)
+                    for one, hope in zip(views, hears, strict=True)
+                ]
+                assert [not hope or said for hope, said in zip(hears, heard, strict=True)] == [True] * 3
+                assert action == "remove" or heard == hears
+                watched = [
+                    {key: inode for key, inode in one.items() if action == "make" or key != name} for one in watched
+                ]
+                if action == "remove":  # what was moved away is still watched until it is asked for anew
+                    for one, seen in zip(views, watched, strict=True):
+                        if one is not None:
+                            one.watch({place / key for key in seen})
+    finally:
+        for one in filter(None, views):
+            one.close()
 
 
 def test_the_nearest_existing_folder(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import struct
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
@@ -24,7 +26,11 @@ IN_CREATE: Final = 0x100
 IN_DELETE: Final = 0x200
 IN_DELETE_SELF: Final = 0x400
 IN_MOVE_SELF: Final = 0x800
+IN_UNMOUNT: Final = 0x2000
+IN_Q_OVERFLOW: Final = 0x4000
+IN_IGNORED: Final = 0x8000
 IN_ONLYDIR: Final = 0x01000000
+IN_MASK_ADD: Final = 0x20000000
 
 ENTRIES: Final = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR
 """Names that come and go in a folder."""
@@ -32,37 +38,124 @@ CONTENT: Final = ENTRIES | IN_CLOSE_WRITE
 """The same, and files that were written."""
 
 
-class Inotify:
-    """Watches folders. Make it inside a running loop; close it when done."""
+_EVENT: Final = struct.Struct("iIII")  # which watch, what, a cookie, and how long the name behind it is
+_BUFFER: Final = 65536
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        self._watched: dict[Path, int] = {}
+
+class _Kernel:
+    """The one instance of a loop: a user may have few (128 is usual), and a node's other programs want some, too."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._watchers: dict[int, dict[Inotify, int]] = {}  # by watch: who asked for it, and for what
+        self._views: set[Inotify] = set()
         self.fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.fd >= 0:
-            self._loop.add_reader(self.fd, self._drain)
+            loop.add_reader(self.fd, self._drain)
+
+    def join(self, view: Inotify) -> None:
+        """From now on there is somebody to tell."""
+        self._views.add(view)
+
+    def leave(self, view: Inotify) -> None:
+        """The last one closes the instance."""
+        self._views.discard(view)
+        if not self._views:
+            self.close()
+
+    def add(self, view: Inotify, folder: Path, mask: int) -> int:
+        """Watch a folder for a view; returns the watch, -1 where there is no such folder."""
+        # Of one folder there is one watch, whoever asks: what it tells only grows, and each view is told its own.
+        watch: int = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), ctypes.c_uint32(mask | IN_MASK_ADD))
+        if watch >= 0:
+            self._watchers.setdefault(watch, {})[view] = mask
+        return watch
+
+    def remove(self, view: Inotify, watch: int) -> None:
+        """The view is told of this watch no more."""
+        watchers = self._watchers.get(watch, {})
+        watchers.pop(view, None)
+        if not watchers and self._watchers.pop(watch, None) is not None:
+            self._libc.inotify_rm_watch(self.fd, watch)
+
+    def _drain(self) -> None:
+        try:
+            while data := os.read(self.fd, _BUFFER):
+                self._tell(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+
+    def _tell(self, data: bytes) -> None:
+        start = 0
+        while start < len(data):
+            watch, what, _, name = _EVENT.unpack_from(data, start)
+            start += _EVENT.size + name
+            if what & IN_Q_OVERFLOW:  # something was lost, and nobody knows whose it was
+                for view in self._views:
+                    view.notify()
+                continue
+            for view, mask in self._watchers.get(watch, {}).items():
+                if what & (mask | IN_IGNORED | IN_UNMOUNT):
+                    view.notify()
+            if what & IN_IGNORED:  # the folder has gone, and its watch with it
+                self._watchers.pop(watch, None)
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        if self.fd >= 0:
+            self._loop.remove_reader(self.fd)
+            os.close(self.fd)
+            self.fd = -1
+        self._watchers.clear()
+
+
+_KERNELS: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Kernel]] = weakref.WeakKeyDictionary()
+
+
+def _kernel() -> _Kernel:
+    """That of the running loop; where the kernel gave none, it is asked again."""
+    loop = asyncio.get_running_loop()
+    found = _KERNELS.get(loop)
+    if found is None or found.fd < 0:
+        found = _KERNELS[loop] = _Kernel(loop)
+    return found
+
+
+class Inotify:
+    """Watches folders. Make it inside a running loop; close it when done. All of a loop share one kernel instance."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._watched: dict[Path, int] = {}
+        self._kernel = _kernel()
+        self._kernel.join(self)
+        self._closed = False
 
     @property
     def available(self) -> bool:
         """False when the kernel gave no instance: ``wait`` then only ever times out."""
-        return self.fd >= 0
+        return not self._closed and self._kernel.fd >= 0
 
     def watch(self, folders: Iterable[Path], mask: int = ENTRIES) -> None:
         """Watch exactly these folders from now on; those that don't exist are left out."""
         wanted = set(folders)
         if not self.available:
             return
+        before = set(self._watched.values())
         for gone in set(self._watched) - wanted:
-            self._libc.inotify_rm_watch(self.fd, self._watched.pop(gone))
+            del self._watched[gone]
         for folder in wanted:
             # Asking again for a watched folder is cheap, and finds the new one when it was removed and made again.
-            descriptor = self._libc.inotify_add_watch(self.fd, os.fsencode(folder), ctypes.c_uint32(mask))
-            if descriptor >= 0:
-                self._watched[folder] = descriptor
+            watch = self._kernel.add(self, folder, mask)
+            if watch >= 0:
+                self._watched[folder] = watch
             else:
                 self._watched.pop(folder, None)
+        for watch in before - set(self._watched.values()):
+            self._kernel.remove(self, watch)
 
     async def wait(self, seconds: float) -> bool:
         """True as soon as something happened since the last ``wait``, False after ``seconds``."""
@@ -74,22 +167,19 @@ class Inotify:
         self._event.clear()
         return happened
 
-    def _drain(self) -> None:
-        try:
-            while os.read(self.fd, 65536):
-                self._event.set()
-        except BlockingIOError:
-            return
-        except OSError:
-            self.close()
+    def notify(self) -> None:
+        """Something happened in a watched folder."""
+        self._event.set()
 
     def close(self) -> None:
         """Stop watching."""
-        if self.fd >= 0:
-            self._loop.remove_reader(self.fd)
-            os.close(self.fd)
-            self.fd = -1
+        if self._closed:
+            return
+        self._closed = True
+        for watch in set(self._watched.values()):
+            self._kernel.remove(self, watch)
         self._watched.clear()
+        self._kernel.leave(self)
 
     async def __aenter__(self) -> Self:
         return self
