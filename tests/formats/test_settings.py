@@ -60,8 +60,8 @@ def test_an_empty_variable_counts_where_the_row_says_so(text: str) -> None:
     assert value(EMPTY, env={"A_PATH": text}) == text
 
 
-def test_a_default_that_is_a_text_is_read_like_one_that_is_given() -> None:
-    assert value(switch("on", "--on", "", default="true")) is True
+def test_a_default_is_read_like_what_is_given_where_the_row_says_so() -> None:
+    assert value(switch("on", "--on", "", default="true", reads_default=True)) is True
     assert value(switch("on", "--on", "", default=False)) is False
 
 

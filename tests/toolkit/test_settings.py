@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.base.advice import Severity
 from kgpu.base.errors import ConfigError
+from kgpu.formats.settings import Setting
 from kgpu.host.engines.model import Engine, Handler
-from kgpu.toolkit.settings import _ROWS, ToolkitSettings, toolkit_settings
+from kgpu.toolkit.settings import OPTIONS, WITHOUT, ToolkitSettings, toolkit_settings
 
 
 def test_without_a_word_the_node_decides() -> None:
@@ -114,13 +116,22 @@ def test_the_engine_is_left_alone_where_told_or_where_nri_does_it() -> None:
 
 def test_wishes_about_a_runtime_shim_are_named() -> None:
     found = toolkit_settings({"NVIDIA_CONTAINER_RUNTIME_MODE": "legacy", "CRIO_CONFIG_MODE": "hook"})
-    assert [text.partition(" ")[0] for text in found.ignored] == [
-        "NVIDIA_CONTAINER_RUNTIME_MODE=legacy",
-        "CRIO_CONFIG_MODE=hook",
+    assert [(one.subject, one.evidence) for one in found.without_effect] == [
+        ("NVIDIA_CONTAINER_RUNTIME_MODE", ("NVIDIA_CONTAINER_RUNTIME_MODE: 'legacy'",)),
+        ("CRIO_CONFIG_MODE", ("CRIO_CONFIG_MODE: 'hook'",)),
     ]
+    assert all(one.severity is Severity.WARNING and one.remedy for one in found.without_effect)
 
 
-VARIABLES = sorted({name for row in _ROWS for name in row.names})
+@pytest.mark.parametrize("row", WITHOUT, ids=lambda row: row.envs[0])
+def test_each_variable_that_changes_nothing_is_told_unless_it_says_what_is_so(row: Setting) -> None:
+    for name in row.envs:
+        assert [one.subject for one in toolkit_settings({name: "something else"}).without_effect] == [name]
+        for usual in ("", *row.usual):
+            assert toolkit_settings({name: usual}).without_effect == ()
+
+
+VARIABLES = sorted({name for row in (*OPTIONS, *WITHOUT) for name in row.envs})
 
 
 @given(st.dictionaries(st.sampled_from(VARIABLES), st.text(max_size=40), max_size=4))

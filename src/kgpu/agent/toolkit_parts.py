@@ -41,8 +41,8 @@ async def toolkit(host: Host, handle: RoleHandle) -> None:
     options = host.options
     nri = config_from_env(options.env, namespace=options.namespace)
     settings = toolkit_settings(options.env, nri=nri is not None)
-    for text in settings.ignored:
-        log.info("%s", text)
+    for told in settings.without_effect:
+        host.decide(told)
     root = driver_root(options)
     view = host.reader.view()
     files = host.files

@@ -44,13 +44,14 @@ class Setting:
     """One setting.
 
     ``attr`` is its name in the component's settings. ``envs`` are variables in order of precedence, ``key`` is the path
-    in the config file, "" for none. ``default`` counts where nothing is given; a text is read as if it were given.
-    ``empty_counts``: a variable that is set to nothing is given all the same. ``idle`` is why any other value than the
-    default has no effect here, ``instead`` what to use in its place where it is refused for that.
+    in the config file, "" for none. ``default`` counts where nothing is given; with ``reads_default`` it is a text that
+    is read as if it were given. ``empty_counts``: a variable that is set to nothing is given all the same. ``idle`` is
+    why a value has no effect here, but for the default and those that are ``usual``, which say what is so anyway;
+    ``instead`` is what to use in its place where it is refused for that.
     """
 
     attr: str
-    flag: str
+    flag: str = ""
     help: str = ""
     read: Reader = read_text
     default: Any = ""
@@ -59,8 +60,10 @@ class Setting:
     key: str = ""
     shape: Shape = Shape.TEXT
     choices: tuple[str, ...] = ()
+    reads_default: bool = False
     empty_counts: bool = False
     idle: str = ""
+    usual: tuple[Any, ...] = ()
     instead: str = ""
 
     @property
@@ -121,7 +124,7 @@ def resolve(
             given[row.attr] = found
             values[row.attr] = row.read(found.value, found.where)
         else:
-            values[row.attr] = row.read(row.default, row.flag) if isinstance(row.default, str) else row.default
+            values[row.attr] = row.read(row.default, row.flag) if row.reads_default else row.default
     return Resolved(values, given)
 
 
@@ -136,13 +139,14 @@ def refuse(rows: Iterable[Setting], *, flags: Mapping[str, Any], env: Mapping[st
 def without_effect(rows: Iterable[Setting], resolved: Resolved) -> Iterator[Advice]:
     """What was asked for and changes nothing, as warnings."""
     for row in rows:
-        value = resolved.values[row.attr]
-        if row.idle and value != row.default:
+        value, given = resolved.values[row.attr], resolved.given.get(row.attr)
+        if row.idle and value not in (row.default, *row.usual):
+            name = row.flag or (given.where if given is not None else row.attr)
             yield Advice(
-                subject=row.flag,
-                what=f"{row.flag} has no effect",
+                subject=name,
+                what=f"{name} has no effect",
                 why=row.idle,
-                evidence=(f"{row.flag}: {value!r}",),
+                evidence=(f"{name}: {value!r:.200}",),
                 severity=Severity.WARNING,
                 remedy=f"take {' or '.join(row.places)} out",
                 reason=WITHOUT_EFFECT,

@@ -1,19 +1,24 @@
 """What the toolkit role is told by its environment: the replaced installer's variables, as rows, checked as a whole.
 
-Paths are the host's. What is not told is found on the node. Variables that only concern files that kgpu does not
-install (a runtime shim, hooks) are accepted and named in ``ignored`` when they ask for something else than CDI.
+Paths are the host's. What is not told is found on the node. Variables that only concern what kgpu does not install (a
+runtime shim, hooks, programs) are accepted, and told where they ask for something else than what is so anyway.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
+from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
+from kgpu.formats import settings
+from kgpu.formats.names import CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
+from kgpu.formats.settings import Setting
 from kgpu.host.engines.model import NVIDIA_HANDLERS, Engine, Handler, Wanted
 
 RESTART_MODES: Final = ("signal", "systemd", "none")
@@ -50,7 +55,7 @@ class ToolkitSettings:
     runtime_type: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     control_nodes: bool = True
-    ignored: tuple[str, ...] = ()
+    without_effect: tuple[Advice, ...] = ()
 
     @property
     def handlers(self) -> tuple[str, ...]:
@@ -71,83 +76,72 @@ class ToolkitSettings:
         )
 
 
-Read = Callable[[str, str], Any]
-"""Takes the variable's name and its text; raises ConfigError."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One setting: the field, the variables that give it (the first that is set counts), and how it is read."""
-
-    field: str
-    names: tuple[str, ...]
-    read: Read
-
-
-def _bool(name: str, text: str) -> bool:
+def _bool(text: str, name: str) -> bool:
     word = text.strip().lower()
     if word in _TRUE | _FALSE:
         return word in _TRUE
     raise _wrong(name, text, "true or false")
 
 
-def _not(name: str, text: str) -> bool:
-    return not _bool(name, text)
+def _not(text: str, name: str) -> bool:
+    return not _bool(text, name)
 
 
-def _engine(name: str, text: str) -> Engine:
+def _engine(text: str, name: str) -> Engine:
     found = _ENGINES.get(text.strip().lower())
     if found is None:
         raise _wrong(name, text, "containerd, crio or docker", known=tuple(_ENGINES))
     return found
 
 
-def _restart(name: str, text: str) -> str:
+def _restart(text: str, name: str) -> str:
     word = text.strip().lower()
     if word not in RESTART_MODES:
         raise _wrong(name, text, "signal, systemd or none", known=RESTART_MODES)
     return word
 
 
-def _path(name: str, text: str) -> str:
+def _path(text: str, name: str) -> str:
     path = text.strip()
     if not path.startswith("/") or ".." in path.split("/") or set(path) & set("\0\n"):
         raise _wrong(name, text, "an absolute path on the host without `..`")
     return path
 
 
-def _path_or_none(name: str, text: str) -> str:
-    return _path(name, text) if text.strip() else ""
+def _path_or_none(text: str, name: str) -> str:
+    return _path(text, name) if text.strip() else ""
 
 
-def _socket(name: str, text: str) -> str:
-    return _path(name, text.strip().removeprefix("unix://"))
+def _socket(text: str, name: str) -> str:
+    return _path(text.strip().removeprefix("unix://"), name)
 
 
-def _handler(name: str, text: str) -> str:
+def _handler(text: str, name: str) -> str:
     word = text.strip()
     if not _HANDLER.fullmatch(word):
         raise _wrong(name, text, "the name of a runtime handler: lower-case letters, digits and dashes")
     return word
 
 
-def _words(_name: str, text: str) -> tuple[str, ...]:
+def _words(text: str, name: str) -> tuple[str, ...]:
+    del name
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _text(_name: str, text: str) -> str:
+def _text(text: str, name: str) -> str:
+    del name
     return text.strip()
 
 
-def _control(name: str, text: str) -> bool:
-    words = _words(name, text)
+def _control(text: str, name: str) -> bool:
+    words = _words(text, name)
     unknown = [word for word in words if word not in {"control", "none"}]
     if unknown:
         raise _wrong(name, unknown[0], "control, or none", known=("control", "none"))
     return "control" in words
 
 
-def _options(name: str, text: str) -> Mapping[str, Any]:
+def _options(text: str, name: str) -> Mapping[str, Any]:
     if not text.strip():
         return {}
     try:
@@ -159,34 +153,71 @@ def _options(name: str, text: str) -> Mapping[str, Any]:
     return found
 
 
-_ROWS: Final = (
-    _Row("configure", ("NO_RUNTIME_CONFIG",), _not),
-    _Row("engine", ("RUNTIME",), _engine),
-    _Row("config", ("RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG", "CRIO_CONFIG"), _path),
-    _Row("drop_in", ("RUNTIME_DROP_IN_CONFIG",), _path_or_none),
-    _Row("socket", ("RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET", "CRIO_SOCKET"), _socket),
-    _Row("restart", ("RUNTIME_RESTART_MODE", "CONTAINERD_RESTART_MODE", "DOCKER_RESTART_MODE"), _restart),
-    _Row("runtime", ("NVIDIA_RUNTIME_NAME", "CONTAINERD_RUNTIME_CLASS", "DOCKER_RUNTIME_NAME"), _handler),
-    _Row(
-        "default",
-        ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT"),
-        _bool,
-    ),
-    _Row("cdi", ("RUNTIME_ENABLE_CDI",), _bool),
-    _Row("cdi_dir", ("CDI_OUTPUT_DIR",), _path),
-    _Row("annotations", ("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",), _words),
-    _Row("runtime_type", ("CONTAINERD_RUNTIME_TYPE",), _text),
-    _Row("options", ("RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"), _options),
-    _Row("control_nodes", ("CREATE_DEVICE_NODES",), _control),
-)
-# Variables whose only meaning is about the replaced runtime shim: the values that kgpu does as they say, and why others
-# have no effect.
-_SHIM: Final = (
-    ("NVIDIA_CONTAINER_RUNTIME_MODE", ("", "auto", "cdi", "jit-cdi"), "containers get their devices through CDI"),
-    ("CRIO_CONFIG_MODE", ("", "config"), "CRI-O injects CDI devices itself, without hooks"),
-    ("CONTAINERD_USE_LEGACY_CONFIG", ("", "false"), "the version of containerd's config is found"),
-)
-_MAY_BE_EMPTY: Final = frozenset({"drop_in", "control_nodes"})
+OPTIONS: Final = (
+    Setting(attr="configure", envs=("NO_RUNTIME_CONFIG",), read=_not, default=True),
+    Setting(attr="engine", envs=("RUNTIME",), read=_engine, default=None),
+    Setting(attr="config", envs=("RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG", "CRIO_CONFIG"), read=_path),
+    Setting(attr="drop_in", envs=("RUNTIME_DROP_IN_CONFIG",), read=_path_or_none, default=None, empty_counts=True),
+    Setting(attr="socket", envs=("RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET", "CRIO_SOCKET"), read=_socket),
+    Setting(attr="restart", envs=("RUNTIME_RESTART_MODE", "CONTAINERD_RESTART_MODE", "DOCKER_RESTART_MODE"),
+            read=_restart),
+    Setting(attr="runtime", envs=("NVIDIA_RUNTIME_NAME", "CONTAINERD_RUNTIME_CLASS", "DOCKER_RUNTIME_NAME"),
+            read=_handler, default="nvidia"),
+    Setting(attr="default", read=_bool, default=False,
+            envs=("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT")),
+    Setting(attr="cdi", envs=("RUNTIME_ENABLE_CDI",), read=_bool, default=True),
+    Setting(attr="cdi_dir", envs=("CDI_OUTPUT_DIR",), read=_path),
+    Setting(attr="annotations", envs=("NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",), read=_words,
+            default=()),
+    Setting(attr="runtime_type", envs=("CONTAINERD_RUNTIME_TYPE",), read=_text),
+    Setting(attr="options", envs=("RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"), read=_options,
+            default=MappingProxyType({})),
+    Setting(attr="control_nodes", envs=("CREATE_DEVICE_NODES",), read=_control, default=True, empty_counts=True),
+)  # fmt: skip
+
+
+def _lower(text: str, name: str) -> str:
+    del name
+    return text.strip().lower()
+
+
+def _without(why: str, *envs: str, usual: tuple[str, ...] = ()) -> Setting:
+    return Setting(attr=envs[0].lower(), envs=envs, read=_lower, idle=why, usual=usual)
+
+
+_CDI: Final = "containers get their devices through CDI"
+_NO_SHIM: Final = "kgpu installs no container runtime of its own: the engine's runs with CDI"
+_NO_HOOK: Final = "kgpu's CDI specs have no hooks"
+_NOTHING: Final = "kgpu installs no programs on the host"
+_IN_FILES: Final = "the engine's config is read from its files"
+_POLICY: Final = "who may ask for devices by a variable is the NRI plugin's own setting"
+
+WITHOUT: Final = (
+    _without(_CDI, "NVIDIA_CONTAINER_RUNTIME_MODE", usual=("auto", "cdi", "jit-cdi")),
+    _without(_CDI, "CDI_ENABLED", "ENABLE_CDI", usual=("true", "1", "t")),
+    _without("CRI-O injects CDI devices itself, without hooks", "CRIO_CONFIG_MODE", usual=("config",)),
+    _without("CRI-O injects CDI devices itself, without hooks", "CRIO_HOOKS_DIR"),
+    _without("CRI-O injects CDI devices itself, without hooks", "CRIO_HOOK_FILENAME"),
+    _without("the version of containerd's config is found", "CONTAINERD_USE_LEGACY_CONFIG", usual=("false",)),
+    _without("kgpu's specs are of the kinds nvidia.com/gpu and management.nvidia.com/gpu", "CDI_KIND",
+             usual=(CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND)),
+    _without(_NO_SHIM, "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND",
+             usual=(CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND)),
+    _without(_NO_SHIM, "NVIDIA_CONTAINER_RUNTIME_DEBUG"),
+    _without(_NO_SHIM, "NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL"),
+    _without(_NO_SHIM, "NVIDIA_CONTAINER_RUNTIME_RUNTIMES"),
+    _without(_NO_SHIM, "NVIDIA_CONTAINER_CLI_DEBUG"),
+    _without(_NO_HOOK, "NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION", usual=("true",)),
+    _without(_POLICY, "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED", usual=("true",)),
+    _without(_POLICY, "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS", usual=("false",)),
+    _without(_NOTHING, "TOOLKIT_INSTALL_DIR", usual=("/usr/local/nvidia",)),
+    _without(_NOTHING, "TOOLKIT_SOURCE_ROOT"),
+    _without(_NOTHING, "TOOLKIT_PACKAGE_TYPE", usual=("auto",)),
+    _without(_NOTHING, "TOOLKIT_PID_FILE"),
+    _without(_IN_FILES, "RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE", usual=("file",)),
+    _without(_IN_FILES, "RUNTIME_EXECUTABLE_PATH"),
+)  # fmt: skip
+"""Variables of the replaced installer that change nothing here."""
 
 
 def toolkit_settings(env: Mapping[str, str], *, nri: bool = False) -> ToolkitSettings:
@@ -194,23 +225,17 @@ def toolkit_settings(env: Mapping[str, str], *, nri: bool = False) -> ToolkitSet
 
     Raises ConfigError, which names the variable.
     """
-    found: dict[str, Any] = {}
-    for row in _ROWS:
-        name = next((name for name in row.names if name in env and (env[name] or row.field in _MAY_BE_EMPTY)), None)
-        if name is not None:
-            found[row.field] = row.read(name, env[name])
-            if row.field == "config" and name != row.names[0] and "engine" not in found:
-                found["engine"] = _ENGINES[name.partition("_")[0].lower()]
-    if not found.get("configure", True):
+    resolved = settings.resolve(OPTIONS, env=env)
+    found = dict(resolved.values)
+    config = resolved.given.get("config")
+    if found["engine"] is None and config is not None and config.where != "RUNTIME_CONFIG":
+        found["engine"] = _ENGINES[config.where.partition("_")[0].lower()]
+    if not found["configure"]:
         found["why_not"] = "NO_RUNTIME_CONFIG says so"
     elif nri:
         found |= {"configure": False, "why_not": "the NRI plugin gives containers their devices"}
-    ignored = tuple(
-        f"{name}={env[name]} has no effect: {why}"
-        for name, done, why in _SHIM
-        if env.get(name, "").strip().lower() not in done
-    )
-    return ToolkitSettings(**found, ignored=ignored)
+    idle = tuple(settings.without_effect(WITHOUT, settings.resolve(WITHOUT, env=env)))
+    return ToolkitSettings(**found, without_effect=idle)
 
 
 def _wrong(name: str, text: str, expected: str, *, known: tuple[str, ...] = ()) -> ConfigError:
