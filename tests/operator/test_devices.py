@@ -74,3 +74,20 @@ def test_devices_that_nobody_validates_are_told_at_once(changes: dict[str, Any])
     observed = world(healthy_node(allocatable=NONE_LEFT, **changes))
     told = [one.reason for one in plan(observed, SETTINGS).decisions if one.subject == "Node/n1"]
     assert "DevicesUnhealthy" in told
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "events"),
+    [("Unknown", "ToolkitPending", []), ("False", "ToolkitFailed", ["ToolkitSwitchedOff"])],
+)
+def test_a_toolkit_that_is_switched_off_is_named_at_once_and_an_event_later(
+    status: str, reason: str, events: list[str]
+) -> None:
+    """Another program may still write a spec, so that it is nothing to wake people for yet."""
+    key = names.LABEL_DEPLOY_PREFIX + "container-toolkit"
+    made = plan(
+        world(healthy_node(labels={key: "false"}, validated=(status, reason, "toolkit: no CDI spec"))), SETTINGS
+    )
+    told = [one.reason for one in made.decisions if one.subject == "Node/n1" and one.severity.notable]
+    assert (condition_of(made, "ValidatorReady")["reason"], told) == ("ToolkitSwitchedOff", events)
+    assert f"kubectl label node n1 {key}-" in condition_of(made, "Ready")["message"]

@@ -58,3 +58,15 @@ async def test_a_node_that_waited_long_for_all_else_sees_the_plugin_soon(tmp_pat
     assert node.validator._pause() == 0.25
     node.api.node = shows(2)
     await proven(node)
+
+
+@pytest.mark.parametrize("waited", [0.0, 1.0, 29.0])
+def test_the_end_of_patience_is_looked_at_in_time(waited: float) -> None:
+    """However long the pauses between looks have become."""
+    patience = Patience()
+    result = waiting(Check.TOOLKIT, Trouble(what="no CDI spec"))
+    patience.with_limit(result, 100.0)
+    end = 100.0 + waited + patience.pause(100.0 + waited, 60.0)
+    assert end == 130.0
+    assert patience.with_limit(result, end).status is Status.FAILED
+    assert patience.pause(end, 60.0) == 60.0

@@ -97,9 +97,12 @@ def _validator(view: View, operand: Operand, node: Node) -> Cause | None:
         return agent
     if said is not None and said.status == "True":
         return None
+    found = _invalid(node, said) if said is not None else None
+    off = _toolkit_off(node, found) if found is not None else None
     if said is not None and said.status == "False":
-        found = _invalid(node, said)
-        return _toolkit_off(node, found) or found
+        return off or found
+    if off is not None:
+        return dataclasses.replace(off, passing=True)  # another program may still write a spec
     waiting = role(view, operand, node)
     return waiting or Cause(reason="NotValidatedYet", what="its GPUs have not been validated yet", passing=True)
 

@@ -39,7 +39,8 @@ from kgpu.operator.model import Observed, Plan, Settings
 from kgpu.operator.others import Others
 from kgpu.operator.pace import Pace
 from kgpu.operator.plan import plan as make_plan
-from kgpu.operator.tell import Statuses, Teller
+from kgpu.operator.statuses import Statuses
+from kgpu.operator.tell import Teller
 from kgpu.operator.watching import Cluster, Watching
 
 log = logging.getLogger(__name__)
@@ -282,7 +283,9 @@ class _Term:
         finally:
             self.labeller.want(() if holds else plan.nodes)
         await self.statuses.write(plan)
-        self.teller.take((*plan.decisions, *operator.watching.decisions(), *self.others.decisions()))
+        self.teller.take(
+            (*plan.decisions, *operator.watching.decisions(), *self.others.decisions(), *self.statuses.decisions())
+        )
         operator.figures.passed(plan.metrics)
         now = clock.monotonic()
         times = [

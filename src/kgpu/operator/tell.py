@@ -1,8 +1,6 @@
-"""Tells people: statuses of ClusterPolicies and NVIDIADrivers, Events, log lines; each only when it is news.
+"""Tells people: a decision becomes a log line and, when a person should see it, an Event.
 
-A status is written when it differs from the one that is there, and not more often than twice a second, so that a fleet
-that comes up does not flood its own policy. A decision becomes a log line and, when a person should see it, an Event;
-one that stays true is not told again, and one that comes back is counted up.
+One that stays true is not told again, and one that comes back is counted up.
 """
 
 from __future__ import annotations
@@ -10,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from kgpu.base.advice import Advice
 from kgpu.base.backoff import Backoff, BackoffPolicy
@@ -20,91 +17,18 @@ from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
 from kgpu.base.log import log_decision
 from kgpu.base.waking import first_of
-from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.events import ClusterEvents, about_node
-from kgpu.kube.port import KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource, version_of
-from kgpu.operator import conditions, seen
+from kgpu.kube.port import KubeApi, KubeUnreachableError, Object, Resource
 from kgpu.operator.budget import Budget
-from kgpu.operator.model import Plan
+from kgpu.operator.statuses import STATUSES
 from kgpu.operator.watching import Watching
 
 log = logging.getLogger(__name__)
 
-NOT_BEFORE: Final = 0.5  # seconds between two writes of one status
 REPEAT_AFTER: Final = 600.0  # seconds until the same decision may become an Event again
 _PAUSE: Final = BackoffPolicy(first=0.2, cap=3.0, factor=2.0, jitter=0.3, healthy_after=60.0)
-# feed, kind, the plan's statuses
-_STATUSES: Final[tuple[tuple[str, Resource, Callable[[Plan], Mapping[str, Object]]], ...]] = (
-    ("policies", kinds.CLUSTER_POLICIES, lambda plan: plan.policy_status),
-    ("drivers", kinds.NVIDIA_DRIVERS, lambda plan: plan.driver_status),
-)
-
-
-class Statuses:
-    """Writes whole statuses, server-side, under a field manager of their own."""
-
-    def __init__(
-        self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None],
-        now: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
-        self._api = api
-        self._watching = watching
-        self._clock = clock
-        self._count = count
-        self._now = now
-        self._written: dict[tuple[str, str], tuple[str, str, float]] = {}
-        self.again_at: float | None = None
-        """When to come again, None for never."""
-
-    async def write(self, plan: Plan) -> None:
-        """Write what differs. Raises KubeUnreachableError; a refusal is logged, and tried again with the next news."""
-        self.again_at = None
-        for feed, resource, statuses in _STATUSES:
-            live = self._watching.objects(feed)
-            for name, status in sorted(statuses(plan).items()):
-                known = live.get(("", name))
-                if known is not None:
-                    await self._write(resource, name, status, known)
-
-    async def _write(self, resource: Resource, name: str, status: Object, known: Object) -> None:
-        if same(known["value"].status, status):
-            return
-        key, wanted, now = (resource.kind, name), seen.digest(status), self._clock.monotonic()
-        done, version, at = self._written.get(key, ("", "", now - NOT_BEFORE))
-        if (done, version) == (wanted, version_of(known)):
-            return  # the server has its own idea of this status
-        if now < at + NOT_BEFORE:
-            self.again_at = min(self.again_at or at + NOT_BEFORE, at + NOT_BEFORE)
-            return
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
-        body: Object = {
-            "metadata": {"name": name, "uid": known["metadata"]["uid"]},
-            "status": conditions.stamp(status, stamp),
-        }
-        self._count(f"{resource.kind}/status")
-        try:
-            made = await self._api.apply(
-                resource, body, manager=names.OPERATOR_STATUS_MANAGER, subresource="status"
-            )  # fmt: skip
-        except KubeRefusedError as refused:
-            if refused.code != 404 and not refused.conflict:
-                log.warning("the status of %s/%s: %s", resource.kind, name, refused.one_line())
-            self._written[key] = (wanted, version_of(known), now)
-            return
-        self._written[key] = (wanted, version_of(made), now)
-        await self._watching.learn(resource, made)
-
-
-def same(live: Mapping[str, Any], wanted: Object) -> bool:
-    """True when the live status says what is wanted; what others have added to it does not count."""
-    there = {text(entry.get("type")): entry for entry in map(mapping, items(live.get("conditions")))}
-    if items(live.get(conditions.REFUSED)) != items(wanted.get(conditions.REFUSED)):
-        return False
-    return all(live.get(key) == value for key, value in wanted.items() if key != "conditions") and all(
-        there.get(entry["type"]) == entry for entry in items(wanted.get("conditions"))
-    )
 
 
 class Teller:
@@ -178,7 +102,7 @@ class Teller:
         kind, _, name = subject.partition("/")
         if kind == "Node" and name:
             return about_node(name)
-        for feed, resource, _ in _STATUSES:
+        for feed, resource, _ in STATUSES:
             if resource.kind == kind:
                 known = self._watching.objects(feed).get(("", name))
                 return known and _reference(resource, known)

@@ -33,9 +33,11 @@ class Patience:
         return 0.0 if self._empty is None else now - self._empty
 
     def pause(self, now: float, calm: float) -> float:
-        """``calm``, or the shorter time after which an empty Node counts as a failure."""
-        left = calm if self._empty is None else self._empty + EMPTY_SECONDS - now
-        return min(calm, left) if left > 0 else calm
+        """``calm``, or the shorter time after which an empty Node, or what is waited for, counts as a failure."""
+        ends = [when + plan.PATIENCE[check] for (check, _), when in self._since.items() if check in plan.PATIENCE]
+        if self._empty is not None:
+            ends.append(self._empty + EMPTY_SECONDS)
+        return min([calm, *(end - now for end in ends if end > now)])
 
     def soon(self, now: float) -> float:
         """How soon to look at the Node again while the device plugin alone is waited for: at once at first, for the

@@ -14,10 +14,11 @@ from lab.embedded.support import Whole, whole
 from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube import kinds
-from kgpu.kube.port import CONFIG_MAPS, NODES, PODS, Object, Resource, name_of
+from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Object, Resource, name_of
 from kgpu.operator.cleanup import clean_up
 from kgpu.operator.model import Layout, Settings
 from kgpu.operator.run import Operator, Options
+from tests.operator import older_definition
 from tests.operator.world import FEATURES, NAMESPACE, PCI
 
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
@@ -163,3 +164,32 @@ def _label(found: Whole, node: str, key: str) -> str | None:
     assert obj is not None
     value: str | None = obj["metadata"]["labels"].get(key)
     return value
+
+
+async def test_a_definition_older_than_the_operator(embedded: Whole) -> None:
+    await older_definition.the_rest_is_written(embedded.api, "older.kgpu.test")
+
+
+async def test_with_an_older_definition_the_status_is_written_and_that_is_told(embedded: Whole) -> None:
+    older = older_definition.older()
+    live = await embedded.api.get(CRDS, older["metadata"]["name"])
+    assert live is not None
+    await embedded.api.delete(CRDS, older["metadata"]["name"])
+    await embedded.until(lambda: embedded.core.kinds.stored("nvidia.com", "clusterpolicies") is None, "it to go")
+    await embedded.api.create(CRDS, older)
+    await embedded.until(lambda: embedded.core.kinds.stored("nvidia.com", "clusterpolicies"), "the older one")
+    async with operator(embedded):
+        await policy(embedded)
+
+        def said() -> list[str]:
+            status = (embedded.get(kinds.CLUSTER_POLICIES, "cluster-policy") or {}).get("status") or {}
+            return [one["type"] for one in status.get("conditions", ()) if one["status"] == "False"]
+
+        await embedded.until(lambda: "Ready" in said(), "the status")
+
+        async def events() -> list[str]:
+            found = (await embedded.api.list(EVENTS)).items
+            return [one["message"] for one in found if one["reason"] == "OldDefinition"]
+
+        (told,) = await embedded.until(events, "the Event")
+        assert ("status.nodes of ClusterPolicy" in told, "kubectl apply --server-side" in told) == (True, True)

@@ -1,0 +1,136 @@
+"""Writes the statuses of ClusterPolicies and NVIDIADrivers.
+
+A status is written when it differs from the one that is there, and not more often than twice a second, so that a fleet
+that comes up does not flood its own policy. Where the cluster's definition of the kind is older than the operator and
+does not declare a field, as NVIDIA's own declares none of kgpu's, the rest is written and that is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kgpu.base.advice import Advice, Severity
+from kgpu.base.clock import Clock
+from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
+from kgpu.kube import kinds
+from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource, version_of
+from kgpu.operator import conditions, seen
+from kgpu.operator.model import Plan
+from kgpu.operator.watching import Watching
+
+log = logging.getLogger(__name__)
+
+NOT_BEFORE: Final = 0.5  # seconds between two writes of one status
+# feed, kind, the plan's statuses
+STATUSES: Final[tuple[tuple[str, Resource, Callable[[Plan], Mapping[str, Object]]], ...]] = (
+    ("policies", kinds.CLUSTER_POLICIES, lambda plan: plan.policy_status),
+    ("drivers", kinds.NVIDIA_DRIVERS, lambda plan: plan.driver_status),
+)
+_UNDECLARED: Final = "field not declared in schema"
+"""The API server's words in refusing a server-side apply, after the field's path and a colon."""
+
+
+class Statuses:
+    """Writes whole statuses, server-side, under a field manager of their own."""
+
+    def __init__(
+        self, api: KubeApi, watching: Watching, *, clock: Clock, count: Callable[[str], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._api = api
+        self._watching = watching
+        self._clock = clock
+        self._count = count
+        self._now = now
+        self._written: dict[tuple[str, str], tuple[str, str, float]] = {}
+        self._undeclared: dict[str, tuple[str, ...]] = {}  # by kind
+        self.again_at: float | None = None
+        """When to come again, None for never."""
+
+    async def write(self, plan: Plan) -> None:
+        """Write what differs. Raises KubeUnreachableError; a refusal is logged, and tried again with the next news."""
+        self.again_at = None
+        for feed, resource, statuses in STATUSES:
+            live = self._watching.objects(feed)
+            for name, status in sorted(statuses(plan).items()):
+                known = live.get(("", name))
+                if known is not None:
+                    await self._write(resource, name, status, known)
+
+    async def _write(self, resource: Resource, name: str, status: Object, known: Object) -> None:
+        if same(known["value"].status, status):
+            return
+        key, wanted, now = (resource.kind, name), seen.digest(status), self._clock.monotonic()
+        done, version, at = self._written.get(key, ("", "", now - NOT_BEFORE))
+        if (done, version) == (wanted, version_of(known)):
+            return  # the server has its own idea of this status
+        if now < at + NOT_BEFORE:
+            self.again_at = min(self.again_at or at + NOT_BEFORE, at + NOT_BEFORE)
+            return
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        body: Object = {
+            "metadata": {"name": name, "uid": known["metadata"]["uid"]},
+            "status": conditions.stamp(status, stamp),
+        }
+        self._count(f"{resource.kind}/status")
+        try:
+            made, lacks = await apply_declared(self._api, resource, body)
+        except KubeRefusedError as refused:
+            if refused.code != 404 and not refused.conflict:
+                log.warning("the status of %s/%s: %s", resource.kind, name, refused.one_line())
+            self._written[key] = (wanted, version_of(known), now)
+            return
+        self._undeclared[resource.kind] = lacks
+        self._written[key] = (wanted, version_of(made), now)
+        await self._watching.learn(resource, made)
+
+    def decisions(self) -> tuple[Advice, ...]:
+        """What the definitions in the cluster have no place for."""
+        return tuple(_old_definition(kind, lacks) for kind, lacks in sorted(self._undeclared.items()) if lacks)
+
+
+async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tuple[Object, tuple[str, ...]]:
+    """Apply as much of a status as the cluster's definition of its kind declares: the object, the fields left out.
+
+    Raises as KubeApi.apply does.
+    """
+    left_out: list[str] = []
+    while True:  # an API server may name one field at a time
+        status = {key: value for key, value in body["status"].items() if key not in left_out}
+        try:
+            made = await api.apply(
+                resource, {**body, "status": status}, manager=names.OPERATOR_STATUS_MANAGER, subresource="status"
+            )
+        except KubeRefusedError as refused:
+            lacks = [key for key in sorted(status) if f".status.{key}: {_UNDECLARED}" in refused.what]
+            if not lacks:
+                raise
+            left_out += lacks
+        else:
+            return made, tuple(sorted(left_out))
+
+
+def _old_definition(kind: str, lacks: tuple[str, ...]) -> Advice:
+    fields = ", ".join(f"status.{key}" for key in lacks)
+    return Advice(
+        what=f"{fields} of {kind} can't be written",
+        why="the CustomResourceDefinition in the cluster is older than the operator, or another program's",
+        remedy="helm show crds CHART | kubectl apply --server-side --force-conflicts -f - (Helm does it where "
+        "operator.upgradeCRD is true)",
+        severity=Severity.WARNING,
+        reason="OldDefinition",
+    )
+
+
+def same(live: Mapping[str, Any], wanted: Object) -> bool:
+    """True when the live status says what is wanted; what others have added to it does not count."""
+    there = {text(entry.get("type")): entry for entry in map(mapping, items(live.get("conditions")))}
+    if items(live.get(conditions.REFUSED)) != items(wanted.get(conditions.REFUSED)):
+        return False
+    return all(live.get(key) == value for key, value in wanted.items() if key != "conditions") and all(
+        there.get(entry["type"]) == entry for entry in items(wanted.get("conditions"))
+    )
