@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeAlias
 
-from kgpu.base.errors import UserError
+from kgpu.base.errors import UserError, to_do
 from kgpu.base.printable import one_line
 
 _EXPECTED: Final = "expected "
@@ -60,7 +60,7 @@ class Advice:
     @property
     def sentence(self) -> str:
         """The statement and what can be done, as conditions have it."""
-        return f"{self.statement}; to do: {self.remedy}" if self.remedy else self.statement
+        return to_do(self.statement, self.remedy)
 
     def one_line(self) -> str:
         """The whole record as one log line."""
@@ -69,9 +69,7 @@ class Advice:
             text = f"{self.subject}: {text}"
         if self.evidence:
             text += f" [{'; '.join(self.evidence)}]"
-        if self.remedy:
-            text += f"; to do: {self.remedy}"
-        return " ".join(text.split())
+        return " ".join(to_do(text, self.remedy).split())
 
     def printable(self) -> Self:
         """The same, with whatever it quotes on one line and without characters that drive a terminal."""

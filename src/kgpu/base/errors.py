@@ -9,6 +9,11 @@ from __future__ import annotations
 from typing import TypeAlias
 
 
+def to_do(said: str, remedy: str) -> str:
+    """What is so, and what can be done about it where there is anything."""
+    return f"{said}; to do: {remedy}" if remedy else said
+
+
 class UserError(Exception):
     """An error told to the user in three parts; command lines turn it into exit code 2, never a traceback."""
 
@@ -28,7 +33,7 @@ class UserError(Exception):
 
     def one_line(self) -> str:
         """The same three parts on one line, for log lines and Events."""
-        return f"{self.what}; expected {self.expected}; to do: {self.remedy}".replace("\n", " ")
+        return to_do(self.statement, self.remedy).replace("\n", " ")
 
 
 Reason: TypeAlias = str | UserError

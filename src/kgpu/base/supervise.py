@@ -21,7 +21,7 @@ from typing import TypeAlias
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import Reason, UserError
+from kgpu.base.errors import Reason, UserError, to_do
 from kgpu.base.problems import describe, obstacle_in
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class RoleStatus:
     @property
     def line(self) -> str:
         """The reason and what can be done about it."""
-        return f"{self.reason}; to do: {self.remedy}" if self.remedy else self.reason
+        return to_do(self.reason, self.remedy)
 
     @property
     def ready(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base import typed
+from kgpu.base.errors import to_do
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.gpu_remedies import words
@@ -182,7 +183,7 @@ def sentence(gpu: Gpu) -> str:
         return f"{gpu.name}: {gpu.muted}"
     if gpu.works:
         return f"{gpu.name}: {gpu.what} (it goes on working)"
-    return f"{gpu.name}: {gpu.what}; to do: {gpu.remedy}" if gpu.remedy else f"{gpu.name}: {gpu.what}"
+    return to_do(f"{gpu.name}: {gpu.what}", gpu.remedy)
 
 
 def _made(status: str, reason: str, parts: Sequence[str]) -> Shown:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.advice import Advice, Severity
-from kgpu.base.errors import UserError
+from kgpu.base.errors import UserError, to_do
 from kgpu.base.printable import one_line
 from kgpu.fit.plain import items, mapping, text
 from kgpu.fit.selectors import Taint, Toleration, tolerated
@@ -56,8 +56,7 @@ class Cause(Advice):
 
     def line(self) -> str:
         """Cause and remedy as one line."""
-        remedy = self.remedy or self.quoted
-        return f"{self.what}; to do: {remedy}" if remedy else self.what
+        return to_do(self.what, self.remedy or self.quoted)
 
 
 # What the DaemonSet controller adds to every pod of a DaemonSet.

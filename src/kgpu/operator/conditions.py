@@ -14,6 +14,7 @@ from typing import Any, Final
 from kgpu.base.printable import one_line, printable
 from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
+from kgpu.formats.crd.status import MAX_REFUSAL, MAX_REFUSED_NAME
 from kgpu.operator.model import Node, Object
 
 READY: Final = "Ready"
@@ -21,8 +22,6 @@ ERROR: Final = "Error"
 FIELDS_PROVIDED: Final = "FieldsProvided"
 REFUSED: Final = "refused"
 MAX_REFUSED: Final = 20
-MAX_REFUSAL: Final = 1000
-"""Characters; the schema takes 1,024."""
 STATE_READY: Final = "ready"
 STATE_NOT_READY: Final = "notReady"
 STATE_IGNORED: Final = "ignored"
@@ -82,14 +81,19 @@ def counts(total: int, gpu_nodes: Collection[Node]) -> Object:
 
 def refused(errors: Mapping[str, str]) -> Object:
     """What a status says of objects that the API server refuses, by ``Kind/name``; nothing where it takes them all."""
-    rows = [{"object": name[:400], "message": one_line(said, MAX_REFUSAL)} for name, said in sorted(errors.items())]
-    return {REFUSED: rows[:MAX_REFUSED]} if rows else {}
+    rows = [_refusal(name, said) for name, said in sorted(errors.items())[:MAX_REFUSED]]
+    return {REFUSED: rows} if rows else {}
 
 
 def refusals(status: Object) -> dict[str, str]:
     """The same read from a status."""
-    rows = map(mapping, items(status.get(REFUSED))[:MAX_REFUSED])
-    return {one_line(text(row.get("object")), 400): one_line(text(row.get("message")), MAX_REFUSAL) for row in rows}
+    given = map(mapping, items(status.get(REFUSED))[:MAX_REFUSED])
+    rows = [_refusal(text(row.get("object")), text(row.get("message"))) for row in given]
+    return {row["object"]: row["message"] for row in rows}
+
+
+def _refusal(name: str, said: str) -> Object:
+    return {"object": one_line(name, MAX_REFUSED_NAME), "message": one_line(said, MAX_REFUSAL)}
 
 
 def stamp(status: Object, now: str) -> Object:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kgpu.base.advice import Advice, Severity
+from kgpu.base.errors import to_do
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import Cdi
 from kgpu.formats.support import (
@@ -54,7 +55,7 @@ class Unsupported(Advice):
 
     def line(self) -> str:
         """All of it, with up to five nodes."""
-        return f"{self.on_nodes}; to do: {self.remedy}"
+        return to_do(self.on_nodes, self.remedy)
 
 
 def check(observed: Observed, policy: Policy | None) -> tuple[Unsupported, ...]:

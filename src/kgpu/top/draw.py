@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
+from kgpu.base.errors import to_do
 from kgpu.top import cells
 from kgpu.top.columns import COLUMNS, Cell, Column, Look, level, row_cells
 from kgpu.top.rows import GpuRow, Row, Screen, TroubleRow, View
@@ -108,10 +109,9 @@ def _trouble(row: TroubleRow, width: int) -> Text:
     """Of any length with ``width`` 0."""
     more = f" (+{len(row.nodes) - MOST_NAMES} more)" if len(row.nodes) > MOST_NAMES else ""
     names = ", ".join(row.nodes[:MOST_NAMES]) + more
-    remedy = f"; to do: {row.remedy}" if row.remedy else ""
     line = Text(no_wrap=True)
     line.append("! ", "bold yellow")
-    line.append(f"{names}: {row.what}{remedy}", "yellow")
+    line.append(to_do(f"{names}: {row.what}", row.remedy), "yellow")
     if width:
         line.truncate(width, overflow="ellipsis")
     return line

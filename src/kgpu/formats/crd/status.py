@@ -42,11 +42,15 @@ class NodeCounts(Block, frozen=True, kw_only=True):
     validated: Annotated[int | None, doc("Nodes whose GPUs have passed every check.")] = None
 
 
+MAX_REFUSED_NAME: Final = 400
+MAX_REFUSAL: Final = 1024
+
+
 class Refusal(Block, frozen=True, kw_only=True):
     """An object that the API server does not take."""
 
-    object: Annotated[str, doc("Which one, as kind/name.", schema={"maxLength": 400})]
-    message: Annotated[str, doc("What the API server says.", schema={"maxLength": 1024})]
+    object: Annotated[str, doc("Which one, as kind/name.", schema={"maxLength": MAX_REFUSED_NAME})]
+    message: Annotated[str, doc("What the API server says.", schema={"maxLength": MAX_REFUSAL})]
 
 
 _REFUSED: Final = doc(
