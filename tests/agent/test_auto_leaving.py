@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import msgspec
 
 from kgpu.agent.host import Role
+from kgpu.base.files import write_atomic
+from kgpu.base.threads import beside
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
 
@@ -153,3 +156,66 @@ async def test_a_process_for_one_role_looks_once_more_before_it_ends(cluster, st
         agent.stop.set()
         await eventually(lambda: "withdraw" in started.log)
     assert started.log == ["+one", "-one", "withdraw"]
+
+
+class SlowDisk:
+    """Writes that take until ``go_on``."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on, self.done = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(self, write):
+        def function(*given, **more) -> None:
+            self.begun.set()
+            self.go_on.wait(60)
+            write(*given, **more)
+            self.done.set()
+
+        return function
+
+    async def leaves_nothing(self, cluster, tmp_path) -> None:
+        """Once the write is done and the node has been left there is no file."""
+        asyncio.get_running_loop().call_later(3.0, self.go_on.set)
+        await eventually(lambda: state(cluster, "one") == ("left", ""))
+        await beside(self.done.wait, 20)
+        assert list(tmp_path.glob("state/*")) == []
+
+
+async def test_a_memory_that_is_written_while_kgpu_leaves_goes_too(cluster, started, tmp_path, monkeypatch):
+    disk = SlowDisk()
+    monkeypatch.setattr("kgpu.agent.orders.write_atomic", disk.slow(write_atomic))
+    cluster.mark("leaving")
+    cluster.tell(AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere"))
+    async with hosted(cluster, tmp_path, (Role("one", started.role("one")),)):
+        await beside(disk.begun.wait, 20)
+        await disk.leaves_nothing(cluster, tmp_path)
+
+
+async def test_what_a_role_was_writing_when_it_ended_goes_too(cluster, tmp_path):
+    disk = SlowDisk()
+
+    async def start(host, handle) -> None:
+        handle.running()
+        (tmp_path / "state").mkdir(exist_ok=True)
+        await beside(disk.slow((tmp_path / "state/devices.json").write_text), "{}")
+
+    config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path, (Role("one", start),)):
+        await beside(disk.begun.wait, 20)
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await disk.leaves_nothing(cluster, tmp_path)
+
+
+async def test_a_node_that_was_left_and_belongs_again_remembers_its_orders(cluster, started, tmp_path):
+    config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
+    memory = tmp_path / "state/agent.json"
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path, (Role("one", started.role("one")),)):
+        for _ in range(2):
+            cluster.mark("true")
+            await eventually(lambda: state(cluster, "one") == ("running", ""))
+            await eventually(memory.exists)
+            cluster.mark("leaving")
+            await eventually(lambda: state(cluster, "one") == ("left", ""))
+            assert not memory.exists()

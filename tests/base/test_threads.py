@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from kgpu.base.threads import beside
+from kgpu.base.threads import beside, given_up_calls
 
 STUCK = """
 import asyncio, threading
@@ -39,3 +40,23 @@ async def test_errors_come_through() -> None:
 def test_a_call_that_never_returns_keeps_the_program_from_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "ended\n"
+
+
+async def test_what_was_given_up_can_be_waited_for() -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        begun.set()
+        go_on.wait(60)
+        done.append(1)
+
+    assert await given_up_calls(60)
+    task = asyncio.create_task(beside(slow))
+    await beside(begun.wait, 60)
+    assert await given_up_calls(60)  # somebody still waits for it
+    task.cancel()
+    await asyncio.wait([task])
+    assert (await given_up_calls(0.05), done) == (False, [])
+    go_on.set()
+    assert (await given_up_calls(60), done) == (True, [1])
+    assert await given_up_calls(60)

@@ -301,8 +301,8 @@ class AutoAgent(Process):
             async with self._ended(*going):
                 if not self._leaves(orders.config, orders):  # a policy or a GPU has come while the roles ended
                     return
-                orders.forget()
-                await leave(self.api(), self.options, [self._rows[name] for name in going])
+                async with orders.forgotten():
+                    await leave(self.api(), self.options, [self._rows[name] for name in going])
                 self.left = self._leaves(orders.config, orders)
                 self._gone = self.left and alone
                 log.info("everything that kgpu has put on this node is gone")

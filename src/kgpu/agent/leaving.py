@@ -16,7 +16,7 @@ from kgpu.agent.options import AgentOptions
 from kgpu.agent.orders import MEMORY
 from kgpu.agent.remembered import CONFIG_MEMORY
 from kgpu.base.errors import HostError
-from kgpu.base.threads import beside
+from kgpu.base.threads import beside, given_up_calls
 from kgpu.formats.names import HEALTH_HISTORY
 from kgpu.kube.port import KubeApi
 
@@ -24,10 +24,13 @@ DEVICES: Final = "devices.json"
 """The device plugin's memory, ``kgpu.deviceplugin.roster.FILE_NAME``: not imported where no device plugin runs."""
 OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES)
 """Every file that kgpu keeps in its own folder; the health role's history is a few whose names begin alike."""
+STILL_WRITING: Final = 5.0
+"""Seconds for a write that was under way when its role ended."""
 
 
 async def leave(api: KubeApi, options: AgentOptions, roles: Iterable[Role]) -> None:
     """Do it. Raises HostError or KubeError."""
+    await given_up_calls(STILL_WRITING)
     await beside(HostFiles(options.state_dir).remove_all)
     for role in roles:
         if role.withdraw is not None:

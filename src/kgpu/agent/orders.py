@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +63,9 @@ class Orders:
         self._seen = ""
         self._news = News()
         self._remember = True
+        self._removing = False
+        self._remember_again = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._recalled = False
         self.config: AgentConfig | None = None
         """The document in force, None while nothing has ever been told."""
@@ -112,15 +115,24 @@ class Orders:
                 self._take_config(found.items[0])
                 await self._news.tell()
 
-    def forget(self) -> None:
-        """Remove the memory and keep none from now on: this node is being left."""
-        self._remember, self._seen = False, ""
-        with contextlib.suppress(OSError):
-            self._memory.unlink(missing_ok=True)
+    @contextlib.asynccontextmanager
+    async def forgotten(self) -> AsyncIterator[None]:
+        """Remove the memory, for who leaves this node; after the block none is made either, until ``keep``."""
+        self._remember, self._removing = False, True
+        try:
+            async with self._writing:  # what is being written now goes, too
+                self._seen = ""
+                with contextlib.suppress(OSError):
+                    await beside(self._memory.unlink, missing_ok=True)
+            yield
+        finally:
+            self._removing = False
 
     def keep(self) -> None:
-        """Remember again."""
-        self._remember = True
+        """Remember again, what is known now to begin with; not while the memory is being removed."""
+        if not (self._remember or self._removing):
+            self._remember = True
+            self._remember_again.set()
 
     async def _follow(self) -> None:
         synced = asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
@@ -131,8 +143,9 @@ class Orders:
             await asyncio.gather(self.node.synced.wait(), self._map.synced.wait())
         while True:
             seen = (self.node.revision, self._map.revision)
+            self._remember_again.clear()
             await self._take()
-            await first_of(self.node.changed(seen[0]), self._map.changed(seen[1]))
+            await first_of(self.node.changed(seen[0]), self._map.changed(seen[1]), self._remember_again.wait())
 
     async def _take(self) -> None:
         node = self.node.objects.get(("", self._name))
@@ -145,8 +158,9 @@ class Orders:
         if (self.config is None or not self.uid) and await self._recall():
             log.warning("the orders or this Node are not in the cluster now; going on with the last ones")
         # That kgpu leaves is acted on only as long as the operator says so.
-        if self.config is not None and self._remember and self.uid and not self.config.leaving:
-            await self._write(self.config)
+        if self.config is not None and self.uid and not self.config.leaving:
+            async with self._writing:
+                await self._write(self.config)
         await self._news.tell()
 
     def _take_config(self, found: Object | None) -> None:
@@ -192,7 +206,7 @@ class Orders:
 
     async def _write(self, config: AgentConfig) -> None:
         document = json.dumps({"config": self._text, "labels": labels_that_count(config, self.labels)})
-        if document != self._seen:
+        if self._remember and document != self._seen:
             self._seen = document
             with contextlib.suppress(OSError):  # a folder that can't be written costs only the memory
                 await beside(write_atomic, self._memory, document, mode=0o600)

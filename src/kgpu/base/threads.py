@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# By loop, the end of each call that goes on though nobody waits for its answer.
+_given_up: Final = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]]()
 
 
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What the call returns or raises. Cancelling gives up waiting; the call itself goes on."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    ended: asyncio.Future[None] = loop.create_future()
 
     def settle(set_it: Callable[[], None]) -> None:
+        ended.set_result(None)
         if not future.done():
             set_it()
 
@@ -37,4 +42,23 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
             loop.call_soon_threadsafe(settle, done)
 
     threading.Thread(target=call, name="beside", daemon=True).start()
-    return await future
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if not ended.done():
+            others = _given_up.setdefault(loop, set())
+            others.add(ended)
+            ended.add_done_callback(others.discard)
+        raise
+
+
+async def given_up_calls(seconds: float) -> bool:
+    """Wait for the calls that were given up on this loop, for ``seconds`` at most; whether all have ended.
+
+    For who removes what such a call may still write.
+    """
+    waited_for = set(_given_up.get(asyncio.get_running_loop(), ()))
+    if not waited_for:
+        return True
+    _, going_on = await asyncio.wait(waited_for, timeout=seconds)
+    return not going_on
