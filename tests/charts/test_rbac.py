@@ -10,6 +10,7 @@ from charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
+from tests.operator.rights import NAMESPACE_RULES, OF_EXPORTER, cluster_rules
 
 Right = tuple[str, str, str]
 
@@ -32,23 +33,14 @@ def test_the_operator_may_do_what_it_grants(chart: Chart) -> None:
     made = chart()
     cluster = of_role(made, "ClusterRole", "kgpu:operator")
     namespaced = cluster | of_role(made, "Role", "gpu-operator")
-    of_exporter = (*rbac.POD_METADATA_RULES, *rbac.SLICE_RULES)
-    granted = [
-        *rbac.DRIVER_MANAGER_RULES,
-        *of_exporter,
-        *(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules),
-    ]
-    assert rights(granted) <= cluster
-    in_namespace = [*rbac.FEATURE_RULES, *(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules)]
-    assert rights(in_namespace) <= namespaced
+    assert rights((*rbac.DRIVER_MANAGER_RULES, *OF_EXPORTER, *cluster_rules())) <= cluster
+    assert rights((*rbac.FEATURE_RULES, *NAMESPACE_RULES)) <= namespaced
 
 
 def test_the_agent_may_do_what_its_roles_need_and_no_more(chart: Chart) -> None:
     made = chart()
-    needed = rights(rule for rules in rbac.CLUSTER_RULES.values() for rule in rules)
-    assert of_role(made, "ClusterRole", "kgpu:agent") == needed
-    namespaced = rights(rule for rules in rbac.NAMESPACE_RULES.values() for rule in rules)
-    assert of_role(made, "Role", "kgpu-agent") == namespaced
+    assert of_role(made, "ClusterRole", "kgpu:agent") == rights(cluster_rules())
+    assert of_role(made, "Role", "kgpu-agent") == rights(NAMESPACE_RULES)
 
 
 def test_events_are_written_in_default_alone_by_the_operator_and_every_agent(chart: Chart) -> None:
@@ -74,7 +66,8 @@ def test_node_features_are_no_right_of_every_agent(chart: Chart) -> None:
 
 def test_the_agent_may_read_pods_everywhere_only_for_the_nri_plugin(chart: Chart) -> None:
     plain, nri = (of_role(made, "ClusterRole", "kgpu:agent") for made in (chart(), chart("cdi.nriPluginEnabled=true")))
-    assert nri - plain == rights(rbac.NRI_RULES)
+    assert nri - plain == rights(cluster_rules("cdi: {nriPluginEnabled: true}")) - rights(cluster_rules())
+    assert nri > plain
     operator = of_role(chart(), "ClusterRole", "kgpu:operator")
     assert nri - plain <= operator
 

@@ -10,6 +10,7 @@ import click
 
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
+from kgpu.formats.operands import BY_NAME
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,17 +32,7 @@ MOST_PROBLEMS: Final = 10
 MOST_NAME: Final = 48
 PIPE_WIDTH: Final = 10_000
 
-# Column heads by operand, and how a cell looks.
-_HEADS: Final = {
-    "features": "features",
-    "driver": "driver",
-    "toolkit": "toolkit",
-    "validator": "validated",
-    "device-plugin": "plugin",
-    "gfd": "labels",
-    "dcgm-exporter": "metrics",
-    "node-status-exporter": "status",
-}
+# How a cell looks.
 _CELLS: Final = {
     "works": ("ok", "green"),
     "fails": ("FAIL", "bold red"),
@@ -184,7 +175,7 @@ def _nodes(found: Overview, *, narrow: bool = False) -> Table:
     from rich.text import Text
 
     heads = {
-        row.name: _HEADS.get(row.name, row.name)
+        row.name: BY_NAME[row.name].heading or row.name
         for row in found.operands
         if any(row.name in node.operands for node in found.nodes)
     }

@@ -20,6 +20,8 @@ class Operand:
     label ``nvidia.com/gpu.deploy.<x>``, "" for what runs on every node. ``state`` is the replaced operator's word in
     status messages. ``on_when_nil`` is what an absent ``enabled`` means. ``sandbox``: only for virtual machine
     workloads. ``within`` is the operand in whose pods it runs in the layout ``operands``, "" for pods of its own.
+    ``heading`` is its column's in ``kgpu status``, the name where it is "". ``without`` is what is so where nothing
+    does its job, "" for no more than that.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Operand:
     on_when_nil: bool = True
     sandbox: bool = False
     within: str = ""
+    heading: str = ""
+    without: str = ""
 
 
 OPERANDS: Final = (
@@ -46,10 +50,12 @@ OPERANDS: Final = (
             condition="ToolkitReady", section="toolkit", deploy="container-toolkit", role="toolkit"),
     Operand(name="validator", title="validator", state="state-operator-validation",
             daemon_set=names.VALIDATOR_DAEMON_SET, account=names.VALIDATOR_DAEMON_SET, condition="ValidatorReady",
-            section="validator", deploy="operator-validator", role="validator"),
+            section="validator", deploy="operator-validator", role="validator",
+            heading="validated", without="its GPUs are not validated"),
     Operand(name="device-plugin", title="device plugin", state="state-device-plugin",
             daemon_set="nvidia-device-plugin-daemonset", account="nvidia-device-plugin",
-            condition="DevicePluginReady", section="device_plugin", deploy="device-plugin", role="deviceplugin"),
+            condition="DevicePluginReady", section="device_plugin", deploy="device-plugin", role="deviceplugin",
+            heading="plugin", without="its GPUs are not offered"),
     Operand(name="mps", title="MPS control daemon", state="state-mps-control-daemon",
             daemon_set="nvidia-device-plugin-mps-control-daemon", account="nvidia-device-plugin",
             condition="MPSReady", section="device_plugin", deploy="device-plugin"),
@@ -57,7 +63,7 @@ OPERANDS: Final = (
             condition="DCGMReady", section="dcgm", deploy="dcgm"),
     Operand(name="dcgm-exporter", title="metrics exporter", state="state-dcgm-exporter",
             daemon_set="nvidia-dcgm-exporter", account="nvidia-dcgm-exporter", condition="DCGMExporterReady",
-            section="dcgm_exporter", deploy="dcgm-exporter", role="exporter"),
+            section="dcgm_exporter", deploy="dcgm-exporter", role="exporter", heading="metrics"),
     # It runs where GPUs are looked after at all, and stops with the validator while a driver is exchanged.
     Operand(name="health", title="GPU health", state="kgpu-gpu-health", daemon_set="kgpu-gpu-health",
             account="kgpu-gpu-health", condition="GPUHealthReady", deploy="operator-validator", role="health"),
@@ -67,13 +73,14 @@ OPERANDS: Final = (
             within="validator"),
     Operand(name="gfd", title="GPU feature discovery", state="gpu-feature-discovery",
             daemon_set="gpu-feature-discovery", account="nvidia-gpu-feature-discovery",
-            condition="FeatureDiscoveryReady", section="gfd", deploy="gpu-feature-discovery", role="labels"),
+            condition="FeatureDiscoveryReady", section="gfd", deploy="gpu-feature-discovery", role="labels",
+            heading="labels"),
     Operand(name="mig-manager", title="MIG manager", state="state-mig-manager", daemon_set="nvidia-mig-manager",
             account="nvidia-mig-manager", condition="MIGManagerReady", section="mig_manager", deploy="mig-manager"),
     Operand(name="node-status-exporter", title="node status exporter", state="state-node-status-exporter",
             daemon_set="nvidia-node-status-exporter", account="nvidia-node-status-exporter",
             condition="NodeStatusExporterReady", section="node_status_exporter", deploy="node-status-exporter",
-            role="node-status", on_when_nil=False),
+            role="node-status", on_when_nil=False, heading="status"),
 )  # fmt: skip
 
 BY_NAME: Final = {operand.name: operand for operand in OPERANDS}

@@ -9,11 +9,11 @@ from kgpu.operator import conditions
 from kgpu.operator.causes import View, not_applied
 from kgpu.operator.checks import rolled_out
 from kgpu.operator.drivers import Assignment
-from kgpu.operator.judges import NodeCause, told
 from kgpu.operator.labels import Rules
 from kgpu.operator.loaded import other_driver
 from kgpu.operator.model import Driver, Node, Object
 from kgpu.operator.selecting import node_selector
+from kgpu.operator.verdict import NodeCause, told
 
 READY: Final = "NVIDIADriver is ready as all resources have been successfully reconciled"
 

@@ -22,12 +22,12 @@ from kgpu.operator.causes import APPLY_FAILED, Cause, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
-from kgpu.operator.judges import NodeCause, Verdict
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
 from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
 from kgpu.operator.objects.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
+from kgpu.operator.verdict import NodeCause, Verdict
 from kgpu.operator.verdicts import root_causes
 from kgpu.operator.versions import Unsupported
 
@@ -41,7 +41,6 @@ _REMEDIES: Final = {
     "ManifestWarning": "correct the field: kubectl edit clusterpolicy",
     "Leaving": "wait until what it has made is gone: kubectl get clusterpolicy -w",
 }
-_WITHOUT: Final = {"device-plugin": "its GPUs are not offered", "validator": "its GPUs are not validated"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +301,7 @@ def _switched_off(known: Survey) -> Iterable[Problem]:
     out = frozenset(node.name for node in known.view.gpu_nodes if opted_out(node) and not node.aside)
     labels = [(names.LABEL_DEPLOY_OPERANDS, "nothing of kgpu's runs", out)]
     for one in known.verdicts:
-        what = _WITHOUT.get(one.operand.name, f"no {one.operand.title} runs")
+        what = one.operand.without or f"no {one.operand.title} runs"
         labels.append((deploy(one.operand.deploy), what, one.off))
     for key, what, off in labels:
         groups: dict[str, list[str]] = {}

@@ -16,7 +16,7 @@ from kgpu.operator.active import Active, choose, hands_off, ignored
 from kgpu.operator.driver_status import driver_statuses
 from kgpu.operator.labels import Rules
 from kgpu.operator.model import Object, Observed, Plan, Policy, Settings
-from kgpu.operator.objects import Rendered
+from kgpu.operator.objects.common import Rendered
 from kgpu.operator.survey import Labelled, daemon_sets, labelled, survey
 
 

@@ -15,10 +15,12 @@ from kgpu.formats.crd.clusterpolicy import Cdi
 from kgpu.operator import versions
 from kgpu.operator.causes import Cause, View
 from kgpu.operator.drivers import Assignment, assign
-from kgpu.operator.judges import Verdict, judge
+from kgpu.operator.judges import judge
 from kgpu.operator.labels import Rules, applied, has_agent, is_gpu, label_plan
 from kgpu.operator.model import Node, NodeLabels, Object, Observed, Policy, Settings
-from kgpu.operator.objects import Rendered, render
+from kgpu.operator.objects.common import Rendered
+from kgpu.operator.objects.render import render
+from kgpu.operator.verdict import Verdict
 from kgpu.operator.verdicts import Summary, summarize
 
 DAEMON_SET: Final = "DaemonSet"

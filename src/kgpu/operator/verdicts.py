@@ -11,8 +11,8 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME, DAEMON_SETS
 from kgpu.operator.causes import APPLY_FAILED, Cause, View, not_applied
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
-from kgpu.operator.judges import NOT_LOOKED_AT, SHOWN, NodeCause, Verdict, told
 from kgpu.operator.model import Node, Object, Policy
+from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, Verdict, told
 
 RECONCILED: Final = "ClusterPolicy is ready as all resources have been successfully reconciled"
 NO_LABELS: Final = "No NFD labels found"

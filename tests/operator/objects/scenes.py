@@ -9,7 +9,8 @@ from typing import Any
 from kgpu.formats import names, yaml
 from kgpu.formats.crd import decode
 from kgpu.operator.model import Driver, Layout, Node, Observed, Policy, Settings
-from kgpu.operator.objects import Rendered, render
+from kgpu.operator.objects.common import Rendered
+from kgpu.operator.objects.render import render
 
 IMAGES = {
     "DRIVER_IMAGE": "nvcr.io/nvidia/driver:580.95.05",

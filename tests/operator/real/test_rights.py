@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from kgpu.operator.objects import rbac
+from tests.operator import rights
 from tests.operator.real.conftest import NAMESPACE, Object, Site
 
 Right = tuple[str, str, str]  # group, resource, verb
@@ -31,12 +31,7 @@ def of_rules(rules: Iterable[Object]) -> set[Right]:
 
 
 # What the operator gives to accounts of operands it has to have itself.
-PASSED_ON: Final = of_rules(
-    [
-        *(*rbac.DRIVER_MANAGER_RULES, *rbac.POD_METADATA_RULES, *rbac.SLICE_RULES, *rbac.FEATURE_RULES),
-        *(rule for table in (rbac.CLUSTER_RULES, rbac.NAMESPACE_RULES) for rules in table.values() for rule in rules),
-    ]
-)
+PASSED_ON: Final = of_rules(rights.PASSED_ON)
 # Kinds of other projects, which this cluster does not have.
 OTHERS: Final = {
     *(

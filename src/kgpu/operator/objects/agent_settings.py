@@ -12,8 +12,8 @@ from kgpu.operator.model import Layout, Observed, Other, Policy, Settings
 from kgpu.operator.objects import shape
 from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, has_kind
-from kgpu.operator.objects.enabled import is_enabled
 from kgpu.operator.objects.env import role_env
+from kgpu.operator.operands import BY_ROLE
 
 
 def agent_config(policy: Policy, settings: Settings, observed: Observed) -> AgentConfig:
@@ -32,14 +32,13 @@ def agent_config(policy: Policy, settings: Settings, observed: Observed) -> Agen
     here = settings.layout is Layout.AGENT
     return AgentConfig(
         roles={
-            operand.role: RoleConfig(
-                enabled=is_enabled(operand, policy, settings),
-                label=f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}" if operand.deploy else "",
-                env=role_env(operand.role, scene) if here else {},
-                args=role_args(operand.role, policy) if here else (),
+            role: RoleConfig(
+                enabled=spec.is_enabled(policy, settings),
+                label=f"{names.LABEL_DEPLOY_PREFIX}{spec.operand.deploy}" if spec.operand.deploy else "",
+                env=role_env(spec, scene) if here else {},
+                args=role_args(spec, policy) if here else (),
             )
-            for operand in OPERANDS
-            if operand.role
+            for role, spec in BY_ROLE.items()
         },
         device_plugin_config=ConfigRef(name=config.name or "", default=config.default or ""),
         node_feature_api=uses_node_features(observed),

@@ -12,13 +12,13 @@ from typing import Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Container
-from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Layout, Settings
 from kgpu.operator.objects.args import idle_args
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.objects.env import cdi_on, nri_on, section
+from kgpu.operator.objects.env import section
 from kgpu.operator.objects.images import is_own
+from kgpu.operator.objects.injection import cdi_on, nri_on
+from kgpu.operator.operands import BY_ROLE, SPECS
 
 SANDBOX: Final = "SandboxNotProvided"
 
@@ -80,13 +80,13 @@ def ignored(scene: Scene) -> Iterator[Advice]:
 
 def _arguments(scene: Scene) -> Iterator[Advice]:
     """Arguments of which nothing comes, in either layout."""
-    for operand in OPERANDS:
-        if operand.role and is_enabled(operand, scene.policy, scene.settings):
-            for idle in idle_args(operand.role, scene.policy):
+    for spec in BY_ROLE.values():
+        if spec.is_enabled(scene.policy, scene.settings):
+            for idle in idle_args(spec, scene.policy):
                 shown = f"{' '.join(idle.args):.200}"
                 yield _told(
                     scene,
-                    what=f"without effect in the policy's section of the {operand.title}: args {shown}",
+                    what=f"without effect in the policy's section of the {spec.operand.title}: args {shown}",
                     why=idle.why,
                     remedy=idle.remedy,
                     reason="ArgumentsIgnored",
@@ -96,9 +96,9 @@ def _arguments(scene: Scene) -> Iterator[Advice]:
 def _of_own_pods(scene: Scene) -> Iterator[Advice]:
     """Settings of an operand's pod, where the operands have none of their own, or where it runs kgpu's own image."""
     in_agent = scene.settings.layout is Layout.AGENT
-    for operand in OPERANDS:
-        told = section(operand.role, scene.policy.spec)
-        if not isinstance(told, Container) or not is_enabled(operand, scene.policy, scene.settings):
+    for spec in SPECS.values():
+        told = section(spec.operand, scene.policy.spec)
+        if not isinstance(told, Container) or not spec.is_enabled(scene.policy, scene.settings):
             continue
         fields = [*(_of_pod(told) if in_agent else ()), *_of_pull(told, scene.settings, in_agent=in_agent)]
         if not fields:
@@ -108,7 +108,7 @@ def _of_own_pods(scene: Scene) -> Iterator[Advice]:
             remedy = "remove it, or set the chart's image.pullPolicy and imagePullSecrets"
         yield _told(
             scene,
-            what=f"without effect in the policy's section of the {operand.title}: {_listed(fields)}",
+            what=f"without effect in the policy's section of the {spec.operand.title}: {_listed(fields)}",
             why=(OWN_PODS if in_agent else OWN_IMAGE).does.removeprefix("nothing, as ").partition(";")[0],
             remedy=remedy,
             reason="SettingIgnored",

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats import names
-from kgpu.formats.operands import BY_ROLE
 from kgpu.kube.port import NODE_FEATURES as FEATURES_KIND
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Owner, Scene, has_kind
@@ -33,26 +31,6 @@ DRIVER_MANAGER_RULES: Final = (
     rule("", "pods/eviction", "create"),
     rule("apps", "daemonsets", "get"),
 )
-
-CLUSTER_RULES: Final = dict.fromkeys(BY_ROLE, (NODES,)) | {
-    "validator": (NODES, NODE_STATUS),
-    "health": (NODES, NODE_STATUS),
-}
-"""By role, for all namespaces. Events about Nodes are in the namespace ``default``, where the chart gives the right."""
-
-POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
-"""What the exporter needs beside that for the labels and uids of pods."""
-
-SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
-"""What it needs to know which GPUs a resource claim has been given."""
-
-NRI_RULES: Final = (PODS_READ,)
-"""What the toolkit needs beside that with the NRI plugin: the API server alone says which service account a pod has."""
-
-# It is told nothing but by this one.
-ORDERS: Final = {**CONFIGS, "resourceNames": [names.AGENT_CONFIG_MAP]}
-NAMESPACE_RULES: Final = dict.fromkeys(BY_ROLE, (CONFIGS,)) | {"features": (ORDERS,)}
-"""By role, for the operator's namespace."""
 
 # The pod that reads is its own, the owner of the node's features.
 FEATURE_RULES: Final = (PODS_READ, NODE_FEATURES)

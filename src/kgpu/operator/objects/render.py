@@ -6,24 +6,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from kgpu.base.advice import Advice, Severity
+from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
-from kgpu.formats import names
-from kgpu.formats.operands import BY_NAME, OPERANDS, Operand
+from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
-from kgpu.operator.objects import agent, driver, finder, ignored, monitoring, operands, runtime_classes
+from kgpu.operator.objects import agent, driver, ignored, monitoring, operand_pods, runtime_classes
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
-from kgpu.operator.objects.enabled import is_enabled
-from kgpu.operator.objects.env import check_role
+from kgpu.operator.objects.env import check_env
+from kgpu.operator.operand_spec import OperandSpec
+from kgpu.operator.operands import SPECS, is_enabled
 
 AGENT: Final = "agent"
 """The name under which an error of the agent's DaemonSet is told."""
-
-METRICS: Final[dict[str, Callable[[Scene], list[Object]]]] = {
-    monitoring.NODE_STATUS.name: monitoring.node_status_objects,
-    monitoring.EXPORTER.name: monitoring.exporter_objects,
-}
-"""What belongs to the metrics of an operand, by its name."""
 
 POD_SECURITY: Final = ("enforce", "audit", "warn")
 
@@ -55,17 +49,9 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
     yield AGENT, agent.STATE, partial(agent.settings, scene)
     if settings.layout is Layout.AGENT:
         yield AGENT, agent.STATE, partial(agent.objects, scene)
-    for operand in OPERANDS:
-        if not is_enabled(operand, policy, settings):
-            continue
-        if operand.name == driver.OPERAND.name:
-            yield operand.name, operand.state, partial(driver.of_policy, scene)
-        elif _has_pods(scene, operand):
-            yield operand.name, operand.state, partial(operands.objects, scene, operand)
-        elif operand.role:
-            yield operand.name, operand.state, partial(_checked, scene, operand)
-        if operand.name in METRICS:
-            yield f"{operand.name}-metrics", operand.state, partial(METRICS[operand.name], scene)
+    for spec in SPECS.values():
+        if spec.is_enabled(policy, settings):
+            yield from _of_operand(scene, spec)
     if _uses_driver_objects(scene):
         yield driver.OPERAND.name, driver.STATE, partial(driver.shared, scene)
         for one in observed.drivers:
@@ -73,16 +59,26 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
                 yield f"NVIDIADriver/{one.name}", driver.STATE, partial(driver.of_driver, scene, one)
 
 
-def _has_pods(scene: Scene, operand: Operand) -> bool:
+def _of_operand(scene: Scene, spec: OperandSpec) -> Iterator[tuple[str, str, Callable[[], list[Object]]]]:
+    operand, pod = spec.operand, spec.pod
+    if spec.made_by is not None:
+        yield operand.name, operand.state, partial(spec.made_by, scene)
+    elif pod is not None and _has_pods(scene, spec):
+        yield operand.name, operand.state, partial(operand_pods.objects, scene, spec, pod)
+    else:
+        yield operand.name, operand.state, partial(_checked, scene, spec)
+    if spec.metrics is not None:
+        yield f"{operand.name}-metrics", operand.state, partial(spec.metrics, scene)
+
+
+def _has_pods(scene: Scene, spec: OperandSpec) -> bool:
     """Whether the operand has a DaemonSet of its own."""
-    if operand.daemon_set == names.FINDER_DAEMON_SET:
-        return finder.is_needed(scene)
-    return bool(operand.role) and scene.settings.layout is Layout.OPERANDS and not operand.within
+    return spec.has_pods(scene) if spec.has_pods else scene.settings.layout is Layout.OPERANDS
 
 
-def _checked(scene: Scene, operand: Operand) -> list[Object]:
+def _checked(scene: Scene, spec: OperandSpec) -> list[Object]:
     """No object: what the agents are told of the operand is in their ConfigMap. Raises ConfigError for bad settings."""
-    check_role(operand.role, scene)
+    check_env(spec, scene)
     return []
 
 
@@ -92,7 +88,7 @@ def _uses_driver_objects(scene: Scene) -> bool:
 
 
 def _drivers_wanted(scene: Scene) -> bool:
-    wanted = is_enabled(BY_NAME["driver"], scene.policy, scene.settings)
+    wanted = is_enabled(driver.OPERAND, scene.policy, scene.settings)
     return wanted or _uses_driver_objects(scene)
 
 
@@ -112,21 +108,12 @@ def namespace(scene: Scene) -> list[Object]:
 def _decisions(scene: Scene) -> Iterator[Advice]:
     for operand in OPERANDS:
         if is_enabled(operand, scene.policy, scene.settings):
-            told = operands.ignored_image(scene, operand)
+            told = operand_pods.ignored_image(scene, operand)
             if told is not None:
                 yield told
     yield from ignored.ignored(scene)
     if (absent := monitoring.missing(scene)) is not None:
         yield absent
-    waiting: tuple[str, ...] = ()
-    if is_enabled(driver.OPERAND, scene.policy, scene.settings):
-        waiting = driver.policy_pools(scene).unlabelled
-    for node in waiting:
-        yield Advice(
-            subject=f"Node/{node}",
-            what="no driver is installed on this node yet",
-            why="the labels that say which operating system it has are missing",
-            severity=Severity.INFO,
-            remedy=f"wait for {names.NFD_OS_ID}; with nfd.enabled=false run a discovery that writes it",
-            reason="SystemUnknown",
-        )
+    for spec in SPECS.values():
+        if spec.is_enabled(scene.policy, scene.settings):
+            yield from spec.decisions(scene)

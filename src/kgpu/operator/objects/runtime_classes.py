@@ -7,7 +7,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.env import cdi_on, nri_on
+from kgpu.operator.objects.injection import cdi_on, nri_on
 
 STATE: Final = "pre-requisites"
 WITH_CDI: Final = ("nvidia-legacy", "nvidia-cdi")

@@ -1,0 +1,118 @@
+"""The container that every pod of kgpu's on a node has, ``kgpu agent --auto``, and what it may see of the host."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from kgpu.base.room import HOST_IP
+from kgpu.formats import names
+from kgpu.operator.model import Object
+from kgpu.operator.objects import shape
+from kgpu.operator.objects.common import CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
+
+RUN: Final = "run-kgpu"
+"""The volume in which the GPUs' verdicts are, which one role writes and others read."""
+
+DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state")
+"""What a role needs to open the driver, and to remember."""
+
+# Measured: an agent with all roles on a node with 8 GPUs, and room for the driver's library to grow.
+RESOURCES: Final[Object] = {"requests": {"cpu": "20m", "memory": "80Mi"}, "limits": {"memory": "256Mi"}}
+STARTUP_SECONDS: Final = 120
+"""Until a process that does not answer is started again: a machine can be slow."""
+
+# The validator's CUDA programs take 100 to 200 MB each, and two run at a time.
+CUDA_RESOURCES: Final[Object] = {**RESOURCES, "limits": {"memory": "1Gi"}}
+
+
+def agent_container(
+    scene: Scene,
+    *,
+    name: str,
+    args: list[str],
+    env: list[Object],
+    mounts: list[Object],
+    readiness: str,
+    resources: Object,
+    ports: tuple[Object, ...] = (),
+) -> Object:
+    """A container of kgpu's own image that runs ``kgpu agent --auto``."""
+    port = names.AGENT_HEALTH_PORT
+    return {
+        "name": name,
+        "image": scene.settings.image,
+        "imagePullPolicy": scene.settings.image_pull_policy,
+        "args": ["agent", "--auto", "--health-address", f":{port}", *args],
+        "env": [
+            field_env("NODE_NAME", "spec.nodeName"),
+            field_env("NAMESPACE", "metadata.namespace"),
+            field_env("POD_NAME", "metadata.name"),
+            field_env(HOST_IP, "status.hostIP"),
+            {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT},
+            *([{"name": names.ENV_RUN_DIR, "value": names.RUN_DIR}] if _shares_verdicts(mounts) else []),
+            *env,
+        ],
+        "ports": [{"name": "health", "containerPort": port, "protocol": "TCP"}, *ports],
+        # Not before the process can listen: a probe that is refused is a Warning for everybody who looks.
+        "startupProbe": _probe("/healthz", period=1, failures=STARTUP_SECONDS) | {"initialDelaySeconds": 2},
+        "livenessProbe": _probe("/healthz", period=20, failures=3),
+        "readinessProbe": _probe(readiness, period=5, failures=3),
+        "resources": resources,
+        # What ended it, such as a wrong argument, is then in the pod's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {"privileged": True},
+        "volumeMounts": mounts,
+    }
+
+
+def _shares_verdicts(mounts: list[Object]) -> bool:
+    return any(one["name"] == RUN for one in mounts)
+
+
+def _probe(path: str, *, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "health"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def host_access(paths: shape.Paths, user: str = "") -> tuple[list[Object], list[Object]]:
+    """Volumes and mounts of what the roles read and write on the host.
+
+    ``user`` sets apart what processes remember where a node has several of them.
+    """
+    kubelet = paths.kubelet_root
+    rows = [
+        ("host-root", paths.root_fs, names.HOST_ROOT, "", HOST_TO_CONTAINER),
+        ("dev", "/dev", "/dev", "", ""),
+        ("run-nvidia", "/run/nvidia", "/run/nvidia", CREATE, HOST_TO_CONTAINER),
+        ("device-plugins", f"{kubelet}/device-plugins", names.KUBELET_DEVICE_PLUGIN_DIR, CREATE, ""),
+        ("pod-resources", f"{kubelet}/pod-resources", f"{names.KUBELET_ROOT}/pod-resources", CREATE, ""),
+        ("cdi", names.CDI_DIR, names.CDI_DIR, CREATE, ""),
+        (RUN, names.RUN_DIR, names.RUN_DIR, CREATE, ""),
+        ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
+    ]
+    if user:
+        # What the engines' configs were before is at one place, whichever layout of pods has written it.
+        engines = posixpath.join(names.STATE_DIR, names.ENGINES_FOLDER)
+        rows.append(("engines", engines, engines, CREATE, ""))
+    if posixpath.commonpath(["/run/nvidia", paths.driver_install_dir]) != "/run/nvidia":
+        # Elsewhere it is seen through run-nvidia already.
+        install_dir = paths.driver_install_dir
+        rows.append(("driver-install-dir", install_dir, install_dir, CREATE, HOST_TO_CONTAINER))
+    volumes = [host_volume(name, source, kind) for name, source, _, kind, _ in rows]
+    mounts = [
+        mount(name, target, read_only=name == "host-root", propagation=propagation)
+        for name, _, target, _, propagation in rows
+    ]
+    return volumes, mounts
+
+
+def affinity(operator: str) -> Object:
+    """What lets a pod onto nodes that have the agent's label (``Exists``), or onto all others (``DoesNotExist``)."""
+    rows = [{"matchExpressions": [{"key": names.AGENT_NODE_LABEL, "operator": operator}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}
+    return {"affinity": {"nodeAffinity": required}}

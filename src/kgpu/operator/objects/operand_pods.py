@@ -1,0 +1,134 @@
+"""DaemonSets of one operand each, under the replaced operator's names where it has them, all with kgpu's image: every
+operand in the layout ``operands``; in both layouts the finder, which looks for PCI devices and has no privilege.
+
+Each runs ``kgpu agent --auto`` for its role alone: it takes the same orders and chooses the same driver root as the
+whole agent, and reports in an annotation of its own. Pods start at once and wait inside for what they need, so that
+their logs and readiness say what it is; the device plugin waits for the validator's files. They open the driver by the
+host's folders and never through a container runtime: no ``runtimeClassName``, hence no pod that can't start because a
+runtime is not set up yet.
+"""
+
+from __future__ import annotations
+
+from kgpu.base.advice import Advice, Severity
+from kgpu.formats import names
+from kgpu.formats.crd.common import Component, Container
+from kgpu.formats.operands import Operand
+from kgpu.operator.model import Layout, Object
+from kgpu.operator.objects import finder, images, shape
+from kgpu.operator.objects.args import role_args
+from kgpu.operator.objects.common import Scene, builtins, env_list
+from kgpu.operator.objects.containers import affinity, agent_container, host_access
+from kgpu.operator.objects.env import check_env, role_env, section, variables
+from kgpu.operator.objects.rbac import account
+from kgpu.operator.operand_spec import OperandSpec, Pod
+from kgpu.operator.operands import SPECS
+
+
+def objects(scene: Scene, spec: OperandSpec, pod: Pod) -> list[Object]:
+    """ServiceAccount, rights and DaemonSet of one operand. Raises ConfigError."""
+    check_env(spec, scene)
+    operand = spec.operand
+    daemon_set = _daemon_set(scene, spec, pod)
+    return [
+        *account(scene, operand.account, operand.state, cluster=spec.rules(scene), namespaced=spec.namespace_rules),
+        *spec.objects(scene),
+        daemon_set,
+    ]
+
+
+def _daemon_set(scene: Scene, spec: OperandSpec, pod: Pod) -> Object:
+    policy, operand = scene.policy, spec.operand
+    told: Container | None = section(operand, policy.spec)
+    paths = shape.paths(policy)
+    volumes, mounts = host_access(paths, operand.name) if pod.privileged else finder.host_access(paths)
+    container = _container(scene, spec, pod, [one for one in mounts if one["name"] in pod.volumes])
+    pod_spec = shape.pod_spec(policy.spec.daemonsets, account=operand.account) | {
+        "nodeSelector": _selector(operand),
+        "containers": [container],
+        "volumes": [one for one in volumes if one["name"] in pod.volumes],
+    }
+    if not operand.deploy:
+        pod_spec |= _everywhere(scene)
+    if not pod.privileged:
+        pod_spec["securityContext"] = pod_spec.get("securityContext", {}) | finder.POD_SECURITY
+    secrets = dict.fromkeys(scene.settings.image_pull_secrets)
+    if told is not None and images.is_own(told):
+        secrets |= dict.fromkeys(told.image_pull_secrets)
+    if secrets:
+        pod_spec["imagePullSecrets"] = [{"name": name} for name in secrets]
+    if pod.host_pid(policy):
+        pod_spec["hostPID"] = True
+    shape.host_network(pod_spec, wanted=told.host_network if told else None)
+    return shape.daemon_set(
+        scene,
+        operand.daemon_set,
+        state=operand.state,
+        app={"app": operand.daemon_set, **dict(pod.labels)},
+        spec=pod_spec,
+        annotations=pod.annotations(policy),
+    )
+
+
+def _container(scene: Scene, spec: OperandSpec, pod: Pod, mounts: list[Object]) -> Object:
+    told: Container | None = section(spec.operand, scene.policy.spec)
+    given = role_args(spec, scene.policy)
+    container = agent_container(
+        scene,
+        name=pod.container,
+        args=["--roles", _roles(scene, spec), *(["--", *given] if given else [])],
+        env=env_list(variables(pod.env, scene) | role_env(spec, scene)),
+        mounts=mounts,
+        readiness="/readyz",
+        resources=builtins(told.resources) if told and told.resources else pod.resources,
+    )
+    if not pod.privileged:
+        container["securityContext"] = dict(finder.CONTAINER_SECURITY)
+    if told is not None and images.is_own(told):
+        container["image"] = images.policy_image(spec.operand.section, told, "", {})
+        container["imagePullPolicy"] = told.image_pull_policy or "IfNotPresent"
+    if pod.port:
+        container["ports"].append({"name": pod.port[0], "containerPort": pod.port[1], "protocol": "TCP"})
+    return container
+
+
+def _everywhere(scene: Scene) -> Object:
+    """What lets a pod onto every node, or onto those without an agent."""
+    daemonsets = scene.policy.spec.daemonsets
+    tolerations = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
+    apart = affinity("DoesNotExist") if scene.settings.layout is Layout.AGENT else {}
+    return {"tolerations": tolerations, **apart}
+
+
+def _roles(scene: Scene, spec: OperandSpec) -> str:
+    """Its own, and those of operands that have no pods of their own."""
+    guests = (
+        one.operand.role
+        for one in SPECS.values()
+        if one.operand.within == spec.operand.name and one.is_enabled(scene.policy, scene.settings)
+    )
+    return ",".join((spec.operand.role, *guests))
+
+
+def _selector(operand: Operand) -> dict[str, str]:
+    if operand.deploy:
+        return {f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}": "true"}
+    return {names.OS_LABEL: "linux"}
+
+
+def ignored_image(scene: Scene, operand: Operand) -> Advice | None:
+    """What is told of an image of the replaced program, which kgpu's pods must not run; None where there is none."""
+    told = section(operand, scene.policy.spec)
+    if not isinstance(told, (Component, Container)) or not images.names_image(told):
+        return None
+    if images.is_own(told) and scene.settings.layout is Layout.OPERANDS:
+        return None
+    return Advice(
+        subject=f"ClusterPolicy/{scene.policy.name}",
+        what=f"image, repository and version of {operand.section} are ignored",
+        why="one image of kgpu does the work of all operands",
+        evidence=tuple(value for value in (told.repository, told.image, told.version) if value),
+        severity=Severity.INFO,
+        remedy="remove them; the chart's value image says which build of kgpu runs",
+        reason="ImageIgnored",
+    )

@@ -1,0 +1,111 @@
+"""The operator's side of one operand, as the modules of ``kgpu.operator.operands`` declare it.
+
+What users call it, and its names in the cluster, are its row in ``kgpu.formats.operands``; what runs on the node is the
+role of the same name in ``kgpu.agent.roles``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kgpu.base.advice import Advice
+from kgpu.formats.operands import Operand
+from kgpu.operator.causes import Cause, View
+from kgpu.operator.checks import role
+from kgpu.operator.model import Node, Object, Policy, Settings
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.containers import RESOURCES
+from kgpu.operator.objects.rbac import CONFIGS, NODES
+from kgpu.operator.verdict import NodeCause, Verdict
+
+Value: TypeAlias = str | Callable[[Scene], str | None]
+Rules: TypeAlias = tuple[Object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of a role's environment. ``value`` is the text, or gives it; None leaves the variable out."""
+
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Arguments of the policy without effect, why, and what to do."""
+
+    args: tuple[str, ...]
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What differs between operands that have pods of their own.
+
+    ``container`` is the name as users know it. ``volumes`` are names of ``host_access``; ``labels`` are further labels
+    of pods that live selectors have. ``env`` is for these pods alone. With ``host_pid`` the pod sees the host's
+    processes.
+    """
+
+    container: str
+    volumes: tuple[str, ...]
+    env: tuple[Variable, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    port: tuple[str, int] | None = None
+    host_pid: Callable[[Policy], bool] = lambda _: False
+    annotations: Callable[[Policy], dict[str, str]] = lambda _: {}
+    privileged: bool = True
+    resources: Object = field(default_factory=lambda: RESOURCES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandSpec:
+    """One operand.
+
+    ``enabled`` says whether a policy asks for it, in place of ``enabled`` in its section. ``env`` is what the replaced
+    operator would give the program of the same name; ``env_blocks`` are blocks of its section with an ``env`` of their
+    own. ``instead_of_args`` says what to set where the replaced container gave ``args`` to a shell; ``idle_args`` finds
+    those that change nothing. ``rules`` are its account's rights in all namespaces, ``namespace_rules`` those in the
+    operator's. ``objects`` stand beside its pods, ``metrics`` are how Prometheus finds its metrics; ``made_by`` makes
+    all of its objects, for what no agent hosts.
+
+    ``check`` judges it on one node, ``general`` on none in particular. ``wanted``, ``why_off``, ``missed`` and
+    ``verdict`` are for those that the rules of all others don't fit: whether it is judged, what is said where it isn't,
+    what is wrong all the same, and the whole verdict.
+    """
+
+    operand: Operand
+    enabled: Callable[[Policy, Settings], bool] | None = None
+    env: tuple[Variable, ...] = ()
+    env_blocks: tuple[str, ...] = ()
+    instead_of_args: str = ""
+    idle_args: Callable[[Sequence[str]], Iterator[Idle]] = lambda _: iter(())
+    pod: Pod | None = None
+    has_pods: Callable[[Scene], bool] | None = None
+    rules: Callable[[Scene], Rules] = lambda _: (NODES,)
+    namespace_rules: Rules = (CONFIGS,)
+    objects: Callable[[Scene], list[Object]] = lambda _: []
+    metrics: Callable[[Scene], list[Object]] | None = None
+    made_by: Callable[[Scene], list[Object]] | None = None
+    decisions: Callable[[Scene], Iterator[Advice]] = lambda _: iter(())
+    check: Callable[[View, Operand, Node], Cause | None] = role
+    general: Callable[[View], Cause | None] = lambda _: None
+    wanted: Callable[[View], bool] | None = None
+    why_off: Callable[[View], str] = lambda _: "switched off in the ClusterPolicy"
+    missed: Callable[[View], Iterable[NodeCause]] = lambda _: ()
+    verdict: Callable[[View], Verdict] | None = None
+
+    def is_enabled(self, policy: Policy, settings: Settings) -> bool:
+        """Whether the policy asks for it: ``enabled`` of its section, or the row's default where that is not given."""
+        if self.enabled is not None:
+            return self.enabled(policy, settings)
+        return section_enabled(self.operand, policy)
+
+
+def section_enabled(operand: Operand, policy: Policy) -> bool:
+    """What ``enabled`` of its section says, the row's default where that says nothing."""
+    told: bool | None = getattr(policy.spec, operand.section).enabled
+    return operand.on_when_nil if told is None else told

@@ -1,0 +1,132 @@
+"""The device plugin: its configuration has to exist, and the kubelet to offer every device."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.base.suggest import did_you_mean
+from kgpu.formats import names
+from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.operands import BY_ROLE, Operand
+from kgpu.operator.causes import Cause, View
+from kgpu.operator.checks import role
+from kgpu.operator.labels import TRUE, deploy
+from kgpu.operator.model import Node
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
+from kgpu.operator.objects.injection import mig_strategy, when, with_cdi
+from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
+
+VALIDATOR: Final = BY_ROLE["validator"]
+
+
+def _check(view: View, operand: Operand, node: Node) -> Cause | None:
+    found = config_key(view, node) or role(view, operand, node)
+    if found is not None:
+        return found
+    short = [
+        f"{name}: {node.allocatable.get(name, 0)} of {count} allocatable"
+        for name, count in sorted(node.capacity.items())
+        if node.allocatable.get(name, 0) < count
+    ]
+    if short and not any(node.allocatable.values()) and _is_being_checked(node):
+        return Cause(
+            reason="NotOfferedYet",
+            what=f"{', '.join(short)}; the kubelet has not been told of them yet, or the validator will say why not",
+            passing=True,
+        )
+    if short:
+        return Cause(
+            reason="DevicesUnhealthy",
+            symptom=True,
+            what=", ".join(short),
+            remedy=f"see the node's Events for the device and the reason: kubectl describe node {node.name}",
+        )
+    if not any(node.allocatable.values()):
+        return Cause(reason="NotOfferedYet", what="the kubelet offers no GPU yet", passing=True)
+    return None
+
+
+def _is_being_checked(node: Node) -> bool:
+    """Whether a validator works there that calls it a failure if nothing stays allocatable, and has not done so."""
+    if node.labels.get(deploy(VALIDATOR.deploy)) != TRUE:
+        return False
+    said = node.report.roles.get(VALIDATOR.role) if node.report else None
+    found = node.conditions.get(names.VALIDATED_CONDITION)
+    return said is not None and said.state != "failed" and (found is None or found.status != "False")
+
+
+def config_map(view: View) -> Cause | None:
+    """The ConfigMap of configurations that the policy names and that is not there, or has not got the default."""
+    config = view.policy.spec.device_plugin.config
+    if not config.name:
+        return None
+    keys = view.observed.config_maps.get(config.name)
+    where = f"ConfigMap {view.settings.namespace}/{config.name}"
+    if keys is None:
+        hint = did_you_mean(config.name, view.observed.config_maps)
+        return Cause(
+            reason="ConfigMapMissing",
+            what=f"devicePlugin.config names {where}, which does not exist{'; ' if hint else ''}{hint}",
+            remedy=f"make it: kubectl -n {view.settings.namespace} create configmap {config.name} --from-file=DIR",
+            cluster=True,
+        )
+    if config.default and config.default not in keys:
+        return _no_key(where, "devicePlugin.config.default", config.default, keys, cluster=True)
+    return None
+
+
+def config_key(view: View, node: Node) -> Cause | None:
+    """That the node's label chooses a configuration which the ConfigMap has not got."""
+    config = view.policy.spec.device_plugin.config
+    chosen = node.labels.get(names.DEVICE_PLUGIN_CONFIG_LABEL)
+    keys = view.observed.config_maps.get(config.name) if config.name else None
+    if not chosen or keys is None or chosen in keys:
+        return None
+    where = f"ConfigMap {view.settings.namespace}/{config.name}"
+    return _no_key(where, f"the node label {names.DEVICE_PLUGIN_CONFIG_LABEL}", chosen, keys)
+
+
+def _no_key(where: str, by: str, key: str, keys: frozenset[str], *, cluster: bool = False) -> Cause:
+    known = ", ".join(sorted(keys)[:20]) or "none at all"
+    hint = did_you_mean(key, sorted(keys))
+    return Cause(
+        reason="ConfigKeyMissing",
+        what=f'{by} chooses "{key[:63]}", which {where} has not got; it has: {known}{"; " if hint else ""}{hint}',
+        remedy="choose one of these, or add it to the ConfigMap",
+        cluster=cluster,
+    )
+
+
+def _mps_root(scene: Scene) -> str:
+    mps = scene.policy.spec.device_plugin.mps
+    return (mps.root if mps else "") or names.MPS_ROOT
+
+
+def _with_gds(spec: ClusterPolicySpec) -> object:
+    return spec.gds and spec.gds.enabled
+
+
+SPEC: Final = OperandSpec(
+    operand=BY_ROLE["deviceplugin"],
+    env=(
+        Variable("PASS_DEVICE_SPECS", "true"),
+        Variable("FAIL_ON_INIT_ERROR", "true"),
+        Variable("DEVICE_LIST_STRATEGY", with_cdi("cdi-annotations,cdi-cri", "envvar")),
+        Variable("CDI_ANNOTATION_PREFIX", with_cdi(names.CDI_ANNOTATION_PREFIX)),
+        Variable("CDI_ENABLED", with_cdi("true")),
+        Variable("DEVICE_ID_STRATEGY", "uuid"),
+        Variable("MPS_ROOT", _mps_root),
+        Variable("MIG_STRATEGY", mig_strategy),
+        Variable("GDS_ENABLED", when(_with_gds)),
+        Variable("MOFED_ENABLED", when(_with_gds)),
+        Variable("GDRCOPY_ENABLED", when(lambda spec: spec.gdrcopy and spec.gdrcopy.enabled)),
+    ),
+    pod=Pod(
+        container="nvidia-device-plugin",
+        volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", RUN),
+        env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
+    ),
+    check=_check,
+    general=config_map,
+)

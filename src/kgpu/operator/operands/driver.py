@@ -1,0 +1,101 @@
+"""The driver: no role of the agent's, but the vendor's own container, for nodes that have no driver of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kgpu.base.advice import Advice, Severity
+from kgpu.formats import names
+from kgpu.formats.operands import BY_NAME, Operand
+from kgpu.operator.causes import Cause, View
+from kgpu.operator.checks import paused, rolled_out
+from kgpu.operator.labels import deploy
+from kgpu.operator.loaded import other_driver
+from kgpu.operator.model import Node, Policy, Settings
+from kgpu.operator.objects import driver
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.operand_spec import OperandSpec, section_enabled
+from kgpu.operator.verdict import SHOWN
+
+OPERAND: Final = BY_NAME["driver"]
+
+
+def _enabled(policy: Policy, _settings: Settings) -> bool:
+    """Off where NVIDIADriver objects say which drivers there are."""
+    return section_enabled(OPERAND, policy) and not policy.spec.driver.use_nvidia_driver_crd
+
+
+def _wanted(view: View) -> bool:
+    """By whichever kind of object."""
+    return view.policy.spec.driver.enabled is not False
+
+
+def _check(view: View, operand: Operand, node: Node) -> Cause | None:
+    report = node.report
+    on_host = report is not None and report.driver_source == "host"
+    if on_host or node.labels.get(deploy(operand.deploy)) == names.PRE_INSTALLED:
+        return None
+    stopped = paused(operand, node)
+    if stopped is not None:
+        return stopped
+    owner = node.labels.get(names.LABEL_DRIVER_OWNER, "")
+    if view.policy.spec.driver.use_nvidia_driver_crd and owner in view.lame:
+        why = view.lame[owner]
+        what = f"its NVIDIADriver {owner} brings no driver: {why.statement}"
+        return Cause(reason="DriverNotReady", what=what, remedy=why.remedy)
+    fitting = view.drivers.of(node.labels)
+    if not fitting:
+        system = f"{node.os_id} {node.os_version}".strip() or "unknown"
+        return Cause(
+            reason="NoDriverForNode",
+            what=f"no driver is meant for it (operating system {system}, kernel {node.kernel or 'unknown'})",
+            remedy=(
+                f"make an NVIDIADriver that selects it: kubectl get node {node.name} --show-labels"
+                if view.policy.spec.driver.use_nvidia_driver_crd
+                else "install a driver on the node, or set driver.image for its operating system"
+            ),
+        )
+    there = report is not None and bool(report.driver)
+    for name in fitting:
+        cause = view.pod(node, name, running=there)
+        if cause is not None:
+            return cause
+    if report is not None and not report.driver:
+        return Cause(reason="DriverNotReady", what="no driver is loaded on it yet", passing=True)
+    if report is None and not all(rolled_out(view.observed.daemon_sets.get(name, {})) for name in fitting):
+        return Cause(reason="RollingOut", what=f"DaemonSet {', '.join(fitting)} is being rolled out", passing=True)
+    return other_driver(view, node, fitting)
+
+
+def _why_off(view: View) -> str:
+    found: dict[str, int] = {}
+    for node in view.gpu_nodes:
+        if node.report is not None and node.report.driver:
+            found[node.report.driver[:40]] = found.get(node.report.driver[:40], 0) + 1
+    listed = ", ".join(f"{version} on {count}" for version, count in sorted(found.items())[:SHOWN])
+    said = f"; found: {listed} of {len(view.gpu_nodes)} GPU nodes" if listed else ""
+    return f"switched off in the ClusterPolicy: nodes use the driver that they have{said}"
+
+
+def _waiting_nodes(scene: Scene) -> Iterator[Advice]:
+    for node in driver.policy_pools(scene).unlabelled:
+        yield Advice(
+            subject=f"Node/{node}",
+            what="no driver is installed on this node yet",
+            why="the labels that say which operating system it has are missing",
+            severity=Severity.INFO,
+            remedy=f"wait for {names.NFD_OS_ID}; with nfd.enabled=false run a discovery that writes it",
+            reason="SystemUnknown",
+        )
+
+
+SPEC: Final = OperandSpec(
+    operand=OPERAND,
+    enabled=_enabled,
+    made_by=driver.of_policy,
+    decisions=_waiting_nodes,
+    check=_check,
+    wanted=_wanted,
+    why_off=_why_off,
+)

@@ -1,0 +1,205 @@
+"""The exporter: what GPUs do and for whom, and how Prometheus and Grafana come by it.
+
+Its series get the labels by which documents ask for them: ``node``, ``kubernetes_node`` and ``Hostname`` for the node,
+and ``pod``, ``namespace`` and ``container`` for who uses the GPU, not for the exporter's own pod; ``exported_pod`` and
+so on stay beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.crd.clusterpolicy import ExporterService
+from kgpu.formats.crd.core import ServiceMonitor
+from kgpu.formats.exporter_flags import WITHOUT
+from kgpu.formats.operands import BY_ROLE
+from kgpu.kube.kinds import POD_MONITORS, SERVICE_MONITORS
+from kgpu.monitoring.boards import BOARDS
+from kgpu.monitoring.rules import NAME, OF_EXPORTER
+from kgpu.monitoring.scrape import POD
+from kgpu.operator.model import Layout, Object, Policy
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
+from kgpu.operator.objects.env import role_env
+from kgpu.operator.objects.injection import when
+from kgpu.operator.objects.monitoring import Source, monitors_of, only_where, pod_labels, rules_of, service_of
+from kgpu.operator.objects.rbac import cluster_role, rule
+from kgpu.operator.operand_spec import Idle, OperandSpec, Pod, Variable
+
+OPERAND: Final = BY_ROLE["exporter"]
+SOURCE: Final = Source(name=OPERAND.daemon_set, state=OPERAND.state, port="gpu-metrics", number=names.EXPORTER_PORT)
+CONTAINER_PORT: Final = "metrics"
+"""The name of the exporter's port in its pods."""
+USER: Final = ("pod", "namespace", "container")
+"""Labels that say who uses a GPU; a ServiceMonitor gives targets labels of the same names."""
+JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"
+POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
+"""What it needs beside the usual for the labels and uids of pods."""
+SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
+"""What it needs to know which GPUs a resource claim has been given."""
+
+
+def _allowed_labels(scene: Scene) -> str | None:
+    told = scene.policy.spec.dcgm_exporter
+    return ",".join(told.pod_label_allowlist_regex) or None if told.enable_pod_labels else None
+
+
+def _jobs(scene: Scene) -> str | None:
+    """The folder on the host, as pods see it."""
+    told = scene.policy.spec.dcgm_exporter.hpc_job_mapping
+    return names.HOST_ROOT + (told.directory or JOBS_DIR) if told and told.enabled else None
+
+
+def _counters(scene: Scene) -> str | None:
+    """The ConfigMap is followed through the API server: a change of it restarts nothing."""
+    config = scene.policy.spec.dcgm_exporter.config
+    return f"{scene.settings.namespace}:{config.name}" if config and config.name else None
+
+
+def _host_pid(policy: Policy) -> bool:
+    """Without the host's processes the driver does not say who uses how much of a GPU."""
+    told = policy.spec.dcgm_exporter.host_pid
+    return True if told is None else told
+
+
+def _idle_args(args: Sequence[str]) -> Iterator[Idle]:
+    by_name = {name.lstrip("-"): row for row in WITHOUT for name in row.flags}
+    found: dict[str, list[str]] = {}
+    for word in args:
+        row = by_name.get(word.lstrip("-").partition("=")[0]) if word.startswith("-") else None
+        if row is not None:
+            found.setdefault(row.idle, []).append(row.flag)
+    for why, flags in found.items():
+        yield Idle(tuple(dict.fromkeys(flags)), why, "remove them from args")
+
+
+def _metrics(scene: Scene) -> list[Object]:
+    """What GPUs do, for whom and how well they are; and the right to read pods and claims where they are asked for."""
+    policy = scene.policy.spec.dcgm_exporter
+    service = service_of(scene, SOURCE, pod_labels(scene, SOURCE))
+    _adapt(service["spec"], role_env(SPEC, scene), policy.service)
+    told = policy.service_monitor or ServiceMonitor()
+    scrape = scene.settings.monitoring.scrape
+    kind = POD_MONITORS if scrape.kind == POD else SERVICE_MONITORS
+    monitors = monitors_of(scene, SOURCE, told, kind) if told.enabled else []
+    for monitor in monitors:
+        endpoint = monitor["spec"]["endpoints"][0]
+        endpoint |= scrape.endpoint
+        _relabel(scene, endpoint, told)
+        only_where(scene, OPERAND, monitor)
+        if kind is POD_MONITORS:
+            _of_pods(scene, monitor["spec"])
+    return [
+        *_pod_rights(scene),
+        service,
+        *monitors,
+        *rules_of(scene, SOURCE, NAME, OF_EXPORTER, told, records=True),
+        *_dashboards(scene),
+    ]
+
+
+def _adapt(spec: Object, env: Mapping[str, str], told: ExporterService | None) -> None:
+    """The Service's type, the port on which the exporter has been told to listen, and the port's second name.
+
+    Documents call the port ``metrics``; one port can't have two names, so that the second name has a number of its own.
+    """
+    (port,) = spec["ports"]
+    port["targetPort"] = _listens(env)
+    spec["ports"].append({**port, "name": "metrics", "port": names.EXPORTER_SECOND_PORT})
+    if told is not None and told.type:
+        spec["type"] = told.type
+    if told is not None and told.internal_traffic_policy:
+        spec["internalTrafficPolicy"] = told.internal_traffic_policy
+
+
+def _listens(env: Mapping[str, str]) -> int:
+    """The exporter's port; the usual one where it will refuse what it was told."""
+    found = env.get("DCGM_EXPORTER_LISTEN", "").rpartition(":")[2]
+    return int(found) if found.isascii() and found.isdecimal() and 0 < int(found[:6]) < 1 << 16 else names.EXPORTER_PORT
+
+
+def _relabel(scene: Scene, endpoint: Object, told: ServiceMonitor) -> None:
+    """Labels for whose series they are; the policy's own relabelings come last."""
+    env = role_env(SPEC, scene)
+    old = "a" in env.get("KGPU_EXPORTER_COMPAT", "").lower().split(",")
+    nodes = ("node", "kubernetes_node", *(() if old else ("Hostname",)))  # the oldest names have the last themselves
+    steps: list[Object] = [
+        {"action": "replace", "sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": label}
+        for label in nodes
+    ]
+    if told.honor_labels:
+        steps.append({"action": "labeldrop", "regex": "|".join(USER)})
+    else:
+        endpoint["metricRelabelings"] = [
+            {"action": "replace", "sourceLabels": [f"exported_{label}"], "targetLabel": label} for label in USER
+        ]
+    endpoint["relabelings"] = [*steps, *endpoint.get("relabelings", ())]
+
+
+def _of_pods(scene: Scene, spec: Object) -> None:
+    """A ServiceMonitor's spec as a PodMonitor's: the same targets under the same job, without the Service."""
+    (endpoint,) = spec.pop("endpoints")
+    del spec["jobLabel"]
+    spec["selector"] = {"matchLabels": pod_labels(scene, SOURCE)}
+    endpoint["port"] = CONTAINER_PORT
+    steps: list[Object] = [{"action": "replace", "targetLabel": "job", "replacement": SOURCE.name}]
+    listens = _listens(role_env(SPEC, scene))
+    if listens != names.EXPORTER_PORT:
+        place = {"sourceLabels": ["__address__"], "targetLabel": "__address__"}
+        steps.append({"action": "replace", **place, "regex": r"(.+):\d+", "replacement": f"$1:{listens}"})
+    endpoint["relabelings"] = [*steps, *endpoint["relabelings"]]
+    spec["podMetricsEndpoints"] = [endpoint]
+
+
+def _pod_rights(scene: Scene) -> list[Object]:
+    told = scene.policy.spec.dcgm_exporter
+    rules: tuple[Object, ...] = POD_METADATA_RULES if told.enable_pod_labels or told.enable_pod_uid else ()
+    if role_env(SPEC, scene).get("KUBERNETES_ENABLE_DRA", "").lower() in {"1", "t", "true"}:
+        rules += SLICE_RULES
+    if not rules:
+        return []
+    in_agent = scene.settings.layout is Layout.AGENT
+    account = names.AGENT_DAEMON_SET if in_agent else OPERAND.account
+    return cluster_role(scene, f"{OPERAND.account}-read-pods", OPERAND.state, account, rules)
+
+
+def _dashboards(scene: Scene) -> list[Object]:
+    told = scene.settings.monitoring
+    if not told.dashboards:
+        return []
+    return [
+        scene.made(
+            "ConfigMap",
+            f"kgpu-dashboard-{board.file}",
+            state=OPERAND.state,
+            labels=told.labels,
+            annotations=told.annotations,
+            data={f"{board.file}.json": board.text()},
+        )
+        for board in BOARDS
+    ]
+
+
+SPEC: Final = OperandSpec(
+    operand=OPERAND,
+    env=(
+        Variable("DCGM_EXPORTER_LISTEN", f":{names.EXPORTER_PORT}"),
+        Variable("DCGM_EXPORTER_KUBERNETES", "true"),
+        Variable("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", when(lambda spec: spec.dcgm_exporter.enable_pod_labels)),
+        Variable("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", when(lambda spec: spec.dcgm_exporter.enable_pod_uid)),
+        Variable("DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", _allowed_labels),
+        Variable("DCGM_HPC_JOB_MAPPING_DIR", _jobs),
+        Variable("DCGM_EXPORTER_CONFIGMAP_DATA", _counters),
+    ),
+    idle_args=_idle_args,
+    pod=Pod(
+        container="nvidia-dcgm-exporter",
+        volumes=(*DRIVER_VOLUMES, "pod-resources", RUN),
+        port=(CONTAINER_PORT, names.EXPORTER_PORT),
+        host_pid=_host_pid,
+        annotations=lambda policy: policy.spec.dcgm_exporter.annotations,
+    ),
+    metrics=_metrics,
+)

@@ -1,0 +1,101 @@
+"""Node features, which run everywhere: a node that has not been looked at may have GPUs that nobody knows of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.operands import BY_ROLE
+from kgpu.operator.causes import Cause, View
+from kgpu.operator.checks import refused, role
+from kgpu.operator.labels import looked_at, opted_out
+from kgpu.operator.objects import finder
+from kgpu.operator.objects.rbac import CONFIGS
+from kgpu.operator.operand_spec import OperandSpec, Pod
+from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, Verdict, and_more, some, summed, unique
+
+OPERAND: Final = BY_ROLE["features"]
+OTHER_DISCOVERY: Final = "another node feature discovery works in this cluster and is used"
+"""The note where kgpu's own adds no labels and keeps each that it has until the other one has published it."""
+
+
+def _unlabelled(view: View) -> tuple[NodeCause, ...]:
+    """Nodes that offer NVIDIA GPUs and that nothing calls GPU nodes: somebody has taken their labels away.
+
+    Capacity does not count: the kubelet goes on naming devices whose plugin has gone.
+    """
+    gpus = {node.name for node in view.gpu_nodes}
+    found = []
+    for node in view.nodes:
+        if node.name in gpus or opted_out(node) or not any(node.allocatable.values()):
+            continue
+        counted = ", ".join(f"{count} {name}" for name, count in sorted(node.allocatable.items()) if count)
+        cause = Cause(
+            reason="GPULabelsMissing",
+            what=f"it has {counted} and no label of an NVIDIA device ({', '.join(names.NFD_PCI_NVIDIA)})",
+            remedy=(
+                "let its node feature discovery label it again (kgpu's does so by itself); see which labels it has: "
+                f"kubectl get node {node.name} --show-labels"
+            ),
+        )
+        found.append(NodeCause(node.name, cause))
+    return tuple(found)
+
+
+def _verdict(view: View) -> Verdict:
+    gpus = {node.name for node in view.gpu_nodes}
+    findings = [NodeCause("", cause) for cause in refused(view, OPERAND)]
+    missed = {finding.node: finding for finding in _unlabelled(view)}
+    aside: list[str] = []
+    unseen: list[NodeCause] = []
+    counted: list[str] = []
+    others: list[str] = []
+    for node in view.nodes:
+        if node.os != "linux":
+            continue
+        daemon_set = view.finder(node)
+        if not daemon_set:
+            (counted if looked_at(node) else others).append(node.name)
+            continue
+        if node.name not in gpus:
+            taints = view.tainted(daemon_set).get(node.name)
+            if taints or not node.ready:
+                why = f"taint {taints[0]} is not tolerated" if taints else "it is not Ready"
+                absent = view.pod(node, daemon_set, running=False)
+                if not looked_at(node) and absent is not None:
+                    aside.append(f"{node.name} ({why})")
+                    unseen.append(NodeCause(node.name, absent))
+                continue
+        counted.append(node.name)
+        cause = role(view, OPERAND, node)
+        if cause is not None and (node.name in gpus or not cause.passing or not looked_at(node)):
+            findings.append(NodeCause("" if cause.cluster else node.name, cause))
+        elif node.name in missed:
+            findings.append(missed[node.name])
+    notes = [OTHER_DISCOVERY] if view.observed.foreign_nfd else []
+    if unseen and not counted:  # nobody has looked anywhere: that there are no GPUs is not known
+        findings += unseen
+        counted = [finding.node for finding in unseen]
+    elif aside:
+        shown = f"{', '.join(sorted(aside)[:SHOWN])}{and_more(max(0, len(aside) - SHOWN))}"
+        notes.append(
+            f"{NOT_LOOKED_AT}{shown}; if there are GPUs on them, "
+            f"add the taint to spec.daemonsets.tolerations of ClusterPolicy {view.policy.name}"
+        )
+    if others:
+        notes.append(f"{NOT_LOOKED_AT}{some(others)}; the other node feature discovery has not labelled them")
+    return summed(OPERAND, counted, unique(findings), notes)
+
+
+SPEC: Final = OperandSpec(
+    operand=OPERAND,
+    # Also where another discovery works, because each node's own stands back label by label.
+    enabled=lambda _, settings: settings.discovery,
+    pod=Pod(container="kgpu-node-features", volumes=finder.VOLUMES, privileged=False, resources=finder.RESOURCES),
+    has_pods=finder.is_needed,
+    # It is told nothing but by this one.
+    namespace_rules=({**CONFIGS, "resourceNames": [names.AGENT_CONFIG_MAP]},),
+    why_off=lambda _: "switched off by the Helm value nfd.enabled; something else has to label nodes",
+    missed=_unlabelled,
+    verdict=_verdict,
+)

@@ -1,0 +1,53 @@
+"""The node status exporter: what the validator has found, as metrics."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.crd.core import ServiceMonitor
+from kgpu.formats.operands import BY_ROLE
+from kgpu.monitoring.model import Group
+from kgpu.operator.model import Object
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.monitoring import (
+    Source,
+    monitors_of,
+    only_where,
+    pod_labels,
+    rules_of,
+    service_of,
+    wanted_monitor,
+)
+from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
+
+OPERAND: Final = BY_ROLE["node-status"]
+SOURCE: Final = Source(name=OPERAND.daemon_set, state=OPERAND.state, port="node-status", number=names.NODE_STATUS_PORT)
+
+
+def _metrics(scene: Scene) -> list[Object]:
+    """The nodes' validation metrics: for as long as the exporter runs."""
+    told = wanted_monitor(scene)
+    # Which Prometheus is to find them is said once, for the operator's own.
+    labels = told.additional_labels if told else {}
+    monitors = monitors_of(scene, SOURCE, ServiceMonitor(enabled=True, additional_labels=labels))
+    for monitor in monitors:
+        only_where(scene, OPERAND, monitor)
+    return [
+        service_of(scene, SOURCE, pod_labels(scene, SOURCE)),
+        *monitors,
+        *rules_of(scene, SOURCE, str(Group.NODES), (Group.NODES,), told),
+    ]
+
+
+SPEC: Final = OperandSpec(
+    operand=OPERAND,
+    env=(Variable(names.ENV_METRICS_PORT, str(names.NODE_STATUS_PORT)),),
+    instead_of_args="there is nothing to set instead",
+    pod=Pod(
+        container="nvidia-node-status-exporter",
+        volumes=("host-root", "run-nvidia", "driver-install-dir", "state"),
+        port=("node-status", names.NODE_STATUS_PORT),
+    ),
+    metrics=_metrics,
+)

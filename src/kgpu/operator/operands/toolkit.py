@@ -1,0 +1,44 @@
+"""The toolkit: CDI specs, and engines that inject devices by them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.operands import BY_ROLE
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.containers import DRIVER_VOLUMES
+from kgpu.operator.objects.injection import nri_on, when, with_cdi
+from kgpu.operator.objects.rbac import NODES, PODS_READ
+from kgpu.operator.operand_spec import OperandSpec, Pod, Rules, Variable
+
+
+def _runtime_name(scene: Scene) -> str | None:
+    name = scene.policy.spec.operator.runtime_class
+    return name if name and name != names.RUNTIME_CLASS else None
+
+
+def _rules(scene: Scene) -> Rules:
+    """With the NRI plugin also pods: the API server alone says which service account a pod has."""
+    return (NODES, PODS_READ) if nri_on(scene.policy.spec) else (NODES,)
+
+
+SPEC: Final = OperandSpec(
+    operand=BY_ROLE["toolkit"],
+    env=(
+        Variable("ROOT", lambda scene: scene.policy.spec.toolkit.install_dir),
+        Variable("CDI_ENABLED", with_cdi("true")),
+        Variable("NVIDIA_RUNTIME_SET_AS_DEFAULT", with_cdi("false")),
+        Variable("NVIDIA_CONTAINER_RUNTIME_MODE", with_cdi("cdi")),
+        Variable("CRIO_CONFIG_MODE", with_cdi("config", "hook")),
+        Variable(names.ENV_NRI_ENABLED, when(nri_on)),
+        Variable("NVIDIA_RUNTIME_NAME", _runtime_name),
+    ),
+    instead_of_args="settings of the toolkit go into toolkit.env",
+    pod=Pod(
+        container="nvidia-container-toolkit-ctr",
+        volumes=(*DRIVER_VOLUMES, "cdi", "engines", "pod-resources"),
+        host_pid=lambda _: True,
+    ),
+    rules=_rules,
+)

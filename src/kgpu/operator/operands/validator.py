@@ -1,0 +1,92 @@
+"""The validator: its role has to run, and what it has found to be good."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from kgpu.formats import names
+from kgpu.formats.operands import BY_ROLE, Operand
+from kgpu.operator.causes import Cause, View, word
+from kgpu.operator.checks import own_pod, paused, role
+from kgpu.operator.labels import TRUE, deploy
+from kgpu.operator.model import Layout, Node, NodeCondition
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.containers import CUDA_RESOURCES, DRIVER_VOLUMES
+from kgpu.operator.objects.injection import mig_strategy
+from kgpu.operator.objects.rbac import NODE_STATUS, NODES
+from kgpu.operator.operand_spec import OperandSpec, Pod, Variable, section_enabled
+
+TOOLKIT: Final = BY_ROLE["toolkit"]
+MAX_SAID: Final = 600
+
+
+def _check(view: View, operand: Operand, node: Node) -> Cause | None:
+    stopped = paused(operand, node)
+    if stopped is not None:
+        return stopped
+    agent = view.agent(node) if view.settings.layout is Layout.AGENT else own_pod(view, operand, node)
+    said = node.conditions.get(names.VALIDATED_CONDITION)
+    if agent is not None and not (agent.passing and said is not None and said.status == "False"):
+        return agent
+    if said is not None and said.status == "True":
+        return None
+    found = _invalid(node, said) if said is not None else None
+    off = _toolkit_off(node, found) if found is not None else None
+    if said is not None and said.status == "False":
+        return off or found
+    if off is not None:
+        return dataclasses.replace(off, passing=True)  # another program may still write a spec
+    waiting = role(view, operand, node)
+    return waiting or Cause(reason="NotValidatedYet", what="its GPUs have not been validated yet", passing=True)
+
+
+def _invalid(node: Node, said: NodeCondition) -> Cause:
+    """What the validator has found; of one of another version, what it tells people."""
+    reason = word(said.reason, "ValidationFailed")
+    failed = node.validation.failed if node.validation is not None else None
+    if failed is None:
+        return Cause(reason=reason, what=" ".join(said.message.split())[:MAX_SAID])
+    if failed.trouble is not None:
+        troubles = [("", failed.trouble)]
+    else:
+        troubles = [(f"{one.name}: ", one.trouble) for one in failed.devices]
+    more = f" and {failed.more} more" if failed.more else ""
+    text = f"{failed.check}: {'; '.join(f'{name}{trouble.said()}' for name, trouble in troubles)}{more}"
+    remedies = dict.fromkeys(trouble.remedy for _, trouble in troubles if trouble.remedy)
+    return Cause(reason=reason, what=text[:MAX_SAID], quoted="; ".join(remedies)[:MAX_SAID])
+
+
+def _toolkit_off(node: Node, found: Cause) -> Cause | None:
+    """The cause behind a toolkit check that fails where somebody has switched the toolkit off."""
+    key = deploy(TOOLKIT.deploy)
+    value = node.labels.get(key, TRUE)
+    if value == TRUE or not found.reason.startswith("Toolkit"):
+        return None
+    return Cause(
+        reason="ToolkitSwitchedOff",
+        what=f'the node label {key} is "{value}", so that nothing writes CDI specs there; {found.what}',
+        remedy=f"kubectl label node {node.name} {key}-",
+    )
+
+
+def _without_toolkit(scene: Scene) -> str | None:
+    return None if section_enabled(TOOLKIT, scene.policy) else "false"
+
+
+SPEC: Final = OperandSpec(
+    operand=BY_ROLE["validator"],
+    enabled=lambda _policy, _settings: True,  # it has no switch
+    env=(Variable("MIG_STRATEGY", mig_strategy),),
+    env_blocks=("driver", "toolkit", "cuda", "plugin"),
+    instead_of_args="settings of one check go into its env, such as validator.cuda.env",
+    pod=Pod(
+        container="nvidia-operator-validator",
+        volumes=(*DRIVER_VOLUMES, "cdi"),
+        env=(Variable(names.ENV_KGPU_TOOLKIT, _without_toolkit),),
+        labels=((names.PART_OF_LABEL, "gpu-operator"),),
+        resources=CUDA_RESOURCES,
+    ),
+    rules=lambda _: (NODES, NODE_STATUS),
+    check=_check,
+)
