@@ -23,7 +23,7 @@ from bench.measures import World
 from bench.nodes import require_real_lab
 from bench.skip import SkippedError
 from kgpu.base.errors import KubeError, LabError
-from kgpu.fit.plain import items, mapping, strings, text
+from kgpu.base.plain import items, mapping, strings, text
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.client import Client, connect

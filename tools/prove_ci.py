@@ -65,10 +65,11 @@ def play(folder: Path, run: Run, commit: str) -> None:
     try:
         codes = [process.wait(LIMIT_S) for process in processes]
     except BaseException:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGINT)
-                process.wait()
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
+            os.killpg(process.pid, signal.SIGINT)
+        for process in running:
+            process.wait()
         raise
     seconds = time.monotonic() - begun
     closing = "; ".join((place / "log").read_text(errors="replace").strip().rpartition("\n")[2] for place in places)

@@ -278,7 +278,7 @@ def _texts(given: Mapping[str, Any], name: str, where: str) -> dict[str, str]:
 
 def options_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Options:
     """``Options`` from click's parameters. Raises ConfigError."""
-    from kgpu.operator.lead import LeaseTimes
+    from kgpu.kube.lead import LeaseTimes
     from kgpu.operator.run import Options
 
     deadline = _seconds(given, "renew_deadline", "--leader-lease-renew-deadline")

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.doctor import matching, stack_config
 from kgpu.doctor.kinds import mounted_config_maps
 from kgpu.doctor.obj import Key, Obj, plain
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import yaml
 
 Texts: TypeAlias = dict[str, str]

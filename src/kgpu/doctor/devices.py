@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import items, mapping, number, text
 from kgpu.fit.selectors import Taint, Toleration, tolerated
 
 MAX_DEVICES: Final = 2000

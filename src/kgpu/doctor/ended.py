@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import UNSTARTED, Container, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level
 from kgpu.doctor.obj import Condition, Obj
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
 
 NEWS: Final = 3600.0

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
@@ -18,7 +19,6 @@ from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
-from kgpu.fit.plain import mapping, text
 from kgpu.fit.read import node_terms
 from kgpu.formats import names
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kgpu.base.plain import items, mapping, number, text
 from kgpu.doctor.model import Evidence, in_file
 from kgpu.doctor.obj import Key, Obj, at, plain, seconds
-from kgpu.fit.plain import items, mapping, number, text
 
 _LISTS: Final = (
     ("initContainers", "initContainerStatuses"),

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.model import Evidence
-from kgpu.fit.plain import items, mapping, text
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 CONFIGS: Final = ("/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import posixpath
 from typing import Final
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.obj import Obj
-from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 
 _WHOLE: Final = frozenset({"/", "/boot", "/dev", "/etc", "/lib", "/opt", "/usr", "/var", "/var/lib"})

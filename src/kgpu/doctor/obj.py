@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from kgpu.base.plain import items, mapping, number, strings, text
 from kgpu.doctor import secrets
 from kgpu.doctor.model import Evidence, Subject
 from kgpu.doctor.wanted import kind_of
-from kgpu.fit.plain import items, mapping, number, strings, text
 from kgpu.fit.read import owner_of
 from kgpu.formats import names
 

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.doctor.devices import requests
 from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.obj import Obj
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import items, mapping, text
 
 _ACCELERATOR: Final = re.compile(
     r"gpu|nvidia|(?<![a-z])mig(?![a-z])|(?<![a-z])amd(?![a-z])|gaudi|habana|accel|tpu|cuda|rocm|xpu|npu|neuron",

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from kgpu.base.plain import mapping, text
 from kgpu.doctor import host_facts, secrets
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.kinds import Event, Log, Node, Pod, as_lines
@@ -21,7 +22,6 @@ from kgpu.doctor.obj import Key, Obj, lean, plain, seconds
 from kgpu.doctor.wanted import kind_of
 from kgpu.fit import read
 from kgpu.fit.model import PodView
-from kgpu.fit.plain import mapping, text
 from kgpu.fit.snapshot import Snapshot as FitSnapshot
 
 T = TypeVar("T")

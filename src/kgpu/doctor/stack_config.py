@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.errors import UserError
+from kgpu.base.plain import items, mapping, number, text
 from kgpu.doctor import matching
 from kgpu.doctor.cluster_policy import in_force
 from kgpu.doctor.kinds import Node
@@ -19,7 +20,6 @@ from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import items, mapping, number, text
 from kgpu.formats import names, yaml
 from kgpu.formats.mig_profile import MigProfile, parse_mig_profile
 

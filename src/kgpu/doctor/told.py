@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
@@ -20,7 +21,6 @@ from kgpu.doctor.might import is_mighty
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.obj import Condition, seconds
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import text
 from kgpu.formats import gpu_report, names, validation_report
 from kgpu.formats.gpu_report import UNREADABLE, Gpu, GpuReport
 from kgpu.formats.validation_report import Check, Device

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, containers_of, mounted_config_maps
@@ -16,7 +17,6 @@ from kgpu.doctor.model import LIKELY, Evidence, Finding
 from kgpu.doctor.obj import Obj, at, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import SharingConfig, sharing_configs
-from kgpu.fit.plain import items, mapping, text
 
 
 def unread(snapshot: Snapshot, hurt: tuple[str, ...]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from kgpu.base.plain import items, mapping, number, strings, text, texts
 from kgpu.fit.model import (
     BudgetView,
     ClaimView,
@@ -26,7 +27,6 @@ from kgpu.fit.model import (
     VolumeView,
     WeightedNodeTerm,
 )
-from kgpu.fit.plain import items, mapping, number, strings, text, texts
 from kgpu.fit.resources import amounts, nanos, pod_nonzero, pod_requests, pod_used
 from kgpu.fit.selectors import (
     EVERYTHING,

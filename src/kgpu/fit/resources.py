@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.quantity import NANO, Quantity, QuantityError
 from kgpu.fit.model import CPU, MEMORY, PODS, STORAGE
-from kgpu.fit.plain import items, mapping, text
 
 Nanos: TypeAlias = dict[str, int]
 """Amounts by resource in billionths, exact."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
-from kgpu.fit.plain import items, mapping, strings, text
+from kgpu.base.plain import items, mapping, strings, text
 from kgpu.formats import names
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds

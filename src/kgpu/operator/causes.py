@@ -16,8 +16,8 @@ import msgspec
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError, to_do
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.printable import one_line
-from kgpu.fit.plain import items, mapping, text
 from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names
 from kgpu.formats.agent_report import MAX_REASON

@@ -12,7 +12,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
-from kgpu.fit.plain import mapping, text
+from kgpu.base.plain import mapping, text
 from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, name_of, version_of
 from kgpu.operator.model import Observed

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kgpu.fit.plain import mapping, number
+from kgpu.base.plain import mapping, number
 from kgpu.formats import names
 from kgpu.formats.agent_report import has_ended
 from kgpu.formats.operands import Operand

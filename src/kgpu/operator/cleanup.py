@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
-from kgpu.fit.plain import items, mapping, text
+from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.kube import kinds
+from kgpu.kube.lead import LeaseTimes
 from kgpu.kube.port import (
     LEASES,
     NODE_FEATURES,
@@ -33,7 +34,6 @@ from kgpu.kube.port import (
     version_of,
 )
 from kgpu.operator.applying import is_operators
-from kgpu.operator.lead import LeaseTimes
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.model import Plan, Settings
 from kgpu.operator.seen import condition_of

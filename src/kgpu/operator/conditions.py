@@ -11,8 +11,8 @@ import copy
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.printable import one_line, printable
-from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.crd.status import MAX_REFUSAL, MAX_REFUSED_NAME
 from kgpu.operator.model import Node, Object

@@ -17,10 +17,10 @@ from typing import Final
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeError
-from kgpu.fit.plain import mapping, strings, text
+from kgpu.base.plain import mapping, strings, text
 from kgpu.formats import names
+from kgpu.kube.lead import LostLeadError
 from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, Object, is_newer, version_of
-from kgpu.operator.lead import LostLeadError
 from kgpu.operator.model import NodeLabels
 from kgpu.operator.watching import Watching
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from kgpu.fit.plain import items, mapping, text
+from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.operator.causes import Cause, View
 from kgpu.operator.model import Node, Object

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line, printable
 from kgpu.base.quantity import Quantity, QuantityError
-from kgpu.fit.plain import items, mapping, strings, text
 from kgpu.formats import agent_report, gpu_report, names, validation_report
 from kgpu.formats.agent_report import AgentReport
 from kgpu.operator.model import Node, NodeCondition, Object

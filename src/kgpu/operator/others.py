@@ -15,7 +15,7 @@ from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import Clock
-from kgpu.fit.plain import mapping
+from kgpu.base.plain import mapping
 from kgpu.formats import names
 from kgpu.kube.kinds import SUBJECT_ACCESS_REVIEWS
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, name_of, namespace_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.advice import Advice, Severity
-from kgpu.fit.plain import items, mapping, text
+from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.support import cuda_of
 from kgpu.operator import conditions

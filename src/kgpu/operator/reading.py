@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError, KubeError
-from kgpu.fit.plain import items, mapping, number, strings, text
+from kgpu.base.plain import items, mapping, number, strings, text
 from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds

@@ -23,16 +23,17 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.base.http import Address, Page, Response, StatusServer, here_only
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.problems import describe
 from kgpu.base.waking import first_of
-from kgpu.fit.plain import items, mapping, text
+from kgpu.formats import names
 from kgpu.kube import kinds
+from kgpu.kube.fence import Fenced
+from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
 from kgpu.operator.applying import Applier
 from kgpu.operator.certain import Certain
-from kgpu.operator.fence import Fenced
 from kgpu.operator.labelling import Labeller
-from kgpu.operator.lead import Lead, LeaseTimes, LostLeadError
 from kgpu.operator.leaving import Leaving
 from kgpu.operator.metrics import Figures
 from kgpu.operator.model import Observed, Plan, Settings
@@ -90,6 +91,7 @@ class Operator:
         self._lead = Lead(
             api,
             namespace=self.options.lease_namespace or settings.namespace,
+            name=names.OPERATOR_LEASE,
             identity=self.options.identity or f"kgpu-operator_{uuid.uuid4()}",
             times=self.options.lease_times,
             clock=clock,  # its own, where nobody gives one

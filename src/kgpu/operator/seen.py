@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.advice import Advice
+from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
-from kgpu.fit.plain import items, mapping, strings, text
 from kgpu.formats import names
 from kgpu.formats.crd import decode
 from kgpu.operator.model import Driver, Object, PodTrouble, Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kgpu.fit.plain import mapping, strings
+from kgpu.base.plain import mapping, strings
 from kgpu.formats import names
 
 

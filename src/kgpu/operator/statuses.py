@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import Clock
-from kgpu.fit.plain import items, mapping, text
+from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource, version_of

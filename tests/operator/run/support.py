@@ -14,6 +14,7 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
+from kgpu.kube.lead import LeaseTimes
 from kgpu.kube.port import (
     CONFIG_MAPS,
     LEASES,
@@ -24,7 +25,6 @@ from kgpu.kube.port import (
     Resource,
     name_of,
 )
-from kgpu.operator.lead import LeaseTimes
 from kgpu.operator.model import NodeLabels, Observed, Plan, Settings
 from kgpu.operator.run import Operator, Options
 from tests.operator.world import NAMESPACE, SETTINGS, node_object

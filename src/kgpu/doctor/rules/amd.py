@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
@@ -19,7 +20,6 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import still_broken
-from kgpu.fit.plain import items, mapping, text
 from kgpu.formats import names
 
 _RESOURCE: Final = names.AMD_GPU_RESOURCE

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import Gpu
@@ -17,7 +18,6 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
-from kgpu.fit.plain import text
 from kgpu.formats import names
 
 _ACCELERATOR: Final = (

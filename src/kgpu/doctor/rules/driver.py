@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
@@ -17,7 +18,6 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import unread
-from kgpu.fit.plain import text
 
 _BUDGET: Final = 20 * 60
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15")

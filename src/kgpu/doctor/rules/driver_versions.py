@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.plain import strings
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, matching, messages
 from kgpu.doctor.host_facts import HostFacts
@@ -17,7 +18,6 @@ from kgpu.doctor.obj import Obj
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import strings
 from kgpu.formats import names
 
 _BELOW: Final = ("DRV-02", "DRV-03", "DPL-*", "SCH-02", "RUN-01", "OPR-15", "IMG-*")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.plain import number
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import HostFacts
@@ -18,7 +19,6 @@ from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import sharing_configs, still_broken, uses_mps
-from kgpu.fit.plain import number
 from kgpu.formats import names
 
 _ABOVE: Final = ("SCH-01", "SCH-02", "SCH-04", "DPL-03")

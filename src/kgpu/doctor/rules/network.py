@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Container, Pod
@@ -17,7 +18,6 @@ from kgpu.doctor.obj import at
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import items, mapping, text
 
 _SHM: Final = "/dev/shm"  # noqa: S108 - the path is what the rule is about
 _RDMA: Final = re.compile(

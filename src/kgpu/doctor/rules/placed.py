@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.ended import NEWS, by_others, for_good, lost_work
@@ -23,7 +24,6 @@ from kgpu.doctor.progress import last_line, waits, works
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill, says_more
-from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
 from kgpu.formats.gpu_report import UNREADABLE
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.plain import mapping
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event, Pod
@@ -14,7 +15,6 @@ from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, plain, seconds
 from kgpu.doctor.rule import Check, Rule
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import mapping
 
 _EXCEEDED: Final = re.compile(
     r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<asked>\S+?=\S+?)(?:, ?used: (?P<used>[^,\s]+))?"

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, messages
 from kgpu.doctor.host_facts import HostFacts
@@ -17,7 +18,6 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Plac
 from kgpu.doctor.obj import seconds
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import mapping, text
 
 _BELOW: Final = ("RUN-01", "DPL-*", "SCH-02", "OPR-15")
 ROOT: Final = "/etc/containerd/config.toml"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import hami, matching
 from kgpu.doctor.kinds import Event, Pod
@@ -18,7 +19,6 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.volumes import stuck_claim
 from kgpu.doctor.waiting import AFFINITY, RESOURCES, Waiting, waiting
 from kgpu.fit.filters_volume import BINDING, ZONE
-from kgpu.fit.plain import text
 from kgpu.fit.selectors import Requirement
 from kgpu.formats import names
 

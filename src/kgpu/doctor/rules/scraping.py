@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.errors import UserError
+from kgpu.base.plain import items, mapping, text
 from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.matching import EXPORTER
@@ -17,7 +18,6 @@ from kgpu.doctor.obj import Obj, plain
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import scrape_jobs
-from kgpu.fit.plain import items, mapping, text
 from kgpu.formats.duration import parse_duration
 
 _GPU_FIELD: Final = "DCGM_"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
+from kgpu.base.plain import text
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import UNSTARTED, Pod
 from kgpu.doctor.messages import Hit
@@ -13,7 +14,6 @@ from kgpu.doctor.model import CERTAIN, Evidence, Place
 from kgpu.doctor.obj import at
 from kgpu.doctor.signs import EVENT, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.fit.plain import text
 
 _INJECTED: Final = frozenset({"nvidia-smi", "rocm-smi", "amd-smi", "hl-smi", "gpu-feature-discovery"})
 """Programs that no image needs to have: other rules tell why they are not there."""

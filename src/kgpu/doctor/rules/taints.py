@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
@@ -18,7 +19,6 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
 from kgpu.doctor.waiting import TAINTS, Waiting, waiting
 from kgpu.fit.model import Reason
-from kgpu.fit.plain import text
 from kgpu.fit.read import node_terms
 from kgpu.fit.selectors import Taint, Toleration, tolerated
 from kgpu.formats import names

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.plain import number, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, whatif
 from kgpu.doctor.kinds import Node, Pod, mounted_config_maps
@@ -21,7 +22,6 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import SharingConfig, has_mig, named_map, sharing_configs, uses_mps
 from kgpu.doctor.unread import unread
 from kgpu.doctor.waiting import RESOURCES, waiting
-from kgpu.fit.plain import number, text
 from kgpu.formats import names
 
 _REPLICAS: Final = names.LABEL_GPU_REPLICAS

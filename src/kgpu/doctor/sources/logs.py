@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from kgpu.base.plain import mapping, text
 from kgpu.doctor import host_facts, matching
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.might import is_mighty
@@ -18,7 +19,6 @@ from kgpu.doctor.model import Missing, Subject
 from kgpu.doctor.obj import seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.probed import FRESH
-from kgpu.fit.plain import mapping, text
 from kgpu.formats import names
 
 MAX_NODES: Final = 50

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.fit.plain import mapping
+from kgpu.base.plain import mapping
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names
 from kgpu.operator.model import Layout, Object

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgpu.base.errors import ConfigError
-from kgpu.fit.plain import items, mapping, text
+from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.formats.operands import OPERANDS

@@ -1,4 +1,4 @@
-"""Leader election by Lease: of several operators one writes, the others stand by.
+"""Leader election by Lease: of several candidates one writes, the others stand by.
 
 The rules are those of Kubernetes' own components: a Lease that has not been renewed for its duration, by this process's
 own clock, may be taken; the leader that could not renew within the deadline stops at once, counted from before the
@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 from kgpu.base.clock import BootClock, Clock
 from kgpu.base.errors import KubeError
-from kgpu.fit.plain import mapping, number, text
-from kgpu.formats import names
+from kgpu.base.plain import mapping, number, text
 from kgpu.kube.port import LEASES, KubeApi, KubeRefusedError, Object, version_of
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ class Lead:
         *,
         namespace: str,
         identity: str,
-        name: str = names.OPERATOR_LEASE,
+        name: str,
         times: LeaseTimes | None = None,
         clock: Clock | None = None,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
@@ -79,7 +78,7 @@ class Lead:
         """
         await self._acquire()
         self.leads = True
-        log.info("this operator leads: Lease %s/%s, as %s", self._namespace, self._name, self._identity)
+        log.info("this process leads: Lease %s/%s, as %s", self._namespace, self._name, self._identity)
         try:
             yield lambda: asyncio.create_task(self._renew())
         finally:
@@ -139,7 +138,7 @@ class Lead:
     def _lost(self) -> LostLeadError:
         other = self.holder != self._identity
         return LostLeadError(
-            f"this operator does not lead any more: {f'{self.holder} does' if other else 'no renewal in time'}",
+            f"this process does not lead any more: {f'{self.holder} does' if other else 'no renewal in time'}",
             f"a renewal of Lease {self._namespace}/{self._name} every {self._times.deadline:g} s",
             "nothing: it stands by and leads again when it can",
         )
