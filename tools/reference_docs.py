@@ -40,7 +40,7 @@ from kgpu.lab import samples
 from kgpu.lab.conformance.skips import SIGS, SKIPS
 from kgpu.lab.scenarios import model as scenarios
 from kgpu.operator.metrics import OWN_ROWS, PREFIX, ROWS
-from kgpu.operator.objects import ignored
+from kgpu.operator.rendering import ignored
 from kgpu.toolkit.modes.table import MODULES, mode_named
 from kgpu.validator.metrics import METRICS
 

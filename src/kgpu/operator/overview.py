@@ -24,7 +24,7 @@ from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
 from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
 from kgpu.operator.model import Driver, Node, Observed, Policy, Settings
-from kgpu.operator.objects.ignored import SANDBOX
+from kgpu.operator.rendering.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
 from kgpu.operator.telling import readable
 from kgpu.operator.verdict import NodeCause, Verdict

@@ -19,7 +19,7 @@ from kgpu.operator.judges import judge
 from kgpu.operator.labels import Rules, applied, has_agent, is_gpu, label_plan
 from kgpu.operator.model import Node, NodeLabels, Object, Observed, Policy, Settings
 from kgpu.operator.objects.common import Rendered
-from kgpu.operator.objects.render import render
+from kgpu.operator.rendering.render import render
 from kgpu.operator.verdict import Verdict
 from kgpu.operator.verdicts import Summary, summarize
 

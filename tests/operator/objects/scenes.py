@@ -10,7 +10,7 @@ from kgpu.formats import names, yaml
 from kgpu.formats.crd import decode
 from kgpu.operator.model import Driver, Layout, Node, Observed, Policy, Settings
 from kgpu.operator.objects.common import Rendered
-from kgpu.operator.objects.render import render
+from kgpu.operator.rendering.render import render
 
 IMAGES = {
     "DRIVER_IMAGE": "nvcr.io/nvidia/driver:580.95.05",

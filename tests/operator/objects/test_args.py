@@ -15,7 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import ConfigError
 from kgpu.cli.agent import agent, build_options
 from kgpu.exporter.config import resolve
-from kgpu.operator.objects.agent_settings import agent_config
+from kgpu.operator.rendering.agent_settings import agent_config
 from tests.operator.objects.scenes import OPERANDS, SETTINGS, Case, policy
 
 LAYOUTS = {"agent": SETTINGS, "operands": OPERANDS}

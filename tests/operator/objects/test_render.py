@@ -15,8 +15,8 @@ from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Layout, Object, Observed, Other
 from kgpu.operator.objects import shape
-from kgpu.operator.objects.agent_settings import agent_config
 from kgpu.operator.operands import BY_ROLE
+from kgpu.operator.rendering.agent_settings import agent_config
 from tests.operator.objects.scenes import CASES, FULL, HOST_DRIVER, MONITORING, SETTINGS, UBUNTU, Case, node, policy
 from tests.operator.objects.scenes import OPERANDS as AS_OPERANDS
 

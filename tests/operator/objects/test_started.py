@@ -14,7 +14,7 @@ from kgpu.cli.agent import agent, build_options
 from kgpu.deviceplugin.config import resolve
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.operator.model import Object
-from kgpu.operator.objects.agent_settings import agent_config
+from kgpu.operator.rendering.agent_settings import agent_config
 from tests.operator.objects.scenes import CASES, OPERANDS, Case, policy
 
 AGENTS = [name for name in CASES if name.startswith(("agent-", "operands-", "no-cdi", "nri"))]

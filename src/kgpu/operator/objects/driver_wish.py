@@ -15,7 +15,7 @@ from kgpu.formats.crd.common import EnvImage, EnvVar, Named, Probe, Rdma, Resour
 from kgpu.operator.model import Driver, Object
 from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import Owner, Scene, builtins
-from kgpu.operator.objects.env import check_names
+from kgpu.operator.objects.variables import check_names
 
 MANAGER_ENV: Final = "DRIVER_MANAGER_IMAGE"
 DELAY: Final = 60

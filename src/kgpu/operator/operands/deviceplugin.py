@@ -10,11 +10,11 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.operands import BY_ROLE, Operand
 from kgpu.operator.causes import Cause, View
 from kgpu.operator.checks import role
+from kgpu.operator.injection import mig_strategy, when, with_cdi
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import Node
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
-from kgpu.operator.objects.injection import mig_strategy, when, with_cdi
 from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
 
 VALIDATOR: Final = BY_ROLE["validator"]

@@ -19,13 +19,13 @@ from kgpu.kube.kinds import POD_MONITORS, SERVICE_MONITORS
 from kgpu.monitoring.boards import BOARDS
 from kgpu.monitoring.rules import NAME, OF_EXPORTER
 from kgpu.monitoring.scrape import POD
+from kgpu.operator.injection import when
 from kgpu.operator.model import Layout, Object, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
-from kgpu.operator.objects.env import role_env
-from kgpu.operator.objects.injection import when
 from kgpu.operator.objects.monitoring import Source, monitors_of, only_where, pod_labels, rules_of, service_of
 from kgpu.operator.objects.rbac import cluster_role, rule
+from kgpu.operator.operand_env import role_env
 from kgpu.operator.operand_spec import Idle, OperandSpec, Pod, Variable
 
 OPERAND: Final = BY_ROLE["exporter"]

@@ -8,10 +8,10 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE, Operand
 from kgpu.operator.causes import Cause, View
 from kgpu.operator.checks import role
+from kgpu.operator.injection import mig_strategy
 from kgpu.operator.model import Node, Object
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
-from kgpu.operator.objects.injection import mig_strategy
 from kgpu.operator.objects.rbac import features
 from kgpu.operator.operand_spec import OperandSpec, Pod, Variable
 from kgpu.operator.operands.deviceplugin import config_key

@@ -6,9 +6,9 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE
+from kgpu.operator.injection import nri_on, when, with_cdi
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
-from kgpu.operator.objects.injection import nri_on, when, with_cdi
 from kgpu.operator.objects.rbac import NODES, PODS_READ
 from kgpu.operator.operand_spec import OperandSpec, Pod, Rules, Variable
 

@@ -9,11 +9,11 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE, Operand
 from kgpu.operator.causes import Cause, View, word
 from kgpu.operator.checks import own_pod, paused, role
+from kgpu.operator.injection import mig_strategy
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import Layout, Node, NodeCondition
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import CUDA_RESOURCES, DRIVER_VOLUMES
-from kgpu.operator.objects.injection import mig_strategy
 from kgpu.operator.objects.rbac import NODE_STATUS, NODES
 from kgpu.operator.operand_spec import OperandSpec, Pod, Variable, section_enabled
 

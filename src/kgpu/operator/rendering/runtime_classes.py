@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.formats import names
+from kgpu.operator.injection import cdi_on, nri_on
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.injection import cdi_on, nri_on
 
 STATE: Final = "pre-requisites"
 WITH_CDI: Final = ("nvidia-legacy", "nvidia-cdi")

@@ -10,9 +10,9 @@ from kgpu.formats.operands import OPERANDS
 from kgpu.kube.port import NODE_FEATURES
 from kgpu.operator.model import Layout, Observed, Other, Policy, Settings
 from kgpu.operator.objects import shape
-from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, has_kind
-from kgpu.operator.objects.env import role_env
+from kgpu.operator.operand_args import role_args
+from kgpu.operator.operand_env import role_env
 from kgpu.operator.operands import BY_ROLE
 
 

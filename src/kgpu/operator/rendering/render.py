@@ -10,11 +10,12 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Layout, Object, Observed, Policy, Settings
-from kgpu.operator.objects import agent, driver, ignored, monitoring, operand_pods, runtime_classes
+from kgpu.operator.objects import driver, monitoring
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
-from kgpu.operator.objects.env import check_env
+from kgpu.operator.operand_env import check_env
 from kgpu.operator.operand_spec import OperandSpec
 from kgpu.operator.operands import SPECS, is_enabled
+from kgpu.operator.rendering import agent, ignored, operand_pods, runtime_classes
 
 AGENT: Final = "agent"
 """The name under which an error of the agent's DaemonSet is told."""

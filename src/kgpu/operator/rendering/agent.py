@@ -15,10 +15,10 @@ from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects import shape
-from kgpu.operator.objects.agent_settings import agent_config
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import CUDA_RESOURCES, affinity, agent_container, host_access
 from kgpu.operator.objects.rbac import features
+from kgpu.operator.rendering.agent_settings import agent_config
 
 STATE: Final = "kgpu-agent"
 CONTAINER: Final = "agent"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.operator.model import Policy
-from kgpu.operator.objects.env import section
+from kgpu.operator.operand_env import section
 from kgpu.operator.operand_spec import Idle, OperandSpec
 
 SHELL: Final = "the replaced operator gives them to a shell, and kgpu's pods have none"

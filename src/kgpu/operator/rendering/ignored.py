@@ -12,12 +12,12 @@ from typing import Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.clusterpolicy import DcgmExporter
 from kgpu.formats.crd.common import Container
+from kgpu.operator.injection import cdi_on, nri_on
 from kgpu.operator.model import Layout, Settings
-from kgpu.operator.objects.args import idle_args
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.env import section
 from kgpu.operator.objects.images import is_own
-from kgpu.operator.objects.injection import cdi_on, nri_on
+from kgpu.operator.operand_args import idle_args
+from kgpu.operator.operand_env import section
 from kgpu.operator.operands import BY_ROLE, SPECS
 
 SANDBOX: Final = "SandboxNotProvided"

@@ -16,11 +16,11 @@ from kgpu.formats.crd.common import Component, Container
 from kgpu.formats.operands import Operand
 from kgpu.operator.model import Layout, Object
 from kgpu.operator.objects import finder, images, shape
-from kgpu.operator.objects.args import role_args
 from kgpu.operator.objects.common import Scene, builtins, env_list
 from kgpu.operator.objects.containers import affinity, agent_container, host_access
-from kgpu.operator.objects.env import check_env, role_env, section, variables
 from kgpu.operator.objects.rbac import account
+from kgpu.operator.operand_args import role_args
+from kgpu.operator.operand_env import check_env, role_env, section, variables
 from kgpu.operator.operand_spec import OperandSpec, Pod
 from kgpu.operator.operands import SPECS
 

@@ -1,0 +1,37 @@
+"""Environment variables that a policy gives: those that a container can have in this cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.formats.crd.common import EnvVar
+from kgpu.operator.objects.common import Scene, given_env
+
+# How Kubernetes checks names: any printable ASCII but "=" from 1.32 on, before that those of shells and a few more.
+_ANY_NAME: Final = re.compile("[ -<>-~]+")
+_OLD_NAME: Final = re.compile(r"(?!\.\.)(?!\.$)[-._a-zA-Z][-._a-zA-Z0-9]*")
+_ANY_SINCE: Final = (1, 32)
+
+
+def check_names(path: str, told: Iterable[EnvVar], scene: Scene) -> None:
+    """Raises ConfigError for the first name that no container could have in this cluster. ``path`` is the list's."""
+    for number, row in enumerate(told):
+        if not _named(row, scene):
+            raise ConfigError(
+                f'{path}[{number}].name is "{row.name}"',
+                "the name of an environment variable without `=`, such as LOG_LEVEL",
+                f"correct the name in {path}; a value goes into value",
+            )
+
+
+def given(told: Iterable[EnvVar], scene: Scene) -> dict[str, str]:
+    """Name and value, without those whose name no container could have."""
+    return given_env(row for row in told if _named(row, scene))
+
+
+def _named(row: EnvVar, scene: Scene) -> bool:
+    form = _ANY_NAME if scene.observed.kube_version >= _ANY_SINCE else _OLD_NAME
+    return form.fullmatch(row.name) is not None
