@@ -23,7 +23,7 @@ from kgpu.discovery.lines import from_lines
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.hw.fake import mig, operate
 from kgpu.hw.nvidia.client import NvidiaReader
-from kgpu.hw.nvidia.quick import QuickReading
+from kgpu.hw.quick import QuickReading
 
 MakeRoot = Callable[..., Path]
 GPU = "nvidia.com/gpu"

@@ -10,7 +10,7 @@ import pytest
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake import operate
 from kgpu.hw.fake.mig import partition
-from kgpu.hw.nvidia.quick import QuickReading
+from kgpu.hw.quick import QuickReading
 from kgpu.validator.cuda import ChildCuda, find_cuda, read_outcome
 
 PATIENT = 60.0

@@ -6,7 +6,7 @@ import json
 import os
 
 from kgpu.host.root import DriverRoot
-from kgpu.hw.nvidia import roots
+from kgpu.hw import roots
 from kgpu.validator.look import MAX_SPEC, PciGpu, look_at_driver, look_at_specs, seen
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.formats.agent_config import AgentConfig
-from kgpu.hw.nvidia import roots
+from kgpu.hw import roots
 
 HOST: Final = "host"
 CONTAINER: Final = "container"

@@ -17,8 +17,8 @@ from kgpu.formats.names import ENV_HOST_ROOT
 
 if TYPE_CHECKING:
     from kgpu.host.root import DriverRoot
-    from kgpu.hw.nvidia.quick import QuickReading
     from kgpu.hw.port import Inventory
+    from kgpu.hw.quick import QuickReading
     from kgpu.toolkit.config import GenerateConfig, Output
     from kgpu.toolkit.model import Generated
 
@@ -248,7 +248,7 @@ def _early_reading(mode: str, root: str) -> Iterator[QuickReading | None]:
     if (mode or "auto").lower() not in _WITH_GPUS or not os.path.isdir(root):
         yield None
         return
-    from kgpu.hw.nvidia.quick import QuickReading
+    from kgpu.hw.quick import QuickReading
 
     with QuickReading(os.path.abspath(root)) as quick:
         yield quick

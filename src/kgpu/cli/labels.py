@@ -23,8 +23,8 @@ from kgpu.formats.names import NODE_FEATURE_PREFIX
 
 if TYPE_CHECKING:
     from kgpu.discovery.publish import Publisher
-    from kgpu.hw.nvidia.quick import QuickReading
     from kgpu.hw.port import Inventory
+    from kgpu.hw.quick import QuickReading
     from kgpu.kube.port import KubeApi
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -134,7 +134,7 @@ def labels(
     if not once:
         run_async(_keep(root, path, overrides, place))
     elif place.sink == STDOUT:
-        from kgpu.hw.nvidia.quick import QuickReading
+        from kgpu.hw.quick import QuickReading
 
         with QuickReading(root or "/") as quick:
             found = _once(root, settings, {}, quick)

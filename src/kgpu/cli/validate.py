@@ -108,7 +108,7 @@ class _Context:
 
     async def __aenter__(self) -> ValidatorContext:
         from kgpu.agent.shared import SharedReader
-        from kgpu.hw.nvidia import roots
+        from kgpu.hw import roots
         from kgpu.hw.open import open_reader
         from kgpu.hw.port import Reader
         from kgpu.validator.cuda import ChildCuda

@@ -13,7 +13,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.nvidia import roots
+from kgpu.hw import roots
 from kgpu.hw.port import Reader, Vendor
 
 AUTO: Final = "auto"

@@ -16,7 +16,7 @@ from kgpu.host.driver.find import find_driver_files
 from kgpu.host.driver.layouts import BINARY_DIRS, LIBRARY_DIRS
 from kgpu.host.driver.model import DriverFiles
 from kgpu.host.root import DriverRoot
-from kgpu.hw.nvidia import roots as nvml
+from kgpu.hw import roots as nvml
 
 Make = Callable[[Path], Path]
 EXPECTED = {

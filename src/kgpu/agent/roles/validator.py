@@ -10,7 +10,7 @@ from kgpu.agent.host import Closing, Host, Role, driver_root, on_state, validati
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.names import CDI_STATIC_DIR, ENV_KGPU_TOOLKIT
-from kgpu.hw.nvidia import roots
+from kgpu.hw import roots
 from kgpu.kube.port import KubeApi
 
 

@@ -27,7 +27,7 @@ if "ctypes.util" not in sys.modules:
 
 import pynvml
 
-from kgpu.hw.nvidia import roots
+from kgpu.hw import roots
 from kgpu.hw.nvidia.codes import LIBRARY_NOT_FOUND, NOT_SUPPORTED, TIMEOUT
 from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError, address
 from kgpu.hw.nvidia.gather import Gatherer

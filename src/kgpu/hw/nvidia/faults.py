@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kgpu.base.errors import HwError
-from kgpu.hw.nvidia import roots
+from kgpu.hw import roots
 from kgpu.hw.nvidia.codes import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, NO_PERMISSION
 from kgpu.hw.nvidia.process import Died, Stalled
 from kgpu.hw.nvidia.wire import Trouble

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kgpu.hw.nvidia import roots
+from kgpu.hw import roots
 
 
 def touch(path) -> None:
