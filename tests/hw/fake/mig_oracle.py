@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kgpu.hw.fake.mig_tables import FAMILIES, Row
+from kgpu.formats.mig_geometry import GEOMETRIES, InstanceProfile
 
 
 @dataclass
@@ -12,23 +12,23 @@ class Oracle:
     """The GPU instances of one GPU: (start, units) by profile row."""
 
     family: str
-    made: dict[int, tuple[Row, int]] = field(default_factory=dict)  # instance id -> (profile, start)
+    made: dict[int, tuple[InstanceProfile, int]] = field(default_factory=dict)  # instance id -> (profile, start)
 
     @property
-    def rows(self) -> dict[int, Row]:
-        return {row.id: row for row in FAMILIES[self.family].rows}
+    def rows(self) -> dict[int, InstanceProfile]:
+        return {row.id: row for row in GEOMETRIES[self.family].rows}
 
     @property
     def taken(self) -> set[int]:
         return {cell for row, start in self.made.values() for cell in range(start, start + row.units)}
 
-    def instance_id(self, row: Row, start: int) -> int:
-        return FAMILIES[self.family].units // row.units - 1 + start // row.units
+    def instance_id(self, row: InstanceProfile, start: int) -> int:
+        return GEOMETRIES[self.family].units // row.units - 1 + start // row.units
 
-    def _budget(self, row: Row) -> int:
+    def _budget(self, row: InstanceProfile) -> int:
         """How many more the count and the engines of the whole GPU allow."""
         whole = next(
-            one for one in self.rows.values() if one.slices == FAMILIES[self.family].slices and not one.graphics
+            one for one in self.rows.values() if one.slices == GEOMETRIES[self.family].slices and not one.graphics
         )
         more = row.count - sum(1 for one, _ in self.made.values() if one.id == row.id)
         for engine in ("slices", "dec", "enc", "jpeg", "ofa"):
@@ -38,7 +38,7 @@ class Oracle:
                 more = min(more, (getattr(whole, engine) - used) // need)
         return max(0, more)
 
-    def free_starts(self, row: Row) -> list[int]:
+    def free_starts(self, row: InstanceProfile) -> list[int]:
         return [start for start in row.starts if not self.taken & set(range(start, start + row.units))]
 
     def remaining(self, profile: int) -> int:

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from kgpu.base.errors import HwError
+from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, ci_count
 from kgpu.hw.fake import schema
-from kgpu.hw.fake.mig_tables import FAMILIES, Family, Row, apply, ci_count
+from kgpu.hw.fake.mig_tables import apply
 
 TOTAL_MIB = {
     "a100-40gb": 40960,
@@ -35,7 +36,7 @@ def gpu_with(family: str) -> object:
     return gpu
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GEOMETRIES)
 def test_memory_yields_the_published_name(family: str) -> None:
     gpu = gpu_with(family)
     total = TOTAL_MIB[family]
@@ -45,9 +46,9 @@ def test_memory_yields_the_published_name(family: str) -> None:
         assert f".{gb}gb" in row.name.decode()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GEOMETRIES)
 def test_profile_ids_and_enums_are_unique_and_fit(family: str) -> None:
-    table = FAMILIES[family]
+    table = GEOMETRIES[family]
     assert len({row.id for row in table.rows}) == len({row.enum for row in table.rows}) == len(table.rows)
     assert len(table.rows) <= schema.C["MAX_GI_PROFILES"]
     for row in table.rows:
@@ -59,11 +60,11 @@ def test_true_profile_ids() -> None:
     seven = {"1g": 19, "1g+me": 20, "2g": 14, "3g": 9, "4g": 5, "7g": 0}
     for family in ("a100-40gb", "h100-80gb", "h200", "b200", "gb200"):
         by_kind: dict[str, set[int]] = {}
-        for row in FAMILIES[family].rows:
+        for row in GEOMETRIES[family].rows:
             by_kind.setdefault(row.name.split(".")[0] + ("+me" if "+me" in row.name else ""), set()).add(row.id)
         assert by_kind.pop("1g") == {19, 15}
         assert by_kind == {kind: {number} for kind, number in seven.items() if kind != "1g"}
-    assert {row.name: row.id for row in FAMILIES["a30"].rows} == {
+    assert {row.name: row.id for row in GEOMETRIES["a30"].rows} == {
         "1g.6gb": 14,
         "1g.6gb+me": 21,
         "2g.12gb": 5,
@@ -72,7 +73,7 @@ def test_true_profile_ids() -> None:
     }
 
 
-def layouts(rows: list[Row]) -> set[tuple[int, ...]]:
+def layouts(rows: list[InstanceProfile]) -> set[tuple[int, ...]]:
     """Every multiset of profiles (sorted positions in `rows`) that has a placement without overlap."""
     found: set[tuple[int, ...]] = set()
 
@@ -96,7 +97,7 @@ def maximal(all_layouts: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
     return {one for one in all_layouts if not any(covers(other, one) for other in all_layouts)}
 
 
-def rows_of(table: Family, keep: set[int]) -> list[Row]:
+def rows_of(table: Geometry, keep: set[int]) -> list[InstanceProfile]:
     return [row for row in table.rows if row.id in keep]
 
 
@@ -110,7 +111,7 @@ def rows_of(table: Family, keep: set[int]) -> list[Row]:
     ],
 )
 def test_known_numbers_of_layouts(family: str, ids: set[int], most: int, feasible: int) -> None:
-    found = layouts(rows_of(FAMILIES[family], ids))
+    found = layouts(rows_of(GEOMETRIES[family], ids))
     assert (len(maximal(found)), len(found)) == (most, feasible)
 
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
+from kgpu.formats.mig_geometry import GEOMETRIES, InstanceProfile
 from kgpu.hw.fake import mig, operate
-from kgpu.hw.fake.mig_tables import FAMILIES, Row
 from kgpu.hw.fake.state import State
 from tests.budget import tries
 
@@ -279,11 +279,11 @@ def test_only_one_holder_of_the_exclusive_engines(sim_root: RootMaker) -> None:
 
 @pytest.mark.parametrize(("profile", "family"), [("hgx-h100", "h100-80gb"), ("a30", "a30")])
 def test_every_maximal_layout_can_be_made_and_leaves_no_room(sim_root: RootMaker, profile: str, family: str) -> None:
-    rows = list(FAMILIES[family].rows)
+    rows = list(GEOMETRIES[family].rows)
     with enabled(sim_root(profile, gpus=1)) as n:
         for layout in sorted(maximal(layouts(rows))):
             oracle = Oracle(family)
-            plan = plan_of(rows, layout, FAMILIES[family].units)
+            plan = plan_of(rows, layout, GEOMETRIES[family].units)
             allowed = True
             for row, start in plan:
                 allowed = allowed and oracle.allowed(row.id, start)
@@ -297,10 +297,10 @@ def test_every_maximal_layout_can_be_made_and_leaves_no_room(sim_root: RootMaker
             n.run("wipe(h)")
 
 
-def plan_of(rows: list[Row], layout: tuple[int, ...], units: int) -> list[tuple[Row, int]]:
+def plan_of(rows: list[InstanceProfile], layout: tuple[int, ...], units: int) -> list[tuple[InstanceProfile, int]]:
     """A placement for each profile of a feasible layout."""
 
-    def walk(at: int, left: tuple[int, ...]) -> list[tuple[Row, int]] | None:
+    def walk(at: int, left: tuple[int, ...]) -> list[tuple[InstanceProfile, int]] | None:
         if not left:
             return []
         for start in range(at, units):
@@ -323,8 +323,8 @@ def plan_of(rows: list[Row], layout: tuple[int, ...], units: int) -> list[tuple[
     [("hgx-h100", "h100-80gb"), ("dgx-a100-40g", "a100-40gb"), ("a30", "a30"), ("rtx-pro-6000", "rtx-pro-6000")],
 )
 def test_random_life_cycles_agree_with_the_oracle(sim_root: RootMaker, profile: str, family: str) -> None:
-    ids = [row.id for row in FAMILIES[family].rows]
-    units = FAMILIES[family].units
+    ids = [row.id for row in GEOMETRIES[family].rows]
+    units = GEOMETRIES[family].units
     create = st.tuples(st.just("create"), st.sampled_from(ids), st.one_of(st.none(), st.integers(0, units)))
     destroy = st.tuples(st.just("destroy"), st.integers(0, 15), st.none())
 

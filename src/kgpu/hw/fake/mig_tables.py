@@ -1,271 +1,23 @@
-"""MIG profile tables of real GPUs: printed profile ids, counts, placements, engines and memory.
-
-`apply(gpu, family)` writes a family's rows into a GPU of the state, so that the native library needs no tables of its
-own. Values come from `nvidia-smi mig -lgip`, `-lgipp` and `-lcip` of the real devices and from the vendor's MIG guide;
-memory that no listing gives is the slice's share of the GPU's own total, which yields the published names.
-"""
+"""Writes a MIG geometry into a GPU of the state, so that the native library needs no tables of its own."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.errors import HwError
+from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, ci_count, ci_rows
 
-CI_REV1: Final = 7
 CAP_GRAPHICS: Final = 2
-_PLAIN: Final = (0, 1, 2, 3, 4)  # the profiles without extras, 1 to 7 slices
-_CI_SLICES: Final = (1, 2, 3, 4, 7)  # by compute instance profile number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A GPU instance profile. `units` is the size in memory slices, `mib` 0 means the slice's share of the total."""
-
-    name: str
-    enum: int
-    id: int
-    slices: int
-    count: int
-    starts: tuple[int, ...]
-    units: int
-    sm: int
-    ce: int = 1
-    dec: int = 0
-    enc: int = 0
-    jpeg: int = 0
-    ofa: int = 0
-    mib: int = 0
-    graphics: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """Every profile of one kind of GPU. `units` is the placement grid, `slices` the compute slices.
-
-    `needs_reset`: a mode change needs a GPU reset (Ampere). `rev1`: double-memory slices have two CI profiles of one
-    name, the plain one and the whole-instance one (Hopper and later).
-    """
-
-    number: int
-    units: int
-    slices: int
-    max_devices: int
-    rows: tuple[Row, ...]
-    needs_reset: bool = False
-    rev1: bool = False
-
-
-# Kinds of a 7-slice GPU: suffix, enum, printed id, compute slices, count, starts, memory slices.
-_SEVEN: Final = (
-    ("1g", "", 0, 19, 1, 7, (0, 1, 2, 3, 4, 5, 6), 1),
-    ("1g", "+me", 7, 20, 1, 1, (0, 1, 2, 3, 4, 5, 6), 1),
-    ("1g", "", 9, 15, 1, 4, (0, 2, 4, 6), 2),
-    ("2g", "", 1, 14, 2, 3, (0, 2, 4), 2),
-    ("3g", "", 2, 9, 3, 2, (0, 4), 4),
-    ("4g", "", 3, 5, 4, 1, (0,), 4),
-    ("7g", "", 4, 0, 7, 1, (0,), 8),
-)
-
-_Counts = tuple[int, int, int, int, int, int, int]
-_ZERO: Final[_Counts] = (0, 0, 0, 0, 0, 0, 0)
-# Per kind in the order of _SEVEN.
-_A100_SM: Final = (14, 14, 14, 28, 42, 56, 98)
-_A100_CE: Final = (1, 1, 1, 2, 3, 4, 7)
-_A100_DEC: Final = (0, 1, 1, 1, 2, 2, 5)
-_A100_JPEG: Final = (0, 1, 0, 0, 0, 0, 1)
-_H100_SM: Final = (16, 16, 26, 32, 60, 64, 132)
-_H100_CE: Final = (1, 1, 1, 2, 3, 4, 8)
-_H100_DEC: Final = (1, 1, 1, 2, 3, 4, 7)
-_B200_SM: Final = (18, 18, 30, 36, 70, 72, 148)
-_B200_CE: Final = (2, 2, 2, 3, 6, 8, 16)
-_ONE_OFA: Final = (0, 1, 0, 0, 0, 0, 1)
-
-
-def _seven(
-    number: int,
-    gb: tuple[int, int, int, int, int],
-    mib: _Counts = _ZERO,
-    *,
-    sm: _Counts = _H100_SM,
-    ce: _Counts = _H100_CE,
-    dec: _Counts = _H100_DEC,
-    jpeg: _Counts = _H100_DEC,
-    ampere: bool = False,
-) -> Family:
-    """A 7-slice family; `gb` names the sizes of 1g, 1g double memory and 2g, 3g and 4g, and 7g."""
-    one, double, half, full = gb[0], gb[1], gb[3], gb[4]
-    sizes = (one, one, double, gb[2], half, half, full)
-    rows = tuple(
-        Row(
-            name=f"{g}.{sizes[i]}gb{suffix}",
-            enum=enum,
-            id=printed,
-            slices=slices,
-            count=count,
-            starts=starts,
-            units=units,
-            sm=sm[i],
-            ce=ce[i],
-            dec=dec[i],
-            jpeg=jpeg[i],
-            ofa=_ONE_OFA[i],
-            mib=mib[i],
-        )
-        for i, (g, suffix, enum, printed, slices, count, starts, units) in enumerate(_SEVEN)
-    )
-    return Family(number=number, units=8, slices=7, max_devices=7, rows=rows, needs_reset=ampere, rev1=not ampere)
-
-
-def _a100(number: int, gb: tuple[int, int, int, int, int], mib: _Counts) -> Family:
-    return _seven(number, gb, mib, sm=_A100_SM, ce=_A100_CE, dec=_A100_DEC, jpeg=_A100_JPEG, ampere=True)
-
-
-def _blackwell(number: int, gb: tuple[int, int, int, int, int]) -> Family:
-    return _seven(number, gb, sm=_B200_SM, ce=_B200_CE)
-
-
-_QUARTERS: Final = (0, 1, 2, 3)
-_A30: Final = (
-    Row(name="1g.6gb", enum=0, id=14, slices=1, count=4, starts=_QUARTERS, units=1, sm=14, mib=5836),
-    Row(
-        name="1g.6gb+me",
-        enum=7,
-        id=21,
-        slices=1,
-        count=1,
-        starts=_QUARTERS,
-        units=1,
-        sm=14,
-        dec=1,
-        jpeg=1,
-        ofa=1,
-        mib=5836,
-    ),
-    Row(name="2g.12gb", enum=1, id=5, slices=2, count=2, starts=(0, 2), units=2, sm=28, ce=2, dec=2, mib=11672),
-    Row(
-        name="2g.12gb+me",
-        enum=8,
-        id=6,
-        slices=2,
-        count=1,
-        starts=(0, 2),
-        units=2,
-        sm=28,
-        ce=2,
-        dec=2,
-        jpeg=1,
-        ofa=1,
-        mib=11672,
-    ),
-    Row(
-        name="4g.24gb",
-        enum=3,
-        id=0,
-        slices=4,
-        count=1,
-        starts=(0,),
-        units=4,
-        sm=56,
-        ce=4,
-        dec=4,
-        jpeg=1,
-        ofa=1,
-        mib=23344,
-    ),
-)
-
-# RTX PRO 6000: name, enum, id, slices, count, media engines, OFA, graphics; starts and SMs follow from the slices.
-_PRO: Final = (
-    ("1g.24gb", 0, 14, 1, 4, 1, 0, False),
-    ("1g.24gb+me", 7, 21, 1, 1, 1, 1, False),
-    ("1g.24gb+gfx", 10, 47, 1, 4, 1, 0, True),
-    ("1g.24gb-me", 13, 67, 1, 4, 0, 0, False),
-    ("1g.24gb+me.all", 15, 65, 1, 1, 4, 1, False),
-    ("2g.48gb", 1, 5, 2, 2, 2, 0, False),
-    ("2g.48gb+gfx", 11, 35, 2, 2, 2, 0, True),
-    ("2g.48gb-me", 14, 66, 2, 2, 0, 0, False),
-    ("2g.48gb+me.all", 16, 64, 2, 1, 4, 1, False),
-    ("4g.96gb", 3, 0, 4, 1, 4, 1, False),
-    ("4g.96gb+gfx", 12, 32, 4, 1, 4, 1, True),
-)
-_PRO_SHAPE: Final = {  # slices: (starts, units, SMs, copy engines, MiB)
-    1: ((0, 3, 6, 9), 3, 46, 1, 24186),
-    2: ((0, 6), 6, 94, 2, 48516),
-    4: ((0,), 12, 188, 4, 97400),
-}
-
-
-def _pro() -> Iterator[Row]:
-    for name, enum, printed, slices, count, media, ofa, graphics in _PRO:
-        starts, units, sm, ce, mib = _PRO_SHAPE[slices]
-        yield Row(
-            name=name,
-            enum=enum,
-            id=printed,
-            slices=slices,
-            count=count,
-            starts=starts,
-            units=units,
-            sm=sm,
-            ce=ce,
-            dec=media,
-            enc=media,
-            jpeg=media,
-            ofa=ofa,
-            mib=mib,
-            graphics=graphics,
-        )
-
-
-FAMILIES: Final[dict[str, Family]] = {
-    "a100-40gb": _a100(1, (5, 10, 10, 20, 40), (4864, 4864, 9856, 9856, 19968, 19968, 40192)),
-    "a100-80gb": _a100(2, (10, 20, 20, 40, 80), (9856, 9856, 19968, 19968, 40192, 40192, 80384)),
-    "a30": Family(number=3, units=4, slices=4, max_devices=4, rows=_A30, needs_reset=True),
-    "h100-80gb": _seven(4, (10, 20, 20, 40, 80), (9984, 9984, 20096, 20096, 40448, 40448, 81152)),
-    "h100-94gb": _seven(5, (12, 24, 24, 47, 94), (0, 0, 0, 0, 47488, 47488, 95360)),
-    "h100-96gb": _seven(6, (12, 24, 24, 48, 96)),
-    "h200": _seven(7, (18, 35, 35, 71, 141)),
-    "gh200-96gb": _seven(8, (12, 24, 24, 48, 96)),
-    "gh200-144gb": _seven(9, (18, 36, 36, 72, 144)),
-    "b200": _blackwell(10, (23, 45, 45, 90, 180)),
-    "gb200": _blackwell(11, (23, 47, 47, 93, 186)),
-    "b300": _blackwell(12, (34, 67, 67, 135, 269)),
-    "gb300": _blackwell(13, (35, 70, 70, 139, 278)),
-    "rtx-pro-6000": Family(number=14, units=12, slices=4, max_devices=4, rows=tuple(_pro())),
-}
-
-
-def ci_count(slices: int, total: int) -> int:
-    """How many compute instances of `slices` fit a GPU instance of `total` compute slices (placement rule of -lcip)."""
-    step = 4 if slices == 3 else slices
-    return len(range(0, total - slices + 1, step))
-
-
-def ci_rows(row: Row, family: Family) -> Iterator[tuple[int, int, int, str]]:
-    """The compute instance profiles of a GPU instance profile: (enum and id, slices, multiprocessors, name).
-
-    Double-memory slices of Hopper and later have two profiles of one name: the plain slice's size, and the whole.
-    """
-    plain = {one.slices: one.sm for one in family.rows if one.enum in _PLAIN}
-    for enum, slices in enumerate(_CI_SLICES):
-        if slices > row.slices or slices not in plain or (slices == 3 and row.slices == 4):
-            continue
-        whole = slices == row.slices
-        doubled = row.enum == 9 and family.rev1
-        sm = plain[1] if doubled else row.sm if whole else plain[slices]
-        yield enum, slices, sm, row.name if whole else f"{slices}c.{row.name}"
-        if doubled:
-            yield CI_REV1, slices, row.sm, row.name
 
 
 def apply(gpu: Any, family: str) -> None:
     """Make a GPU of the state MIG capable with `family`'s profiles. `gpu.mem_total` must be set before."""
-    table = FAMILIES.get(family)
+    table = GEOMETRIES.get(family)
     if table is None:
-        raise HwError(f"there is no MIG table {family!r}", f"one of {', '.join(FAMILIES)}", "correct the model's `mig`")
+        raise HwError(
+            f"there is no MIG table {family!r}", f"one of {', '.join(GEOMETRIES)}", "correct the model's `mig`"
+        )
     gpu.mig_capable = 1
     gpu.mig_needs_reset = int(table.needs_reset)
     gpu.mig_max_devices = table.max_devices
@@ -279,7 +31,7 @@ def apply(gpu: Any, family: str) -> None:
         _fill(out, row, table, total_mib)
 
 
-def _fill(out: Any, row: Row, table: Family, total_mib: int) -> None:
+def _fill(out: Any, row: InstanceProfile, table: Geometry, total_mib: int) -> None:
     out.used, out.enum_id, out.id, out.slices, out.instances = 1, row.enum, row.id, row.slices, row.count
     out.sm, out.ce, out.dec, out.enc, out.jpeg, out.ofa = row.sm, row.ce, row.dec, row.enc, row.jpeg, row.ofa
     out.caps = CAP_GRAPHICS if row.graphics else 0

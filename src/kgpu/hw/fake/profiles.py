@@ -19,7 +19,7 @@ import yaml
 from kgpu.base import typed
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.fake.mig_tables import FAMILIES
+from kgpu.formats.mig_geometry import GEOMETRIES
 from kgpu.hw.fake.topology import Bridge, NvlinkSpec, Topology, TopologySpec, parse_matrix, resolve
 
 BRANDS: Final[Mapping[str, int]] = {
@@ -114,7 +114,7 @@ class NvlinkPorts(_Strict, kw_only=True, frozen=True):
 
 
 class Model(_Strict, kw_only=True, frozen=True):
-    """One GPU model. ``mig`` names a table of ``kgpu.hw.fake.mig_tables``, "" when the model has no MIG;
+    """One GPU model. ``mig`` names a geometry of ``kgpu.formats.mig_geometry``, "" when the model has no MIG;
 
     ``remap_banks`` are the memory banks with row remapping, 0 when the model retires pages instead.
     """
@@ -333,8 +333,8 @@ def resolve_model(name: str, models: Mapping[str, dict[str, Any]], *, source: st
     for field, value, table in (("brand", model.brand, BRANDS), ("architecture", model.architecture, ARCHITECTURES)):
         if value not in table:
             raise _unknown(source, f"{field} of model {chain[0]}", value, table)
-    if model.mig and model.mig not in FAMILIES:
-        raise _unknown(source, f"mig table of model {chain[0]}", model.mig, FAMILIES)
+    if model.mig and model.mig not in GEOMETRIES:
+        raise _unknown(source, f"mig table of model {chain[0]}", model.mig, GEOMETRIES)
     return model
 
 

@@ -26,7 +26,8 @@ import msgspec
 from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.hw.fake import mig_tables, profiles
+from kgpu.formats.mig_geometry import GEOMETRIES
+from kgpu.hw.fake import profiles
 from kgpu.lab import lock, operator
 from kgpu.lab.ground import FIRST_NODE
 from kgpu.lab.nodes import agents, contained, hosting, spec
@@ -149,7 +150,7 @@ def check_mig(one: NodeSpec, shape: profiles.Profile) -> None:
         family = shape.gpus[gpu].model.mig
         if not family:
             raise LabError(f"{shape.gpus[gpu].model.name} has no MIG", "a GPU with MIG", "choose another profile")
-        known = {row.name.removeprefix("MIG ") for row in mig_tables.FAMILIES[family].rows}
+        known = {row.name.removeprefix("MIG ") for row in GEOMETRIES[family].rows}
         for name in wanted:
             if name.partition("c.")[2] not in known and name not in known:
                 raise LabError(
