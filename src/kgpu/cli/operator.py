@@ -21,9 +21,9 @@ from kgpu.formats.names import ENV_HEALTH_CONFIG
 
 if TYPE_CHECKING:
     from kgpu.base.http import Address
+    from kgpu.manager.run import Options
     from kgpu.operator.cleanup import Limits
     from kgpu.operator.model import Monitoring, Settings
-    from kgpu.operator.run import Options
 
 EXAMPLES: Final = """
 kgpu operator run --kubeconfig ~/.kube/config --namespace gpu-operator --image kgpu:dev
@@ -164,24 +164,23 @@ async def _run(kubeconfig: str, settings: Settings, options: Options) -> None:
     import asyncio
 
     from kgpu.kube.client import connect
-    from kgpu.operator.run import Operator, find_owner, serve
+    from kgpu.manager.run import Manager, stopped_by_signals
+    from kgpu.operator.run import Operator, find_owner
 
     api = connect(kubeconfig)
-
-    async def work(stop: Any) -> None:
-        finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([finding, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not finding.done():
-            finding.cancel()
-            return
-        operator = Operator(api, dataclasses.replace(settings, owner=finding.result()), options)
-        operator.stop = stop
-        await operator.run()
-
     try:
-        await serve(work)
+        async with stopped_by_signals() as stop:
+            finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
+            stopping = asyncio.ensure_future(stop.wait())
+            await asyncio.wait([finding, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not finding.done():
+                finding.cancel()
+                return
+            operator = Operator(api, dataclasses.replace(settings, owner=finding.result()))
+            manager = Manager(api, [operator], options)
+            manager.stop = stop
+            await manager.run()
     finally:
         await api.close()
 
@@ -279,7 +278,7 @@ def _texts(given: Mapping[str, Any], name: str, where: str) -> dict[str, str]:
 def options_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Options:
     """``Options`` from click's parameters. Raises ConfigError."""
     from kgpu.kube.lead import LeaseTimes
-    from kgpu.operator.run import Options
+    from kgpu.manager.run import Options
 
     deadline = _seconds(given, "renew_deadline", "--leader-lease-renew-deadline")
     if deadline <= LeaseTimes().retry:
@@ -291,7 +290,7 @@ def options_of(given: Mapping[str, Any], env: Mapping[str, str]) -> Options:
     pod = env.get("POD_NAME", "")
     return Options(
         elect=_bool(given, "leader_elect", "--leader-elect"),
-        lease_namespace=given["lease_namespace"],
+        lease_namespace=given["lease_namespace"] or given["namespace"],
         lease_times=LeaseTimes(duration=deadline + 5.0, deadline=deadline),
         identity=f"{pod}_{uuid.uuid4()}" if pod else "",
         metrics=_address(given["metrics_address"], "--metrics-bind-address"),

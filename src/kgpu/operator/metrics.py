@@ -10,10 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kgpu.base.http import Response
-
 PREFIX: Final = "gpu_operator_"
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 NO_POLICY: Final = -1.0
 OPERATOR_ERROR: Final = -2.0
 
@@ -90,10 +87,6 @@ class Figures:
         self.passes += 1
         self.failed += 1
         self._gauges["reconciliation_status"] = OPERATOR_ERROR
-
-    def page(self) -> Response:
-        """``/metrics``."""
-        return Response(200, self.text(), CONTENT_TYPE)
 
     def text(self) -> str:
         """All figures in Prometheus' text format."""

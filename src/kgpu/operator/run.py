@@ -1,35 +1,26 @@
-"""The operator's process: watch, plan, apply, tell; over and over, driven by what changes.
+"""The operator: watch, plan, apply, tell; over and over, driven by what changes.
 
 The loop knows only the present: whatever has changed, the whole plan is made anew and only what differs is written. So
 it makes no difference whether news was missed, the process was killed in the middle or the API server was away. Changes
-are gathered for a moment first, and longer where plans take long. Only the leader writes; one that loses the lead stops
-at once and stands by.
+are gathered for a moment first, and longer where plans take long. ``kgpu.manager`` hosts it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import time
-import uuid
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from kgpu import __version__
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
-from kgpu.base.http import Address, Page, Response, StatusServer, here_only
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.problems import describe
 from kgpu.base.waking import first_of
-from kgpu.formats import names
 from kgpu.kube import kinds
-from kgpu.kube.fence import Fenced
-from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
 from kgpu.operator.applying import Applier
 from kgpu.operator.certain import Certain
@@ -47,152 +38,72 @@ from kgpu.operator.watching import Cluster, Watching
 log = logging.getLogger(__name__)
 
 GATHER: Final = 0.05  # seconds in which changes are gathered before a plan
+LEAVE_SECONDS: Final = 20.0
 IN_THREAD: Final = 0.2  # seconds; plans that take longer are made in a thread
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 
 Planner = Callable[[Observed, Settings], Plan]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the process was told beside ``Settings``. Addresses are None for nowhere."""
-
-    elect: bool = True
-    lease_namespace: str = ""
-    lease_times: LeaseTimes = field(default_factory=LeaseTimes)
-    identity: str = ""
-    metrics: Address | None = None
-    health: Address | None = None
-    leave_seconds: float = 20.0
-
-
 class Operator:
-    """One operator. ``run`` returns when ``stop`` is set."""
+    """The operator, as a controller of ``kgpu.manager``: ``watch`` runs always, ``term`` while this process leads."""
+
+    name = "operator"
 
     def __init__(
-        self, api: Cluster, settings: Settings, options: Options | None = None, *, clock: Clock | None = None,
+        self, api: Cluster, settings: Settings, *, clock: Clock | None = None, leave_seconds: float = LEAVE_SECONDS,
         planner: Planner = make_plan,
     ) -> None:  # fmt: skip
-        self.api = api
+        """``leave_seconds`` is how long agents get to leave nodes before what they run by goes."""
         self.settings = settings
-        self.options = options or Options()
+        self.leave_seconds = leave_seconds
         self.clock = clock or SystemClock()
-        self.stop = asyncio.Event()
         self.figures = Figures()
         self.watching = Watching(api, settings, clock=self.clock)
-        self.addresses: dict[str, Address] = {}
         self.last: Plan | None = None
         self.problem = ""
         """What went wrong in the last pass, "" when nothing did."""
         self.settled = asyncio.Event()
         """Set while the last pass found nothing to do and nothing is under way."""
-        self._planner = planner
-        self._terms: list[_Term] = []
-        self._lead = Lead(
-            api,
-            namespace=self.options.lease_namespace or settings.namespace,
-            name=names.OPERATOR_LEASE,
-            identity=self.options.identity or f"kgpu-operator_{uuid.uuid4()}",
-            times=self.options.lease_times,
-            clock=clock,  # its own, where nobody gives one
-        )
-        self.guard = self._lead.guard
-        """Raises LostLeadError when nothing may be written any more."""
+        self.planner = planner
+        self.working: _Term | None = None
 
-    async def run(self) -> None:
-        """Watch and lead until ``stop``. Raises HostError for an address that can't be listened on."""
-        servers = await self._serve()
-        watch = asyncio.create_task(self.watching.run(), name="watching")
-        work = asyncio.create_task(self._work(), name="work")
-        stop = asyncio.create_task(self.stop.wait(), name="stop")
+    async def watch(self) -> None:
+        """Follow the cluster until cancelled."""
         log.info(
             "kgpu %s: operator of namespace %s, layout %s", __version__, self.settings.namespace, self.settings.layout
         )
-        try:
-            done, _ = await asyncio.wait([watch, work, stop], return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stop}:
-                task.result()
-        finally:
-            for task in (work, watch, stop):
-                task.cancel()
-            await asyncio.gather(work, watch, stop, return_exceptions=True)
-            for server in servers:
-                await server.close()
-        if self.options.elect:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2.0):
-                    await self._lead.release()
-        log.info("stopped")
+        await self.watching.run()
 
-    async def _work(self) -> None:
-        """Term after term as the leader."""
-        while True:
-            if not self.options.elect:
-                await self._term(None)
-                continue
-            async with self._lead.leading() as renewing:
-                await self._term(renewing)
+    def missing(self) -> Collection[str]:
+        """Kinds that have not been read yet."""
+        return self.watching.missing()
 
-    async def _term(self, renewing: Callable[[], asyncio.Task[None]] | None) -> None:
-        """Everything that writes, until the lead is lost; a defect ends the term, too, and the next one begins."""
-        term = _Term(self)
-        self._terms = [term]
-        tasks = [asyncio.create_task(one) for one in (term.loop(), term.labeller.run(), term.teller.run())]
-        tasks += [renewing()] if renewing else []
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        except LostLeadError as error:
-            log.error("%s", error.one_line())  # noqa: TRY400 - it is no defect
-        except Exception as error:
-            log.exception("the operator's work failed and begins anew")
-            self.problem = describe(error)
-            self.figures.broke()
-            await self.clock.sleep(1.0)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._terms = []
-            self.settled.clear()
+    def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
+        """Plan and carry out, label Nodes, write Events."""
+        self.working = term = _Term(self, api)
+        return term.loop(), term.labeller.run(), term.teller.run()
 
-    async def _serve(self) -> list[StatusServer]:
-        servers = []
-        pages: tuple[tuple[str, Address | None, dict[str, Page]], ...] = (
-            ("metrics", self.options.metrics, {"/metrics": self.figures.page}),
-            (
-                "health",
-                self.options.health,
-                {
-                    "/healthz": lambda: Response(200, "ok\n"),
-                    "/readyz": self._readyz,
-                    "/statusz": here_only(self._statusz),
-                },
-            ),
-        )
-        for name, address, routes in pages:
-            if address is not None:
-                server = StatusServer(routes)
-                self.addresses[name] = await server.start(address)
-                servers.append(server)
-                log.info("%s at http://%s%s", name, self.addresses[name], next(iter(routes)))
-        return servers
+    def ended(self) -> None:
+        """The term is over."""
+        self.working = None
+        self.settled.clear()
 
-    def _readyz(self) -> Response:
-        """Ready once the cluster has been read: one that stands by is ready to lead."""
-        missing = self.watching.missing()
-        said = "".join(f"[-] not read yet: {one}\n" for one in missing)
-        return Response(503, said) if missing else Response(200, "ready\n")
+    def failed(self, error: Exception) -> None:
+        """The work died of a defect."""
+        self.problem = describe(error)
+        self.figures.broke()
 
-    def _statusz(self) -> Response:
-        term = self._terms[0] if self._terms else None
-        document = {
-            "version": __version__,
+    def metrics(self) -> str:
+        """The replaced operator's figures, and kgpu's own."""
+        return self.figures.text()
+
+    def status(self) -> Mapping[str, object]:
+        """What it has read, done and met."""
+        term = self.working
+        return {
             "namespace": self.settings.namespace,
             "layout": str(self.settings.layout),
-            "leads": self._lead.in_time or not self.options.elect,
-            "leader": self._lead.holder,
             "unread": list(self.watching.missing()),
             "stale": list(self.watching.stale()),
             "problem": self.problem,
@@ -204,26 +115,22 @@ class Operator:
             "refused": {**(term.applier.errors if term else {}), **(term.labeller.errors if term else {})},
             "settled": self.settled.is_set(),
         }
-        return Response(200, json.dumps(document, indent=2) + "\n", "application/json")
 
 
 class _Term:
     """One term as the leader: what has been applied is not known at its start, and so all is applied once."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, api: KubeApi) -> None:
         self._operator = operator
-        api: KubeApi = operator.api
         watching, clock = operator.watching, operator.clock
         count, namespace = operator.figures.wrote, operator.settings.namespace
-        if operator.options.elect:
-            api = Fenced(api, operator.guard)
         self.certain = Certain(api, watching, clock=clock)
         self.others = Others(api, clock=clock)
         self.applier = Applier(api, watching, operator.settings, clock=clock, count=count)
         self.labeller = Labeller(api, watching, clock=clock, count=count)
         self.statuses = Statuses(api, watching, clock=clock, count=count)
         self.teller = Teller(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
-        self.leaving = Leaving(api, watching, namespace=namespace, clock=clock, seconds=operator.options.leave_seconds)
+        self.leaving = Leaving(api, watching, namespace=namespace, clock=clock, seconds=operator.leave_seconds)
 
     async def loop(self) -> None:
         """Pass after pass."""
@@ -272,9 +179,9 @@ class _Term:
             raise
         begin = time.perf_counter() - spent
         if operator.figures.plan_seconds < IN_THREAD:
-            plan = operator._planner(observed, operator.settings)
+            plan = operator.planner(observed, operator.settings)
         else:  # beside the loop, so that probes are answered and the Lease is renewed meanwhile
-            plan = await asyncio.to_thread(operator._planner, observed, operator.settings)
+            plan = await asyncio.to_thread(operator.planner, observed, operator.settings)
         operator.figures.plan_seconds = time.perf_counter() - begin
         operator.last = plan
         holds = await self.leaving.holds(plan)
@@ -344,14 +251,3 @@ async def own_deployment(api: KubeApi, namespace: str, pod: str) -> Object | Non
         owner = {"apiVersion": following.api_version, "kind": kind}
         owner |= {"name": text(found.get("name")), "uid": text(found.get("uid"))}
     return owner
-
-
-async def serve(make: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run until SIGTERM or SIGINT set the event that ``make`` is given."""
-    import signal
-
-    from kgpu.base.supervise import stop_on_signals
-
-    stop = asyncio.Event()
-    with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
-        await make(stop)

@@ -25,8 +25,9 @@ from kgpu.kube.port import (
     Resource,
     name_of,
 )
+from kgpu.manager.run import Manager, Options
 from kgpu.operator.model import NodeLabels, Observed, Plan, Settings
-from kgpu.operator.run import Operator, Options
+from kgpu.operator.run import Operator
 from tests.operator.world import NAMESPACE, SETTINGS, node_object
 
 WRITES = ("apply", "patch", "create", "delete")
@@ -72,11 +73,12 @@ def writes(api: FakeApi, since: int = 0) -> Counter[tuple[str, str]]:
 class Run:
     """One operator that runs, and the clock that it lives by."""
 
-    def __init__(self, api: Any, operator: Operator, clock: VirtualClock) -> None:
+    def __init__(self, api: Any, operator: Operator, manager: Manager, clock: VirtualClock) -> None:
         self.api = api
         self.operator = operator
+        self.manager = manager
         self.clock = clock
-        self.task = asyncio.create_task(operator.run())
+        self.task = asyncio.create_task(manager.run())
 
     async def until(self, true: Callable[[], Any], what: str = "it", seconds: float = 120.0) -> None:
         """Let time pass until something is true."""
@@ -97,7 +99,7 @@ class Run:
 
     async def kill(self) -> None:
         """End it as SIGKILL would: nothing is given back."""
-        self.operator.options = Options(elect=False)
+        self.manager.options = Options(lease_namespace=NAMESPACE, elect=False)
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
@@ -109,9 +111,10 @@ async def running(
 ) -> AsyncIterator[Run]:  # fmt: skip
     """An operator, until the block ends."""
     clock = clock or VirtualClock()
-    options = Options(elect=elect, identity=identity, lease_times=LeaseTimes())
+    options = Options(lease_namespace=NAMESPACE, elect=elect, identity=identity, lease_times=LeaseTimes())
     more: dict[str, Any] = {} if planner is None else {"planner": planner}
-    run = Run(api, Operator(api, settings, options, clock=clock, **more), clock)
+    operator = Operator(api, settings, clock=clock, **more)
+    run = Run(api, operator, Manager(api, [operator], options, clock=clock), clock)
     try:
         if settle_first:
             await run.settled()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kgpu.base.clock import BootClock, SystemClock, VirtualClock
+from kgpu.base.clock import SystemClock, VirtualClock
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import LEASES, Resource
-from kgpu.operator.run import Operator, Options
+from kgpu.manager.run import Manager, Options
+from kgpu.operator.run import Operator
 from tests.operator.run.support import POLICY, WRITES, Meddled, cluster, running, silence, writes
 from tests.operator.world import NAMESPACE, SETTINGS
 
@@ -43,7 +44,7 @@ async def test_one_leads_and_the_other_follows_when_it_is_killed() -> None:
 async def test_who_stops_in_order_gives_the_lease_back() -> None:
     api, clock = cluster(), VirtualClock()
     async with running(api, clock=clock, elect=True, identity="a") as run:
-        run.operator.stop.set()
+        run.manager.stop.set()
         await clock.advance(1)
         assert run.task.done()
         assert await holder(api) == ""
@@ -91,8 +92,10 @@ async def test_who_was_stopped_begins_no_write_when_it_goes_on() -> None:
             await asyncio.sleep(0.02)
             return await super()._call(verb, resource, name, call)
 
-    operator = Operator(Slow(api), SETTINGS, Options(elect=True, identity="old"), clock=clock)
-    task = asyncio.create_task(operator.run())
+    slow = Slow(api)
+    operator = Operator(slow, SETTINGS, clock=clock)
+    manager = Manager(slow, [operator], Options(lease_namespace=NAMESPACE, identity="old"), clock=clock)
+    task = asyncio.create_task(manager.run())
     try:
         async with asyncio.timeout(60):
             while begun.count(("apply", "nodes")) < 40:  # noqa: ASYNC110 - it is as the operator comes
@@ -103,16 +106,13 @@ async def test_who_was_stopped_begins_no_write_when_it_goes_on() -> None:
             clock.stopped_for = 30.0
             del begun[:]
             api.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "new"}})
-            assert operator._lead.leads, "it does not know yet"
-            assert operator._terms[0].labeller.pending > 100, "and has much to write"
-            while operator._lead.leads:  # noqa: ASYNC110 - the same
+            assert manager.lead.leads, "it does not know yet"
+            assert operator.working is not None
+            assert operator.working.labeller.pending > 100, "and has much to write"
+            while manager.lead.leads:  # noqa: ASYNC110 - the same
                 await asyncio.sleep(0.01)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     late = [call for call in begun if call[0] in WRITES and call[1] != LEASES.plural]
     assert late == []
-
-
-def test_the_operators_lead_goes_on_while_the_machine_is_suspended() -> None:
-    assert isinstance(Operator(cluster(1), SETTINGS, Options())._lead._clock, BootClock)

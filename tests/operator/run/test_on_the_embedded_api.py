@@ -15,9 +15,10 @@ from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Object, Resource, name_of
+from kgpu.manager.run import Manager, Options
 from kgpu.operator.cleanup import clean_up
 from kgpu.operator.model import Layout, Settings
-from kgpu.operator.run import Operator, Options
+from kgpu.operator.run import Operator
 from tests.operator import older_definition
 from tests.operator.world import FEATURES, NAMESPACE, PCI
 
@@ -45,12 +46,13 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Whole]:
 @contextlib.asynccontextmanager
 async def operator(found: Whole, **settings: Any) -> AsyncIterator[Operator]:
     told = Settings(namespace=NAMESPACE, image="kgpu:test", **settings)
-    one = Operator(found.api, told, Options(identity="test", leave_seconds=1.0))
-    task = asyncio.create_task(one.run())
+    one = Operator(found.api, told, leave_seconds=1.0)
+    manager = Manager(found.api, [one], Options(lease_namespace=NAMESPACE, identity="test"))
+    task = asyncio.create_task(manager.run())
     try:
         yield one
     finally:
-        one.stop.set()
+        manager.stop.set()
         await task
 
 

@@ -14,8 +14,9 @@ from kgpu.base import http
 from kgpu.base.http import Address
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS
+from kgpu.manager.run import Options
 from kgpu.operator.metrics import OPERATOR_ERROR, Figures
-from kgpu.operator.run import Options, own_deployment
+from kgpu.operator.run import own_deployment
 from tests.operator.run.support import cluster, running
 from tests.operator.world import NAMESPACE
 
@@ -31,11 +32,13 @@ async def page(address: Address, path: str) -> str:
 async def test_pages_say_what_it_does() -> None:
     api = cluster(nodes=2)
     async with running(api, settle_first=False) as run:
-        run.operator.options = Options(elect=False, metrics=Address("127.0.0.1", 0), health=Address("127.0.0.1", 0))
-        while "health" not in run.operator.addresses:
+        run.manager.options = Options(
+            lease_namespace=NAMESPACE, elect=False, metrics=Address("127.0.0.1", 0), health=Address("127.0.0.1", 0)
+        )
+        while "health" not in run.manager.addresses:
             await run.clock.advance(0.01)
         await run.settled()
-        health, metrics = run.operator.addresses["health"], run.operator.addresses["metrics"]
+        health, metrics = run.manager.addresses["health"], run.manager.addresses["metrics"]
         assert await page(health, "/healthz") == "ok\n"
         assert await page(health, "/readyz") == "ready\n"
         status = json.loads(await page(health, "/statusz"))
@@ -51,10 +54,12 @@ async def test_pages_say_what_it_does() -> None:
 async def test_the_page_that_says_all_is_for_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_host", lambda _: "10.0.0.1")
     async with running(cluster(), settle_first=False) as run:
-        run.operator.options = Options(elect=False, metrics=Address("127.0.0.1", 0), health=Address("127.0.0.1", 0))
-        while "health" not in run.operator.addresses:
+        run.manager.options = Options(
+            lease_namespace=NAMESPACE, elect=False, metrics=Address("127.0.0.1", 0), health=Address("127.0.0.1", 0)
+        )
+        while "health" not in run.manager.addresses:
             await run.clock.advance(0.01)
-        health = run.operator.addresses["health"]
+        health = run.manager.addresses["health"]
         assert await page(health, "/healthz") == "ok\n"
         with pytest.raises(urllib.error.HTTPError, match="403"):
             await page(health, "/statusz")

@@ -1,0 +1,47 @@
+"""What a component has to be to have its cluster half hosted here; components fit it without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from kgpu.kube.port import KubeApi
+
+
+class Controller(Protocol):
+    """The cluster half of a component. It watches all the time, and works while this process leads."""
+
+    @property
+    def name(self) -> str:
+        """For logs."""
+        ...
+
+    async def watch(self) -> None:
+        """Follow the cluster until cancelled. API errors never end it."""
+        ...
+
+    def missing(self) -> Collection[str]:
+        """What of the cluster has not been read yet; who has read all is ready to lead."""
+        ...
+
+    def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
+        """The work of one term as the leader, which runs until it is cancelled. ``api`` writes only while this process
+        leads: a write after that raises LostLeadError, which has to pass.
+        """
+        ...
+
+    def ended(self) -> None:
+        """The term is over, for whatever reason."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """The work died of a defect; it begins anew after a moment."""
+        ...
+
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
+        ...
+
+    def status(self) -> Mapping[str, object]:
+        """For the page that says all."""
+        ...

@@ -1,0 +1,185 @@
+"""The manager: it leads or stands by, serves pages, and hosts controllers.
+
+Only the leader writes; one that loses the lead stops at once and stands by. A controller that fails begins anew while
+the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kgpu import __version__
+from kgpu.base.clock import Clock, SystemClock
+from kgpu.base.http import Address, Page, Response, StatusServer, here_only
+from kgpu.formats import names
+from kgpu.kube.fence import Fenced
+from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
+from kgpu.kube.port import KubeApi
+from kgpu.manager.controller import Controller
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+AGAIN: Final = 1.0  # seconds until a controller that failed begins anew
+GIVE_BACK: Final = 2.0  # seconds for giving the Lease back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the process was told. Addresses are None for nowhere; ``lease_namespace`` is where its Lease is."""
+
+    lease_namespace: str
+    elect: bool = True
+    lease_times: LeaseTimes = field(default_factory=LeaseTimes)
+    identity: str = ""
+    metrics: Address | None = None
+    health: Address | None = None
+
+
+class Manager:
+    """One process. ``run`` returns when ``stop`` is set."""
+
+    def __init__(
+        self, api: KubeApi, controllers: Sequence[Controller], options: Options, *, clock: Clock | None = None
+    ) -> None:
+        self._api = api
+        self._controllers = tuple(controllers)
+        self._clock = clock or SystemClock()
+        self.options = options
+        self.stop = asyncio.Event()
+        self.addresses: dict[str, Address] = {}
+        """Where the pages are, by ``metrics`` and ``health``."""
+        self.lead = Lead(
+            api,
+            namespace=options.lease_namespace,
+            name=names.OPERATOR_LEASE,
+            identity=options.identity or f"kgpu-operator_{uuid.uuid4()}",
+            times=options.lease_times,
+            clock=clock,  # its own, where nobody gives one
+        )
+
+    async def run(self) -> None:
+        """Watch and lead until ``stop``. Raises HostError for an address that can't be listened on."""
+        servers = await self._serve()
+        stop = asyncio.create_task(self.stop.wait(), name="stop")
+        tasks = [asyncio.create_task(one.watch(), name=f"{one.name} watches") for one in self._controllers]
+        tasks.append(asyncio.create_task(self._work(), name="work"))
+        try:
+            done, _ = await asyncio.wait([*tasks, stop], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stop}:
+                task.result()
+        finally:
+            await _end([*tasks, stop])
+            for server in servers:
+                await server.close()
+        if self.options.elect:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GIVE_BACK):
+                    await self.lead.release()
+        log.info("stopped")
+
+    async def _work(self) -> None:
+        """Term after term as the leader."""
+        while True:
+            if not self.options.elect:
+                await self._term(self._api, None)
+                continue
+            async with self.lead.leading() as renewing:
+                await self._term(Fenced(self._api, self.lead.guard), renewing)
+
+    async def _term(self, api: KubeApi, renewing: Callable[[], asyncio.Task[None]] | None) -> None:
+        """Everything that writes, until the lead is lost."""
+        tasks = [asyncio.create_task(self._keep(one, api), name=one.name) for one in self._controllers]
+        tasks += [renewing()] if renewing else []
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except LostLeadError as error:
+            log.error("%s", error.one_line())  # noqa: TRY400 - it is no defect
+        finally:
+            await _end(tasks)
+
+    async def _keep(self, controller: Controller, api: KubeApi) -> None:
+        """Let a controller work, again and again. Raises LostLeadError."""
+        while True:
+            try:
+                await self._once(controller, api)
+            except LostLeadError:
+                raise
+            except Exception as error:
+                log.exception("the work of %s failed and begins anew", controller.name)
+                controller.failed(error)
+            await self._clock.sleep(AGAIN)
+
+    async def _once(self, controller: Controller, api: KubeApi) -> None:
+        tasks = [asyncio.create_task(one) for one in controller.term(api)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            await _end(tasks)
+            controller.ended()
+
+    async def _serve(self) -> list[StatusServer]:
+        health: dict[str, Page] = {
+            "/healthz": lambda: Response(200, "ok\n"),
+            "/readyz": self._readyz,
+            "/statusz": here_only(self._statusz),
+        }
+        pages: tuple[tuple[str, Address | None, dict[str, Page]], ...] = (
+            ("metrics", self.options.metrics, {"/metrics": self._metrics}),
+            ("health", self.options.health, health),
+        )
+        servers = []
+        for name, address, routes in pages:
+            if address is not None:
+                server = StatusServer(routes)
+                self.addresses[name] = await server.start(address)
+                servers.append(server)
+                log.info("%s at http://%s%s", name, self.addresses[name], next(iter(routes)))
+        return servers
+
+    def _metrics(self) -> Response:
+        return Response(200, "".join(one.metrics() for one in self._controllers), CONTENT_TYPE)
+
+    def _readyz(self) -> Response:
+        """Ready once the cluster has been read: one that stands by is ready to lead."""
+        said = "".join(f"[-] not read yet: {thing}\n" for one in self._controllers for thing in one.missing())
+        return Response(503, said) if said else Response(200, "ready\n")
+
+    def _statusz(self) -> Response:
+        document: dict[str, object] = {
+            "version": __version__,
+            "leads": self.lead.in_time or not self.options.elect,
+            "leader": self.lead.holder,
+        }
+        for one in self._controllers:
+            document |= one.status()
+        return Response(200, json.dumps(document, indent=2) + "\n", "application/json")
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def stopped_by_signals() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set, for as long as the block lasts."""
+    import signal
+
+    from kgpu.base.supervise import stop_on_signals
+
+    stop = asyncio.Event()
+    with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
+        yield stop
