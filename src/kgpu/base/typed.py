@@ -24,6 +24,16 @@ def decode(data: bytes | str, kind: type[T]) -> T:
     return found
 
 
+def read(text: str, kind: type[T], *, most: int | None = None) -> T | None:
+    """JSON from somebody else as ``kind``; None for what is not of that kind, or has more than ``most`` characters."""
+    if most is not None and len(text) > most:
+        return None
+    try:
+        return decode(text, kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+
+
 def convert(value: Any, kind: type[T], *, strict: bool = True) -> T:
     """Mappings, lists and scalars as ``kind``; not ``strict``: "1" is a number, too. Raises msgspec.ValidationError."""
     _decoder(kind)

@@ -59,11 +59,8 @@ def encode(report: AgentReport) -> str:
 
 def decode(text: str) -> AgentReport | None:
     """None for what is no report: a node's annotation may hold anything. All text in a report is printable."""
-    try:
-        found = typed.decode(text, AgentReport)
-        return found if text.isprintable() and "\\" not in text else _printable(found)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return None
+    found = typed.read(text, AgentReport)
+    return found if found is None or (text.isprintable() and "\\" not in text) else _printable(found)
 
 
 def _printable(report: AgentReport) -> AgentReport:

@@ -127,13 +127,8 @@ def encode(report: GpuReport) -> str:
 
 def decode(text: str) -> GpuReport | None:
     """None for what is no report, or one of a version that is not known. All text in a report is printable."""
-    if len(text) > MAX_BYTES:
-        return None
-    try:
-        found = typed.decode(text, GpuReport)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return None
-    if found.version != VERSION:
+    found = typed.read(text, GpuReport, most=MAX_BYTES)
+    if found is None or found.version != VERSION:
         return None
     return msgspec.structs.replace(
         found, gpus=tuple(map(_printable, found.gpus[:MAX_GPUS])), more=max(0, found.more),

@@ -251,7 +251,7 @@ ENV_RUN_DIR: Final = "KGPU_RUN_DIR"  # where a process sees it, if not below the
 HEALTH_VERDICTS: Final = "/run/kgpu/health/verdicts.json"
 GPUS_HEALTHY_CONDITION: Final = "kgpu.dev/GPUsHealthy"
 VALIDATION_ANNOTATION: Final = "kgpu.dev/validation"  # on Nodes: kgpu.dev/Validated as data (formats.validation_report)
-GPUS_ANNOTATION: Final = "kgpu.dev/gpus"  # on Nodes: the same as data (kgpu.formats.gpu_report)
+GPUS_ANNOTATION: Final = "kgpu.dev/gpus"  # on Nodes: kgpu.dev/GPUsHealthy as data (formats.gpu_report)
 HEALTH_FIELD_MANAGER: Final = "kgpu-health"
 HEALTH_HISTORY: Final = "health.db"
 """In kgpu's state folder."""

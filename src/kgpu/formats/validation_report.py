@@ -112,13 +112,8 @@ def encode(report: ValidationReport) -> str:
 
 def decode(text: str) -> ValidationReport | None:
     """None for what is no report, or one of a version that is not known. All text in a report is printable."""
-    if len(text) > MAX_BYTES:
-        return None
-    try:
-        found = typed.decode(text, ValidationReport)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return None
-    return report(found.checks) if found.version == VERSION else None
+    found = typed.read(text, ValidationReport, most=MAX_BYTES)
+    return report(found.checks) if found is not None and found.version == VERSION else None
 
 
 def of_node(annotations: Mapping[str, str]) -> ValidationReport | None:

@@ -74,6 +74,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key": 
         place += "" if self.compute_instance is None else f".{self.compute_instance}"
         return f"{self.source}:{self.key}{place}"
 
+    @property
+    def quoted(self) -> str:
+        """The fact, with the kernel log's words where it has some."""
+        return f"{self.what} ({self.text})" if self.text else self.what
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -178,7 +183,7 @@ class Verdict:
             subject=self.gpu,
             what=self.what,
             why=f"the evidence calls for: {WORDS[self.action]}" if self.evidence else "nothing speaks against it",
-            evidence=tuple(f"{one.what} ({one.text})" if one.text else one.what for one in self.evidence),
+            evidence=tuple(one.quoted for one in self.evidence),
             severity=self.severity,
             remedy=self.remedy,
             reason=REASONS[self.action] if not self.muted else "GPUMuted",

@@ -83,7 +83,7 @@ def report_of(rows: Sequence[tuple[GpuVerdict, Verdict]], *, unreadable: str = "
 
 def _gpu(row: GpuVerdict, verdict: Verdict) -> Gpu:
     # How often something came is left out: it would be another report each time.
-    evidence = (f"{one.what} ({one.text})" if one.text else one.what for one in verdict.evidence)
+    evidence = (one.quoted for one in verdict.evidence)
     return Gpu(
         uuid=row.uuid,
         index=row.index,
