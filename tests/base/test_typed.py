@@ -9,6 +9,7 @@ import textwrap
 import msgspec
 import pytest
 
+from kgpu.base import typed
 from kgpu.base.typed import convert, decode
 
 # A type of its own for each round, as each is read for the first time only once.
@@ -58,3 +59,10 @@ def test_values_and_json() -> None:
             convert(wrong, Row)
     with pytest.raises(msgspec.DecodeError):
         decode(b"{", Row)
+
+
+def test_what_others_have_written_is_read_or_is_none() -> None:
+    nested = "[" * 100_000
+    assert typed.read('{"size": 1}', dict[str, int]) == {"size": 1}
+    assert [typed.read(text, dict[str, int]) for text in ("", "{", '{"a": "b"}', "\udc80", nested)] == [None] * 5
+    assert [typed.read("[1]", list[int], most=most) for most in (2, 3)] == [None, [1]]
