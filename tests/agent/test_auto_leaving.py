@@ -177,7 +177,7 @@ class SlowDisk:
         """Once the write is done and the node has been left there is no file."""
         asyncio.get_running_loop().call_later(3.0, self.go_on.set)
         await eventually(lambda: state(cluster, "one") == ("left", ""))
-        await beside(self.done.wait, 20)
+        assert await beside(self.done.wait, 20)
         assert list(tmp_path.glob("state/*")) == []
 
 
@@ -187,7 +187,7 @@ async def test_a_memory_that_is_written_while_kgpu_leaves_goes_too(cluster, star
     cluster.mark("leaving")
     cluster.tell(AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere"))
     async with hosted(cluster, tmp_path, (Role("one", started.role("one")),)):
-        await beside(disk.begun.wait, 20)
+        assert await beside(disk.begun.wait, 20)
         await disk.leaves_nothing(cluster, tmp_path)
 
 
@@ -197,12 +197,13 @@ async def test_what_a_role_was_writing_when_it_ended_goes_too(cluster, tmp_path)
     async def start(host, handle) -> None:
         handle.running()
         (tmp_path / "state").mkdir(exist_ok=True)
-        await beside(disk.slow((tmp_path / "state/devices.json").write_text), "{}")
+        # As the device plugin does: the write goes on whatever becomes of the role.
+        await asyncio.shield(asyncio.create_task(beside(disk.slow((tmp_path / "state/devices.json").write_text), "{}")))
 
     config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
     cluster.tell(config)
     async with hosted(cluster, tmp_path, (Role("one", start),)):
-        await beside(disk.begun.wait, 20)
+        assert await beside(disk.begun.wait, 20)
         cluster.tell(msgspec.structs.replace(config, leaving=True))
         await disk.leaves_nothing(cluster, tmp_path)
 

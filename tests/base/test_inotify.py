@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 import pytest
@@ -205,6 +207,30 @@ async def _play(place: Path, steps: list[tuple[int, str, str]]) -> None:
     finally:
         for one in filter(None, views):
             one.close()
+
+
+async def test_whoever_loses_the_instance_is_woken_and_gets_another(tmp_path: Path) -> None:
+    async with Inotify() as one, Inotify() as other:
+        for view in (one, other):
+            view.watch({tmp_path})
+        one._kernel.close()  # as for a descriptor that can't be read any more
+        assert [await view.wait(0) for view in (one, other)] == [True, True]
+        for view in (one, other):
+            view.watch({tmp_path})
+        (tmp_path / "a").touch()
+        assert [await view.wait(60) for view in (one, other)] == [True, True]
+        assert one._kernel is other._kernel
+
+
+def test_a_loop_that_has_ended_is_not_kept() -> None:
+    async def watch() -> weakref.ref[asyncio.AbstractEventLoop]:
+        async with Inotify() as inotify:
+            inotify.watch({Path("/")})
+        return weakref.ref(asyncio.get_running_loop())
+
+    ended = asyncio.run(watch())
+    gc.collect()
+    assert ended() is None
 
 
 def test_the_nearest_existing_folder(tmp_path: Path) -> None:

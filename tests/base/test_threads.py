@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from kgpu.base.threads import beside, given_up_calls
+from kgpu.base.threads import beside, calls_under_way
 
 STUCK = """
 import asyncio, threading
@@ -42,7 +42,7 @@ def test_a_call_that_never_returns_keeps_the_program_from_nothing() -> None:
     assert done.stdout == "ended\n"
 
 
-async def test_what_was_given_up_can_be_waited_for() -> None:
+async def test_what_is_under_way_can_be_waited_for_though_it_was_given_up() -> None:
     begun, go_on, done = threading.Event(), threading.Event(), []
 
     def slow() -> None:
@@ -50,13 +50,13 @@ async def test_what_was_given_up_can_be_waited_for() -> None:
         go_on.wait(60)
         done.append(1)
 
-    assert await given_up_calls(60)
+    assert await calls_under_way(60)
     task = asyncio.create_task(beside(slow))
     await beside(begun.wait, 60)
-    assert await given_up_calls(60)  # somebody still waits for it
+    assert not await calls_under_way(0.05)
     task.cancel()
     await asyncio.wait([task])
-    assert (await given_up_calls(0.05), done) == (False, [])
+    assert (await calls_under_way(0.05), done) == (False, [])
     go_on.set()
-    assert (await given_up_calls(60), done) == (True, [1])
-    assert await given_up_calls(60)
+    assert (await calls_under_way(60), done) == (True, [1])
+    assert await calls_under_way(60)

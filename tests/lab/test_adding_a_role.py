@@ -1,4 +1,4 @@
-"""A role is one row: what CONTRIBUTING asks for, done literally to a copy of the source, runs on the embedded lab."""
+"""A role is two files and a row: what CONTRIBUTING asks for, done literally to a copy, runs on the embedded lab."""
 
 from __future__ import annotations
 

@@ -98,6 +98,42 @@ async def test_a_lost_lead_ends_the_term_of_all() -> None:
         assert [call for call in api.calls[before:] if call[0] == "apply"] == []
 
 
+async def test_a_defect_in_the_renewal_ends_a_term_and_not_the_process() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    async with managed(api, clock, "a") as (manager, (one,)):
+        await clock.advance(1)
+        renew = manager.lead._renew
+
+        async def broken() -> None:
+            raise RuntimeError("renewal broke")
+
+        manager.lead._renew = broken  # type: ignore[method-assign]
+        (lease,) = (await api.list(LEASES)).items
+        await api.patch(LEASES, lease["metadata"]["name"], {"spec": {"holderIdentity": "x"}}, namespace=NAMESPACE)
+        await clock.advance(60)
+        manager.lead._renew = renew  # type: ignore[method-assign]
+        await clock.advance(10)
+        assert one.terms > 1
+        assert manager.lead.leads
+
+
+async def test_work_that_can_not_begin_is_a_failure_too() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    async with managed(api, clock, "a") as (_, (one,)):
+        begin = one.term
+
+        def broken(api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
+            raise RuntimeError("it can't begin")
+
+        one.term = broken  # type: ignore[method-assign]
+        one.fails = 1
+        await clock.advance(5)
+        one.term = begin  # type: ignore[method-assign]
+        await clock.advance(2)
+        assert "it can't begin" in one.failures
+        assert one.ends == len(one.failures)
+
+
 async def test_pages_are_of_all_controllers() -> None:
     clock = VirtualClock()
     async with managed(FakeApi(), clock, "a", "b") as (manager, (one, other)):

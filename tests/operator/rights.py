@@ -7,7 +7,7 @@ from typing import Final
 from kgpu.operator.objects import rbac
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.operand_spec import Rules
-from kgpu.operator.operands import BY_ROLE, SPECS, exporter
+from kgpu.operator.operands import OF_ROLE, SPECS, exporter
 from tests.operator.objects.scenes import Case, policy
 
 
@@ -15,7 +15,7 @@ def cluster_rules(text: str = "{}") -> Rules:
     """In all namespaces, of the accounts of all roles, for a policy with that spec."""
     case = Case(policy=policy(text))
     scene = Scene(case.policy, case.settings, case.observed)
-    return tuple(rule for spec in BY_ROLE.values() for rule in spec.rules(scene))
+    return tuple(rule for spec in OF_ROLE.values() for rule in spec.rules(scene))
 
 
 NAMESPACE_RULES: Final = tuple(rule for spec in SPECS.values() for rule in spec.namespace_rules)

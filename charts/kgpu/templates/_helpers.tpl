@@ -135,7 +135,7 @@ text is made text where people leave out quotes: versions, values of environment
 {{- toJson $policy -}}
 {{- end }}
 
-{{- /* The accounts of all that run as agents, in both layouts. tests/charts holds them against the operator's tables. */ -}}
+{{- /* The accounts of all that run as agents, in both layouts. tests/charts compares them with kgpu.formats.operands. */ -}}
 {{- define "kgpu.agentAccounts" -}}
 kgpu-agent kgpu-node-features nvidia-container-toolkit nvidia-device-plugin nvidia-gpu-feature-discovery
 {{- " " }}nvidia-node-status-exporter nvidia-operator-validator nvidia-dcgm-exporter kgpu-gpu-health

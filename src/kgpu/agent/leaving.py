@@ -6,6 +6,7 @@ Every step can be done again; the first that fails is told and the whole is trie
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -16,23 +17,26 @@ from kgpu.agent.options import AgentOptions
 from kgpu.agent.orders import MEMORY
 from kgpu.agent.remembered import CONFIG_MEMORY
 from kgpu.base.errors import HostError
-from kgpu.base.threads import beside, given_up_calls
+from kgpu.base.threads import beside, calls_under_way
 from kgpu.formats.names import HEALTH_HISTORY
 from kgpu.kube.port import KubeApi
+
+log = logging.getLogger(__name__)
 
 DEVICES: Final = "devices.json"
 """The device plugin's memory, ``kgpu.deviceplugin.roster.FILE_NAME``: not imported where no device plugin runs."""
 OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES)
 """Every file that kgpu keeps in its own folder; the health role's history is a few whose names begin alike."""
 STILL_WRITING: Final = 5.0
-"""Seconds for a write that was under way when its role ended."""
+"""Seconds for what was under way when the roles ended."""
 
 
 async def leave(api: KubeApi, options: AgentOptions, roles: Iterable[Role]) -> None:
     """Do it. Raises HostError or KubeError."""
-    await given_up_calls(STILL_WRITING)
+    if not await calls_under_way(STILL_WRITING):
+        log.warning("a file is still being written or read after %g s; it may stay behind", STILL_WRITING)
     await beside(HostFiles(options.state_dir).remove_all)
-    for role in roles:
+    for role in reversed(tuple(roles)):  # who comes first goes last: node features are what all else follows from
         if role.withdraw is not None:
             await role.withdraw(api, options)
     # Last: it holds what the steps above need to be tried again.

@@ -110,6 +110,10 @@ class _Kernel:
             os.close(self.fd)
             self.fd = -1
         self._watchers.clear()
+        if _KERNELS.get(self._loop) is self:  # it holds the loop, which would stay for ever
+            del _KERNELS[self._loop]
+        for view in self._views:  # whoever waits looks again, and watches with another instance
+            view.notify()
 
 
 _KERNELS: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Kernel]] = weakref.WeakKeyDictionary()
@@ -142,7 +146,7 @@ class Inotify:
     def watch(self, folders: Iterable[Path], mask: int = ENTRIES) -> None:
         """Watch exactly these folders from now on; those that don't exist are left out."""
         wanted = set(folders)
-        if not self.available:
+        if not self._rejoined():
             return
         before = set(self._watched.values())
         for gone in set(self._watched) - wanted:
@@ -156,6 +160,14 @@ class Inotify:
                 self._watched.pop(folder, None)
         for watch in before - set(self._watched.values()):
             self._kernel.remove(self, watch)
+
+    def _rejoined(self) -> bool:
+        """Whether there is an instance; one that the kernel has refused or taken away is asked for again."""
+        if not self._closed and self._kernel.fd < 0:
+            self._kernel = _kernel()
+            self._kernel.join(self)
+            self._watched.clear()
+        return self.available
 
     async def wait(self, seconds: float) -> bool:
         """True as soon as something happened since the last ``wait``, False after ``seconds``."""

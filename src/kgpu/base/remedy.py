@@ -1,4 +1,4 @@
-"""The steps of a remedy, and the only place that makes them: kgpu's own words, with values put in.
+"""The doctor's remedies, step by step: kgpu's own words, with values put in.
 
 The words are a template, written in kgpu's source and nowhere else. The values are what objects, logs and drivers say,
 and may be anything: in a command each stays one word, or the part of one that it was put into. So nothing from outside

@@ -15,8 +15,8 @@ from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# By loop, the end of each call that goes on though nobody waits for its answer.
-_given_up: Final = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]]()
+# By loop, the end of each call that is under way, whether or not anybody still waits for its answer.
+_under_way: Final = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]]()
 
 
 async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -24,6 +24,9 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     ended: asyncio.Future[None] = loop.create_future()
+    others = _under_way.setdefault(loop, set())
+    others.add(ended)
+    ended.add_done_callback(others.discard)
 
     def settle(set_it: Callable[[], None]) -> None:
         ended.set_result(None)
@@ -42,22 +45,15 @@ async def beside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
             loop.call_soon_threadsafe(settle, done)
 
     threading.Thread(target=call, name="beside", daemon=True).start()
-    try:
-        return await future
-    except asyncio.CancelledError:
-        if not ended.done():
-            others = _given_up.setdefault(loop, set())
-            others.add(ended)
-            ended.add_done_callback(others.discard)
-        raise
+    return await future
 
 
-async def given_up_calls(seconds: float) -> bool:
-    """Wait for the calls that were given up on this loop, for ``seconds`` at most; whether all have ended.
+async def calls_under_way(seconds: float) -> bool:
+    """Wait for all calls that are under way on this loop now, for ``seconds`` at most; whether they have ended.
 
-    For who removes what such a call may still write.
+    For who removes what a call may still write, though nobody waits for it any more.
     """
-    waited_for = set(_given_up.get(asyncio.get_running_loop(), ()))
+    waited_for = set(_under_way.get(asyncio.get_running_loop(), ()))
     if not waited_for:
         return True
     _, going_on = await asyncio.wait(waited_for, timeout=seconds)

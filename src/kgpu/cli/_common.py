@@ -27,9 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 OPTION_SHAPES: Final[Mapping[str, dict[str, Any]]] = {
     "bool": {"is_flag": False, "flag_value": "true", "default": None},
     "text": {"default": None},
-    "choice": {"default": None},
     "list": {"multiple": True},
-    "ints": {"multiple": True},
 }
 
 

@@ -1,8 +1,8 @@
 """Settings as rows, and the one engine that resolves them: flag, then environment, then file, then default.
 
 A row says where a setting may be given and how its value is read. What a row has ``idle`` for changes nothing here and
-is told as a Warning wherever it is given; what it has ``instead`` for is refused. Command lines, references and the
-arguments that the operator hands on are all made from the rows.
+is told as a Warning where it is given; what it has ``instead`` for is refused. Command lines and references are made
+from the rows.
 """
 
 from __future__ import annotations

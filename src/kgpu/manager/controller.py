@@ -1,4 +1,4 @@
-"""What a component has to be to have its cluster half hosted here; components fit it without importing it."""
+"""A controller is the cluster half of a component. Components have its methods and do not import it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Controller(Protocol):
         ...
 
     async def watch(self) -> None:
-        """Follow the cluster until cancelled. API errors never end it."""
+        """Follow the cluster until cancelled. API errors never end it; whatever does ends the process."""
         ...
 
     def missing(self) -> Collection[str]:
@@ -25,8 +25,9 @@ class Controller(Protocol):
         ...
 
     def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
-        """The work of one term as the leader, which runs until it is cancelled. ``api`` writes only while this process
-        leads: a write after that raises LostLeadError, which has to pass.
+        """The work of one term as the leader: at least one coroutine, each of which runs until it is cancelled.
+
+        ``api`` writes only while this process leads: a write after that raises LostLeadError, which has to pass.
         """
         ...
 

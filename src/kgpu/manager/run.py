@@ -1,7 +1,7 @@
 """The manager: it leads or stands by, serves pages, and hosts controllers.
 
-Only the leader writes; one that loses the lead stops at once and stands by. A controller that fails begins anew while
-the others go on.
+Only the leader writes; one that loses the lead stops at once and stands by. A controller whose work fails begins anew
+while the others go on; one that can't follow the cluster any more ends the process, for Kubernetes to start it again.
 """
 
 from __future__ import annotations
@@ -104,6 +104,9 @@ class Manager:
                 task.result()
         except LostLeadError as error:
             log.error("%s", error.one_line())  # noqa: TRY400 - it is no defect
+        except Exception:
+            log.exception("leading failed and begins anew")
+            await self._clock.sleep(AGAIN)
         finally:
             await _end(tasks)
 
@@ -120,8 +123,9 @@ class Manager:
             await self._clock.sleep(AGAIN)
 
     async def _once(self, controller: Controller, api: KubeApi) -> None:
-        tasks = [asyncio.create_task(one) for one in controller.term(api)]
+        tasks: list[asyncio.Task[None]] = []
         try:
+            tasks += [asyncio.create_task(one) for one in controller.term(api)]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -157,13 +161,12 @@ class Manager:
         return Response(503, said) if said else Response(200, "ready\n")
 
     def _statusz(self) -> Response:
-        document: dict[str, object] = {
+        document: dict[str, object] = {key: value for one in self._controllers for key, value in one.status().items()}
+        document |= {
             "version": __version__,
             "leads": self.lead.in_time or not self.options.elect,
             "leader": self.lead.holder,
         }
-        for one in self._controllers:
-            document |= one.status()
         return Response(200, json.dumps(document, indent=2) + "\n", "application/json")
 
 

@@ -27,9 +27,9 @@ def role_env(operand: OperandSpec, scene: Scene) -> dict[str, str]:
     return env
 
 
-def variables(rows: Iterable[Variable], scene: Scene) -> dict[str, str]:
+def variables(given_rows: Iterable[Variable], scene: Scene) -> dict[str, str]:
     """What the rows give."""
-    values = ((row.name, row.value if isinstance(row.value, str) else row.value(scene)) for row in rows)
+    values = ((row.name, row.value if isinstance(row.value, str) else row.value(scene)) for row in given_rows)
     return {name: value for name, value in values if value is not None}
 
 
@@ -50,7 +50,7 @@ def _user_env(operand: OperandSpec, scene: Scene) -> dict[str, str]:
 
 
 def check_env(operand: OperandSpec, scene: Scene) -> None:
-    """The same of all variables of a role."""
+    """Raises ConfigError for the first variable of a role's whose name no container could have."""
     told = section(operand.operand, scene.policy.spec)
     if told is None:
         return

@@ -25,6 +25,7 @@ from kgpu.operator.watching import Watching
 log = logging.getLogger(__name__)
 
 NOT_BEFORE: Final = 0.5  # seconds between two writes of one status
+DEFINED_ANEW: Final = 600.0  # seconds until news make fields that the definition did not declare tried again
 # feed, kind, the plan's statuses
 STATUSES: Final[tuple[tuple[str, Resource, Callable[[Plan], Mapping[str, Object]]], ...]] = (
     ("policies", kinds.CLUSTER_POLICIES, lambda plan: plan.policy_status),
@@ -47,7 +48,7 @@ class Statuses:
         self._count = count
         self._now = now
         self._written: dict[tuple[str, str], tuple[str, str, float]] = {}
-        self._undeclared: dict[str, tuple[str, ...]] = {}  # by kind
+        self._undeclared: dict[tuple[str, str], frozenset[str]] = {}
         self.again_at: float | None = None
         """When to come again, None for never."""
 
@@ -66,7 +67,8 @@ class Statuses:
             return
         key, wanted, now = (resource.kind, name), seen.digest(status), self._clock.monotonic()
         done, version, at = self._written.get(key, ("", "", now - NOT_BEFORE))
-        if (done, version) == (wanted, version_of(known)):
+        tried = (done, version) == (wanted, version_of(known))
+        if tried and not (self._undeclared.get(key) and now >= at + DEFINED_ANEW):
             return  # the server has its own idea of this status
         if now < at + NOT_BEFORE:
             self.again_at = min(self.again_at or at + NOT_BEFORE, at + NOT_BEFORE)
@@ -84,21 +86,25 @@ class Statuses:
                 log.warning("the status of %s/%s: %s", resource.kind, name, refused.one_line())
             self._written[key] = (wanted, version_of(known), now)
             return
-        self._undeclared[resource.kind] = lacks
+        declared = body["status"].keys() - lacks
+        self._undeclared[key] = (self._undeclared.get(key, frozenset()) - declared) | lacks
         self._written[key] = (wanted, version_of(made), now)
         await self._watching.learn(resource, made)
 
     def decisions(self) -> tuple[Advice, ...]:
         """What the definitions in the cluster have no place for."""
-        return tuple(_old_definition(kind, lacks) for kind, lacks in sorted(self._undeclared.items()) if lacks)
+        by_kind: dict[str, set[str]] = {}
+        for (kind, _), fields in self._undeclared.items():
+            by_kind.setdefault(kind, set()).update(fields)
+        return tuple(_old_definition(kind, fields) for kind, fields in sorted(by_kind.items()) if fields)
 
 
-async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tuple[Object, tuple[str, ...]]:
-    """Apply as much of a status as the cluster's definition of its kind declares: the object, the fields left out.
+async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tuple[Object, frozenset[str]]:
+    """Apply those fields of a status that the cluster's definition of its kind declares: the object, the others' names.
 
     Raises as KubeApi.apply does.
     """
-    left_out: list[str] = []
+    left_out: frozenset[str] = frozenset()
     while True:  # an API server may name one field at a time
         status = {key: value for key, value in body["status"].items() if key not in left_out}
         try:
@@ -106,16 +112,23 @@ async def apply_declared(api: KubeApi, resource: Resource, body: Object) -> tupl
                 resource, {**body, "status": status}, manager=names.OPERATOR_STATUS_MANAGER, subresource="status"
             )
         except KubeRefusedError as refused:
-            lacks = [key for key in sorted(status) if f".status.{key}: {_UNDECLARED}" in refused.what]
+            lacks = {key for key in status if _is_undeclared(key, refused.what)}
             if not lacks:
                 raise
-            left_out += lacks
+            left_out |= lacks
         else:
-            return made, tuple(sorted(left_out))
+            return made, left_out
 
 
-def _old_definition(kind: str, lacks: tuple[str, ...]) -> Advice:
-    fields = ", ".join(f"status.{key}" for key in lacks)
+def _is_undeclared(key: str, said: str) -> bool:
+    """Whether the API server says so of a field of the status, or of something in it; conditions are never left out."""
+    if _UNDECLARED not in said or key == "conditions":
+        return False
+    return any(f".status.{key}{end}" in said for end in ":.[")
+
+
+def _old_definition(kind: str, lacks: set[str]) -> Advice:
+    fields = ", ".join(f"status.{key}" for key in sorted(lacks))
     return Advice(
         what=f"{fields} of {kind} can't be written",
         why="the CustomResourceDefinition in the cluster is older than the operator, or another program's",

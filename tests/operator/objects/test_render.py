@@ -15,7 +15,7 @@ from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import Layout, Object, Observed, Other
 from kgpu.operator.objects import shape
-from kgpu.operator.operands import BY_ROLE
+from kgpu.operator.operands import OF_ROLE
 from kgpu.operator.rendering.agent_settings import agent_config
 from tests.operator.objects.scenes import CASES, FULL, HOST_DRIVER, MONITORING, SETTINGS, UBUNTU, Case, node, policy
 from tests.operator.objects.scenes import OPERANDS as AS_OPERANDS
@@ -53,7 +53,7 @@ def test_what_agents_are_told_does_not_restart_them(spec: str) -> None:
 def test_every_role_of_an_operand_is_told_with_its_label() -> None:
     roles = config(HOST_DRIVER).roles
     assert set(roles) == {one.role for one in OPERANDS if one.role}
-    assert {role for role, spec in BY_ROLE.items() if spec.pod} == {
+    assert {role for role, spec in OF_ROLE.items() if spec.pod} == {
         one.role for one in OPERANDS if one.role and not one.within
     }
     assert roles["features"].label == ""

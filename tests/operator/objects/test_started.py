@@ -12,9 +12,11 @@ from kgpu.agent.role_options import role_options
 from kgpu.agent.roles import ROLES, choose_roles
 from kgpu.cli.agent import agent, build_options
 from kgpu.deviceplugin.config import resolve
+from kgpu.exporter.config import resolve as exporter_settings
 from kgpu.formats.plugin_config import PluginConfig
 from kgpu.operator.model import Object
 from kgpu.operator.rendering.agent_settings import agent_config
+from kgpu.toolkit.settings import toolkit_settings
 from tests.operator.objects.scenes import CASES, OPERANDS, Case, policy
 
 AGENTS = [name for name in CASES if name.startswith(("agent-", "operands-", "no-cdi", "nri"))]
@@ -88,3 +90,12 @@ def test_an_operand_s_own_environment_and_arguments_reach_its_role(monkeypatch: 
     settings = resolve(PluginConfig(), overrides=options.plugin_overrides, env=options.env)
     assert (settings.id_strategy, settings.pass_device_specs) == ("index", False)
     assert (options.root, settings.driver_root) == (place.seen, "/run/nvidia/driver")
+
+
+@pytest.mark.parametrize("text", ["{}", "cdi: {enabled: false}", "cdi: {nriPluginEnabled: true}"])
+def test_no_role_is_told_by_the_operator_what_changes_nothing(text: str) -> None:
+    """It would be a Warning on every node that nobody can do anything about."""
+    case = Case(policy=policy(text))
+    roles = agent_config(case.policy, case.settings, case.observed).roles
+    assert toolkit_settings(roles["toolkit"].env).without_effect == ()
+    assert exporter_settings(env=roles["exporter"].env).notes == ()

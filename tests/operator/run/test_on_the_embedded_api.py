@@ -172,7 +172,9 @@ async def test_a_definition_older_than_the_operator(embedded: Whole) -> None:
     await older_definition.the_rest_is_written(embedded.api, "older.kgpu.test")
 
 
-async def test_with_an_older_definition_the_status_is_written_and_that_is_told(embedded: Whole) -> None:
+async def test_with_an_older_definition_the_status_is_written_and_that_is_told(
+    embedded: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     older = older_definition.older()
     live = await embedded.api.get(CRDS, older["metadata"]["name"])
     assert live is not None
@@ -180,7 +182,7 @@ async def test_with_an_older_definition_the_status_is_written_and_that_is_told(e
     await embedded.until(lambda: embedded.core.kinds.stored("nvidia.com", "clusterpolicies") is None, "it to go")
     await embedded.api.create(CRDS, older)
     await embedded.until(lambda: embedded.core.kinds.stored("nvidia.com", "clusterpolicies"), "the older one")
-    async with operator(embedded):
+    async with operator(embedded) as one:
         await policy(embedded)
 
         def said() -> list[str]:
@@ -195,3 +197,13 @@ async def test_with_an_older_definition_the_status_is_written_and_that_is_told(e
 
         (told,) = await embedded.until(events, "the Event")
         assert ("status.nodes of ClusterPolicy" in told, "kubectl apply --server-side" in told) == (True, True)
+        assert one.working is not None
+        assert one.working.statuses.decisions()
+
+        newer = next(crd for crd in crds() if crd["metadata"]["name"] == older["metadata"]["name"])
+        await embedded.api.patch(CRDS, older["metadata"]["name"], {"spec": newer["spec"]})
+        monkeypatch.setattr("kgpu.operator.statuses.DEFINED_ANEW", 0.0)
+        await embedded.api.patch(NODES, "n1", {"metadata": {"labels": {"any": "news"}}})
+        found = lambda: (embedded.get(kinds.CLUSTER_POLICIES, "cluster-policy") or {}).get("status", {})  # noqa: E731
+        await embedded.until(lambda: "nodes" in found(), "the whole status")
+        assert one.working.statuses.decisions() == ()

@@ -1,4 +1,4 @@
-"""The roles that an agent can host: each a module here with one ``ROLE``, found by itself.
+"""The roles that an agent can host: each a module here with one ``ROLE``, found automatically.
 
 A module fits a component of kgpu's to this node. It imports that component only when the role starts, so that an agent
 pays only for what it hosts.

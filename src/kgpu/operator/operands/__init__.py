@@ -1,4 +1,4 @@
-"""The operands that kgpu does the job of: each a module here with one ``SPEC``, found by itself.
+"""The operands that kgpu does the job of: each a module here with one ``SPEC``, found automatically.
 
 What users call an operand is its row in ``kgpu.formats.operands``; a row without a module here is reported as not
 provided.
@@ -23,7 +23,7 @@ def _found() -> dict[str, OperandSpec]:
 
 
 SPECS: Final = _found()
-BY_ROLE: Final = {spec.operand.role: spec for spec in SPECS.values() if spec.operand.role}
+OF_ROLE: Final = {spec.operand.role: spec for spec in SPECS.values() if spec.operand.role}
 
 
 def is_enabled(operand: Operand, policy: Policy, settings: Settings) -> bool:

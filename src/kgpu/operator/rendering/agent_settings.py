@@ -13,7 +13,7 @@ from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import Scene, has_kind
 from kgpu.operator.operand_args import role_args
 from kgpu.operator.operand_env import role_env
-from kgpu.operator.operands import BY_ROLE
+from kgpu.operator.operands import OF_ROLE
 
 
 def agent_config(policy: Policy, settings: Settings, observed: Observed) -> AgentConfig:
@@ -38,7 +38,7 @@ def agent_config(policy: Policy, settings: Settings, observed: Observed) -> Agen
                 env=role_env(spec, scene) if here else {},
                 args=role_args(spec, policy) if here else (),
             )
-            for role, spec in BY_ROLE.items()
+            for role, spec in OF_ROLE.items()
         },
         device_plugin_config=ConfigRef(name=config.name or "", default=config.default or ""),
         node_feature_api=uses_node_features(observed),

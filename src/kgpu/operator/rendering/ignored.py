@@ -18,7 +18,7 @@ from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.images import is_own
 from kgpu.operator.operand_args import idle_args
 from kgpu.operator.operand_env import section
-from kgpu.operator.operands import BY_ROLE, SPECS
+from kgpu.operator.operands import OF_ROLE, SPECS
 
 SANDBOX: Final = "SandboxNotProvided"
 
@@ -80,7 +80,7 @@ def ignored(scene: Scene) -> Iterator[Advice]:
 
 def _arguments(scene: Scene) -> Iterator[Advice]:
     """Arguments of which nothing comes, in either layout."""
-    for spec in BY_ROLE.values():
+    for spec in OF_ROLE.values():
         if spec.is_enabled(scene.policy, scene.settings):
             for idle in idle_args(spec, scene.policy):
                 shown = f"{' '.join(idle.args):.200}"
