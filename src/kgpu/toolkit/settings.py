@@ -195,7 +195,7 @@ _POLICY: Final = "who may ask for devices by a variable is the NRI plugin's own 
 WITHOUT: Final = (
     _without(_CDI, "NVIDIA_CONTAINER_RUNTIME_MODE", usual=("auto", "cdi", "jit-cdi")),
     _without(_CDI, "CDI_ENABLED", "ENABLE_CDI", usual=("true", "1", "t")),
-    _without("CRI-O injects CDI devices itself, without hooks", "CRIO_CONFIG_MODE", usual=("config", "hook")),
+    _without("CRI-O injects CDI devices itself, without hooks", "CRIO_CONFIG_MODE", usual=("config",)),
     _without("CRI-O injects CDI devices itself, without hooks", "CRIO_HOOKS_DIR"),
     _without("CRI-O injects CDI devices itself, without hooks", "CRIO_HOOK_FILENAME"),
     _without("the version of containerd's config is found", "CONTAINERD_USE_LEGACY_CONFIG", usual=("false",)),

@@ -30,7 +30,7 @@ SPEC: Final = OperandSpec(
         Variable("CDI_ENABLED", with_cdi("true")),
         Variable("NVIDIA_RUNTIME_SET_AS_DEFAULT", with_cdi("false")),
         Variable("NVIDIA_CONTAINER_RUNTIME_MODE", with_cdi("cdi")),
-        Variable("CRIO_CONFIG_MODE", with_cdi("config", "hook")),
+        Variable("CRIO_CONFIG_MODE", with_cdi("config")),
         Variable(names.ENV_NRI_ENABLED, when(nri_on)),
         Variable("NVIDIA_RUNTIME_NAME", _runtime_name),
     ),
