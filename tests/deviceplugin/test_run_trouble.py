@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from deviceplugin.nodes import GPU
 from deviceplugin.running import GPUS, INVENTORY, Node
+from kubelet import followers
 
 from kgpu.base.errors import HostError
 from kgpu.deviceplugin import run
@@ -107,6 +108,20 @@ async def test_of_two_plugins_the_newest_serves_and_the_kubelet_is_left_in_peace
     assert len(node.kubelet.registrations) == registrations
     await other.stop()
     await node.until(lambda: len(node.kubelet.registrations) > registrations)
+    await node.offers(gpu=8)
+
+
+async def test_a_plugin_that_the_kubelet_drops_says_so_and_registers_again(node: Node) -> None:
+    """A kubelet lets go of a plugin when the one before it ends, as at every change of layout or version."""
+    before = followers.Plugin(node.kubelet.folder, "before", resource=GPU)
+    await before.register()
+    node.start()
+    await node.offers(gpu=8)
+    await node.until(lambda: node.states[-1] == (True, ""))
+    count = len(node.states)
+    await before.server.close()
+    await node.until(lambda: len(node.states) >= count + 2)
+    assert node.states[count:] == [(False, f"not registered with the kubelet: {GPU}"), (True, "")]
     await node.offers(gpu=8)
 
 

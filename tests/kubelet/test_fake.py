@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from kubelet import followers
 
 from kgpu.base.errors import KubeletError, UserError
 from kgpu.kubelet.convert import decode_allocation
@@ -26,6 +27,14 @@ class Logic:
         self.asked: list[PreferenceRequest] = []
         self.refuse = ""
         self.refuse_preference = False
+        self.heard = asyncio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a change of the plugin's streams that makes it true."""
+        async with asyncio.timeout(60):
+            while not condition():
+                self.heard.clear()
+                await self.heard.wait()
 
     def allocate(self, ids: Sequence[str]) -> ContainerAllocation:
         if self.refuse in ids:
@@ -46,7 +55,9 @@ def devices(count: int, *broken: int) -> list[DeviceState]:
 @pytest.fixture
 async def pair(folder: Path):
     logic = Logic()
-    plugin = DevicePluginServer(folder, Registration(resource=NAME, endpoint="dev.sock"), logic)
+    plugin = DevicePluginServer(
+        folder, Registration(resource=NAME, endpoint="dev.sock"), logic, on_stream=logic.heard.set
+    )
     async with FakeKubelet(folder) as kubelet:
         plugin.update(devices(4))
         await plugin.start()
@@ -140,6 +151,12 @@ async def test_registering_again_replaces_the_old_plugin(pair, folder: Path) -> 
     await other.close()
 
 
+async def test_the_end_of_a_plugin_that_was_followed_drops_its_follower(folder: Path) -> None:
+    async with FakeKubelet(folder) as kubelet:
+        await followers.the_first_one_ends(folder)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {followers.RESOURCE: 0})
+
+
 async def test_a_wrong_version_is_refused(folder: Path) -> None:
     async with FakeKubelet(folder) as kubelet:
         with pytest.raises(KubeletError, match="v1alpha"):
@@ -157,19 +174,13 @@ async def test_pods_admitted_together_never_share(pair) -> None:
 
 
 async def test_streams_and_versions_of_the_plugin(pair) -> None:
-    kubelet, plugin, _ = pair
-    async with asyncio.timeout(60):
-        while plugin.delivered != plugin.version:
-            await plugin.wait_changed()
+    kubelet, plugin, logic = pair
+    await logic.until(lambda: plugin.delivered == plugin.version)
     assert plugin.streams == 1
     plugin.update(devices(1))
-    async with asyncio.timeout(60):
-        while plugin.delivered != plugin.version:
-            await plugin.wait_changed()
+    await logic.until(lambda: plugin.delivered == plugin.version)
     await kubelet.stop()
-    async with asyncio.timeout(60):
-        while plugin.streams:
-            await plugin.wait_changed()
+    await logic.until(lambda: not plugin.streams)
     assert plugin.delivered == -1
 
 

@@ -1,6 +1,7 @@
 """One resource at the kubelet: its socket, its registration, its device list. Troubles of one never reach another.
 
-Registers whenever the kubelet's socket is another one than before, and again when the kubelet does not keep a stream.
+Registers whenever the kubelet's socket is another one than before, and again when the kubelet does not keep a stream:
+where two plugins followed one another, the end of the first one's stream makes it let go of the second.
 Makes its own socket again when somebody removed it (a starting kubelet empties the folder).
 """
 
@@ -26,6 +27,8 @@ LOOK_SECONDS = 1.0
 """How often the socket and the registration are looked at when nothing tells of a change."""
 STREAM_SECONDS = 5.0
 """A kubelet that registered a plugin opens a stream at once; after this long without one it is told again."""
+LOST = BackoffPolicy(first=0.2, cap=STREAM_SECONDS, factor=2.0, jitter=0.3, healthy_after=30.0)
+"""The same after it has given up a stream: soon, for its devices count as unhealthy meanwhile."""
 WITHDRAW_SECONDS = 10.0
 """How long an empty list is still served after the kubelet got it, so that it is sure to be acted on."""
 YIELD = BackoffPolicy(first=5.0, cap=300.0, factor=2.0, jitter=0.3, healthy_after=600.0)
@@ -62,6 +65,9 @@ class Offer:
         self._server: DevicePluginServer | None = None
         self._registered: SocketIdentity | None = None
         self._registered_at = 0.0
+        self._lost = Backoff(LOST)
+        self._followed = False
+        self._again_at = 0.0
         self._told = ""
         self._empty_since: float | None = None
         self._yield = Backoff(YIELD)
@@ -93,10 +99,16 @@ class Offer:
         """Something about the kubelet or its folder changed: look again."""
         self._wake.set()
 
+    def _on_stream(self) -> None:
+        if self._server is not None and self._server.streams:
+            self._followed = True
+        self.wake()
+
     @property
     def registered(self) -> bool:
-        """True while the kubelet that is there now knows the resource."""
-        return self._registered is not None and self._registered == self._identity()
+        """True while the kubelet that is there now follows the resource and has been sent its devices."""
+        known = self._registered is not None and self._registered == self._identity()
+        return known and self._server is not None and self._server.delivered >= 0
 
     @property
     def withdrawn(self) -> bool:
@@ -114,7 +126,7 @@ class Offer:
                     await self._register()
                     self._said("")
                     backoff.reset()
-                    pause = self._look_seconds
+                    pause = self._pause()
                 except KubeletError as problem:
                     self._said(problem.one_line(), problem)
                     pause = backoff.next_delay()
@@ -148,7 +160,8 @@ class Offer:
             )
         if not self._kubelet_socket.parent.is_dir():
             return  # the folder is the kubelet's to make; the wait for it is told elsewhere
-        server = DevicePluginServer(endpoint.parent, Registration(resource=self.name, endpoint=endpoint.name), self)
+        registration = Registration(resource=self.name, endpoint=endpoint.name)
+        server = DevicePluginServer(endpoint.parent, registration, self, on_stream=self._on_stream)
         server.update(self._states or ())
         await server.start()
         self._server = server
@@ -162,21 +175,40 @@ class Offer:
             self._registered = None
             return
         now = self._clock.monotonic()
+        why = "the kubelet's socket appeared or changed"
         if self._registered == identity:
-            if server.streams or now - self._registered_at < STREAM_SECONDS:
+            if self._is_kept(server, now):
                 return
             self._registered = None
+            why = "the kubelet no longer followed it"
+        self._followed = False
         await register(self._kubelet_socket, server.registration)
         self._registered = identity
         self._registered_at = now
+        self._again_at = now + STREAM_SECONDS
         self._report(
             Advice(
                 subject=self.name,
                 what=f"registered with the kubelet, {len(self._states or ())} devices",
-                why="the kubelet's socket appeared or changed",
+                why=why,
                 reason="Registered",
             )
         )
+
+    def _is_kept(self, server: DevicePluginServer, now: float) -> bool:
+        """Whether the kubelet follows, or is given time to begin."""
+        if server.streams:
+            return True
+        if self._followed:
+            self._followed = False
+            self._again_at = now + self._lost.next_delay(ran_for=now - self._registered_at)
+        return now < self._again_at
+
+    def _pause(self) -> float:
+        """Seconds until the next look."""
+        waits = self._registered is not None and self._server is not None and not self._server.streams
+        left = self._again_at - self._clock.monotonic()
+        return min(self._look_seconds, max(left, 0.0)) if waits else self._look_seconds
 
     def _note_withdrawal(self) -> None:
         server = self._server

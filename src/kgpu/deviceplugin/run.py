@@ -458,7 +458,7 @@ class _Plugin:
         if self._identity is None:
             return f"no kubelet socket at {self._ctx.kubelet_socket}"
         behind = [offer.name for offer, _ in self._offers.values() if not offer.registered]
-        return f"not registered yet: {', '.join(sorted(behind))}" if behind else ""
+        return f"not registered with the kubelet: {', '.join(sorted(behind))}" if behind else ""
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:

@@ -7,7 +7,7 @@ list that a stream gets is always whole and in the order given.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,20 @@ REGISTER_SECONDS = 5.0
 """The kubelet dials the plugin back inside the call, so it takes longer than an ordinary one."""
 
 
-class DevicePluginServer:
-    """Serves ``logic`` and a device list at ``folder/registration.endpoint``."""
+def _ignore() -> None: ...
 
-    def __init__(self, folder: Path, registration: Registration, logic: PluginLogic) -> None:
+
+class DevicePluginServer:
+    """Serves ``logic`` and a device list at ``folder/registration.endpoint``.
+
+    ``on_stream()`` is called when a ListAndWatch stream begins, ends, or was sent a list.
+    """
+
+    def __init__(
+        self, folder: Path, registration: Registration, logic: PluginLogic, *, on_stream: Callable[[], None] = _ignore
+    ) -> None:
         self.registration = registration
+        self._on_stream = on_stream
         self._logic = logic
         self._rpc = RpcServer(
             folder / registration.endpoint,
@@ -90,10 +99,6 @@ class DevicePluginServer:
         self._version += 1
         self._wake()
 
-    async def wait_changed(self) -> None:
-        """Return when a stream opened, ended, or got a new list."""
-        await self._changed.wait()
-
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -113,6 +118,7 @@ class DevicePluginServer:
         stream = self._next_stream
         self._next_stream += 1
         self._sent[stream] = -1
+        self._on_stream()
         try:
             while not self._closing:
                 version, message, changed = self._version, self._message, self._changed
@@ -121,10 +127,10 @@ class DevicePluginServer:
                     continue
                 yield message
                 self._sent[stream] = version
-                self._wake()
+                self._on_stream()
         finally:
             self._sent.pop(stream, None)
-            self._wake()
+            self._on_stream()
 
     async def _prefer(self, request: Any) -> Any:
         reply = dp.PreferredAllocationResponse()

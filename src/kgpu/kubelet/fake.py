@@ -3,7 +3,8 @@
 Does what the kubelet does: accepts registrations and dials back, follows ListAndWatch, counts capacity (all devices)
 and allocatable (healthy ones), asks for preferred allocation only when there is a choice, keeps what containers hold
 and what the plugins answered in a checkpoint across restarts, empties its folder at the start, and marks devices
-unhealthy when a plugin goes away. Wording of refusals: the kubelet's (v1.35).
+unhealthy when a plugin goes away. As in the kubelet, a plugin that another one has followed is still listened to, and
+its end takes the present one's registration with it. Wording of refusals: the kubelet's (v1.35).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AdmissionError(KubeletError):
         super().__init__(f"{REASON}: {self.message}", expected, remedy)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Endpoint:
     """One registered plugin."""
 
@@ -54,6 +55,8 @@ class _Endpoint:
 class _Resource:
     devices: dict[str, DeviceState] = field(default_factory=dict)
     endpoint: _Endpoint | None = None
+    followed: set[_Endpoint] = field(default_factory=set)
+    """Every plugin whose stream is open: ``endpoint``, and those that it has followed."""
 
     @property
     def healthy(self) -> set[str]:
@@ -104,9 +107,9 @@ class FakeKubelet:
             if leave_socket:
                 os.rename(self.socket.with_suffix(".left"), self.socket)
         for resource in self._resources.values():
-            if resource.endpoint is not None:
-                await self._drop(resource.endpoint)
-                resource.endpoint = None
+            resource.endpoint = None
+            for endpoint in tuple(resource.followed):
+                await self._drop(endpoint)
         self._resources.clear()
 
     async def restart(self) -> None:
@@ -297,10 +300,8 @@ class FakeKubelet:
         """Follow a plugin from now on, in place of an earlier one; its endpoint may also be an absolute path."""
         client = RpcClient(self.folder / registration.endpoint)
         resource = self._resources.setdefault(registration.resource, _Resource())
-        old, endpoint = resource.endpoint, _Endpoint(registration, client)
-        resource.endpoint = endpoint
-        if old is not None:
-            await self._drop(old)
+        resource.endpoint = endpoint = _Endpoint(registration, client)
+        resource.followed.add(endpoint)
         self.registrations.append(registration)
         endpoint.task = asyncio.create_task(self._follow(resource, endpoint))
         self._tell()
@@ -318,17 +319,19 @@ class FakeKubelet:
         try:
             async with contextlib.aclosing(endpoint.client.stream(LIST_AND_WATCH, dp.Empty())) as replies:
                 async for reply in replies:
-                    if resource.endpoint is endpoint:
-                        resource.devices = {device.id: device for device in convert.devices_of(reply)}
-                        endpoint.updates += 1
-                        self._save()
-                        self._tell()
+                    resource.devices = {device.id: device for device in convert.devices_of(reply)}
+                    endpoint.updates += 1
+                    self._save()
+                    self._tell()
         except KubeletError:
             pass
         finally:
             endpoint.client.close()
-        if resource.endpoint is endpoint:
-            resource.endpoint = None
+            resource.followed.discard(endpoint)
+        present, resource.endpoint = resource.endpoint, None
+        if present is not None:
+            if present is not endpoint:
+                await self._drop(present)
             self._lose(resource)
 
     def _lose(self, resource: _Resource) -> None:

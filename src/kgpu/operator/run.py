@@ -184,6 +184,7 @@ class _Term:
             plan = await asyncio.to_thread(operator.planner, observed, operator.settings)
         operator.figures.plan_seconds = time.perf_counter() - begin
         operator.last = plan
+        await self.statuses.take_back(plan)
         holds = await self.leaving.holds(plan)
         try:
             # First, because a thousand Nodes' labels would be in their way.

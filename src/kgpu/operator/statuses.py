@@ -1,15 +1,16 @@
 """Writes the statuses of ClusterPolicies and NVIDIADrivers.
 
 A status is written when it differs from the one that is there, and not more often than twice a second, so that a fleet
-that comes up does not flood its own policy. Where the cluster's definition of the kind is older than the operator and
-does not declare a field, as NVIDIA's own declares none of kgpu's, the rest is written and that is told.
+that comes up does not flood its own policy. ``ready`` is taken back at once, before the operator changes anything: work
+may be sent to the nodes because of it. Where the cluster's definition of the kind is older than the operator and does
+not declare a field, as NVIDIA's own declares none of kgpu's, the rest is written and that is told.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kgpu.base.advice import Advice, Severity
@@ -52,25 +53,36 @@ class Statuses:
         self.again_at: float | None = None
         """When to come again, None for never."""
 
+    async def take_back(self, plan: Plan) -> None:
+        """Write those that say ``ready`` and are to say so no longer. Raises as ``write`` does."""
+        for resource, name, status, known in self._differing(plan):
+            if known["value"].status.get("state") == conditions.STATE_READY != status.get("state"):
+                await self._write(resource, name, status, known, at_once=True)
+
     async def write(self, plan: Plan) -> None:
         """Write what differs. Raises KubeUnreachableError; a refusal is logged, and tried again with the next news."""
         self.again_at = None
+        for resource, name, status, known in self._differing(plan):
+            await self._write(resource, name, status, known)
+
+    def _differing(self, plan: Plan) -> Iterator[tuple[Resource, str, Object, Object]]:
+        """Kind, name, what is wanted and what the watch knows."""
         for feed, resource, statuses in STATUSES:
             live = self._watching.objects(feed)
             for name, status in sorted(statuses(plan).items()):
                 known = live.get(("", name))
-                if known is not None:
-                    await self._write(resource, name, status, known)
+                if known is not None and not same(known["value"].status, status):
+                    yield resource, name, status, known
 
-    async def _write(self, resource: Resource, name: str, status: Object, known: Object) -> None:
-        if same(known["value"].status, status):
-            return
+    async def _write(
+        self, resource: Resource, name: str, status: Object, known: Object, *, at_once: bool = False
+    ) -> None:
         key, wanted, now = (resource.kind, name), seen.digest(status), self._clock.monotonic()
         done, version, at = self._written.get(key, ("", "", now - NOT_BEFORE))
         tried = (done, version) == (wanted, version_of(known))
         if tried and not (self._undeclared.get(key) and now >= at + DEFINED_ANEW):
             return  # the server has its own idea of this status
-        if now < at + NOT_BEFORE:
+        if now < at + NOT_BEFORE and not at_once:
             self.again_at = min(self.again_at or at + NOT_BEFORE, at + NOT_BEFORE)
             return
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))

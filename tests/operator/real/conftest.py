@@ -160,6 +160,10 @@ class Site:
         try:
             done = {"Succeeded", "Failed"}
             self.until(lambda: self.get("pod", name)["status"].get("phase") in done, f"pod {name} to end")
+            status = self.get("pod", name)["status"]
+            if not status.get("containerStatuses"):  # the kubelet took it not in, and there is no log
+                print(self.evidence())
+                pytest.fail(f"pod {name}: {status.get('reason')}: {status.get('message')}")
             return self.lab.kubectl("logs", name)
         finally:
             self.lab.kubectl("delete", "pod", name, "--force", "--grace-period=0")

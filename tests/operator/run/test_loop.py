@@ -9,9 +9,11 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, Resource
+from kgpu.operator import conditions
 from kgpu.operator.model import Object, Plan
 from tests.operator.run.support import (
     STATE,
+    WRITES,
     Meddled,
     Wish,
     cluster,
@@ -233,6 +235,27 @@ async def test_a_status_keeps_its_times_and_is_not_written_too_often() -> None:
             await run.clock.advance(0.1)
         await run.settled()
         assert writes(api, since)["clusterpolicies", "cluster-policy"] <= 11
+
+
+def _policy_is(state: str) -> dict[str, Object]:
+    return {"cluster-policy": conditions.status(state, (), namespace=NAMESPACE, generation=1)}
+
+
+async def test_ready_is_taken_back_before_anything_is_taken_away() -> None:
+    """Whoever waits for it would else send work to a node whose GPUs are just being given up."""
+    api, wish = cluster(), Wish(config_map(), policy_status=_policy_is(conditions.STATE_NOT_READY))
+    async with running(api, planner=wish) as run:
+        since = len(api.calls)
+        # As soon after another write of the status as that may be: it is not put off.
+        wish.want(run, Plan(objects=(daemon_set(),), policy_status=_policy_is(conditions.STATE_READY)))
+        await run.until(lambda: writes(api, since)["clusterpolicies", "cluster-policy"], "the policy to be ready")
+        wish.want(run, Plan(objects=(config_map(),), policy_status=_policy_is(conditions.STATE_NOT_READY)))
+        await run.settled()
+        made = [(verb, plural) for verb, plural, _ in api.calls[since:] if verb in WRITES]
+    assert made == [
+        ("apply", "daemonsets"), ("delete", "configmaps"), ("apply", "clusterpolicies"),
+        ("apply", "clusterpolicies"), ("apply", "configmaps"), ("delete", "daemonsets"),
+    ]  # fmt: skip
 
 
 async def test_a_decision_is_told_once_and_counted_when_it_comes_back() -> None:
