@@ -13,14 +13,14 @@ from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, RoleConfig, encode
 from kgpu.formats.agent_report import AgentReport, decode
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, NODES
 
 NODE, NAMESPACE = "node-1", "gpu-operator"
 PLUGIN_LABEL = names.LABEL_DEPLOY_PREFIX + "device-plugin"
-GPU = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="GPU-1", name="H100")
-INVENTORY = Inventory(vendor=Vendor.NVIDIA, driver_version="580.1", cuda_version=(13, 0), accelerators=(GPU,))
+GPU = Accelerator(vendor="nvidia", index=0, uuid="GPU-1", name="H100")
+INVENTORY = Inventory(vendor="nvidia", driver_version="580.1", cuda_version=(13, 0), accelerators=(GPU,))
 
 
 async def eventually(condition, seconds: float = 20):

@@ -14,13 +14,14 @@ from kgpu.deviceplugin.allocate import cdi_names
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import HostFacts
 from kgpu.formats.cdi import parse_spec, qualified_name
-from kgpu.hw.port import Accelerator, Finding, Inventory, Problem, Vendor
+from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
+from kgpu.hw.vendor import vendor_of
 
 
 def gpu(index: int, **values) -> Accelerator:
     nodes = ("/dev/nvidiactl", f"/dev/nvidia{index}")
     return Accelerator(
-        vendor=Vendor.NVIDIA, index=index, uuid=f"GPU-{index}", name="H100", minor=index, device_nodes=nodes, **values
+        vendor="nvidia", index=index, uuid=f"GPU-{index}", name="H100", minor=index, device_nodes=nodes, **values
     )
 
 
@@ -38,7 +39,7 @@ def root(tmp_path):
     return root
 
 
-INVENTORY = Inventory(vendor=Vendor.NVIDIA, driver_version="580.1", accelerators=(gpu(0), gpu(1)))
+INVENTORY = Inventory(vendor="nvidia", driver_version="580.1", accelerators=(gpu(0), gpu(1)))
 CDI = Settings(list_strategies=("cdi-cri",))
 
 
@@ -53,7 +54,7 @@ def test_every_name_that_is_answered_can_be_resolved(strategy, root, tmp_path):
     PluginSpecs(root, tmp_path / "cdi")(INVENTORY, settings)
     shown = ["0", "1"] if strategy == "index" else ["GPU-0", "GPU-1"]
     host = HostFacts(imex_channels=(0,), gds=True)
-    assert written(tmp_path / "cdi") == set(cdi_names(shown, settings, host))
+    assert written(tmp_path / "cdi") == set(cdi_names(shown, settings, host, vendor_of("nvidia")))
 
 
 def test_paths_are_the_hosts(root, tmp_path):

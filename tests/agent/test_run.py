@@ -16,12 +16,12 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import HwError
 from kgpu.base.http import Address
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import EVENTS
 
-GPU = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="GPU-1", name="H100")
-INVENTORY = Inventory(vendor=Vendor.NVIDIA, driver_version="580.1", accelerators=(GPU,))
+GPU = Accelerator(vendor="nvidia", index=0, uuid="GPU-1", name="H100")
+INVENTORY = Inventory(vendor="nvidia", driver_version="580.1", accelerators=(GPU,))
 BAD_GPU = Advice(subject="GPU-1", what="unhealthy", why="Xid 79", severity=Severity.WARNING, reason="GpuUnhealthy")
 
 

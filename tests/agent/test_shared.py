@@ -9,7 +9,7 @@ import pytest
 from kgpu.agent.shared import QUEUE_LIMIT, SharedReader
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Event, EventKind, Inventory, Vendor
+from kgpu.hw.port import Event, EventKind, Inventory
 
 XID = Event(kind=EventKind.XID, uuid="GPU-1", code=79)
 
@@ -34,7 +34,7 @@ class Scripted:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return Inventory(vendor=Vendor.NVIDIA, driver_version=str(number))
+        return Inventory(vendor="nvidia", driver_version=str(number))
 
     async def links(self):
         return ()

@@ -9,7 +9,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.supervise import RoleState, RoleStatus
 from kgpu.formats.config_choice import ConfigText, problem_text
-from kgpu.hw.port import Accelerator, Finding, Inventory, Problem, Vendor
+from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
 
 
 def role(name: str, state: RoleState, reason: str = "") -> RoleStatus:
@@ -49,11 +49,11 @@ def test_a_role_as_data():
 def test_hardware_names_devices_and_their_trouble():
     lost = Finding(subject="GPU-2", problem=Problem.LOST, what="it fell off the bus", expected="a GPU", remedy="reboot")
     inventory = Inventory(
-        vendor=Vendor.NVIDIA,
+        vendor="nvidia",
         driver_version="580.1",
         accelerators=(
-            Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="GPU-1", name="H100"),
-            Accelerator(vendor=Vendor.NVIDIA, index=1, uuid="GPU-2", name="H100", findings=(lost,)),
+            Accelerator(vendor="nvidia", index=0, uuid="GPU-1", name="H100"),
+            Accelerator(vendor="nvidia", index=1, uuid="GPU-2", name="H100", findings=(lost,)),
         ),
     )
     row = status.hardware(inventory, None)

@@ -89,7 +89,7 @@ def test_bad_input_is_explained(sim_root, arguments: list[str]) -> None:
 
 
 def test_no_driver_exits_with_two(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("kgpu.hw.open.LOADER_CACHE", str(tmp_path / "none"))
+    monkeypatch.setattr("kgpu.hw.nvidia.vendor.LOADER_CACHE", str(tmp_path / "none"))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert main(["kgpu", "cdi", "generate", "--driver-root", str(tmp_path)]) == 2
     error = capsys.readouterr().err

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kgpu.discovery.model import LabelSettings, MigStrategy, NodeFacts, SharedResource, Sharing, SharingKind, VgpuFacts
 from kgpu.discovery.plan import plan
 from kgpu.discovery.values import joined, legal, sanitise
-from kgpu.hw.port import Accelerator, Finding, Inventory, Partition, Problem, Vendor
+from kgpu.hw.port import Accelerator, Finding, Inventory, Partition, Problem
 
 VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
 NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
@@ -71,7 +71,7 @@ partitions = st.builds(
 )  # fmt: skip
 gpus = st.builds(
     Accelerator,
-    vendor=st.just(Vendor.NVIDIA), index=st.integers(0, 64), uuid=st.uuids().map(str),
+    vendor=st.just("nvidia"), index=st.integers(0, 64), uuid=st.uuids().map(str),
     name=st.sampled_from(["NVIDIA L4", "Tesla T4", "NVIDIA " + "x" * 80]) | st.text(max_size=80),
     pci_class=st.sampled_from([0, 0x030000, 0x030200]), memory_mib=st.none() | st.integers(0, 2**40),
     compute_capability=st.none() | st.tuples(st.integers(0, 20), st.integers(0, 12)),
@@ -80,7 +80,7 @@ gpus = st.builds(
 )  # fmt: skip
 inventories = st.builds(
     Inventory,
-    vendor=st.just(Vendor.NVIDIA), driver_version=st.sampled_from(["550.54.15", "535.129"]) | st.text(max_size=80),
+    vendor=st.just("nvidia"), driver_version=st.sampled_from(["550.54.15", "535.129"]) | st.text(max_size=80),
     accelerators=st.lists(gpus, max_size=5, unique_by=lambda gpu: gpu.index).map(tuple),
     cuda_version=st.none() | st.tuples(st.integers(0, 99), st.integers(0, 9)),
     findings=st.lists(findings, max_size=1).map(tuple),

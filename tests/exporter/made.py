@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kgpu.exporter.model import Look, Tick, Unit
 from kgpu.exporter.render import Format, render
-from kgpu.hw.port import Accelerator, Inventory, Partition, Vendor
+from kgpu.hw.port import Accelerator, Inventory, Partition
 from kgpu.kubelet.pod_resources import Claim, Holding
 
 DRIVER = "570.133.20"
@@ -30,14 +30,14 @@ def partition(index: int, gi: int, profile: str = "1g.10gb", ci: int = 0) -> Par
 
 def gpu(index: int = 0, *partitions: Partition, **more: object) -> Accelerator:
     facts: dict = {
-        "vendor": Vendor.NVIDIA, "index": index, "uuid": uuid(index), "name": "NVIDIA H100 80GB HBM3", "minor": index,
+        "vendor": "nvidia", "index": index, "uuid": uuid(index), "name": "NVIDIA H100 80GB HBM3", "minor": index,
         "pci_bus_id": f"0000:{0x1B + index:02x}:00.0", "mig_enabled": bool(partitions), "partitions": partitions,
     }  # fmt: skip
     return Accelerator(**{**facts, **more})
 
 
 def inventory(*gpus: Accelerator) -> Inventory:
-    return Inventory(vendor=Vendor.NVIDIA, driver_version=DRIVER, accelerators=gpus)
+    return Inventory(vendor="nvidia", driver_version=DRIVER, accelerators=gpus)
 
 
 def look(*gpus: Accelerator, values: dict | None = None, failures: dict | None = None, **more: object) -> Look:

@@ -12,7 +12,7 @@ from kgpu.base.errors import HostError, HwError
 from kgpu.exporter.model import Users
 from kgpu.exporter.users import FakeUsers
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Event, EventKind, Inventory, Problem, Reading, Vendor
+from kgpu.hw.port import Event, EventKind, Inventory, Problem, Reading
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
@@ -110,7 +110,7 @@ async def test_a_driver_that_is_away_from_the_start():
 
 
 async def test_no_gpu_at_all_is_fine_when_that_is_expected():
-    reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version=""))
+    reader = MemoryReader(Inventory(vendor="nvidia", driver_version=""))
     reader.set_down(AWAY)
     async with serving(reader, flags={"fake_gpus": "true"}) as served:
         assert (await served.get("/health"))[0] == 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgpu.base.errors import ConfigError
-from kgpu.hw import open as opening
+from kgpu.hw.nvidia import vendor as nvidia
 from kgpu.hw.nvidia.client import NvidiaReader
 from kgpu.hw.open import NoHardwareError, open_reader
 
@@ -13,7 +13,7 @@ from kgpu.hw.open import NoHardwareError, open_reader
 @pytest.fixture(autouse=True)
 def no_host_driver(monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    monkeypatch.setattr(opening, "LOADER_CACHE", str(tmp_path / "ld.so.cache"))
+    monkeypatch.setattr(nvidia, "LOADER_CACHE", str(tmp_path / "ld.so.cache"))
 
 
 def library(folder) -> None:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from lab.copied import Cluster, Copy, until
 
 from kgpu.formats import names
 
 pytestmark = pytest.mark.timeout(300)
-ROOT: Final = Path(__file__).resolve().parents[2]
-WAIT_S: Final = 90.0
 
 ROW: Final = """
     Operand(name="dummy", title="dummy", state="kgpu-dummy", daemon_set="kgpu-dummy", account="kgpu-dummy",
@@ -56,82 +48,48 @@ SPEC = OperandSpec(
 FILES: Final = {"agent/roles/dummy.py": AGENT, "operator/operands/dummy.py": OPERATOR}
 
 
-@dataclass(frozen=True)
-class Copy:
-    """kgpu's source in another folder."""
-
-    root: Path
-
-    def python(self, *words: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PYTHONPATH": str(self.root / "src")}
-        command = [sys.executable, *words]
-        return subprocess.run(command, env=env, cwd=self.root, capture_output=True, text=True, timeout=200, check=False)
-
-    def kgpu(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.python("-m", "kgpu", *words)
-
-    def add_the_role(self) -> None:
-        source = self.root / "src/kgpu"
-        for name, text in FILES.items():
-            (source / name).write_text(text.lstrip())
-        table = source / "formats/operands.py"
-        before = table.read_text()
-        after = before.replace("OPERANDS: Final = (\n", f"OPERANDS: Final = ({ROW}", 1)
-        assert before != after
-        table.write_text(after)
+def add_the_row(copy: Copy) -> None:
+    table = copy.root / "src/kgpu/formats/operands.py"
+    before = table.read_text()
+    after = before.replace("OPERANDS: Final = (\n", f"OPERANDS: Final = ({ROW}", 1)
+    assert before != after
+    table.write_text(after)
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    root = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "native").symlink_to(ROOT / "native")
-    made = Copy(root)
-    made.add_the_role()
+    made = Copy.make(tmp_path_factory.mktemp("copy"), FILES)
+    add_the_row(made)
     return made
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(copy: Copy, kubectl: str) -> Iterator[Path]:
-    """Of an embedded lab that the copy has brought up."""
-    del kubectl
+def cluster(copy: Copy, kubectl: str) -> Iterator[Cluster]:
+    """An embedded lab that the copy has brought up."""
     folder = copy.root / "lab"
     try:
         up = copy.kgpu("lab", "up", "--operator", "--gpus", "1", "--dir", str(folder))
         assert up.returncode == 0, up.stdout + up.stderr
-        yield folder / "kubeconfig"
+        yield Cluster(kubectl, folder / "kubeconfig")
     finally:
         copy.kgpu("lab", "down", "--dir", str(folder))
 
 
-def get(kubectl: str, kubeconfig: Path, *words: str) -> dict[str, Any]:
-    command = [kubectl, "--kubeconfig", str(kubeconfig), "get", *words, "-o", "json"]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
-    return found
-
-
-def until(look: Callable[[], Any], wanted: Any) -> None:
-    end = time.monotonic() + WAIT_S
-    while (found := look()) != wanted and time.monotonic() < end:
-        time.sleep(0.3)
-    assert found == wanted
-
-
-def test_the_agent_runs_it_and_the_operator_judges_it(copy: Copy, kubectl: str, kubeconfig: Path) -> None:
+def test_the_agent_runs_it_and_the_operator_judges_it(copy: Copy, cluster: Cluster) -> None:
     def on_node() -> Any:
-        (node,) = get(kubectl, kubeconfig, "nodes")["items"]
+        (node,) = cluster.get("nodes")["items"]
         said = json.loads(node["metadata"].get("annotations", {}).get(names.ROLES_ANNOTATION, "{}"))
         return said.get("roles", {}).get("dummy")
 
     until(lambda: (on_node() or {}).get("reason"), "told hello")
 
     def condition() -> Any:
-        policy = get(kubectl, kubeconfig, "clusterpolicy", "cluster-policy")
+        policy = cluster.get("clusterpolicy", "cluster-policy")
         every = policy.get("status", {}).get("conditions", [])
         return [(one["status"], one["message"]) for one in every if one["type"] == "DummyReady"]
 
     until(condition, [("True", "1 of 1 nodes")])
-    status = copy.kgpu("status", "--kubeconfig", str(kubeconfig))
+    status = copy.kgpu("status", "--kubeconfig", str(cluster.kubeconfig))
     assert "played" in status.stdout, status.stdout + status.stderr
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kgpu.formats.cdi import CdiDevice, DeviceNode, Spec, build_spec
-from kgpu.hw.port import Accelerator, Inventory, Partition, Vendor
+from kgpu.hw.port import Accelerator, Inventory, Partition
 from kgpu.toolkit.flaws import Flaw, Severity
 from kgpu.toolkit.specs import FoundSpec
 from kgpu.toolkit.validate_layout import layout_flaws
@@ -22,7 +22,7 @@ def part(position: int, caps: tuple[int, int], uuid: str) -> Partition:
 
 
 WHOLE = Accelerator(
-    vendor=Vendor.NVIDIA, index=0, uuid="GPU-a", name="H100", device_nodes=("/dev/nvidia0",), minor=0
+    vendor="nvidia", index=0, uuid="GPU-a", name="H100", device_nodes=("/dev/nvidia0",), minor=0
 )  # fmt: skip
 CUT = replace(
     WHOLE, index=1, uuid="GPU-b", device_nodes=("/dev/nvidia1",), minor=1, mig_enabled=True,
@@ -31,7 +31,7 @@ CUT = replace(
 
 
 def node(*gpus: Accelerator) -> Inventory:
-    return Inventory(vendor=Vendor.NVIDIA, driver_version="570.1.2", accelerators=gpus)
+    return Inventory(vendor="nvidia", driver_version="570.1.2", accelerators=gpus)
 
 
 def device(nodes: tuple[str, ...], *names: str) -> CdiDevice:

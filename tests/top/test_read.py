@@ -8,7 +8,7 @@ from kgpu.exporter.field_table import find
 from kgpu.exporter.fields import spell
 from kgpu.exporter.labels import Style, device_labels
 from kgpu.exporter.model import Generation
-from kgpu.hw.port import Accelerator, Vendor
+from kgpu.hw.port import Accelerator
 from kgpu.top import tables
 from kgpu.top.model import Health, User
 from kgpu.top.parse import LabelSets
@@ -35,7 +35,7 @@ def test_metrics_and_units_are_the_exporters(metric) -> None:
 @pytest.mark.parametrize("style", [Style(hostname="h"), Style(generation=Generation.A, hostname="h"),
                                    Style(old_namespace=True, hostname="h")])  # fmt: skip
 def test_labels_are_the_exporters(style) -> None:
-    gpu = Accelerator(vendor=Vendor.NVIDIA, index=3, uuid="GPU-1", name="NVIDIA L4", pci_bus_id="0000:07:00.0", minor=3)
+    gpu = Accelerator(vendor="nvidia", index=3, uuid="GPU-1", name="NVIDIA L4", pci_bus_id="0000:07:00.0", minor=3)
     pairs = (*device_labels(style, gpu, "1g.10gb", 7), *style.pod("ns", "p", "c"))
     inside = ",".join(f'{key}="{value}"' for key, value in pairs)
     node = read(f"DCGM_FI_DEV_FB_USED{{{inside}}} 5\n", "n1", LabelSets())

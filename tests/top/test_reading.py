@@ -14,7 +14,7 @@ from kgpu.base.errors import ConfigError, KubeError, UserError
 from kgpu.hw.fake import operate
 from kgpu.hw.memory import MemoryReader
 from kgpu.hw.open import open_reader
-from kgpu.hw.port import Accelerator, Finding, Inventory, Problem, Vendor
+from kgpu.hw.port import Accelerator, Finding, Inventory, Problem
 from kgpu.hw.port import Process as Seen
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kube.client import connect
@@ -350,10 +350,10 @@ async def test_this_nodes_driver_with_a_lost_gpu(sim_root) -> None:
 
 async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None:
     gpus = tuple(
-        Accelerator(vendor=Vendor.NVIDIA, index=at, uuid=f"u{at}", name="L4", recovery_action=action)
+        Accelerator(vendor="nvidia", index=at, uuid=f"u{at}", name="L4", recovery_action=action)
         for at, action in enumerate(("none", "reset", "none", "unknown"))
     )
-    reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version="1", accelerators=gpus))
+    reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=gpus))
 
     async def judged(verdicts: MemoryVerdicts | None) -> list[tuple[Health, str]]:
         found = await Host(reader, verdicts=verdicts).look(Target(node="n"))
@@ -385,8 +385,8 @@ async def test_this_nodes_health_is_the_verdicts_else_the_drivers_word() -> None
 ])  # fmt: skip
 async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdict, health) -> None:
     found = Finding(subject="u", problem=problem, what="it does", expected="e", remedy="do it")
-    gpu = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="u", name="L4", findings=(found,))
-    reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version="1", accelerators=(gpu,)))
+    gpu = Accelerator(vendor="nvidia", index=0, uuid="u", name="L4", findings=(found,))
+    reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)))
     verdicts = MemoryVerdicts()
     if verdict is not None:
         verdicts.put(verdict)
@@ -395,12 +395,12 @@ async def test_a_gpu_of_this_node_is_lost_when_it_can_not_be_read(problem, verdi
 
 
 async def test_processes_of_this_node_have_their_command_and_user(tmp_path) -> None:
-    gpu = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="u", name="L4")
+    gpu = Accelerator(vendor="nvidia", index=0, uuid="u", name="L4")
     folder = tmp_path / "41"
     folder.mkdir()
     (folder / "cmdline").write_bytes("/usr/bin/python3\0학습.py\0\x1b[2J\0".encode())
     seen = (Seen(uuid="u", pid=41, memory_mib=512, sm_percent=30.0), Seen(uuid="u", pid=42, memory_mib=1024))
-    reader = MemoryReader(Inventory(vendor=Vendor.NVIDIA, driver_version="1", accelerators=(gpu,)), processes=seen)
+    reader = MemoryReader(Inventory(vendor="nvidia", driver_version="1", accelerators=(gpu,)), processes=seen)
     (found,) = (await Host(reader, proc=str(tmp_path)).look(Target(node="n"))).gpus
     assert [(one.pid, one.command, one.user != "") for one in found.processes] == [
         (42, "", False), (41, "python3 학습.py �[2J", True),

@@ -15,6 +15,7 @@ from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import Device, HostFacts, Resource
 from kgpu.formats import names
 from kgpu.formats.plugin_config import SharingKind
+from kgpu.hw.vendor import Vendor
 from kgpu.kubelet.model import ContainerAllocation, DeviceNode, Mount
 
 IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
@@ -36,7 +37,7 @@ def allocate(
 ) -> ContainerAllocation:
     """The answer for one container. ``unhealthy`` maps device ids to the reason. Raises AllocationError."""
     devices = _requested(resource, ids, unhealthy)
-    parts = _Parts(settings, host)
+    parts = _Parts(settings, host, resource.vendor)
     shown = list(dict.fromkeys(shown_name(device, settings) for device in devices))
     for strategy in names_in_order(settings.list_strategies):
         _STRATEGIES[strategy](parts, shown, new_id)
@@ -61,9 +62,10 @@ def allocate(
 
 
 class _Parts:
-    def __init__(self, settings: Settings, host: HostFacts) -> None:
+    def __init__(self, settings: Settings, host: HostFacts, vendor: Vendor) -> None:
         self.settings = settings
         self.host = host
+        self.vendor = vendor
         self.envs: dict[str, str] = {}
         self.mounts: list[Mount] = []
         self.nodes: list[DeviceNode] = []
@@ -113,20 +115,20 @@ def shown_name(device: Device, settings: Settings) -> str:
 
 
 def _envvar(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
-    parts.envs[names.ENV_VISIBLE_DEVICES] = ",".join(shown)
+    parts.envs[parts.vendor.visible_devices] = ",".join(shown)
     if parts.channels:
         parts.envs[names.ENV_IMEX_CHANNELS] = ",".join(map(str, parts.channels))
 
 
 def _volume_mounts(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
-    parts.envs[names.ENV_VISIBLE_DEVICES] = names.VOLUME_MOUNTS_DIR
+    parts.envs[parts.vendor.visible_devices] = names.VOLUME_MOUNTS_DIR
     wanted = [*shown, *(f"imex/{channel}" for channel in parts.channels)]
     parts.mounts += [
         Mount(container_path=f"{names.VOLUME_MOUNTS_DIR}/{name}", host_path="/dev/null") for name in wanted
     ]
 
 
-def cdi_names(shown: Sequence[str], settings: Settings, host: HostFacts) -> list[str]:
+def cdi_names(shown: Sequence[str], settings: Settings, host: HostFacts, vendor: Vendor) -> list[str]:
     """Qualified CDI names for device ids, and for what comes with every container."""
     wanted = [("gpu", name) for name in shown]
     wanted += [("imex-channel", str(channel)) for channel in settings.imex_channel_ids if channel in host.imex_channels]
@@ -139,16 +141,16 @@ def cdi_names(shown: Sequence[str], settings: Settings, host: HostFacts) -> list
         )
         if on
     ]
-    return [f"{names.CDI_PLUGIN_VENDOR}/{kind}={name}" for kind, name in wanted]
+    return [f"{vendor.cdi_vendor}/{kind}={name}" for kind, name in wanted]
 
 
 def _cdi_annotations(parts: _Parts, shown: list[str], new_id: Callable[[], str]) -> None:
-    key = f"{parts.settings.cdi_annotation_prefix}nvidia-device-plugin_{new_id()}"
-    parts.annotations[key] = ",".join(cdi_names(shown, parts.settings, parts.host))
+    key = f"{parts.settings.cdi_annotation_prefix}{parts.vendor.name}-device-plugin_{new_id()}"
+    parts.annotations[key] = ",".join(cdi_names(shown, parts.settings, parts.host, parts.vendor))
 
 
 def _cdi_cri(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
-    parts.cdi += cdi_names(shown, parts.settings, parts.host)
+    parts.cdi += cdi_names(shown, parts.settings, parts.host, parts.vendor)
 
 
 _STRATEGIES: Mapping[str, Callable[[_Parts, list[str], Callable[[], str]], None]] = {
@@ -162,7 +164,7 @@ _STRATEGIES: Mapping[str, Callable[[_Parts, list[str], Callable[[], str]], None]
 def _device_specs(parts: _Parts, devices: Sequence[Device]) -> None:
     root = parts.settings.host_dev_root.rstrip("/")
     paths = [
-        *parts.host.control_nodes,
+        *(path for path in parts.vendor.control_nodes if path in parts.host.control_nodes),
         *(path for device in devices for path in device.unit.device_nodes),
         *(IMEX_NODE.format(channel) for channel in parts.channels),
     ]

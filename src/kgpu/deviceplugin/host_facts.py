@@ -10,8 +10,8 @@ from kgpu.deviceplugin.allocate import IMEX_NODE, MPS_CONTAINER_ROOT, mps_contro
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import HostFacts
 from kgpu.formats.plugin_config import SharingKind
+from kgpu.hw.vendor import vendors
 
-CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 GDS_NODE = "/dev/nvidia-fs0"
 MOFED_FOLDER = "/dev/infiniband"
 GDRCOPY_NODE = "/dev/gdrdrv"
@@ -36,7 +36,7 @@ def read_host_facts(settings: Settings, *, simulated: bool = False) -> HostFacts
         return False
 
     return HostFacts(
-        control_nodes=tuple(path for path in CONTROL_NODES if is_node(path)),
+        control_nodes=tuple(path for one in vendors().values() for path in one.control_nodes if is_node(path)),
         imex_channels=tuple(channel for channel in settings.imex_channel_ids if is_node(IMEX_NODE.format(channel))),
         gds=is_node(GDS_NODE),
         mofed=any(os.path.isdir(root + MOFED_FOLDER) for root in roots),

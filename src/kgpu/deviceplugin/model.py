@@ -6,24 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kgpu.base.advice import Advice
-from kgpu.formats.names import NVIDIA_DOMAIN
+from kgpu.formats.names import NVIDIA, NVIDIA_DOMAIN
 from kgpu.formats.plugin_config import SharingKind
+from kgpu.hw.vendor import Vendor, vendor_of
 
 REPLICA_SEPARATOR = "::"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One GPU or one MIG device as hardware. ``index`` is ``3`` or ``3:1``; ``profile`` is "" for a whole GPU.
+    """One GPU or one MIG device as hardware. ``vendor`` is a name of ``kgpu.hw.vendor``.
 
-    ``device_nodes`` are the paths that a container sees. ``gpu_instance`` and ``compute_instance`` are None for a
-    whole GPU.
+    ``index`` is ``3`` or ``3:1``; ``profile`` is "" for a whole GPU. ``device_nodes`` are the paths that a container
+    sees. ``gpu_instance`` and ``compute_instance`` are None for a whole GPU.
     """
 
     uuid: str
     index: str
     gpu_uuid: str
     gpu_index: int
+    vendor: str = NVIDIA
     model: str = ""
     profile: str = ""
     numa_node: int | None = None
@@ -65,6 +67,11 @@ class Resource:
         object.__setattr__(self, "by_id", {device.id: device for device in self.devices})
 
     @property
+    def vendor(self) -> Vendor:
+        """Who made its devices; they are all of one vendor."""
+        return vendor_of(self.devices[0].unit.vendor)
+
+    @property
     def endpoint(self) -> str:
         """The socket's file name: ``nvidia-<name>.sock``; another domain than nvidia.com comes before the name.
 
@@ -88,8 +95,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What this node's /dev offers beside the GPUs' own nodes; paths as a container sees them. ``mps_daemons`` are the
-    resources for which an MPS control daemon listens.
+    """What this node's /dev offers beside the GPUs' own nodes; paths as a container sees them. ``control_nodes`` are
+    those of every vendor. ``mps_daemons`` are the resources for which an MPS control daemon listens.
     """
 
     control_nodes: tuple[str, ...] = ()

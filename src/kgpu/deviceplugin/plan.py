@@ -13,12 +13,9 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import Device, Plan, Resource, Unit
 from kgpu.deviceplugin.shares import share
-from kgpu.formats.names import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from kgpu.formats.plugin_config import NamePattern
 from kgpu.hw.port import Accelerator
-
-DISPLAY_MODELS = frozenset({"DGX Display", "NVIDIA DGX Display"})
-"""Boards that only drive a monitor; never offered."""
+from kgpu.hw.vendor import vendor_of
 
 
 def plan(accelerators: Sequence[Accelerator], settings: Settings) -> Plan:
@@ -67,6 +64,7 @@ def whole_gpu(gpu: Accelerator) -> Unit:
         index=str(gpu.index),
         gpu_uuid=gpu.uuid,
         gpu_index=gpu.index,
+        vendor=gpu.vendor,
         model=gpu.name,
         numa_node=gpu.numa_node,
         compute_capability=gpu.compute_capability,
@@ -81,6 +79,7 @@ def _slices(gpu: Accelerator) -> list[Unit]:
             index=part.index,
             gpu_uuid=gpu.uuid,
             gpu_index=gpu.index,
+            vendor=gpu.vendor,
             model=gpu.name,
             profile=part.profile,
             numa_node=gpu.numa_node,
@@ -94,9 +93,8 @@ def _slices(gpu: Accelerator) -> list[Unit]:
 
 
 def _offered_units(accelerators: Sequence[Accelerator], settings: Settings, decisions: list[Advice]) -> list[Unit]:
-    gpus = sorted(
-        (gpu for gpu in accelerators if gpu.name not in DISPLAY_MODELS), key=lambda gpu: (gpu.index, gpu.uuid)
-    )
+    computing = (gpu for gpu in accelerators if gpu.name not in vendor_of(gpu.vendor).left_out)
+    gpus = sorted(computing, key=lambda gpu: (gpu.index, gpu.uuid))
     if settings.mig_strategy == "none":
         return _units_none(gpus, decisions)
     decisions += [
@@ -165,7 +163,7 @@ def _units_single(gpus: Sequence[Accelerator], decisions: list[Advice]) -> list[
             if profile != kept:
                 decisions.append(
                     Advice(
-                        subject=GPU_RESOURCE,
+                        subject=vendor_of(units[0].vendor).resource,
                         what=f"{number} MIG devices with profile {profile} are not offered",
                         why="more than one MIG device type present on node, and MIG strategy single promises one",
                         evidence=tuple(f"{count} of {name}" for name, count in sorted(counts.items())),
@@ -184,12 +182,13 @@ def _first_match(rows: Sequence[NamePattern], text: str) -> str:
 
 def _resource_name(unit: Unit, settings: Settings, decisions: list[Advice]) -> str:
     """The resource that a unit belongs to, before sharing; "" with a decision when none fits."""
+    vendor = vendor_of(unit.vendor)
     if not unit.is_mig:
-        return _first_match(settings.gpus, unit.model) or GPU_RESOURCE
+        return _first_match(settings.gpus, unit.model) or vendor.resource
     if named := _first_match(settings.mig, unit.profile):
         return named
     if settings.mig_strategy == "single":
-        return GPU_RESOURCE
+        return vendor.resource
     # A compute instance smaller than its GPU instance ("1c.3g.20gb") shares the memory of its siblings.
     if "c." in unit.profile:
         decisions.append(
@@ -204,9 +203,4 @@ def _resource_name(unit: Unit, settings: Settings, decisions: list[Advice]) -> s
             )
         )
         return ""
-    return mig_resource_name(unit.profile)
-
-
-def mig_resource_name(profile: str) -> str:
-    """``1g.10gb+me`` is ``nvidia.com/mig-1g.10gb.me``: '+' is not allowed in resource names."""
-    return MIG_RESOURCE_PREFIX + profile.replace("+", ".")
+    return vendor.partition_resource(unit.profile)

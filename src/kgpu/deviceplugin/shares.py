@@ -13,6 +13,7 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.deviceplugin.config import Settings
 from kgpu.deviceplugin.model import REPLICA_SEPARATOR, Device, Resource
 from kgpu.formats.plugin_config import SharedResource, Sharing, SharingKind
+from kgpu.hw.vendor import Vendor
 
 VOLTA = (7, 0)
 MPS_CLIENTS_VOLTA = 48
@@ -30,6 +31,7 @@ def share(resources: Sequence[Resource], settings: Settings, decisions: list[Adv
     if sharing is None:
         return list(resources)
     plain = {resource.name: list(resource.devices) for resource in resources}
+    makers = {resource.name: resource.vendor for resource in resources}
     shared: dict[str, list[Device]] = {}
     for entry in sharing.resources:
         if entry.name not in plain:
@@ -37,6 +39,9 @@ def share(resources: Sequence[Resource], settings: Settings, decisions: list[Adv
             continue
         if sharing.offered_name(entry) in plain.keys() - {entry.name}:
             decisions.append(_name_taken(entry, sharing))
+            continue
+        if sharing.kind not in makers[entry.name].sharing:
+            decisions.append(_not_theirs(entry, sharing, makers[entry.name]))
             continue
         chosen = _selected(entry, plain[entry.name], decisions)
         chosen = _shareable(entry, sharing, chosen, decisions)
@@ -155,6 +160,17 @@ def _not_here(entry: SharedResource, names: list[str]) -> Advice:
         severity=Severity.WARNING,
         remedy=did_you_mean(entry.name, names) or "name a resource that this node offers",
         reason="SharingUnknownResource",
+    )
+
+
+def _not_theirs(entry: SharedResource, sharing: Sharing, vendor: Vendor) -> Advice:
+    return Advice(
+        subject=entry.name,
+        what=f"{entry.name} is not shared",
+        why=f"accelerators of {vendor.title} can't be shared by {sharing.kind}",
+        severity=Severity.WARNING,
+        remedy=f"take it out of sharing.{sharing.kind}.resources",
+        reason="SharingUnsupported",
     )
 
 

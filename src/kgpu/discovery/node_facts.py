@@ -11,8 +11,8 @@ from typing import Final
 
 from kgpu.discovery.model import LabelSettings, NodeFacts, VgpuFacts
 from kgpu.discovery.vgpu import CONFIG_SIZE, host_driver, is_vgpu, vendor_capability
+from kgpu.formats.names import NVIDIA_PCI_ID
 
-NVIDIA_VENDOR: Final = "0x10de"
 _PCI_DEVICES: Final = "sys/bus/pci/devices"
 
 
@@ -44,7 +44,7 @@ def _vgpu(root: str) -> tuple[bool | None, VgpuFacts | None]:
     present, facts = False, None
     try:
         for name in sorted(os.listdir(folder)):
-            if _text(os.path.join(folder, name, "vendor")) != NVIDIA_VENDOR:
+            if _text(os.path.join(folder, name, "vendor")) != f"0x{NVIDIA_PCI_ID}":
                 continue
             capability = vendor_capability(_config(os.path.join(folder, name, "config")))
             if capability is not None and is_vgpu(capability):

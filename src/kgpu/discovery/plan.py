@@ -20,6 +20,7 @@ from kgpu.discovery.values import legal
 from kgpu.formats import names
 from kgpu.formats.mig_profile import parse_mig_profile
 from kgpu.hw.port import Accelerator, Inventory, Partition
+from kgpu.hw.vendor import Vendor, vendor_of
 
 Source = TypeVar("Source")
 
@@ -61,8 +62,9 @@ def plan(
     last = dict(previous or {})
     if inventory is None:
         return LabelPlan(labels=last, decisions=(_kept_all(error, bool(last)),), fresh=False)
+    vendor = vendor_of(inventory.vendor)
     listed = sorted(inventory.accelerators, key=lambda gpu: (gpu.index, gpu.uuid))
-    gpus = tuple(gpu for gpu in listed if gpu.name not in tables.SKIPPED_MODELS)
+    gpus = tuple(gpu for gpu in listed if gpu.name not in vendor.left_out)
     if not gpus and inventory.findings and last:
         finding = inventory.findings[0]
         broken = UserError(finding.what, finding.expected, finding.remedy)
@@ -70,19 +72,21 @@ def plan(
 
     decisions: list[Advice] = []
     settings = _with_usable_sharing(settings, gpus, decisions)
+    node_labels = tables.node_labels(vendor.name)
     view = NodeView(inventory=inventory, gpus=gpus, settings=settings, facts=facts, timestamp=timestamp)
     if not gpus:
-        labels = _run(tables.ALWAYS_ROWS, view)
+        labels = _run(node_labels.always, view)
         decisions.append(Advice(subject="", what="no accelerator labels", why="the driver lists no accelerator"))
     else:
-        labels = _run(tables.NODE_ROWS, view)
-        for group in _groups(gpus, settings, decisions):
+        labels = _run(node_labels.rows, view)
+        for group in _groups(gpus, settings, vendor, decisions):
             labels |= _run(tables.GROUP_ROWS, group, prefix=group.resource)
-        labels |= _model_labels(_models(gpus))
-        _note_node_oddities(view, decisions)
+        labels |= _model_labels(_models(gpus), vendor)
+        if node_labels.rows:
+            _note_node_oddities(view, decisions)
     labels = retain(labels, last, view, decisions)
     if gpus:
-        labels = {**tables.FALLBACKS, **labels}
+        labels = {**node_labels.fallbacks, **labels}
     return LabelPlan(labels=dict(sorted(labels.items())), decisions=tuple(decisions))
 
 
@@ -100,30 +104,32 @@ def _models(gpus: Iterable[Accelerator]) -> list[Model]:
     return sorted((Model(name, tuple(members)) for name, members in by_name.items()), key=lambda model: model.rank)
 
 
-def _groups(gpus: Sequence[Accelerator], settings: LabelSettings, decisions: list[Advice]) -> list[Group]:
+def _groups(
+    gpus: Sequence[Accelerator], settings: LabelSettings, vendor: Vendor, decisions: list[Advice]
+) -> list[Group]:
     """The resource groups, later ones overriding earlier ones key by key."""
     models = _models(gpus)
     if not models:
         return []
     if len(models) > 1:
-        decisions.append(_several_models(models))
-    groups = [_gpu_group(models[0], settings.sharing)]
+        decisions.append(_several_models(models, vendor.resource))
+    groups = [_gpu_group(models[0], settings.sharing, vendor.resource)]
     if settings.mig_strategy is MigStrategy.SINGLE:
-        groups += _single(gpus, models[0], settings.sharing, decisions)
+        groups += _single(gpus, models[0], settings.sharing, vendor.resource, decisions)
     elif settings.mig_strategy is MigStrategy.MIXED:
-        groups += _mixed(gpus, settings.sharing, decisions)
+        groups += _mixed(gpus, settings.sharing, vendor, decisions)
     return groups
 
 
-def _gpu_group(model: Model, sharing: Sharing) -> Group:
+def _gpu_group(model: Model, sharing: Sharing, resource: str) -> Group:
     shown = model.full or model.gpus
     applies = bool(model.full)
     return Group(
-        resource=names.GPU_RESOURCE,
+        resource=resource,
         model=model.name,
         count=len(model.gpus),
         sharing=sharing.kind if applies else None,
-        shared=sharing.of(names.GPU_RESOURCE) if applies else None,
+        shared=sharing.of(resource) if applies else None,
         memory_mib=next((gpu.memory_mib for gpu in shown if gpu.memory_mib), None),
         compute=_compute(shown),
     )
@@ -133,7 +139,9 @@ def _compute(gpus: Iterable[Accelerator]) -> tuple[int, int] | None:
     return next((gpu.compute_capability for gpu in gpus if gpu.compute_capability), None)
 
 
-def _single(gpus: Sequence[Accelerator], model: Model, sharing: Sharing, decisions: list[Advice]) -> list[Group]:
+def _single(
+    gpus: Sequence[Accelerator], model: Model, sharing: Sharing, resource: str, decisions: list[Advice]
+) -> list[Group]:
     known = [gpu for gpu in gpus if not never_read(gpu)]
     enabled = [gpu for gpu in known if gpu.mig_enabled]
     if not enabled:
@@ -151,18 +159,16 @@ def _single(gpus: Sequence[Accelerator], model: Model, sharing: Sharing, decisio
         if wrong
     ]
     if reasons:
-        decisions.append(_invalid_layout(reasons))
+        decisions.append(_invalid_layout(reasons, resource))
         first = next((gpu.name for gpu in gpus if legal(gpu.name)), model.name)
-        return [Group(resource=names.GPU_RESOURCE, model=first, count=0, kind="INVALID", broken=True)]
+        return [Group(resource=resource, model=first, count=0, kind="INVALID", broken=True)]
     ((form, members),) = by_profile.items()
-    return [replace(_mig_group(names.GPU_RESOURCE, form, members, sharing), compute=_compute(model.gpus))]
+    return [replace(_mig_group(resource, form, members, sharing), compute=_compute(model.gpus))]
 
 
-def _mixed(gpus: Sequence[Accelerator], sharing: Sharing, decisions: list[Advice]) -> list[Group]:
+def _mixed(gpus: Sequence[Accelerator], sharing: Sharing, vendor: Vendor, decisions: list[Advice]) -> list[Group]:
     by_profile = _by_profile(_slices([gpu for gpu in gpus if gpu.mig_enabled]), decisions)
-    return [
-        _mig_group(names.MIG_RESOURCE_PREFIX + form, form, members, sharing) for form, members in by_profile.items()
-    ]
+    return [_mig_group(vendor.partition_resource(form), form, members, sharing) for form, members in by_profile.items()]
 
 
 Slice = tuple[Accelerator, Partition]
@@ -198,7 +204,7 @@ def _mig_group(resource: str, form: str, members: Sequence[Slice], sharing: Shar
     )
 
 
-def _model_labels(models: Sequence[Model]) -> dict[str, str]:
+def _model_labels(models: Sequence[Model], vendor: Vendor) -> dict[str, str]:
     """Labels of our own for nodes with several models; none on ordinary nodes."""
     if len(models) < 2:
         return {}
@@ -212,7 +218,7 @@ def _model_labels(models: Sequence[Model]) -> dict[str, str]:
         while names.KGPU_LABEL_MODEL_PREFIX + key + names.LABEL_COUNT in labels:
             copies += 1
             key = f"{base[: _MODEL_ROOM - 3]}-{copies}"
-        group = _gpu_group(model, Sharing())
+        group = _gpu_group(model, Sharing(), vendor.resource)
         labels |= _run(tables.MODEL_ROWS, group, prefix=names.KGPU_LABEL_MODEL_PREFIX + key)
     return labels
 
@@ -261,10 +267,10 @@ def _note_node_oddities(view: NodeView, decisions: list[Advice]) -> None:
         )
 
 
-def _several_models(models: Sequence[Model]) -> Advice:
+def _several_models(models: Sequence[Model], resource: str) -> Advice:
     return Advice(
         subject="",
-        what=f'the {names.GPU_RESOURCE}.* labels describe "{models[0].name}"',
+        what=f'the {resource}.* labels describe "{models[0].name}"',
         why="the node has several models and the keys have room for one: the model that has GPUs without MIG, "
         "of those the one with most GPUs, of those the first",
         evidence=tuple(f"{len(model.gpus)} x {model.name}" for model in models),
@@ -273,9 +279,9 @@ def _several_models(models: Sequence[Model]) -> Advice:
     )
 
 
-def _invalid_layout(reasons: Sequence[str]) -> Advice:
+def _invalid_layout(reasons: Sequence[str], resource: str) -> Advice:
     return Advice(
-        subject=names.GPU_RESOURCE,
+        subject=resource,
         what="the product is labelled MIG-INVALID with count 0",
         why="the MIG layout does not fit strategy single: " + "; ".join(reasons),
         severity=Severity.WARNING,

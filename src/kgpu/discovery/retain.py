@@ -16,7 +16,6 @@ from kgpu.discovery.values import legal
 from kgpu.formats import names
 from kgpu.hw.port import Accelerator, Finding, Problem
 
-_PRODUCT: Final = names.GPU_RESOURCE + names.LABEL_PRODUCT
 _SILENT: Final = frozenset({Problem.LOST, Problem.HUNG, Problem.CRASHED, Problem.MISSING})
 _CANNOT_READ: Final = _SILENT | {Problem.UNREADABLE}
 _VGPU_KEYS: Final = frozenset(
@@ -31,9 +30,10 @@ def retain(
     new = dict(labels)
     # One GPU that is not there, or whose model or slices are unknown, makes every count of the node doubtful.
     nameless = _has(view.inventory.findings, _CANNOT_READ)
-    unsure = _PRODUCT in last and (nameless or any(map(_unsure, view.gpus)))
+    product = view.vendor.resource + names.LABEL_PRODUCT
+    unsure = product in last and (nameless or any(map(_unsure, view.gpus)))
     if unsure:
-        new = {key: value for key, value in new.items() if not _in_group(key)}
+        new = {key: value for key, value in new.items() if not _in_group(key, view)}
     kept = {key: value for key, value in last.items() if key not in new and _stays(key, new, last, view, unsure=unsure)}
     if kept:
         decisions.append(_told(kept, view))
@@ -44,9 +44,10 @@ def _stays(key: str, new: Mapping[str, str], last: Mapping[str, str], view: Node
     if key in tables.CONFIGURED_KEYS:
         return False
     trouble = bool(view.inventory.findings) or any(gpu.findings or not legal(gpu.name) for gpu in view.gpus)
-    if _in_group(key):
+    if _in_group(key, view):
         # A value of another product would be wrong rather than old.
-        same_product = key in tables.GPU_GROUP_KEYS and new.get(_PRODUCT) == last.get(_PRODUCT)
+        product = view.vendor.resource + names.LABEL_PRODUCT
+        same_product = key in tables.group_keys(view.vendor.resource) and new.get(product) == last.get(product)
         return unsure or (trouble and same_product)
     if key in _VGPU_KEYS:
         return view.facts.vgpu_present is None
@@ -71,8 +72,9 @@ def _has(findings: Iterable[Finding], problems: frozenset[Problem]) -> bool:
     return any(finding.problem in problems for finding in findings)
 
 
-def _in_group(key: str) -> bool:
-    return key in tables.GPU_GROUP_KEYS or key.startswith((names.MIG_RESOURCE_PREFIX, names.KGPU_LABEL_MODEL_PREFIX))
+def _in_group(key: str, view: NodeView) -> bool:
+    partitions = view.vendor.partition_resource("")
+    return key in tables.group_keys(view.vendor.resource) or key.startswith((partitions, names.KGPU_LABEL_MODEL_PREFIX))
 
 
 def _told(kept: Mapping[str, str], view: NodeView) -> Advice:

@@ -6,14 +6,16 @@ A row's function returns the value, or None when the label does not apply or its
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from kgpu.discovery.model import LabelSettings, NodeFacts, SharedResource, SharingKind
 from kgpu.discovery.values import joined, legal
 from kgpu.formats import names
 from kgpu.hw.port import Accelerator, Inventory, Partition
+from kgpu.hw.vendor import Vendor, vendor_of
 
 Source = TypeVar("Source")
 
@@ -35,6 +37,11 @@ class NodeView:
     settings: LabelSettings
     facts: NodeFacts
     timestamp: int | None
+
+    @property
+    def vendor(self) -> Vendor:
+        """Who made the node's accelerators."""
+        return vendor_of(self.inventory.vendor)
 
     @property
     def driver(self) -> tuple[str, str, str] | None:
@@ -106,12 +113,7 @@ FAMILIES: Final[tuple[tuple[tuple[int, int], str], ...]] = (
 # PCI class of a GPU (24 bits) -> mode
 MODES: Final[Mapping[int, str]] = {0x030000: "graphics", 0x030200: "compute"}
 
-# Devices that the driver lists but that are no accelerators: the display card of a DGX Station.
-SKIPPED_MODELS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
-
 UNKNOWN: Final = "unknown"
-# What these say when nothing is known, now or before.
-FALLBACKS: Final[Mapping[str, str]] = {names.LABEL_GPU_MACHINE: UNKNOWN, names.LABEL_GPU_MODE: UNKNOWN}
 
 
 def family(compute: tuple[int, int]) -> str:
@@ -165,8 +167,8 @@ def _vgpu(part: str) -> Callable[[NodeView], str | None]:
     return lambda view: None if view.facts.vgpu is None else legal(getattr(view.facts.vgpu, part))
 
 
-# Written even when there is no GPU at all.
-ALWAYS_ROWS: Final[tuple[Row[NodeView], ...]] = (
+# NVIDIA's, written even when there is no GPU at all.
+_ALWAYS: Final[tuple[Row[NodeView], ...]] = (
     Row(names.LABEL_GFD_TIMESTAMP, lambda view: None if view.timestamp is None else str(view.timestamp)),
     Row(
         names.LABEL_VGPU_PRESENT,
@@ -176,8 +178,8 @@ ALWAYS_ROWS: Final[tuple[Row[NodeView], ...]] = (
     Row(names.LABEL_VGPU_HOST_DRIVER_BRANCH, _vgpu("host_driver_branch")),
 )
 
-NODE_ROWS: Final[tuple[Row[NodeView], ...]] = (
-    *ALWAYS_ROWS,
+_NODE: Final[tuple[Row[NodeView], ...]] = (
+    *_ALWAYS,
     Row(names.LABEL_GPU_MACHINE, _machine),
     Row(names.LABEL_GPU_MODE, _mode),
     Row(names.LABEL_GPU_CLIQUE, _clique),
@@ -203,6 +205,31 @@ NODE_ROWS: Final[tuple[Row[NodeView], ...]] = (
     Row(names.LABEL_CUDA_RUNTIME_VERSION + ".minor", _runtime(1)),
     Row(names.LABEL_CUDA_RUNTIME_VERSION + ".full", _runtime_full),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLabels:
+    """A vendor's labels about the node as a whole: ``always``, and with an accelerator ``rows``; ``fallbacks`` are what
+    is said where nothing is known, now or before.
+    """
+
+    always: tuple[Row[NodeView], ...] = ()
+    rows: tuple[Row[NodeView], ...] = ()
+    fallbacks: Mapping[str, str] = field(default_factory=dict)
+
+
+_NONE: Final = NodeLabels()
+_BY_VENDOR: Final = {
+    names.NVIDIA: NodeLabels(
+        always=_ALWAYS, rows=_NODE, fallbacks={names.LABEL_GPU_MACHINE: UNKNOWN, names.LABEL_GPU_MODE: UNKNOWN}
+    )
+}
+
+
+def node_labels(vendor: str) -> NodeLabels:
+    """Those of a vendor; none for one that has no labels of its own but of its resources."""
+    return _BY_VENDOR.get(vendor, _NONE)
+
 
 # Keys that follow from the configuration alone: gone when it no longer asks for them, whatever could be read.
 CONFIGURED_KEYS: Final = frozenset({names.LABEL_GFD_TIMESTAMP, names.LABEL_MIG_STRATEGY})
@@ -258,7 +285,12 @@ GROUP_ROWS: Final[tuple[Row[Group], ...]] = (
     Row(names.LABEL_ENGINES + "ofa", _slice("ofa_engines")),
 )
 
-GPU_GROUP_KEYS: Final = frozenset(names.GPU_RESOURCE + row.key for row in GROUP_ROWS)
+
+@functools.cache
+def group_keys(resource: str) -> frozenset[str]:
+    """Every key of a resource's group."""
+    return frozenset(resource + row.key for row in GROUP_ROWS)
+
 
 # Per model, on nodes with several: kgpu.dev/gpu.<model><ending>.
 MODEL_ROWS: Final[tuple[Row[Group], ...]] = tuple(

@@ -20,14 +20,15 @@ from kgpu.exporter.own import Figures, Work
 from kgpu.exporter.plan import Memory, plan
 from kgpu.exporter.settings import Settings
 from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, Clocks, Xids
-from kgpu.hw.port import Event, EventKind, Inventory, Reading, Vendor
+from kgpu.formats.names import NVIDIA
+from kgpu.hw.port import Event, EventKind, Inventory, Reading
 from kgpu.hw.verdicts import GpuVerdict
 
 CLOCK_REASONS = "clock_event_reasons"
 MADE_FROM = {CLOCK_COUNT: CLOCK_REASONS, CLOCK_TOTAL: CLOCK_REASONS, made.P2P: made.P2P_READING}
 """Readings that metrics are made from which no row has."""
 LAST_XID = "last_xid"
-NOTHING = Inventory(vendor=Vendor.NVIDIA, driver_version="")
+NOTHING = Inventory(vendor=NVIDIA, driver_version="")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
+# NVIDIA's hardware
+NVIDIA: Final = "nvidia"
+NVIDIA_PCI_ID: Final = "10de"
+NVIDIA_CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+# The display card of a DGX Station, which the driver lists among the GPUs
+NVIDIA_DISPLAY_BOARDS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
+
 # Resources
 NVIDIA_DOMAIN: Final = "nvidia.com"
 GPU_RESOURCE: Final = "nvidia.com/gpu"

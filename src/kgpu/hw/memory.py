@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from kgpu.base.errors import HwError
+from kgpu.formats.names import NVIDIA
 from kgpu.hw.port import (
     Accelerator,
     Event,
@@ -27,7 +28,6 @@ from kgpu.hw.port import (
     Process,
     Reading,
     Value,
-    Vendor,
 )
 from kgpu.hw.subscription import Subscription, Subscriptions
 
@@ -176,7 +176,7 @@ def sample_inventory(
     """A node of equal NVIDIA GPUs with deterministic uuids, spread evenly over the NUMA nodes."""
     accelerators = tuple(
         Accelerator(
-            vendor=Vendor.NVIDIA,
+            vendor=NVIDIA,
             index=index,
             uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'kgpu-{name}-{index}')}",
             name=name,
@@ -194,7 +194,7 @@ def sample_inventory(
         for index in range(count)
     )
     return Inventory(
-        vendor=Vendor.NVIDIA,
+        vendor=NVIDIA,
         driver_version=driver_version,
         accelerators=accelerators,
         cuda_version=cuda_version,

@@ -6,18 +6,15 @@ looked at. A driver that is there but broken still gives a reader, whose calls t
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw import roots
-from kgpu.hw.port import Reader, Vendor
+from kgpu.hw.port import Reader
+from kgpu.hw.vendor import vendors
 
 AUTO: Final = "auto"
-LOADER_CACHE: Final = "/etc/ld.so.cache"
 
 
 class NoHardwareError(HwError):
@@ -33,49 +30,20 @@ def open_reader(
     events. Raises NoHardwareError when there is no driver, ConfigError on an unknown vendor.
     """
     root = driver_root or Path("/")
-    known = {row.value: row for row in _VENDORS}
+    known = vendors()
     if vendor != AUTO and vendor not in known:
         names = [AUTO, *known]
         hint = did_you_mean(vendor, names)
         what = f'there is no reader for vendor "{vendor}"{"; " if hint else ""}{hint}'
         raise ConfigError(what, f"one of: {', '.join(names)}", "choose one of them")
     missing: list[str] = []
-    for row in _VENDORS if vendor == AUTO else [known[vendor]]:
-        look, make = _VENDORS[row]
-        places = look(root)
+    for row in known.values() if vendor == AUTO else [known[vendor]]:
+        places = row.missing(root)
         if not places:
-            return make(root, deadline, poll)
+            return row.open(root, deadline, poll)
         missing += places
     raise NoHardwareError(
         "no accelerator driver was found (nvml init failed: ERROR_LIBRARY_NOT_FOUND)",
         f"one of: {', '.join(missing)}",
         "install the driver, or point --driver-root at the folder where it is installed or mounted",
     )
-
-
-def _look_for_nvidia(root: Path) -> list[str]:
-    """Empty when NVML is there, else the places looked at."""
-    if roots.find_library(str(root)):
-        return []
-    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    candidates = [os.path.join(folder, roots.LIBRARY) for folder in folders]
-    if any(os.path.isfile(path) for path in candidates):
-        return []
-    try:
-        with open(LOADER_CACHE, "rb") as cache:
-            if roots.LIBRARY.encode() in cache.read():
-                return []
-    except OSError:
-        pass
-    return [*roots.library_candidates(str(root)), *candidates, f"{roots.LIBRARY} in {LOADER_CACHE}"]
-
-
-def _open_nvidia(root: Path, deadline: float, poll: float) -> Reader:
-    from kgpu.hw.nvidia.client import NvidiaReader
-
-    return NvidiaReader(driver_root=root, deadline=deadline, poll=poll)
-
-
-_VENDORS: Final[Mapping[Vendor, tuple[Callable[[Path], list[str]], Callable[[Path, float, float], Reader]]]] = {
-    Vendor.NVIDIA: (_look_for_nvidia, _open_nvidia),
-}

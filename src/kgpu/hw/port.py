@@ -17,14 +17,6 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 
-class Vendor(enum.StrEnum):
-    """Who made the accelerator; the value is used in logs and JSON."""
-
-    NVIDIA = "nvidia"
-    AMD = "amd"
-    GAUDI = "gaudi"
-
-
 class Problem(enum.StrEnum):
     """What kind of trouble a finding is about."""
 
@@ -102,14 +94,14 @@ class Partition:
 class Accelerator:
     """One physical accelerator as last read.
 
-    ``index`` is the driver's order, ``minor`` the number in its device node. ``pci_bus_id`` is
-    ``0000:07:00.0`` (4-digit domain, lower case). ``pci_class`` is the 24-bit class, 0 when unknown.
+    ``vendor`` is a name of ``kgpu.hw.vendor``, ``index`` the driver's order, ``minor`` the number of its device node.
+    ``pci_bus_id`` is ``0000:07:00.0`` (4-digit domain, lower case). ``pci_class`` is the 24-bit class, 0 when unknown.
     ``numa_node`` is None when unknown or negative. Memory is MiB. ``compute_capability`` is (major, minor).
     ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts,
     but for ``recovery_action``, which is unknown then.
     """
 
-    vendor: Vendor
+    vendor: str
     index: int
     uuid: str
     name: str
@@ -154,7 +146,7 @@ class Link:
 class Inventory:
     """Everything enumerable at one moment, in the driver's order. ``findings`` concern the node as a whole."""
 
-    vendor: Vendor
+    vendor: str
     driver_version: str
     accelerators: tuple[Accelerator, ...] = ()
     cuda_version: tuple[int, int] | None = None  # the newest CUDA that the driver serves

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from kgpu.formats.names import ENV_HW_STATE
+from kgpu.formats.names import ENV_HW_STATE, NVIDIA
 from kgpu.formats.simulated import state_file
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class QuickReading:
         from kgpu.base.typed import convert
         from kgpu.hw.nvidia import facts as judge
         from kgpu.hw.nvidia.wire import GpuFacts, Init
-        from kgpu.hw.port import Inventory, Vendor
+        from kgpu.hw.port import Inventory
 
         try:
             init = convert(self._answer(1, _INIT_PATIENCE)[0], Init, strict=False)
@@ -83,7 +83,7 @@ class QuickReading:
             return None
         cuda = init.cuda_version
         return Inventory(
-            vendor=Vendor.NVIDIA,
+            vendor=NVIDIA,
             driver_version=init.driver_version or "",
             accelerators=tuple(map(judge.accelerator, found)),
             cuda_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),

@@ -18,7 +18,6 @@ RECONCILED: Final = "ClusterPolicy is ready as all resources have been successfu
 NO_LABELS: Final = "No NFD labels found"
 NO_GPU_NODE: Final = "No GPU node found, watching for new nodes to join the cluster."
 LOOKED_FOR: Final = "looked for " + ", ".join(names.NFD_PCI_NVIDIA) + " = true"
-NVIDIA_VENDOR: Final = "10de"
 EVERY_NODE: Final = 20
 """Nodes with the same trouble up to which each gets its own Event."""
 
@@ -96,7 +95,7 @@ def _near_miss(nodes: Iterable[Node]) -> str:
     """A label of an NVIDIA device in a form that is not looked for, as a discovery with other fields writes it."""
     for node in nodes:
         for key in sorted(node.labels):
-            if key.startswith(f"{names.NFD_PREFIX}pci-") and NVIDIA_VENDOR in key:
+            if key.startswith(f"{names.NFD_PREFIX}pci-") and names.NVIDIA_PCI_ID in key:
                 return f"; node {node.name} has {key}, which is not one of them"
     return ""
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats.cdi import Spec, parse_spec, qualified_name
-from kgpu.host.driver.find import CONTROL_NODES
+from kgpu.formats.names import NVIDIA_CONTROL_NODES, NVIDIA_PCI_ID
 from kgpu.host.driver.layouts import BINARY_DIRS, LIBRARY_DIRS
 from kgpu.host.root import DriverRoot, Tree
 
@@ -27,7 +27,6 @@ MAX_SPEC: Final = 8 << 20
 _SMI_DIRS: Final = (*BINARY_DIRS, "/usr/lib/wsl/lib", "/opt/bin")
 _NODE: Final = re.compile(r"nvidia[0-9]{1,5}", re.ASCII)
 _MODULE_VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b", re.ASCII)
-_NVIDIA: Final = "0x10de"
 _DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers; bridges and audio functions are no GPUs
 
 
@@ -100,7 +99,7 @@ def _file_in(tree: Tree, folders: Iterable[str], name: str) -> str:
 
 def _nodes(root: DriverRoot) -> frozenset[str]:
     found = {f"/dev/{name}" for name in root.dev.names("/dev") if _NODE.fullmatch(name)}
-    return frozenset(found | {path for path in CONTROL_NODES if root.has_node(path)})
+    return frozenset(found | {path for path in NVIDIA_CONTROL_NODES if root.has_node(path)})
 
 
 def _module_version(path: str) -> str:
@@ -116,7 +115,7 @@ def _pci_gpus(folder: str) -> tuple[PciGpu, ...] | None:
     found: list[PciGpu] = []
     for address in addresses:
         place = f"{folder}/{address}"
-        if _line(f"{place}/vendor") == _NVIDIA and _line(f"{place}/class").startswith(_DISPLAY):
+        if _line(f"{place}/vendor") == f"0x{NVIDIA_PCI_ID}" and _line(f"{place}/class").startswith(_DISPLAY):
             driver = ""
             with contextlib.suppress(OSError):
                 driver = os.path.basename(os.readlink(f"{place}/driver"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kgpu.hw.nvidia import facts as judge
 from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Pulse
-from kgpu.hw.port import Accelerator, EventKind, Problem, Vendor
+from kgpu.hw.port import Accelerator, EventKind, Problem
 
 
 def mig(**fields: object) -> MigFacts:
@@ -157,7 +157,7 @@ PROCFS = (
 
 
 def test_silent_gpu_is_what_stood_there_last() -> None:
-    known = [Accelerator(vendor=Vendor.NVIDIA, index=1, uuid="GPU-x", name="X")]
+    known = [Accelerator(vendor="nvidia", index=1, uuid="GPU-x", name="X")]
     found = judge.identify(1, ["GPU-a"], known, PROCFS)
     assert found is not None
     assert found.uuid == "GPU-x"
@@ -170,7 +170,7 @@ def test_silent_gpu_never_seen_comes_from_procfs() -> None:
 
 
 def test_shifted_numbering_does_not_blame_a_gpu_that_answered() -> None:
-    known = [Accelerator(vendor=Vendor.NVIDIA, index=1, uuid="GPU-b", name="B")]
+    known = [Accelerator(vendor="nvidia", index=1, uuid="GPU-b", name="B")]
     assert judge.identify(1, ["GPU-a", "GPU-b"], known, PROCFS) is None
 
 

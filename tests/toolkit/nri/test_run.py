@@ -21,7 +21,7 @@ from kgpu.formats.cdi import dump_spec
 from kgpu.formats.requirements import Verdict, parse_requirement
 from kgpu.hw.fake.operate import opened
 from kgpu.hw.open import open_reader
-from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS
 from kgpu.kubelet.nri.fake import FakeRuntime
@@ -53,11 +53,11 @@ class Driver:
         if self.problem is not None:
             raise self.problem
         gpus = tuple(
-            Accelerator(vendor=Vendor.NVIDIA, index=number, minor=number, uuid=f"GPU-{number}", name="H100",
+            Accelerator(vendor="nvidia", index=number, minor=number, uuid=f"GPU-{number}", name="H100",
                         compute_capability=(9, 0))
             for number in range(3)
         )  # fmt: skip
-        return Inventory(vendor=Vendor.NVIDIA, driver_version="550.54.15", accelerators=gpus, cuda_version=(12, 10))
+        return Inventory(vendor="nvidia", driver_version="550.54.15", accelerators=gpus, cuda_version=(12, 10))
 
 
 @dataclass

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.errors import HostError
+from kgpu.formats.names import NVIDIA_CONTROL_NODES
 from kgpu.host.driver import programs
 from kgpu.host.driver.graphics import find_graphics
 from kgpu.host.driver.layouts import layout_of
@@ -33,20 +34,15 @@ class _Node:
     optional: bool = False
 
 
+_CTL, _UVM, _UVM_TOOLS, _MODESET = NVIDIA_CONTROL_NODES
 _NODES: Final = (
-    _Node("/dev/nvidiactl", "no container can use a GPU", "load the driver and run `nvidia-modprobe`", essential=True),
-    _Node("/dev/nvidia-uvm", "CUDA will not start", "run `nvidia-modprobe -u -c0`", essential=True),
-    _Node(
-        "/dev/nvidia-uvm-tools",
-        "CUDA debuggers and profilers don't work",
-        "run `nvidia-modprobe -u -c0`",
-        optional=True,
-    ),
-    _Node("/dev/nvidia-modeset", "nothing can be drawn on a display", "run `nvidia-modprobe -m`", optional=True),
+    _Node(_CTL, "no container can use a GPU", "load the driver and run `nvidia-modprobe`", essential=True),
+    _Node(_UVM, "CUDA will not start", "run `nvidia-modprobe -u -c0`", essential=True),
+    _Node(_UVM_TOOLS, "CUDA debuggers and profilers don't work", "run `nvidia-modprobe -u -c0`", optional=True),
+    _Node(_MODESET, "nothing can be drawn on a display", "run `nvidia-modprobe -m`", optional=True),
 )
 _MAX_VERSION: Final = 4096
 _MODULE_VERSION: Final = re.compile(rb"Kernel Module\b.{0,40}?\b(\d{1,6}\.\d{1,6}(?:\.\d{1,6})?)\b")
-CONTROL_NODES: Final = tuple(node.path for node in _NODES)
 # Libraries that every whole driver of today has -> what does not work without one. Many nodes miss some on purpose
 # (server packages leave drawing out), so a lack is told in the report, not as a warning.
 _EXPECTED: Final = {
@@ -76,10 +72,10 @@ def find_driver_files(root: DriverRoot, *, version: str = "", search: Search | N
     tree = root.files
     loaded = module_version(root, search)
     found = find_libraries(tree, version, search, loaded=loaded)
-    nodes = tuple(path for path in CONTROL_NODES if root.has_node(path))
-    if CONTROL_NODES[0] not in nodes:
+    nodes = tuple(path for path in NVIDIA_CONTROL_NODES if root.has_node(path))
+    if _CTL not in nodes:
         raise HostError(
-            f"{root.dev.local(CONTROL_NODES[0])} is not there",
+            f"{root.dev.local(_CTL)} is not there",
             "the driver's control device, without which no container can use a GPU",
             "load the driver and make its nodes (`nvidia-modprobe`), or point --dev-root at the folder that has /dev",
         )

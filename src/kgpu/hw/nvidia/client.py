@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kgpu.base.errors import HwError
+from kgpu.formats.names import NVIDIA
 from kgpu.hw.nvidia import facts as judge
 from kgpu.hw.nvidia.codes import STALE
 from kgpu.hw.nvidia.faults import NvmlInitError, held_error, init_error, log_init_error, node_error
@@ -43,7 +44,6 @@ from kgpu.hw.port import (
     Problem,
     Process,
     Reading,
-    Vendor,
 )
 from kgpu.hw.subscription import Subscription, Subscriptions
 
@@ -205,7 +205,7 @@ class NvidiaReader:
         named = {gpu.index for gpu in found}
         nameless = [index for index in range(self._node.count) if index not in named]
         return Inventory(
-            vendor=Vendor.NVIDIA,
+            vendor=NVIDIA,
             driver_version=self._init.driver_version or "",
             accelerators=found,
             cuda_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.formats.mig_profile import profile_name_of_kinds
+from kgpu.formats.names import NVIDIA
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, RESET_REQUIRED
 from kgpu.hw.nvidia.wire import DriverEvent, GpuFacts, MigFacts, Processes, Pulse, Readings, Topology, Trouble
 from kgpu.hw.port import (
@@ -26,7 +27,6 @@ from kgpu.hw.port import (
     Process,
     ProcessKind,
     Reading,
-    Vendor,
 )
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 
@@ -90,7 +90,7 @@ def accelerator(facts: GpuFacts) -> Accelerator:
     findings += [_missing_cap(uuid, facts, mig) for mig in facts.migs if None in mig.caps]
     cluster, clique, _ = facts.fabric or ("", 0, 0)
     return Accelerator(
-        vendor=Vendor.NVIDIA,
+        vendor=NVIDIA,
         index=facts.index,
         uuid=uuid,
         name=facts.name,
@@ -131,7 +131,7 @@ def from_procfs(index: int, entry: tuple[str, str, str, str]) -> Accelerator | N
         return None
     number = int(minor) if minor.isdigit() else index
     return Accelerator(
-        vendor=Vendor.NVIDIA,
+        vendor=NVIDIA,
         index=index,
         uuid=uuid,
         name=model,

@@ -23,11 +23,12 @@ from kgpu.deviceplugin.source import MemoryConfigSource
 from kgpu.discovery import config as labels_config
 from kgpu.discovery.model import NodeFacts
 from kgpu.discovery.plan import plan
+from kgpu.formats.names import NVIDIA
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.fake import fill, profiles
 from kgpu.hw.fake.topology import Topology
 from kgpu.hw.memory import MemoryReader
-from kgpu.hw.port import Accelerator, Inventory, Level, Link, Vendor
+from kgpu.hw.port import Accelerator, Inventory, Level, Link
 from kgpu.kubelet.socket_watch import SocketIdentity, socket_identity
 from kgpu.lab.nodes.spec import NodeSpec
 
@@ -64,7 +65,7 @@ def inventory_of(profile: profiles.Profile, seed: str) -> Inventory:
     """What a driver of that machine would enumerate."""
     major, minor = profile.driver.cuda.split(".")
     return Inventory(
-        vendor=Vendor.NVIDIA,
+        vendor=NVIDIA,
         driver_version=profile.driver.version,
         cuda_version=(int(major), int(minor)),
         library_version=f"{major}.{profile.driver.version}",
@@ -77,7 +78,7 @@ def _accelerator(profile: profiles.Profile, seed: str, index: int) -> Accelerato
     major, minor = gpu.model.compute_capability.split(".")
     numa = profile.topology.numa[index]
     return Accelerator(
-        vendor=Vendor.NVIDIA,
+        vendor=NVIDIA,
         index=index,
         minor=index,
         uuid=fill.gpu_uuid(profile.name, seed, index),

@@ -15,20 +15,19 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.formats.cdi import MOUNT_OPTIONS, ContainerEdits, Mount
-from kgpu.formats.names import ENV_LIBCUDA_DIR
+from kgpu.formats.names import ENV_LIBCUDA_DIR, NVIDIA, NVIDIA_CONTROL_NODES
 from kgpu.host.driver.edits import library_dirs
 from kgpu.host.driver.model import DriverReport, Item
 from kgpu.host.driver.tegra import RELEASE_FILE, is_integrated_gpu, is_orin
 from kgpu.host.elf import read_elf
 from kgpu.host.root import Tree
-from kgpu.hw.port import Accelerator, Inventory, Vendor
+from kgpu.hw.port import Accelerator, Inventory
 from kgpu.toolkit.config import ONE_CSV_DEVICE
 from kgpu.toolkit.model import Finding, Look
 from kgpu.toolkit.modes.base import VOID, Hardware, Mode, gid_of
 from kgpu.toolkit.modes.csv_rows import MAX_BYTES, Kind, Row, parse_rows, without_links
 from kgpu.toolkit.plan import plan_devices
 
-CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 # Beside a discrete GPU the list's second node is that GPU's, and the integrated one has the third.
 _OTHERS_NODE, _OWN_NODE = "/dev/nvidia1", "/dev/nvidia2"
 _LIBRARY: Final = re.compile(r"lib[^/]+\.so(?:\.[0-9.]+)?", re.ASCII)
@@ -97,11 +96,11 @@ def _gpus(look: Look, nodes: tuple[str, ...]) -> tuple[Inventory, tuple[str, ...
                 "mode csv has no UUIDs where NVML is not there", "--device-name-strategy index or type-index",
                 "choose another strategy",
             )  # fmt: skip
-        only = Accelerator(vendor=Vendor.NVIDIA, index=0, uuid="", name="Tegra", device_nodes=nodes)
-        return Inventory(vendor=Vendor.NVIDIA, driver_version="", accelerators=(only,)), strategies
+        only = Accelerator(vendor=NVIDIA, index=0, uuid="", name="Tegra", device_nodes=nodes)
+        return Inventory(vendor=NVIDIA, driver_version="", accelerators=(only,)), strategies
     several = len(known.accelerators) > 1 and ONE_CSV_DEVICE not in look.config.features
     chosen = known.accelerators if several else known.accelerators[:1]
-    control = tuple(path for path in CONTROL if look.root.has_node(path))
+    control = tuple(path for path in NVIDIA_CONTROL_NODES if look.root.has_node(path))
     own = tuple(path for path in nodes if path != _OTHERS_NODE)
     if look.root.has_node(_OWN_NODE):
         own = tuple(dict.fromkeys((*own, _OWN_NODE)))

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.errors import HwError
+from kgpu.formats import names
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.look import DriverFacts
 from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, Trouble, failed, of_devices
 
-CTL: Final = "/dev/nvidiactl"
-UVM: Final = "/dev/nvidia-uvm"
+CTL, UVM = names.NVIDIA_CONTROL_NODES[:2]
 
 
 @dataclass(frozen=True, slots=True)

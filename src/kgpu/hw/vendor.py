@@ -1,0 +1,63 @@
+"""What components need to know of an accelerator's vendor: one record each, reached by ``Inventory.vendor``.
+
+A vendor is a package ``kgpu.hw.<name>`` whose module ``vendor`` exports one ``VENDOR``; it is found automatically.
+Components ask ``vendor_of(inventory.vendor)`` and import no vendor's package.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import kgpu.hw
+from kgpu.formats.plugin_config import SharingKind
+from kgpu.hw.port import Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """One vendor.
+
+    ``name`` is its package's, and what ``Inventory.vendor`` and ``--vendor`` say; ``title`` is for people. ``resource``
+    is a whole accelerator's resource name, below ``domain``; ``partition_resource(profile)`` is that of a slice with a
+    profile in the vendor's spelling. ``visible_devices`` is the environment variable that names a container's devices.
+    ``cdi_vendor`` is the first half of the CDI kinds that the device plugin answers with. ``control_nodes`` are device
+    nodes that every container with a device needs. ``left_out`` are models of boards that drive a monitor and compute
+    nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a driver container mounts its tree. ``sharing`` is
+    what its devices can do. ``missing(root)`` is empty when the driver is under ``root``, else the places looked at;
+    ``open(root, deadline, poll)`` is its reader, with seconds per call and between looks.
+    """
+
+    name: str
+    title: str
+    domain: str
+    resource: str
+    partition_resource: Callable[[str], str]
+    visible_devices: str
+    cdi_vendor: str
+    control_nodes: tuple[str, ...] = ()
+    left_out: frozenset[str] = frozenset()
+    pci_id: str
+    driver_root: str
+    sharing: frozenset[SharingKind] = frozenset()
+    missing: Callable[[Path], list[str]]
+    open: Callable[[Path, float, float], Reader]
+
+
+@functools.cache
+def vendors() -> Mapping[str, Vendor]:
+    """Every vendor by name, in the order of names."""
+    packages = [one.name for one in pkgutil.iter_modules(kgpu.hw.__path__) if one.ispkg]
+    modules = [f"{kgpu.hw.__name__}.{name}.vendor" for name in sorted(packages)]
+    rows: list[Vendor] = [importlib.import_module(one).VENDOR for one in modules if importlib.util.find_spec(one)]
+    return {row.name: row for row in rows}
+
+
+def vendor_of(name: str) -> Vendor:
+    """The vendor that an inventory, or an accelerator of it, names. Raises KeyError for a name that none has."""
+    return vendors()[name]

@@ -1,0 +1,71 @@
+"""kgpu's source in another folder, with files added: what its frame promises to somebody who extends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WAIT_S: Final = 90.0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The copy; ``kgpu`` runs its programs."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path, files: Mapping[str, str]) -> Copy:
+        """``files`` are below ``src/kgpu``."""
+        shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        (root / "native").symlink_to(ROOT / "native")
+        for name, text in files.items():
+            path = root / "src/kgpu" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text.lstrip())
+        return cls(root)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.root / "src")}
+
+    def python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *words]
+        return subprocess.run(
+            command, env=self.env, cwd=self.root, capture_output=True, text=True, timeout=200, check=False
+        )
+
+    def kgpu(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-m", "kgpu", *words)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a kubectl sees of a lab."""
+
+    kubectl: str
+    kubeconfig: Path
+
+    def get(self, *words: str) -> Any:
+        return json.loads(self.run("get", *words, "-o", "json"))
+
+    def run(self, *words: str, stdin: str = "") -> str:
+        command = [self.kubectl, "--kubeconfig", str(self.kubeconfig), *words]
+        return subprocess.run(command, capture_output=True, input=stdin, text=True, timeout=60, check=True).stdout
+
+
+def until(look: Callable[[], Any], wanted: Any) -> None:
+    """Look again and again until it is as wanted."""
+    end = time.monotonic() + WAIT_S
+    while (found := look()) != wanted and time.monotonic() < end:
+        time.sleep(0.3)
+    assert found == wanted
