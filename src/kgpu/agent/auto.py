@@ -37,6 +37,7 @@ from kgpu.agent.wanted import DISABLED, Wanted, belongs, leaves, wanted_roles, w
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError, HostError, KubeError, UserError
 from kgpu.base.http import StatusServer, here_only
+from kgpu.base.service import Complaint
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
 from kgpu.base.waking import first_of
 from kgpu.formats.agent_config import AgentConfig, ConfigRef
@@ -261,19 +262,17 @@ class AutoAgent(Process):
     async def _clean_up(self, handle: RoleHandle) -> None:
         """A service: take away what roles that nobody wants have published, and everything when kgpu leaves."""
         handle.running()
-        told = ""
+        complaint = Complaint(self.decide, subject="clean-up", reason="CleanUpFailed")
         while True:
             await self._tidy.wait()
             self._tidy.clear()
             try:
                 await self._clean_up_once()
-                told = ""
+                complaint.over()
                 handle.running()
             except (KubeError, HostError) as error:
                 handle.waiting(error)
-                if error.one_line() != told:
-                    self.decide(Advice.from_error(error, subject="clean-up", reason="CleanUpFailed"))
-                told = error.one_line()
+                complaint.of(error)
                 self._tidy.set()
                 await asyncio.sleep(RETRY)
 

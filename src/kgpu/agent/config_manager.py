@@ -8,7 +8,6 @@ news, too. Only names that are in the folder can be chosen, so no label leads ou
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import os
@@ -22,6 +21,7 @@ from typing import Final
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import HostError, UserError
 from kgpu.base.inotify import CONTENT, Inotify, homes
+from kgpu.base.service import Complaint, running
 from kgpu.base.waking import first_of
 from kgpu.formats.config_choice import REFUSED, Fallback, choose
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
@@ -57,7 +57,7 @@ class ConfigManager:
         self._settings = settings
         self._report = report
         self._known: bytes | None = None  # of the text behind the link, None before the first look
-        self._said = ""
+        self._complaint = Complaint(report, subject=str(settings.target), reason=REFUSED)
 
     def apply(self, label: str) -> None:
         """Bring the link in line with the label's value, "" for none; tell the process if that is news.
@@ -73,7 +73,8 @@ class ConfigManager:
         text = _digest(leads_to)
         moved = _link(settings.target, leads_to)
         changed = self._known is not None and self._known != text
-        self._known, self._said = text, ""
+        self._known = text
+        self._complaint.over()
         if not moved and not changed:
             return
         name = "the empty config" if chosen is None else f"the config {chosen}"
@@ -91,9 +92,7 @@ class ConfigManager:
 
     def problem(self, error: UserError, reason: str = REFUSED) -> None:
         """Say once what keeps the link as it is."""
-        if error.one_line() != self._said:
-            self._said = error.one_line()
-            self._report(Advice.from_error(error, subject=str(self._settings.target), reason=reason))
+        self._complaint.of(error, reason=reason)
 
     def _signal(self, number: int) -> None:
         name = self._settings.process
@@ -123,27 +122,22 @@ class ConfigManager:
 async def run(manager: ConfigManager, settings: Settings, api: KubeApi, *, once: bool) -> None:
     """Follow the Node and the files; with ``once``, until the link has been settled. ``once`` raises UserError."""
     informer = Informer(api, Scope(NODES, selector=Selector.named(settings.node)), project=labels_only)
-    following = asyncio.ensure_future(informer.run())
-    try:
-        async with Inotify() as inotify:
-            while True:
-                seen = informer.revision
-                inotify.watch(homes(settings.source / "..data", settings.source / "file", settings.target), CONTENT)
-                if informer.synced.is_set():
-                    try:
-                        manager.apply(label_value(informer, settings.node, settings.label))
-                    except UserError as error:
-                        if once:
-                            raise
-                        manager.problem(error)
+    async with running(informer=informer.run()), Inotify() as inotify:
+        while True:
+            seen = informer.revision
+            inotify.watch(homes(settings.source / "..data", settings.source / "file", settings.target), CONTENT)
+            if informer.synced.is_set():
+                try:
+                    manager.apply(label_value(informer, settings.node, settings.label))
+                except UserError as error:
                     if once:
-                        return
-                elif informer.error is not None:
-                    manager.problem(informer.error, "NodeUnknown")
-                await first_of(informer.changed(seen), inotify.wait(POLL_SECONDS))
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+                        raise
+                    manager.problem(error)
+                if once:
+                    return
+            elif informer.error is not None:
+                manager.problem(informer.error, "NodeUnknown")
+            await first_of(informer.changed(seen), inotify.wait(POLL_SECONDS))
 
 
 def _files(folder: Path) -> list[str]:

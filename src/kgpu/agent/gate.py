@@ -19,6 +19,7 @@ from typing import Final
 from kgpu.agent.shared import Subscription
 from kgpu.base.errors import HwError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.service import running
 from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Inventory, Link, Problem, Process, Reader, Reading
 from kgpu.validator import files
 from kgpu.validator.model import Check, DeviceResult, Report, Status
@@ -161,12 +162,8 @@ class Gate:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Within the block, changes of the files wake whoever waits and reach subscribers as INVENTORY events."""
-        task = asyncio.create_task(self._follow(), name="validator-gate")
-        try:
+        async with running(validator_gate=self._follow()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _follow(self) -> None:
         async with Inotify() as inotify:

@@ -18,6 +18,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
 from kgpu.base.threads import beside
+from kgpu.base.waking import within
 from kgpu.formats.config_choice import ConfigText
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class RememberedConfig:
     async def next(self, after: Any) -> ConfigText:
         """As the source; the remembered configuration when the source is silent and nothing else is in force."""
         if after is None and self._source.current() is None and self._remembered is not None:
-            found = await self._soon()
+            found = await within(self._patience, self._source.next(None), clock=self._clock)
             if found is None:
                 log.warning("the configuration can't be read now; using the last one: %s", self._remembered.name)
                 self._patience = 0.0  # who asks next has waited enough
@@ -108,17 +109,6 @@ class RememberedConfig:
     async def run(self) -> None:
         """Run the source."""
         await self._source.run()
-
-    async def _soon(self) -> ConfigText | None:
-        asked = asyncio.ensure_future(self._source.next(None))
-        limit = asyncio.ensure_future(self._clock.sleep(self._patience))
-        try:
-            await asyncio.wait([asked, limit], return_when=asyncio.FIRST_COMPLETED)
-            return asked.result() if asked.done() else None
-        finally:
-            for task in (asked, limit):
-                task.cancel()
-            await asyncio.gather(asked, limit, return_exceptions=True)
 
     async def _remember(self, found: ConfigText) -> None:
         if found.problem is not None or found == self._remembered:

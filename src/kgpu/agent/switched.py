@@ -10,6 +10,7 @@ from typing import Any
 
 from kgpu.agent.remembered import DefaultConfig, FollowedConfig
 from kgpu.base.errors import UserError
+from kgpu.base.waking import before, first_of
 from kgpu.formats.config_choice import ConfigText
 
 
@@ -39,26 +40,12 @@ class SwitchedConfig:
     async def next(self, after: Any) -> ConfigText:
         """The configuration in force if it differs from ``after`` (None: in any case), else wait until it does."""
         while True:
-            asked = asyncio.ensure_future(self._source.next(after))
-            if await _before(asked, self._switched):
-                return asked.result()
+            found = await before(self._switched.wait(), self._source.next(after))
+            if found is not None:
+                return found
 
     async def run(self) -> None:
         """Run the present source, until cancelled."""
         while True:
-            running = asyncio.ensure_future(self._source.run())
-            if await _before(running, self._switched):
-                running.result()
+            if await first_of(self._source.run(), self._switched.wait()):
                 raise RuntimeError("a configuration source ended")
-
-
-async def _before(task: asyncio.Future[Any], switched: asyncio.Event) -> bool:
-    """True when the task is done; False, and the task is given up, when the source was switched first."""
-    switch = asyncio.ensure_future(switched.wait())
-    try:
-        await asyncio.wait([task, switch], return_when=asyncio.FIRST_COMPLETED)
-        return task.done()
-    finally:
-        for one in (task, switch):
-            one.cancel()
-        await asyncio.gather(task, switch, return_exceptions=True)

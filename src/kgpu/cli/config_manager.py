@@ -100,6 +100,7 @@ async def _run(settings: Settings, kubeconfig: str, *, once: bool) -> None:
     from kgpu.agent.config_manager import ConfigManager, run
     from kgpu.base.log import log_decision
     from kgpu.base.supervise import stop_on_signals
+    from kgpu.base.waking import first_of
     from kgpu.kube.client import connect
 
     log = logging.getLogger("kgpu.config-manager")
@@ -108,14 +109,6 @@ async def _run(settings: Settings, kubeconfig: str, *, once: bool) -> None:
     try:
         with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             manager = ConfigManager(settings, lambda decision: log_decision(log, decision))
-            work = asyncio.ensure_future(run(manager, settings, api, once=once))
-            stopped = asyncio.ensure_future(stop.wait())
-            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-            if not work.done():
-                work.cancel()
-            await asyncio.gather(work, stopped, return_exceptions=True)
-            if not work.cancelled():
-                work.result()
+            await first_of(run(manager, settings, api, once=once), stop.wait())
     finally:
         await api.close()

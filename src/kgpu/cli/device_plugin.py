@@ -117,6 +117,8 @@ async def _run(
     from kgpu.agent.config_file import FileConfigSource
     from kgpu.agent.plugin_specs import PluginSpecs
     from kgpu.agent.shared import SharedReader
+    from kgpu.base.service import end, first_end
+    from kgpu.base.supervise import stop_on_signals
     from kgpu.deviceplugin.config import resolve
     from kgpu.deviceplugin.run import DevicePluginContext, run
     from kgpu.deviceplugin.source import MemoryConfigSource
@@ -149,17 +151,11 @@ async def _run(
         tasks.append(asyncio.create_task(source.run(), name="config file"))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, source.reload)
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    stopped = asyncio.create_task(stop.wait())
     try:
-        done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {stopped}:
-            task.result()
+        with stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            await first_end(tasks, stop=stop)
     finally:
-        for task in (stopped, *tasks):
-            task.cancel()
-        await asyncio.gather(stopped, *tasks, return_exceptions=True)
+        await end(*tasks)
         await reader.close()
 
 

@@ -162,20 +162,19 @@ def cleanup(*, log_level: str, log_format: str, **given: Any) -> None:
 
 async def _run(kubeconfig: str, settings: Settings, options: Options) -> None:
     import asyncio
+    import signal
 
+    from kgpu.base.supervise import stop_on_signals
+    from kgpu.base.waking import first_of
     from kgpu.kube.client import connect
-    from kgpu.manager.run import Manager, stopped_by_signals
+    from kgpu.manager.run import Manager
     from kgpu.operator.run import Operator, find_owner
 
-    api = connect(kubeconfig)
+    api, stop = connect(kubeconfig), asyncio.Event()
     try:
-        async with stopped_by_signals() as stop:
+        with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
             finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
-            stopping = asyncio.ensure_future(stop.wait())
-            await asyncio.wait([finding, stopping], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if not finding.done():
-                finding.cancel()
+            if not await first_of(finding, stop.wait()):
                 return
             operator = Operator(api, dataclasses.replace(settings, owner=finding.result()))
             manager = Manager(api, [operator], options)

@@ -16,6 +16,7 @@ from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.base.errors import KubeletError
+from kgpu.base.service import Complaint
 from kgpu.deviceplugin.core import Core
 from kgpu.deviceplugin.model import Resource
 from kgpu.kubelet.device_plugin import DevicePluginServer, register
@@ -68,12 +69,11 @@ class Offer:
         self._lost = Backoff(LOST)
         self._followed = False
         self._again_at = 0.0
-        self._told = ""
+        self._complaint = Complaint(report, subject=name, reason="NotRegistered")
         self._empty_since: float | None = None
         self._yield = Backoff(YIELD)
         self._yield_until = 0.0
         self._served_at = 0.0
-        self.problem = ""
 
     # --- what the kubelet asks (PluginLogic) ---
 
@@ -124,11 +124,11 @@ class Offer:
                 try:
                     await self._serve()
                     await self._register()
-                    self._said("")
+                    self._complaint.over()
                     backoff.reset()
                     pause = self._pause()
                 except KubeletError as problem:
-                    self._said(problem.one_line(), problem)
+                    self._complaint.of(problem)
                     pause = backoff.next_delay()
                 self._note_withdrawal()
                 self._on_progress()
@@ -216,9 +216,3 @@ class Offer:
             self._empty_since = None
         elif self._empty_since is None and server.delivered == server.version:
             self._empty_since = self._clock.monotonic()
-
-    def _said(self, text: str, problem: KubeletError | None = None) -> None:
-        self.problem = text
-        if problem is not None and text != self._told:
-            self._report(Advice.from_error(problem, subject=self.name, reason="NotRegistered"))
-        self._told = text

@@ -21,7 +21,9 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError, line_of
+from kgpu.base.service import first_end, running
 from kgpu.base.threads import beside
+from kgpu.base.waking import first_of
 from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import shown_name
 from kgpu.deviceplugin.config import Settings, printable
@@ -160,22 +162,19 @@ class _Plugin:
         first = await self._ctx.config.next(None)
         self._configure(first, at_start=True)
         # Listening begins before the first look, so that nothing falls between the two.
-        events = asyncio.create_task(
+        events = follow_events(
             # Whatever happened unheard is found by looking.
-            follow_events(self._ctx.reader, self._hear, clock=self._ctx.clock, missed=self._look.set),
-            name="device plugin events",
-        )
+            self._ctx.reader, self._hear, clock=self._ctx.clock, missed=self._look.set
+        )  # fmt: skip
         try:
-            await asyncio.sleep(0)
-            await self._read_inventory(at_start=True)
-            async with asyncio.TaskGroup() as group:
-                loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
-                more = (self._follow_verdicts(), self._follow_specs(), self._apply(group), _end_of(events))
-                for loop in (*loops, *more):
-                    group.create_task(loop)
+            async with running(device_plugin_events=events) as beside_it:
+                await self._read_inventory(at_start=True)
+                async with asyncio.TaskGroup() as group:
+                    loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
+                    more = (self._follow_verdicts(), self._follow_specs(), self._apply(group), first_end(beside_it))
+                    for loop in (*loops, *more):
+                        group.create_task(loop)
         finally:
-            events.cancel()
-            await asyncio.gather(events, return_exceptions=True)
             await self._remember_last()
 
     # --- configuration ---
@@ -255,12 +254,7 @@ class _Plugin:
 
     async def _wait_look(self, seconds: float) -> None:
         """Until somebody wants the inventory read, at most ``seconds``."""
-        waits = [asyncio.ensure_future(self._look.wait()), asyncio.ensure_future(self._ctx.clock.sleep(seconds))]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first_of(self._look.wait(), self._ctx.clock.sleep(seconds))
         now = self._ctx.clock.monotonic()
         await self._ctx.clock.sleep(self._looked_at + LOOK_PAUSE_SECONDS - now)
         self._looked_at = self._ctx.clock.monotonic()
@@ -459,8 +453,3 @@ class _Plugin:
             return f"no kubelet socket at {self._ctx.kubelet_socket}"
         behind = [offer.name for offer, _ in self._offers.values() if not offer.registered]
         return f"not registered with the kubelet: {', '.join(sorted(behind))}" if behind else ""
-
-
-async def _end_of(task: asyncio.Task[None]) -> None:
-    """Fails as the task does: a plugin that hears no events any more must not look well."""
-    await task

@@ -20,6 +20,7 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError
 from kgpu.base.http import Address, Door, Response, StatusServer
+from kgpu.base.waking import first_of
 from kgpu.exporter.config import Given
 from kgpu.exporter.model import Users, UsersPort
 from kgpu.exporter.own import Followed, Work
@@ -162,14 +163,8 @@ class Exporter:
 
     async def _pause(self) -> None:
         """Wait for the next tick's time, or for something that should be in the text before."""
-        wake = asyncio.ensure_future(self._wake.wait())
         seconds = min(SPACING, self._step()) if self._asked else self._step()
-        sleep = asyncio.ensure_future(self._context.clock.sleep(seconds))
-        try:
-            await asyncio.wait((wake, sleep), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (wake, sleep):
-                task.cancel()
+        await first_of(self._wake.wait(), self._context.clock.sleep(seconds))
         if self._wake.is_set():
             await self._context.clock.sleep(SOON)
             self._wake.clear()

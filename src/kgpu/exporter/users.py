@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HostError, HwError, KubeError, KubeletError, UserError
+from kgpu.base.service import end
 from kgpu.base.threads import beside
 from kgpu.exporter.holders import Holder, Unshown, concerns, resolve
 from kgpu.exporter.model import ClaimedKey, PodFacts, PodKey, Unit, Users
@@ -117,9 +118,7 @@ class KubeletUsers:
 
     async def close(self) -> None:
         tasks = [*self._following, *([self._looking] if self._looking is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
 
     def _follow(self) -> None:
         runs = [one.run(self._tell_news) for one in (self._from.pods, self._from.slices) if one is not None]

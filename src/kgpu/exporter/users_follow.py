@@ -13,6 +13,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
+from kgpu.base.service import running
 from kgpu.kube.informer import Informer, Key, Scope
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Project, Resource, Selector
 
@@ -86,13 +87,9 @@ class Followed:
 
     async def _follow(self, informer: Informer, news: Callable[[], None]) -> None:
         """Until the server says that there is no such kind."""
-        following = asyncio.create_task(informer.run())
-        try:
+        async with running(informer=informer.run()):
             revision = informer.revision
             while not (isinstance(informer.error, KubeRefusedError) and informer.error.code == 404):
                 revision = await informer.changed(revision)
                 self.known.set()
                 news()
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)

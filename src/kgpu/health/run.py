@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +22,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.boot import boot_id, uptime
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError
+from kgpu.base.service import running
 from kgpu.base.threads import beside
 from kgpu.base.waking import woken
 from kgpu.formats.gpu_report import GpuReport
@@ -113,22 +114,17 @@ class Health:
     async def run(self) -> None:
         """Until cancelled."""
         await self._remember()
-        tasks = [
-            asyncio.create_task(follow_events(self._ctx.reader, self._hear, clock=self._ctx.clock)),
-            asyncio.create_task(self._follow_log()),
-            asyncio.create_task(self._follow_orders()),
-            asyncio.create_task(self._tell_node()),
-        ]
+        events = follow_events(self._ctx.reader, self._hear, clock=self._ctx.clock)
+        beside_it = running(
+            events=events, kernel_log=self._follow_log(), orders=self._follow_orders(), node=self._tell_node()
+        )
         try:
-            await asyncio.sleep(0)  # listening begins before the first look
-            await self._keep_looking(tasks)
+            async with beside_it as tasks:
+                await self._keep_looking(tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._finish()
 
-    async def _keep_looking(self, beside_it: list[asyncio.Task[None]]) -> None:
+    async def _keep_looking(self, beside_it: Iterable[asyncio.Task[None]]) -> None:
         while True:
             self._wake.clear()
             await self.look()

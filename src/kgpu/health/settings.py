@@ -6,15 +6,15 @@ one the defaults hold, because GPUs fail whether or not somebody has made a typi
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from kgpu.base.advice import Advice, AdviceSink, Severity
+from kgpu.base.advice import AdviceSink, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.service import Complaint, running
 from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_HEALTH_CONFIG_FILE
 from kgpu.health.config import HealthConfig, parse_config
 
@@ -29,11 +29,10 @@ class HealthSettings:
         self._text = env.get(ENV_HEALTH_CONFIG, "")
         file = env.get(ENV_HEALTH_CONFIG_FILE, "")
         self._file = Path(file) if file else None
-        self._report = report
         self._look_seconds = look_seconds
         self._config = HealthConfig()
         self._seen: bytes | None = None
-        self._problem = ""
+        self._complaint = Complaint(report, reason="HealthConfigRefused", severity=Severity.ERROR)
 
     def current(self) -> HealthConfig:
         """What is in force."""
@@ -45,12 +44,8 @@ class HealthSettings:
         if self._text.strip():
             self._take(self._text.encode(), ENV_HEALTH_CONFIG)
         self.look()
-        task = asyncio.create_task(self._follow(), name="health-config")
-        try:
+        async with running(health_config=self._follow()):
             yield self
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def look(self) -> None:
         """Read the file, if there is one to be read."""
@@ -60,7 +55,7 @@ class HealthSettings:
             with open(self._file, "rb") as file:
                 raw = file.read(MAX_BYTES)
         except OSError as error:
-            self._refuse(
+            self._complaint.of(
                 ConfigError(
                     f"{self._file} can't be read: {error.strerror or error}",
                     f"the file that {ENV_HEALTH_CONFIG_FILE} names",
@@ -76,14 +71,9 @@ class HealthSettings:
         try:
             self._config = parse_config(raw, source=source)
         except ConfigError as error:
-            self._refuse(error)
+            self._complaint.of(error)
         else:
-            self._problem = ""
-
-    def _refuse(self, error: ConfigError) -> None:
-        if str(error) != self._problem:
-            self._problem = str(error)
-            self._report(Advice.from_error(error, reason="HealthConfigRefused", severity=Severity.ERROR))
+            self._complaint.over()
 
     async def _follow(self) -> None:
         if self._file is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import kgpu.hw
@@ -52,10 +52,16 @@ class Vendor:
 @functools.cache
 def vendors() -> Mapping[str, Vendor]:
     """Every vendor by name, in the order of names."""
-    packages = [one.name for one in pkgutil.iter_modules(kgpu.hw.__path__) if one.ispkg]
-    modules = [f"{kgpu.hw.__name__}.{name}.vendor" for name in sorted(packages)]
-    rows: list[Vendor] = [importlib.import_module(one).VENDOR for one in modules if importlib.util.find_spec(one)]
+    packages = sorted(one.name for one in pkgutil.iter_modules(kgpu.hw.__path__) if one.ispkg)
+    rows: list[Vendor] = [importlib.import_module(f"kgpu.hw.{name}.vendor").VENDOR for name in packages if _has(name)]
     return {row.name: row for row in rows}
+
+
+def _has(package: str) -> bool:
+    """Whether a package has the module; looked up without importing the package, which may be a simulator's."""
+    found = PathFinder.find_spec(f"kgpu.hw.{package}", kgpu.hw.__path__)
+    places = found.submodule_search_locations if found else None
+    return PathFinder.find_spec(f"kgpu.hw.{package}.vendor", places) is not None
 
 
 def vendor_of(name: str) -> Vendor:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from kgpu.base.clock import BootClock, Clock
 from kgpu.base.errors import KubeError
 from kgpu.base.plain import mapping, number, text
+from kgpu.base.waking import within
 from kgpu.kube.port import LEASES, KubeApi, KubeRefusedError, Object, version_of
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Lead:
             await self._clock.sleep(self._times.retry)
             left = self._left()
             try:
-                if left > 0 and await self._within(left):
+                if left > 0 and await within(left, self._try(), clock=self._clock):
                     continue
             except KubeError as error:
                 log.warning("the Lease was not renewed: %s", error.one_line())
@@ -142,18 +143,6 @@ class Lead:
             f"a renewal of Lease {self._namespace}/{self._name} every {self._times.deadline:g} s",
             "nothing: it stands by and leads again when it can",
         )
-
-    async def _within(self, seconds: float) -> bool:
-        """One try that takes no longer than the time that is left; False when another has the Lease."""
-        attempt = asyncio.ensure_future(self._try())
-        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
-        try:
-            await asyncio.wait([attempt, alarm], return_when=asyncio.FIRST_COMPLETED)
-            return attempt.result() if attempt.done() else False
-        finally:
-            for task in (attempt, alarm):
-                task.cancel()
-            await asyncio.gather(attempt, alarm, return_exceptions=True)
 
     async def _try(self) -> bool:
         """Take or renew the Lease; False when another has it."""

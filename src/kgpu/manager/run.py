@@ -11,13 +11,14 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from kgpu import __version__
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.http import Address, Page, Response, StatusServer, here_only
+from kgpu.base.service import end, first_end
 from kgpu.formats import names
 from kgpu.kube.fence import Fenced
 from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
@@ -68,15 +69,12 @@ class Manager:
     async def run(self) -> None:
         """Watch and lead until ``stop``. Raises HostError for an address that can't be listened on."""
         servers = await self._serve()
-        stop = asyncio.create_task(self.stop.wait(), name="stop")
         tasks = [asyncio.create_task(one.watch(), name=f"{one.name} watches") for one in self._controllers]
         tasks.append(asyncio.create_task(self._work(), name="work"))
         try:
-            done, _ = await asyncio.wait([*tasks, stop], return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stop}:
-                task.result()
+            await first_end(tasks, stop=self.stop)
         finally:
-            await _end([*tasks, stop])
+            await end(*tasks)
             for server in servers:
                 await server.close()
         if self.options.elect:
@@ -99,16 +97,14 @@ class Manager:
         tasks = [asyncio.create_task(self._keep(one, api), name=one.name) for one in self._controllers]
         tasks += [renewing()] if renewing else []
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await first_end(tasks)
         except LostLeadError as error:
             log.error("%s", error.one_line())  # noqa: TRY400 - it is no defect
         except Exception:
             log.exception("leading failed and begins anew")
             await self._clock.sleep(AGAIN)
         finally:
-            await _end(tasks)
+            await end(*tasks)
 
     async def _keep(self, controller: Controller, api: KubeApi) -> None:
         """Let a controller work, again and again. Raises LostLeadError."""
@@ -126,11 +122,9 @@ class Manager:
         tasks: list[asyncio.Task[None]] = []
         try:
             tasks += [asyncio.create_task(one) for one in controller.term(api)]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await first_end(tasks)
         finally:
-            await _end(tasks)
+            await end(*tasks)
             controller.ended()
 
     async def _serve(self) -> list[StatusServer]:
@@ -168,21 +162,3 @@ class Manager:
             "leader": self.lead.holder,
         }
         return Response(200, json.dumps(document, indent=2) + "\n", "application/json")
-
-
-async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def stopped_by_signals() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set, for as long as the block lasts."""
-    import signal
-
-    from kgpu.base.supervise import stop_on_signals
-
-    stop = asyncio.Event()
-    with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
-        yield stop

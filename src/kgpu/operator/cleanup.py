@@ -16,6 +16,8 @@ from typing import Any, Final
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.base.plain import items, mapping, text
+from kgpu.base.service import running
+from kgpu.base.waking import first_of
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.lead import LeaseTimes
@@ -70,21 +72,12 @@ async def clean_up(
     """All of it, with a line per step. Raises KubeError when the time is over or something is refused."""
     limits, clock = limits or Limits(), clock or SystemClock()
     cleaner = _Cleaner(api, namespace, limits, say, clock)
-    work = asyncio.ensure_future(cleaner.run())
-    alarm = asyncio.ensure_future(clock.sleep(limits.whole))
-    try:
-        await asyncio.wait([work, alarm], return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            raise KubeError(
-                f"the clean-up did not end within {limits.whole:g} s; the last step was: {cleaner.step}",
-                "an API server and agents that answer",
-                "run it again, with a longer --timeout if this was the last of many nodes",
-            )
-        work.result()
-    finally:
-        for task in (work, alarm):
-            task.cancel()
-        await asyncio.gather(work, alarm, return_exceptions=True)
+    if not await first_of(cleaner.run(), clock.sleep(limits.whole)):
+        raise KubeError(
+            f"the clean-up did not end within {limits.whole:g} s; the last step was: {cleaner.step}",
+            "an API server and agents that answer",
+            "run it again, with a longer --timeout if this was the last of many nodes",
+        )
 
 
 class _Cleaner:
@@ -175,8 +168,7 @@ class _Cleaner:
         settings = Settings(namespace=self._namespace, image="")
         watching = Watching(self._api, settings, clock=self._clock)
         leaving = Leaving(self._api, watching, namespace=self._namespace, clock=self._clock, seconds=self._limits.leave)
-        task = asyncio.create_task(watching.run())
-        try:
+        async with running(watching=watching.run()):
             while not watching.ready:
                 await self._clock.sleep(0.05)
             told = 0
@@ -188,9 +180,6 @@ class _Cleaner:
                 await self._clock.sleep(_LOOK)
             for name in leaving.staying():
                 self._tell(f"node {name}: its agent has not said that it has left; files may remain on its host")
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _delete_objects(self) -> None:
         """Everything that carries the operator's label or is a policy's, users of a thing before the thing."""

@@ -19,6 +19,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
+from kgpu.base.service import end
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.informer import Informer, Key, Scope
@@ -167,9 +168,7 @@ class Watching:
                 await self._clock.sleep(calm if POLICIES in self._followed else DISCOVER_SOON)
         finally:
             tasks = [task for one in self._followed.values() for task in one.tasks]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
             self._followed.clear()
 
     @property

@@ -19,6 +19,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import Reason, UserError
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
 from kgpu.host.engines.model import Change, Place, Wanted
 from kgpu.kubelet.cri import ContainerRuntime, RuntimeStatus
@@ -101,7 +102,7 @@ class Keeper:
     def __init__(self, ctx: RuntimeContext) -> None:
         self._ctx = ctx
         self._patience = Patience(ctx.clock)
-        self._told = ""
+        self._complaint = Complaint(ctx.report, reason="RuntimeNotConfigured", severity=Severity.ERROR)
         self._failed = ""
         self._begun = False
         self.folders: tuple[Path, ...] = ()
@@ -112,11 +113,9 @@ class Keeper:
             look = await self._look()
         except UserError as problem:
             look = Look(ready=False, reason=problem, wait=TROUBLE_SECONDS)
-            if problem.one_line() != self._told:
-                self._told = problem.one_line()
-                self._ctx.report(Advice.from_error(problem, reason="RuntimeNotConfigured", severity=Severity.ERROR))
+            self._complaint.of(problem)
         if look.ready:
-            self._told = ""
+            self._complaint.over()
         return look
 
     async def _look(self) -> Look:

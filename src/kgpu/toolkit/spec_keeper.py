@@ -22,6 +22,7 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import Reason, UserError
 from kgpu.base.inotify import ENTRIES, Inotify, nearest_existing
+from kgpu.base.service import Complaint, running
 from kgpu.base.threads import beside
 from kgpu.formats.cdi import dump_spec
 from kgpu.formats.names import CDI_DIR, CDI_MANAGEMENT_KIND, CDI_NVIDIA_KIND
@@ -111,7 +112,7 @@ class _Keeper:
         self._ctx = ctx
         self._path = ctx.cdi_dir / SPEC_NAME
         self._key: Hashable = None
-        self._problem = ""
+        self._complaint = Complaint(ctx.report, reason="CdiNotWritten", severity=Severity.ERROR)
         self._other = ""
         self._seen: Hashable = None
         self._notes: tuple[str, ...] = ()
@@ -120,15 +121,8 @@ class _Keeper:
 
     async def run(self) -> None:
         async with Inotify() as inotify:
-            followers = [
-                asyncio.create_task(
-                    follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock),
-                    name="toolkit-events",
-                ),
-                asyncio.create_task(self._follow_folder(inotify), name="toolkit-folder"),
-            ]
-            try:
-                await asyncio.sleep(0)  # listening begins before the first look
+            events = follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock)
+            async with running(toolkit_events=events, toolkit_folder=self._follow_folder(inotify)):
                 while True:
                     self._wake.clear()
                     well = await self._look()
@@ -137,29 +131,22 @@ class _Keeper:
                         async with asyncio.timeout(CALM_SECONDS if well else TROUBLE_SECONDS):
                             await self._wake.wait()
                     await self._ctx.clock.sleep(PAUSE_SECONDS)
-            finally:
-                for task in followers:
-                    task.cancel()
-                await asyncio.gather(*followers, return_exceptions=True)
 
     async def _look(self) -> bool:
         try:
             inventory = await self._ctx.reader.inventory()
             generated = await beside(self._bring_in_line, inventory)
         except UserError as problem:
-            if problem.one_line() != self._problem:
-                self._problem = problem.one_line()
-                self._ctx.report(Advice.from_error(problem, reason="CdiNotWritten", severity=Severity.ERROR))
+            self._complaint.of(problem)
             self._ctx.on_state(False, problem)
             return False
-        if self._problem:
+        if self._complaint.over():
             self._ctx.report(
                 Advice(
                     subject=str(self._path), what="the CDI spec can be written", why="its trouble is over",
                     reason="CdiWritten",
                 )
             )  # fmt: skip
-            self._problem = ""
         if generated is not None:
             self._tell(generated)
         if self._other:

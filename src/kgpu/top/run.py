@@ -15,6 +15,7 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.base.printable import one_line
+from kgpu.base.service import end
 from kgpu.top.history import History
 from kgpu.top.model import Node, Target, Trouble
 from kgpu.top.plan import whole
@@ -88,10 +89,7 @@ class Watch:
 
     async def close(self) -> None:
         """End what is under way."""
-        pending = list(self._pending.values())
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await end(*self._pending.values())
 
     async def _round(self, *, patience: float | None) -> None:
         began = self._now()

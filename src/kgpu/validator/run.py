@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -22,6 +22,7 @@ from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HostError, HwError, KubeError, Reason, UserError, line_of
 from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.service import running
 from kgpu.base.threads import beside
 from kgpu.base.waking import woken
 from kgpu.host.root import DriverRoot
@@ -130,21 +131,11 @@ class Validator:
         """Look, and look again, until cancelled."""
         async with Inotify() as inotify:
             self._inotify = inotify
-            tasks: list[Coroutine[Any, Any, None]] = [
-                follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock),
-                self._follow_files(),
-                self._tell_node(),
-            ]
-            running = [asyncio.create_task(task) for task in tasks]
-            try:
-                await asyncio.sleep(0)
-                await self._keep_looking(running)
-            finally:
-                for task in running:
-                    task.cancel()
-                await asyncio.gather(*running, return_exceptions=True)
+            events = follow_events(self._ctx.reader, lambda _event: self._wake.set(), clock=self._ctx.clock)
+            async with running(events=events, files=self._follow_files(), node=self._tell_node()) as tasks:
+                await self._keep_looking(tasks)
 
-    async def _keep_looking(self, beside_it: list[asyncio.Task[None]]) -> None:
+    async def _keep_looking(self, beside_it: Iterable[asyncio.Task[None]]) -> None:
         while True:
             before = self._outline()
             self._wake.clear()

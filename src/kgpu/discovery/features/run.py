@@ -8,7 +8,6 @@ nothing that is published and is tried again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kgpu.base.advice import Advice, AdviceSink
+from kgpu.base.advice import AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import Reason, UserError
+from kgpu.base.service import Complaint
 from kgpu.base.threads import beside
+from kgpu.base.waking import first_of
 from kgpu.discovery.features.model import HostFacts
 from kgpu.discovery.features.plan import plan
 from kgpu.discovery.features.publish import FeaturesPublisher, Seen
@@ -65,19 +66,17 @@ class FeaturesContext:
 async def run(ctx: FeaturesContext) -> None:
     """Keep the labels true until cancelled. Only a defect ends it with an exception."""
     backoff, restoring = Backoff(_RETRY), Backoff(_RESTORE)
-    told = ""
+    complaint = Complaint(ctx.report, subject="features", reason="PublishFailed")
     while True:
         devices = ctx.devices(ctx.roots)
         try:
             labels, said = await _once(ctx)
         except UserError as error:
             ctx.on_state(False, error)
-            if error.one_line() != told:
-                ctx.report(Advice.from_error(error, subject="features", reason="PublishFailed"))
-            told = error.one_line()
+            complaint.of(error)
             await ctx.clock.sleep(backoff.next_delay())
             continue
-        told = ""
+        complaint.over()
         backoff.reset()
         ctx.on_state(True, said)
         begin = ctx.clock.monotonic()
@@ -121,19 +120,7 @@ async def _is_lost(ctx: FeaturesContext, labels: Mapping[str, str], devices: fro
     if ctx.lost is None:
         await _pause(ctx, devices)
         return False
-    lost = asyncio.ensure_future(ctx.lost(labels))
-    pause = asyncio.ensure_future(_pause(ctx, devices))
-    waits = (lost, pause)
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for done in waits:
-            if done.done():
-                done.result()
-        return lost.done()
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+    return await first_of(ctx.lost(labels), _pause(ctx, devices))
 
 
 async def _pause(ctx: FeaturesContext, devices: frozenset[str]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kgpu.base.errors import HwError
+from kgpu.base.service import end
 from kgpu.formats.names import NVIDIA
 from kgpu.hw.nvidia import facts as judge
 from kgpu.hw.nvidia.codes import STALE
@@ -176,9 +177,7 @@ class NvidiaReader:
         self._closed = True
         self._subscriptions.close()
         tasks = [task for task in (self._watcher, self._next, *self._background) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
         if self._child is not None:
             await self._child.close()
             self._child = None

@@ -17,6 +17,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from kgpu.base.errors import KubeletError, UserError
+from kgpu.base.service import end
 from kgpu.kubelet.nri import wire
 from kgpu.kubelet.pb import nri_v1alpha1_pb2 as nri
 from kgpu.kubelet.pb import ttrpc_pb2 as ttrpc
@@ -127,9 +128,7 @@ class Session:
                 future.set_exception(_hung_up())
         self._waiting.clear()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 

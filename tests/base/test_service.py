@@ -1,0 +1,108 @@
+"""Tasks beside a block: they begin before it, end with it, and what they die of is heard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from kgpu.base.advice import Advice
+from kgpu.base.errors import UserError
+from kgpu.base.service import Complaint, end, first_end, running
+
+
+async def forever(said: list[str]) -> None:
+    said.append("begun")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        said.append("ended")
+
+
+async def fails() -> None:
+    raise ValueError("gone")
+
+
+async def test_tasks_begin_before_the_block_and_end_with_it() -> None:
+    said: list[str] = []
+    async with running(one=forever(said), two=forever(said)) as tasks:
+        assert said == ["begun", "begun"]
+        assert [task.get_name() for task in tasks] == ["one", "two"]
+    assert said[2:] == ["ended", "ended"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_whatever_ends_the_block_ends_them() -> None:
+    said: list[str] = []
+
+    async def work() -> None:
+        async with running(one=forever(said)):
+            await asyncio.Event().wait()
+
+    for stop in (asyncio.CancelledError, KeyError):
+        said.clear()
+        task = asyncio.ensure_future(work())
+        await asyncio.sleep(0.001)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        with contextlib.suppress(stop):
+            async with running(one=forever(said)):
+                raise stop
+        assert said == ["begun", "ended"] * 2
+
+
+async def test_what_a_task_died_of_does_not_hide_what_ended_the_block() -> None:
+    with pytest.raises(KeyError):
+        async with running(one=fails()):
+            raise KeyError
+
+
+async def test_the_first_end_is_heard_and_so_is_what_it_was() -> None:
+    said: list[str] = []
+    async with running(one=forever(said), two=fails()) as tasks:
+        with pytest.raises(ValueError, match="gone"):
+            await first_end(tasks)
+        assert not tasks[0].done(), "the others go on until the block ends"
+
+
+async def test_a_stop_ends_the_wait_and_leaves_nothing_behind() -> None:
+    said: list[str] = []
+    stop = asyncio.Event()
+    async with running(one=forever(said)) as tasks:
+        asyncio.get_running_loop().call_soon(stop.set)
+        await first_end(tasks, stop=stop)
+        assert not tasks[0].done()
+        assert asyncio.all_tasks() == {asyncio.current_task(), *tasks}
+
+
+async def test_the_end_waits_for_what_takes_its_time() -> None:
+    ended = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    task = asyncio.create_task(slow())
+    await asyncio.sleep(0)
+    await end(task)
+    assert ended
+
+
+def test_a_trouble_is_told_when_it_begins_and_when_it_becomes_another() -> None:
+    told: list[Advice] = []
+    complaint = Complaint(told.append, subject="disk", reason="Full")
+    full, torn = UserError("it is full", "room", "make room"), UserError("it is torn", "a whole one", "mend it")
+    assert not complaint.over()
+    for problem in (full, full, torn, torn, full):
+        complaint.of(problem)
+    assert [one.what for one in told] == ["it is full", "it is torn", "it is full"]
+    assert {(one.subject, one.reason) for one in told} == {("disk", "Full")}
+    assert complaint.over()
+    assert not complaint.over()
+    complaint.of(full, reason="Again")
+    assert told[-1].reason == "Again"
