@@ -10,12 +10,9 @@ from kgpu.lab.port import EMBEDDED, REAL
 
 def kind_of(folder: Path) -> str:
     """``embedded`` or ``real``, "" when there is no lab in the folder."""
-    from kgpu.lab.embedded.model import STATE_FILE
-    from kgpu.lab.real.model import Paths
-
-    if (folder / STATE_FILE).exists():
+    if (folder / ground.EMBEDDED_STATE).exists():
         return EMBEDDED
-    return REAL if Paths(folder).state.exists() else ""
+    return REAL if (folder / ground.REAL_STATE).exists() else ""
 
 
 def names() -> list[str]:

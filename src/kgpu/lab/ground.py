@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 OBJECTS: Final = Path(__file__).parent / "objects.yaml"
 CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
 FIRST_NODE: Final = "gpu-node-1"
+EMBEDDED_STATE: Final = "embedded.json"
+REAL_STATE: Final = "lab.json"
+"""The state file in a lab's folder; its name tells which kind of lab is there."""
 _MANAGER: Final = "kgpu-lab"
 APPLY: Final = ("apply", "-f", str(OBJECTS))
 """The words for kubectl that put them there; ``apply`` does the same without kubectl."""

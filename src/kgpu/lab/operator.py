@@ -17,26 +17,11 @@ from kgpu.kube.port import KubeApi, KubeDiscovery, Resource
 
 VALUES: Final = Path(__file__).parent / "operator_values.yaml"
 OBJECTS: Final = Path(__file__).parent / "operator_objects.yaml"
-MARK: Final = "nodes/operator"
-"""A file in the lab's folder: the operator runs its agents."""
 SERVED_S: Final = 30.0  # a new kind is served within that
 _MANAGER: Final = "kgpu-lab"
 _POLL_S: Final = 0.1
 
 Object = dict[str, Any]
-
-
-def runs_in(lab: Path) -> bool:
-    """Whether the agents of the lab in that folder are the operator's."""
-    return (lab / MARK).exists()
-
-
-def mark(lab: Path) -> None:
-    """From now on they are. Raises OSError."""
-    from kgpu.lab.nodes import hosting
-
-    hosting.make_private((lab / MARK).parent, parents=True)
-    (lab / MARK).touch()
 
 
 def objects() -> list[Object]:

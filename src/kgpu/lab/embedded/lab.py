@@ -32,6 +32,7 @@ from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, reserve
 from kgpu.lab.ground import FIRST_NODE, labs_root
 from kgpu.lab.nodes import manage
+from kgpu.lab.nodes.folder import give_to_operator, has_operator
 from kgpu.lab.nodes.spec import CPU_PROFILE
 from kgpu.lab.port import EMBEDDED, About, NodeHardware
 from kgpu.lab.processes import ProcessRecord
@@ -136,8 +137,8 @@ class EmbeddedLab:
         if not found.complete:
             ready.apply_ground(self.kubeconfig)
             if self._operator:
-                operator.mark(self.folder)
-            if operator.runs_in(self.folder):
+                give_to_operator(self.nodes)
+            if has_operator(self.nodes):
                 with self.progress.step("install the operator"):
                     operator.install(self.kubeconfig)
             if first is not None and FIRST_NODE not in there:
@@ -160,7 +161,7 @@ class EmbeddedLab:
         try:
             ready.wait_for_nodes(self.kubeconfig, {FIRST_NODE: gpus}, _NODE_S, self.nodes)
         except LabError as error:
-            said = operator.problem(self.kubeconfig) if operator.runs_in(self.folder) else ""
+            said = operator.problem(self.kubeconfig) if has_operator(self.nodes) else ""
             if not said:
                 raise
             raise LabError(f"{error.what}\n    the operator: {said}", error.expected, error.remedy) from error
@@ -250,7 +251,7 @@ class EmbeddedLab:
 
     def _refuse_other(self, found: EmbeddedState) -> None:
         wanted = str(self._data) if self._data else found.data
-        asked = self._operator and not operator.runs_in(self.folder) and found.complete
+        asked = self._operator and not has_operator(self.nodes) and found.complete
         if (
             asked
             or wanted != found.data
@@ -344,7 +345,7 @@ class EmbeddedLab:
         words = [*(["--profile", first.profile] if first and first.profile != DEFAULT_PROFILE else [])]
         words += [*(["--gpus", str(first.gpus)] if first and first.gpus else [])]
         words += [*(["--no-agent"] if first and not first.agent else [])]
-        words += [*(["--operator"] if operator.runs_in(self.folder) else [])]
+        words += [*(["--operator"] if has_operator(self.nodes) else [])]
         words += [*(["--data", found.data] if found and found.data else [])]
         return About(
             name=self.name, kind=EMBEDDED, folder=self.folder, kubeconfig=self.kubeconfig,

@@ -11,9 +11,10 @@ import msgspec
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.base.typed import decode
+from kgpu.lab.ground import EMBEDDED_STATE
 from kgpu.lab.processes import ProcessRecord
 
-STATE_FILE: Final = "embedded.json"
+STATE_FILE: Final = EMBEDDED_STATE
 DEFAULT_PROFILE: Final = "hgx-h100"
 
 

@@ -1,4 +1,5 @@
-"""What is in the folder of a lab's nodes: each node's spec, and what is wrong with those that can't be read.
+"""What is in the folder of a lab's nodes: each node's spec, what is wrong with those that can't be read, and who runs
+the agents.
 
 A ``node.json`` is read again only when the file is another one than before. A wrong one is told as a problem of that
 node alone; the others are there as ever.
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from kgpu.base.errors import LabError
-from kgpu.lab.nodes import spec
+from kgpu.lab.nodes import hosting, spec
 from kgpu.lab.nodes.spec import SPEC_FILE, NodeSpec
 
 SPECIAL: Final = "host"
 """The host's own folder among the nodes': keys, the port, what it probed."""
 LEAVING: Final = "leaving"
 """In place of a ``node.json``: the node is to be removed, by the next host if this one ends before it has done so."""
+
+OPERATOR: Final = "operator"
+"""A file in the folder: kgpu's operator runs the agents, and not the nodes' host."""
 
 _Identity: TypeAlias = tuple[int, int, int]
 
@@ -102,3 +106,14 @@ def let_go(folder: Path) -> None:
     """Have the node of that folder removed by its host. Raises OSError."""
     (folder / LEAVING).touch()
     (folder / SPEC_FILE).unlink(missing_ok=True)
+
+
+def give_to_operator(nodes: Path) -> None:
+    """From now on the agents are the operator's. Raises OSError."""
+    hosting.make_private(nodes, parents=True)
+    (nodes / OPERATOR).touch()
+
+
+def has_operator(nodes: Path) -> bool:
+    """Whether the agents of the nodes in that folder are the operator's."""
+    return (nodes / OPERATOR).exists()

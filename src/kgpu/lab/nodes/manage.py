@@ -28,10 +28,11 @@ from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.formats.mig_geometry import GEOMETRIES
 from kgpu.hw.fake import profiles
-from kgpu.lab import lock, operator
+from kgpu.lab import lock
+from kgpu.lab.folders import kind_of
 from kgpu.lab.ground import FIRST_NODE
 from kgpu.lab.nodes import agents, contained, hosting, spec
-from kgpu.lab.nodes.folder import NodeFolder, let_go
+from kgpu.lab.nodes.folder import NodeFolder, has_operator, let_go
 from kgpu.lab.nodes.hosting import RECORD, make_private
 from kgpu.lab.nodes.spec import CPU_PROFILE, SPEC_FILE, NodeSpec, Taint
 from kgpu.lab.port import NodeHardware
@@ -54,7 +55,6 @@ def nodes_dir(lab: Path) -> Path:
 
 def place(lab: Path) -> tuple[Path, str]:
     """The kubeconfig of the lab in that folder, and the address at which its API server reaches this machine."""
-    from kgpu.lab.folders import kind_of
     from kgpu.lab.real import model, state
 
     kubeconfig = lab / "kubeconfig"
@@ -78,9 +78,9 @@ def add(
     """Make ``count`` nodes of a profile (a file's path works too); their names. Raises LabError, ConfigError.
 
     ``config`` is a device plugin config file's text; without one the ConfigMap of the cluster is followed. Where the
-    operator runs the agents (``operator.runs_in``), the lab runs none on full nodes.
+    operator runs the agents (``folder.has_operator``), the lab runs none on full nodes.
     """
-    agent = agent and (light or not operator.runs_in(lab))
+    agent = agent and (light or not has_operator(nodes_dir(lab)))
     if not 1 <= count <= spec.MAX_NODES_AT_ONCE:
         raise LabError(f"{count} nodes", f"1 to {spec.MAX_NODES_AT_ONCE}", "give another --count")
     shape = None if profile == CPU_PROFILE else profiles.load(profile, gpus=gpus)

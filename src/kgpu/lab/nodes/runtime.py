@@ -24,9 +24,9 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.formats.cdi import Mount
 from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
+from kgpu.lab.built import find_built
 from kgpu.lab.nodes import contained, relay, shim
 from kgpu.lab.nodes.oci import OciConfig
-from kgpu.lab.real.build import find_built
 from kgpu.lab.samples import SCRIPTS, Sample
 
 NAMESPACES: Final = "namespaces"

@@ -14,13 +14,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
+from kgpu.lab.built import cache_root, find_built
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import components
 from kgpu.lab.real.components import COMPONENTS, END_TO_END, HELM, MODULES_DIR, Component
@@ -41,12 +42,6 @@ class Toolchain:
 
     go: Path
     version: str
-
-
-def cache_root(env: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_CACHE_HOME/kgpu/real``, or ``~/.cache/kgpu/real``."""
-    found = (os.environ if env is None else env).get("XDG_CACHE_HOME")
-    return (Path(found) if found else Path.home() / ".cache") / "kgpu" / "real"
 
 
 def parse_go_version(text: str) -> tuple[int, int]:
@@ -152,12 +147,6 @@ def build_command(go: Path, component: Component, out: Path, *, jobs: int) -> li
 def find_kubectl() -> str:
     """The newest kubectl that was built here, which has the labs' version, else the one on PATH; "" for none."""
     return str(find_built(KUBECTL) or shutil.which(KUBECTL) or "")
-
-
-def find_built(name: str) -> Path | None:
-    """One of the programs where it was built before, the newest; None for none."""
-    built = [path for path in cache_root().glob(f"*/bin/{name}") if os.access(path, os.X_OK)]
-    return max(built, key=lambda path: path.stat().st_mtime) if built else None
 
 
 def ensure_kubectl(progress: Progress | None = None) -> str:
