@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lab.embedded.crd.asking import Api
 from lab.embedded.crd.cases import SCHEMAS, crd, obj, rules, version
 
-from kgpu.lab.embedded.crd import cel
-from kgpu.lab.embedded.crd.patterns import go_pattern
+from kgpu.lab.embedded.cel import program as cel
+from kgpu.lab.embedded.cel.patterns import go_pattern
 from kgpu.lab.embedded.crd.rules import rules_of
 from kgpu.lab.embedded.crd.values import Values
 from kgpu.lab.embedded.status import FieldError

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
 
-from kgpu.lab.embedded.crd import cel_values
-from kgpu.lab.embedded.crd.cel import Type
-from kgpu.lab.embedded.crd.cel_values import fresh_pool
+from kgpu.lab.embedded.cel import values as cel_values
+from kgpu.lab.embedded.cel.program import Type
+from kgpu.lab.embedded.cel.values import fresh_pool
 from kgpu.lab.embedded.crd.shape import Schema
 
 _RESERVED: Final = frozenset(

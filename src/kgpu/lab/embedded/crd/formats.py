@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
-from kgpu.lab.embedded.crd.patterns import go_pattern
+from kgpu.lab.embedded.cel.patterns import go_pattern
 
 _HEX: Final = "[0-9a-fA-F]"
 

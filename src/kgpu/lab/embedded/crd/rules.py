@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kgpu.lab.embedded.cel import program as cel
 from kgpu.lab.embedded.core.model import decode, encode
-from kgpu.lab.embedded.crd import cel
 from kgpu.lab.embedded.crd.cel_types import Declaration, Typed, declare
 from kgpu.lab.embedded.crd.fieldpaths import PathError, resolve
 from kgpu.lab.embedded.crd.shape import MISSING, Schema

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kgpu.lab.embedded.crd.patterns import go_pattern
+from kgpu.lab.embedded.cel.patterns import go_pattern
 from kgpu.lab.embedded.crd.shape import Schema
 from kgpu.lab.embedded.status import FieldError, bad_value, forbidden_field, required
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from kgpu.lab.embedded.cel.patterns import go_pattern
 from kgpu.lab.embedded.crd.formats import FORMATS, normalized
-from kgpu.lab.embedded.crd.patterns import go_pattern
 from kgpu.lab.embedded.crd.shape import MISSING, Schema
 from kgpu.lab.embedded.status import FieldError, float_text, shown
 

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kgpu.lab.embedded.cel import authorizer as cel_authorizer
+from kgpu.lab.embedded.cel import scope as cel_scope
+from kgpu.lab.embedded.cel import values as cel_values
+from kgpu.lab.embedded.cel.program import Bindings, CelError, Program
 from kgpu.lab.embedded.core.model import Authority, User
-from kgpu.lab.embedded.crd import cel_authorizer, cel_scope, cel_values
-from kgpu.lab.embedded.crd.cel import Bindings, CelError, Program
 from kgpu.lab.embedded.kinds import Kind
 from kgpu.lab.embedded.policy.environment import Names, PolicyVariable, compiled, composed
 from kgpu.lab.embedded.policy.request import AdmissionRequest, namespace_object

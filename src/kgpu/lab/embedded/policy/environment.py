@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
 
-from kgpu.lab.embedded.crd import cel_library, cel_values
-from kgpu.lab.embedded.crd.cel import CelError, Environment, Program, Type
+from kgpu.lab.embedded.cel import library as cel_library
+from kgpu.lab.embedded.cel import values as cel_values
+from kgpu.lab.embedded.cel.program import CelError, Environment, Program, Type
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _PACKAGE: Final = "kubernetes"

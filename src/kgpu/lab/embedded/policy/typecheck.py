@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.lab.embedded.crd.cel import CelError, Environment
+from kgpu.lab.embedded.cel.program import CelError, Environment
+from kgpu.lab.embedded.cel.values import fresh_pool
 from kgpu.lab.embedded.crd.cel_types import Typed, declare
-from kgpu.lab.embedded.crd.cel_values import fresh_pool
 from kgpu.lab.embedded.kinds import schema_data
 from kgpu.lab.embedded.policy.environment import Names, composed
 from kgpu.lab.embedded.status import Object

@@ -15,7 +15,7 @@ from kgpu.lab.embedded.types.validate import texts
 from kgpu.lab.embedded.types.validate.base import Errors, duplicate, not_supported, syntax, too_many
 
 if TYPE_CHECKING:
-    from kgpu.lab.embedded.crd.cel import Environment
+    from kgpu.lab.embedded.cel.program import Environment
 
 _REASONS: Final = ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _NAME: Final = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
@@ -60,7 +60,7 @@ class _Compiler:
 
     def add(self, name: str, text: str) -> str:
         """What is wrong with a variable's expression; with a name others may name it from now on."""
-        from kgpu.lab.embedded.crd.cel import CelError
+        from kgpu.lab.embedded.cel.program import CelError
         from kgpu.lab.embedded.policy.environment import PolicyVariable, compiled, mentioned
 
         known = mentioned(self.variables, text)
@@ -95,7 +95,7 @@ def expressions(errors: Errors, spec: Object, name: str, *, conditions: bool) ->
 
 
 def _check(errors: Errors, environment: Environment, path: str, text: str, results: Sequence[str]) -> None:
-    from kgpu.lab.embedded.crd.cel import CelError
+    from kgpu.lab.embedded.cel.program import CelError
     from kgpu.lab.embedded.policy.environment import compiled
 
     found = compiled(environment, text, results)

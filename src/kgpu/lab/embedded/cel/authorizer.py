@@ -1,7 +1,7 @@
 """Kubernetes' CEL functions that ask who may do what: ``authorizer.group('').resource('pods').check('get').allowed()``.
 
 An authorizer, and the checks that are built from it, are messages that hold what was said so far as JSON; only
-``check`` asks (``cel_scope``). Source: pkg/cel/library/authz.go of the API server.
+``check`` asks (``scope``). Source: pkg/cel/library/authz.go of the API server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kgpu.lab.embedded.crd import cel_scope, cel_values
+from kgpu.lab.embedded.cel import scope as cel_scope
+from kgpu.lab.embedded.cel import values as cel_values
 
 Row = tuple[str, Callable[..., Any]]
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

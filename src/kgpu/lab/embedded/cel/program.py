@@ -1,8 +1,8 @@
 """CEL as Kubernetes speaks it: compile once, evaluate often, errors as values. Independent of CRDs.
 
-Over cel-expr-python (the C++ implementation), with Kubernetes' function libraries (``cel_library``). Expressions are
+Over cel-expr-python (the C++ implementation), with Kubernetes' function libraries (``library``). Expressions are
 checked against the types of their variables, and evaluated untyped, as comparisons across number types want it.
-Messages are worded as cel-go words them. Known differences: ``cel_library``; cost limits are not enforced.
+Messages are worded as cel-go words them. Known differences: ``library``; cost limits are not enforced.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from cel_expr_python import cel
 
-from kgpu.lab.embedded.crd import cel_library, cel_words
-from kgpu.lab.embedded.crd.cel_tree import Tree
-from kgpu.lab.embedded.crd.cel_values import POOL
+from kgpu.lab.embedded.cel import library as cel_library
+from kgpu.lab.embedded.cel import words as cel_words
+from kgpu.lab.embedded.cel.tree import Tree
+from kgpu.lab.embedded.cel.values import POOL
 
 Type = cel.Type
 _EXTENSIONS: Final = ("optional", "two-var-comprehensions", "lists", "sets", "bindings")
@@ -78,7 +79,7 @@ class Program:
     def evaluate(self, bindings: Mapping[str, Any] | Bindings) -> Any:
         """The value as plain Python data, or a CelError. Never raises for what the expression does.
 
-        Values are JSON data, datetimes, timedeltas, bytes and those of ``cel_values``. An optional variable is absent
+        Values are JSON data, datetimes, timedeltas, bytes and those of ``values``. An optional variable is absent
         when it isn't among the bindings.
         """
         try:
@@ -123,7 +124,7 @@ class Program:
 class Environment:
     """Which variables an expression may name, and of which type. ``optionals`` are optional variables.
 
-    ``pool`` has the descriptors of message types among them (``cel_values.fresh_pool`` with more added). Making one
+    ``pool`` has the descriptors of message types among them (``values.fresh_pool`` with more added). Making one
     costs about 0.3 ms, compiling an expression 0.1 ms; a Program is evaluated in some 5 us. ``names`` are what types
     are called in complaints.
 

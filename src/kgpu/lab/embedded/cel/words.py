@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kgpu.lab.embedded.crd.cel_tree import Tree
-from kgpu.lab.embedded.crd.patterns import go_pattern
+from kgpu.lab.embedded.cel.patterns import go_pattern
+from kgpu.lab.embedded.cel.tree import Tree
 
 _STATUS: Final = re.compile(r"^[A-Z_]+: (.*?)(?: \[[A-Z_]+\])?$", re.DOTALL)
 _BLOCK: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*?)(?=\nERROR: |\Z)", re.DOTALL)

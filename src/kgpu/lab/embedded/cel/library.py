@@ -15,10 +15,10 @@ from typing import Any, Final
 from cel_expr_python import cel
 
 from kgpu.base.quantity import NANO
-from kgpu.lab.embedded.crd import cel_authorizer, cel_scope
-from kgpu.lab.embedded.crd import cel_strings as strings
-from kgpu.lab.embedded.crd import cel_values as values
-from kgpu.lab.embedded.crd.patterns import go_pattern
+from kgpu.lab.embedded.cel import authorizer as cel_authorizer
+from kgpu.lab.embedded.cel import scope as cel_scope
+from kgpu.lab.embedded.cel import strings, values
+from kgpu.lab.embedded.cel.patterns import go_pattern
 
 _T: Final = cel.Type
 _MESSAGES: Final = {
