@@ -1,8 +1,10 @@
-"""The repository keeps its own rules: documented modules of bounded size, one place for names, tests beside sources."""
+"""The repository keeps its own rules: documented modules of bounded size, one place for names, tests beside sources, and
+a README for every package that is not small."""
 
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
 import re
 import subprocess
@@ -15,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "kgpu"
 GENERATED = SOURCE / "kubelet" / "pb"
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if GENERATED not in path.parents)
+PACKAGES = sorted({path.parent for path in MODULES})
+SMALL = 10  # files that anybody looks through
 NATIVE = sorted(path for path in (ROOT / "native").rglob("*.[ch]") if path.name != "kgpu_state.h")
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -46,6 +50,52 @@ def test_a_module_says_what_it_is_for():
 
 def test_a_native_file_says_what_it_is_for():
     assert [relative(path) for path in NATIVE if not path.read_text(encoding="utf-8").startswith("/*")] == []
+
+
+def named(readme: str) -> tuple[set[str], list[str]]:
+    """The files that a README names, each in code marks, and its globs: ``mig*.py`` is all files that begin so."""
+    marked = re.findall(r"`([^`\n]+)`", readme)
+    files = {text for text in marked if re.fullmatch(r"\w+\.py", text)}
+    return files, [text for text in marked if re.fullmatch(r"[a-z]\w+\*\.py", text)]
+
+
+def rows(readme: str) -> list[str]:
+    """What the first cells of its tables name: files, globs and folders, but none with a path before it."""
+    cells = re.findall(r"^\| (`[^|]*) \|", readme, re.MULTILINE)
+    return [text for cell in cells for text in re.findall(r"`([\w*]+(?:\.py|/))`", cell)]
+
+
+def unnamed(package: Path) -> list[str]:
+    """What of a package its README does not name; the README itself where there is none."""
+    readme = package / "README.md"
+    if not readme.exists():
+        return ["README.md"]
+    files, globs = named(readme.read_text(encoding="utf-8"))
+    there = sorted(path.name for path in package.glob("*.py") if path.name != "__init__.py")
+    return [name for name in there if name not in files and not any(fnmatch.fnmatchcase(name, one) for one in globs)]
+
+
+def gone(package: Path) -> list[str]:
+    """What the tables of its README name and it has not got."""
+    readme = package / "README.md"
+    found = rows(readme.read_text(encoding="utf-8")) if readme.exists() else []
+    return [name for name in found if not any(package.glob(name.rstrip("/")))]
+
+
+def test_a_package_that_is_not_small_names_each_of_its_modules():
+    large = [package for package in PACKAGES if len([*package.glob("*.py")]) > SMALL]
+    assert {relative(one): names for one in large if (names := unnamed(one))} == {}, "a row in the package's README"
+    assert {relative(one): names for one in PACKAGES if (names := gone(one))} == {}, "a row of a file that is gone"
+
+
+def test_a_module_without_a_row_and_a_row_without_a_module_are_found(tmp_path):
+    for name in ("__init__.py", "plan.py", "mig_signs.py", "news.py"):
+        (tmp_path / name).touch()
+    assert unnamed(tmp_path) == ["README.md"]
+    readme = tmp_path / "README.md"
+    readme.write_text("| `plan.py`, `old.py` | |\n| `mig*.py`, `sub/` | |\nnews.py, `a/news.py`, `news`, `*.py`\n")
+    assert unnamed(tmp_path) == ["news.py"]
+    assert gone(tmp_path) == ["old.py", "sub/"]
 
 
 def docstrings(tree: ast.Module) -> set[int]:
