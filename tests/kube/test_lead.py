@@ -35,6 +35,28 @@ async def test_another_that_took_the_lease_is_believed_at_once() -> None:
         assert not mine.leads
 
 
+async def test_a_label_on_the_lease_costs_nobody_the_lead() -> None:
+    """Somebody changes it between our look and our write, which the API server then refuses as out of date."""
+    clock, changed = VirtualClock(), False
+
+    class Annotated(FakeApi):
+        async def patch(self, resource: Any, name: str, change: Any, **more: Any) -> Any:
+            nonlocal changed
+            if "holderIdentity" in change.get("spec", {}) and not changed:
+                changed = True
+                await super().patch(resource, name, {"metadata": {"labels": {"team": "a"}}}, **more)
+            return await super().patch(resource, name, change, **more)
+
+    mine = lead(Annotated(), clock, "a")
+    async with mine.leading() as renewing:
+        renewal = renewing()
+        await clock.advance(60)
+        assert changed
+        assert not renewal.done()
+        mine.guard()
+        renewal.cancel()
+
+
 async def test_two_that_try_at_one_moment_do_not_both_lead() -> None:
     api, clock = FakeApi(), VirtualClock()
     candidates = [lead(api, clock, name) for name in "abcdef"]

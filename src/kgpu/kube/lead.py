@@ -173,10 +173,12 @@ class Lead:
         try:
             self._saw(await self._patch(lease, change))
         except KubeRefusedError as refused:
-            if refused.conflict:
-                self._saw(await self._get() or lease)
-                return False
-            raise
+            if not refused.conflict:
+                raise
+            self._saw(await self._get() or lease)
+            if self.holder == self._identity:
+                raise  # somebody changed the Lease, and not who has it: there is time for another try
+            return False
         self._renewed = began
         return True
 

@@ -116,25 +116,6 @@ def test_a_log_that_is_too_big_is_moved_aside_while_the_server_writes_on(tmp_pat
         assert sorted(one.name for one in server.log_file.parent.iterdir()) == ["server.log", "server.log.1"]
 
 
-def test_output_that_goes_elsewhere_is_left_alone(tmp_path: Path) -> None:
-    mine, others = tmp_path / "server.log", tmp_path / "other.log"
-    for path in (mine, others):
-        path.write_bytes(b"x" * 100)
-    with others.open("ab") as out:
-        assert not upkeep.rotate(mine, most=10, streams=(out.fileno(),))
-    with mine.open("ab") as out:
-        assert not upkeep.rotate(mine, most=100, streams=(out.fileno(),))
-        assert upkeep.rotate(mine, most=99, streams=(out.fileno(),))
-        out.write(b"new")
-    assert mine.read_bytes() == b"new"
-    assert (tmp_path / "server.log.1").read_bytes() == b"x" * 100
-    assert others.read_bytes() == b"x" * 100
-
-
-def test_no_log_is_bounded_where_there_is_none(tmp_path: Path) -> None:
-    assert not upkeep.rotate(tmp_path / "nothing" / "server.log")
-
-
 async def test_a_folder_is_watched_by_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -142,25 +140,3 @@ async def test_a_host_tells_of_itself(folder: Path) -> None:
         found = hosting.recorded(folder / "nodes" / "host")
         assert found == processes.record(os.getpid())
     assert not manage.host_running(folder / "nodes")  # although this process lives
-
-
-ROTATE = """
-import os, sys
-from pathlib import Path
-from kgpu.lab.nodes import hosting
-log = Path(sys.argv[1])
-os.write(2, b"x" * 100)
-told = [hosting.rotate(log, 100), os.write(2, b"y") and hosting.rotate(log, 100)]
-os.write(1, b"out")
-os.write(2, b"err")
-told.append(hosting.rotate(log.with_name("log.1"), 1))
-os.write(2, repr(told).encode())
-"""
-
-
-def test_the_log_is_kept_short(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("ab") as out:
-        subprocess.run([sys.executable, "-c", ROTATE, str(log)], stdout=out, stderr=out, check=True)
-    assert (tmp_path / "log.1").read_text() == "x" * 100 + "y"
-    assert log.read_text() == "outerr[False, True, False]"

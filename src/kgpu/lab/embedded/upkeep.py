@@ -7,21 +7,20 @@ anywhere else is its owner's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from kgpu.lab.own_log import rotate
 
 LOG: Final = Path("logs") / "server.log"
 LOG_BYTES: Final = 10 * 2**20
 """Size of the log above which it becomes ``server.log.1``, in the place of the one before."""
 LOG_PERIOD_S: Final = 2.0
 FOLDER_PERIOD_S: Final = 3.0
-_STREAMS: Final = (1, 2)
 
 log = logging.getLogger(__name__)
 
@@ -60,32 +59,6 @@ async def bound_log(path: Path, *, most: int = LOG_BYTES, period: float = LOG_PE
     while True:
         rotate(path, most=most)
         await asyncio.sleep(period)
-
-
-def rotate(path: Path, *, most: int = LOG_BYTES, streams: tuple[int, ...] = _STREAMS) -> bool:
-    """When the ``streams`` (descriptors) write to ``path`` and it is above ``most`` bytes, keep it as ``path.1`` and
-    let them write to a new one. True when that was done; a disk or folder that does not let us changes nothing.
-    """
-    try:
-        found = path.lstat()
-        if found.st_size <= most:
-            return False
-        ours = [one for one in streams if Held.of(os.fstat(one)) == Held.of(found)]
-        if not ours:
-            return False
-        path.replace(path.with_name(path.name + ".1"))
-        fresh = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        return False
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        for one in ours:
-            os.dup2(fresh, one, inheritable=one in _STREAMS)
-    finally:
-        os.close(fresh)
-    return True
 
 
 class Sparing(logging.Filter):

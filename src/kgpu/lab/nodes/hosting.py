@@ -17,6 +17,7 @@ from typing import Final
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.lab import processes
+from kgpu.lab.own_log import rotate
 from kgpu.lab.processes import ProcessRecord
 
 RECORD: Final = "process.json"
@@ -116,29 +117,8 @@ def remove_links(own: Path) -> None:
     (own / SOCKETS).unlink(missing_ok=True)
 
 
-def rotate(log: Path, limit: int = LOG_LIMIT) -> bool:
-    """Put this process's log aside when it is too long, and go on in a new one. False when there is nothing to do.
-
-    Only when standard error is that file. Raises OSError.
-    """
-    try:
-        if not os.path.samestat(os.fstat(2), log.stat()) or os.fstat(2).st_size <= limit:
-            return False
-    except OSError:
-        return False
-    os.replace(log, log.with_name(f"{log.name}.1"))
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        for number in (1, 2):
-            os.dup2(descriptor, number)
-    finally:
-        os.close(descriptor)
-    return True
-
-
 async def keep_log_short(log: Path) -> None:
     """``rotate`` again and again, until cancelled."""
     while True:
-        with contextlib.suppress(OSError):
-            rotate(log)
+        rotate(log, most=LOG_LIMIT)
         await asyncio.sleep(LOG_LOOK_S)

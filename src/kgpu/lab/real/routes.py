@@ -15,6 +15,12 @@ def used_networks() -> list[ipaddress.IPv4Network]:
     done = subprocess.run(
         ["ip", "-j", "-4", "route", "show", "table", "all"], capture_output=True, text=True, check=False
     )
+    if done.returncode != 0:
+        raise LabError(
+            f"ip route failed: {done.stderr.strip() or f'exit code {done.returncode}'}",
+            "the networks that this machine routes to, so that the lab's own overlaps none",
+            "see what `ip -4 route show table all` says",
+        )
     try:
         return parse_routes(json.loads(done.stdout or "[]"))
     except ValueError as error:
