@@ -8,13 +8,15 @@ import gc
 import os
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.inotify import CONTENT, Inotify, follow_folders, nearest_existing
+from kgpu.base.service import running
 
 
 async def test_entries_that_come_and_go_are_told(tmp_path: Path) -> None:
@@ -238,3 +240,30 @@ def test_the_nearest_existing_folder(tmp_path: Path) -> None:
     assert nearest_existing(tmp_path / "a" / "b") == tmp_path
     (tmp_path / "file").touch()
     assert nearest_existing(tmp_path / "file" / "x") == tmp_path
+
+
+async def test_a_folder_is_looked_at_now_and_after_every_change_and_in_between(tmp_path: Path) -> None:
+    seen: list[int] = []
+    home = tmp_path / "later"
+
+    def look() -> None:
+        seen.append(len(list(home.iterdir())) if home.exists() else -1)
+
+    def folders() -> set[Path]:
+        return {nearest_existing(home)}
+
+    async with running(following=follow_folders(folders, look, seconds=3600)):
+        assert seen == [-1]
+        home.mkdir()
+        await until(lambda: seen[-1] == 0)
+        (home / "a").touch()
+        await until(lambda: seen[-1] == 1)
+    count = len(seen)
+    async with running(following=follow_folders(folders, look, seconds=0.01)):
+        await until(lambda: len(seen) >= count + 3)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():  # noqa: ASYNC110 - the kernel tells whom is tested here
+            await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError, UserError
-from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.inotify import follow_folders, homes
 from kgpu.formats.config_choice import ConfigText, problem_text
 
 # The net below the kernel's events, and the way where there are none (some network file systems).
@@ -74,10 +74,5 @@ class FileConfigSource:
 
     async def run(self) -> None:
         """Follow the file until cancelled."""
-        async with Inotify() as inotify:
-            while True:
-                # A ConfigMap volume swaps the link ``..data`` beside the file; a linked file changes in its own folder.
-                folders = {nearest_existing(self._path.parent), nearest_existing(self._path.resolve().parent)}
-                inotify.watch(folders, CONTENT)
-                self.reload()
-                await inotify.wait(POLL_SECONDS)
+        # A ConfigMap volume swaps the link ``..data`` beside the file; a linked file changes in its own folder.
+        await follow_folders(lambda: homes(self._path), self.reload, seconds=POLL_SECONDS)

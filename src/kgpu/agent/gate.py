@@ -18,7 +18,7 @@ from typing import Final
 
 from kgpu.agent.shared import Subscription
 from kgpu.base.errors import HwError
-from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.inotify import follow_folders, nearest_existing
 from kgpu.base.service import running
 from kgpu.hw.port import Accelerator, Event, EventKind, Finding, Inventory, Link, Problem, Process, Reader, Reading
 from kgpu.validator import files
@@ -162,16 +162,14 @@ class Gate:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Within the block, changes of the files wake whoever waits and reach subscribers as INVENTORY events."""
-        async with running(validator_gate=self._follow()):
+        here = self._folder.path
+        follow = follow_folders(lambda: {nearest_existing(here)}, self._look, seconds=self._look_seconds)
+        async with running(validator_gate=follow):
             yield
 
-    async def _follow(self) -> None:
-        async with Inotify() as inotify:
-            while True:
-                inotify.watch({nearest_existing(self._folder.path)}, CONTENT)
-                if self._read():
-                    self._tell()
-                await inotify.wait(self._look_seconds)
+    def _look(self) -> None:
+        if self._read():
+            self._tell()
 
     def _tell(self) -> None:
         self._wake.set()

@@ -13,7 +13,7 @@ import ctypes
 import os
 import struct
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -213,3 +213,17 @@ def homes(*files: Path) -> set[Path]:
     A ConfigMap volume swaps the link ``..data`` beside the file; a linked file changes in its own folder.
     """
     return {nearest_existing(folder) for file in files for folder in (file.parent, file.resolve().parent)}
+
+
+async def follow_folders(
+    folders: Callable[[], Iterable[Path]], look: Callable[[], object], *, seconds: float, mask: int = CONTENT
+) -> None:
+    """Call ``look`` now, after every change in the folders, and every ``seconds``; until cancelled.
+
+    The folders are watched before each look: what happens in between ends the next wait at once.
+    """
+    async with Inotify() as inotify:
+        while True:
+            inotify.watch(folders(), mask)
+            look()
+            await inotify.wait(seconds)

@@ -324,14 +324,15 @@ async def _serve_metrics(given: Mapping[str, str]) -> None:
 
     from kgpu.base.http import Address, Response, StatusServer
     from kgpu.base.supervise import stop_on_signals
-    from kgpu.validator.metrics import CONTENT_TYPE, look, render
+    from kgpu.formats.names import METRICS_TYPE
+    from kgpu.validator.metrics import look, render
 
     folder, since = Path(given["output_dir"]), time.time()
     port = _number("--metrics-port", given["metrics_port"])
     if not 0 < port < 65536:
         raise ConfigError("no port to serve metrics on", "1 to 65535", "give --metrics-port (METRICS_PORT)")
     server = StatusServer(
-        {"/metrics": lambda: Response(200, render(look(folder, since=since), given["node_name"]), CONTENT_TYPE)}
+        {"/metrics": lambda: Response(200, render(look(folder, since=since), given["node_name"]), METRICS_TYPE)}
     )
     address = await server.start(Address("", port))
     click.echo(f"metrics at http://{address}/metrics", err=True)

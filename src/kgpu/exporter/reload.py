@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, UserError
-from kgpu.base.inotify import CONTENT, Inotify, homes
+from kgpu.base.inotify import follow_folders, homes
 from kgpu.exporter.counters import LIMIT_BYTES, Counter, Counters, default_counters, from_config_map, parse_counters
 from kgpu.exporter.own import Followed
 from kgpu.host.bounded import read_regular
@@ -154,11 +154,7 @@ class CountersSource:
             self.changed()
 
     async def _follow_file(self, path: Path) -> None:
-        async with Inotify() as inotify:
-            while True:
-                inotify.watch(homes(path), CONTENT)
-                self.reload()
-                await inotify.wait(POLL_SECONDS)
+        await follow_folders(lambda: homes(path), self.reload, seconds=POLL_SECONDS)
 
     async def _follow_map(self, source: Source, namespace: str, name: str) -> None:
         from kgpu.kube.informer import Informer, Scope

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kgpu.exporter.model import Family, Kind
+from kgpu.formats.names import METRICS_TYPE
 
 TOTAL: Final = "_total"
 _HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -22,7 +23,7 @@ _PLAIN_KINDS: Final = {Kind.GAUGE: "gauge", Kind.COUNTER: "counter"}
 class Format(enum.StrEnum):
     """What a scraper can be given; the value is the content type."""
 
-    TEXT = "text/plain; version=0.0.4; charset=utf-8"
+    TEXT = METRICS_TYPE
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 

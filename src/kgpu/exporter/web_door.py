@@ -24,7 +24,7 @@ from typing import Any, Final
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.base.http import Headers, Request, Response
-from kgpu.base.inotify import CONTENT, Inotify, homes
+from kgpu.base.inotify import follow_folders, homes
 from kgpu.exporter.own import Followed
 from kgpu.exporter.web_config import (
     IF_GIVEN,
@@ -86,12 +86,11 @@ class WebDoor:
 
     async def run(self) -> None:
         """Follow file and certificates until cancelled."""
-        async with Inotify() as inotify:
-            while True:
-                inotify.watch(homes(*map(Path, (self._path, *self._files()))), CONTENT)
-                if self._state(self._files()) != self._seen or self._error is not None:
-                    self.reload()
-                await inotify.wait(POLL_SECONDS)
+        await follow_folders(lambda: homes(*map(Path, (self._path, *self._files()))), self._look, seconds=POLL_SECONDS)
+
+    def _look(self) -> None:
+        if self._state(self._files()) != self._seen or self._error is not None:
+            self.reload()
 
     def reload(self) -> None:
         """Read everything now."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+# Prometheus' text format, as answers name it
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
 # NVIDIA's hardware
 NVIDIA: Final = "nvidia"
 NVIDIA_PCI_ID: Final = "10de"

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from kgpu.base.advice import AdviceSink, Severity
 from kgpu.base.errors import ConfigError
-from kgpu.base.inotify import CONTENT, Inotify, nearest_existing
+from kgpu.base.inotify import follow_folders, homes
 from kgpu.base.service import Complaint, running
 from kgpu.formats.names import ENV_HEALTH_CONFIG, ENV_HEALTH_CONFIG_FILE
 from kgpu.health.config import HealthConfig, parse_config
@@ -76,10 +76,6 @@ class HealthSettings:
             self._complaint.over()
 
     async def _follow(self) -> None:
-        if self._file is None:
-            return
-        async with Inotify() as inotify:
-            while True:
-                inotify.watch({nearest_existing(self._file.parent)}, CONTENT)
-                self.look()
-                await inotify.wait(self._look_seconds)
+        file = self._file
+        if file is not None:
+            await follow_folders(lambda: homes(file), self.look, seconds=self._look_seconds)

@@ -20,6 +20,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.http import Address, Page, Response, StatusServer, here_only
 from kgpu.base.service import end, first_end
 from kgpu.formats import names
+from kgpu.formats.names import METRICS_TYPE
 from kgpu.kube.fence import Fenced
 from kgpu.kube.lead import Lead, LeaseTimes, LostLeadError
 from kgpu.kube.port import KubeApi
@@ -27,7 +28,6 @@ from kgpu.manager.controller import Controller
 
 log = logging.getLogger(__name__)
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 AGAIN: Final = 1.0  # seconds until a controller that failed begins anew
 GIVE_BACK: Final = 2.0  # seconds for giving the Lease back
 
@@ -147,7 +147,7 @@ class Manager:
         return servers
 
     def _metrics(self) -> Response:
-        return Response(200, "".join(one.metrics() for one in self._controllers), CONTENT_TYPE)
+        return Response(200, "".join(one.metrics() for one in self._controllers), METRICS_TYPE)
 
     def _readyz(self) -> Response:
         """Ready once the cluster has been read: one that stands by is ready to lead."""

@@ -15,7 +15,7 @@ from kgpu.operator.causes import View, unrendered
 from kgpu.operator.checks import refused
 from kgpu.operator.labels import CONTAINER, TRUE, Rules, deploy, opted_out, workload
 from kgpu.operator.model import Layout, Node
-from kgpu.operator.operand_spec import OperandSpec
+from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec
 from kgpu.operator.operands import SPECS, is_enabled
 from kgpu.operator.verdict import NodeCause, Verdict, some, summed, unique
 
@@ -59,8 +59,7 @@ def _verdict(view: View, operand: Operand, container: list[Node], out: tuple[str
 
 def _not_provided(view: View, operand: Operand) -> Verdict:
     if not is_enabled(operand, view.policy, view.settings):
-        note = "switched off in the ClusterPolicy"
-        return Verdict(operand=operand, status="True", reason="Disabled", notes=(note,))
+        return Verdict(operand=operand, status="True", reason="Disabled", notes=(SWITCHED_OFF,))
     note = f"kgpu has nothing for the {operand.title} yet; nothing waits for it"
     return Verdict(operand=operand, status="Unknown", reason="NotProvided", notes=(note,))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kgpu.base.advice import Advice
 from kgpu.formats.operands import Operand
@@ -22,6 +22,8 @@ from kgpu.operator.verdict import NodeCause, Verdict
 
 Value: TypeAlias = str | Callable[[Scene], str | None]
 Rules: TypeAlias = tuple[Object, ...]
+
+SWITCHED_OFF: Final = "switched off in the ClusterPolicy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class OperandSpec:
     check: Callable[[View, Operand, Node], Cause | None] = role
     general: Callable[[View], Cause | None] = lambda _: None
     wanted: Callable[[View], bool] | None = None
-    why_off: Callable[[View], str] = lambda _: "switched off in the ClusterPolicy"
+    why_off: Callable[[View], str] = lambda _: SWITCHED_OFF
     missed: Callable[[View], Iterable[NodeCause]] = lambda _: ()
     verdict: Callable[[View], Verdict] | None = None
 

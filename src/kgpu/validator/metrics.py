@@ -13,7 +13,6 @@ from typing import Final
 from kgpu.validator.files import Folder, ready
 from kgpu.validator.model import Check, Report, Status
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 

@@ -15,14 +15,15 @@ from kgpu.formats.names import ENV_METRICS_PORT
 
 async def _node_status(host: Host, handle: RoleHandle) -> None:
     """``/metrics`` on the agent's status pages, and on a port of its own when told one."""
-    from kgpu.validator.metrics import CONTENT_TYPE, look, render
+    from kgpu.formats.names import METRICS_TYPE
+    from kgpu.validator.metrics import look, render
 
     options = host.options
     since = time.time()
 
     def page() -> Response:
         seen = look(validations_dir(options), since=since)
-        return Response(200, render(seen, options.node_name), CONTENT_TYPE)
+        return Response(200, render(seen, options.node_name), METRICS_TYPE)
 
     server = StatusServer({"/metrics": page})
     port = _port(options.env.get(ENV_METRICS_PORT, ""))

@@ -15,7 +15,7 @@ from kgpu.operator.loaded import other_driver
 from kgpu.operator.model import Node, Policy, Settings
 from kgpu.operator.objects import driver
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.operand_spec import OperandSpec, section_enabled
+from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec, section_enabled
 from kgpu.operator.verdict import SHOWN
 
 OPERAND: Final = BY_NAME["driver"]
@@ -75,7 +75,7 @@ def _why_off(view: View) -> str:
             found[node.report.driver[:40]] = found.get(node.report.driver[:40], 0) + 1
     listed = ", ".join(f"{version} on {count}" for version, count in sorted(found.items())[:SHOWN])
     said = f"; found: {listed} of {len(view.gpu_nodes)} GPU nodes" if listed else ""
-    return f"switched off in the ClusterPolicy: nodes use the driver that they have{said}"
+    return f"{SWITCHED_OFF}: nodes use the driver that they have{said}"
 
 
 def _waiting_nodes(scene: Scene) -> Iterator[Advice]:

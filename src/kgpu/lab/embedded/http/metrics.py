@@ -18,7 +18,6 @@ BUCKETS: Final = (
     45.0, 60.0,
 )  # fmt: skip
 """Upper limits in seconds, as the real server has them."""
-MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 _KNOWN_VERBS: Final = frozenset(
     {"GET", "LIST", "WATCH", "POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION", "CONNECT"}
 )

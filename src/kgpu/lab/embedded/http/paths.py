@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
+from kgpu.formats.names import METRICS_TYPE
 from kgpu.lab.embedded.auth import ISSUER
 from kgpu.lab.embedded.core.model import encode
 from kgpu.lab.embedded.http import answers, discovery, metrics, negotiate
@@ -174,7 +175,7 @@ class Paths:
         del request
         if path != "/metrics":
             return answers.text("404 page not found\n", 404)
-        return Answer(200, self._metrics.render(), metrics.MEDIA)
+        return Answer(200, self._metrics.render(), METRICS_TYPE)
 
     async def _openapi(self, request: Request, path: str) -> Answer:
         if path == _OPENAPI_2 and self._documents is not None:
