@@ -30,7 +30,7 @@ def text_of(node: ast.AST) -> str:
         text = "".join(str(part.value) if isinstance(part, ast.Constant) else FILLED_IN for part in node.values)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
-    return "" if text.endswith(".") else text
+    return "" if text.rstrip().endswith(".") else text
 
 
 def remedies(node: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:

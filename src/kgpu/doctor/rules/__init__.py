@@ -1,4 +1,6 @@
-"""All rules: every module in this folder has a tuple ``RULES``; the modules are found by themselves."""
+"""All rules: functions under ``@rule``, and rows of data in a module's tuple ``RULES``. The modules of this folder are
+found by themselves.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import functools
 import importlib
 import pkgutil
 
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import Rule, declared
 
 
 @functools.cache
@@ -15,10 +17,18 @@ def all_rules() -> tuple[Rule, ...]:
     """Sorted by id. Two rows of one id are a defect."""
     found: dict[str, Rule] = {}
     for module in pkgutil.iter_modules(__path__):
-        for rule in importlib.import_module(f"{__name__}.{module.name}").RULES:
+        for rule in rules_in(f"{__name__}.{module.name}"):
             assert rule.id not in found, f"rule {rule.id} is there twice"
             found[rule.id] = rule
     return tuple(found[name] for name in sorted(found))
+
+
+def rules_in(module: str) -> tuple[Rule, ...]:
+    """A module's rules. One without any is a defect: nobody would miss what it was to find."""
+    rows: tuple[Rule, ...] = getattr(importlib.import_module(module), "RULES", ())
+    found = (*declared(module), *rows)
+    assert found, f"{module} declares no rule"
+    return found
 
 
 @functools.cache

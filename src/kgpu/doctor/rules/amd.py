@@ -16,7 +16,7 @@ from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at, plain
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import still_broken
@@ -62,8 +62,9 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("AMD-02", "No compute part of the driver", Place.KERNEL, explains=_ABOVE)
 def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-02: the graphics driver is there, its compute part is not."""
+    """Without /dev/kfd the plugin runs, finds nothing and says nothing."""
     for node, host in _hosts(snapshot):
         loaded = "amdgpu" in (host.modules or {})
         gone = host.present.get("/sys/class/kfd") is False or (host.devices is not None and "kfd" not in host.devices)
@@ -78,8 +79,9 @@ def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("AMD-03", "Waiting for AMD's driver", Place.KERNEL, explains=("SCH-01", "SCH-02", "DPL-03"))
 def waits_for_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-03: parts that wait in their init container for the driver."""
+    """Every part has an init container that waits for the module; KMM builds and loads it."""
     by_node: dict[str, list[Pod]] = {}
     for part in (PLUGIN, GFD, EXPORTER):
         for pod in matching.pods_of_part(snapshot, part, vendor=AMD):
@@ -114,8 +116,9 @@ def _module_states(snapshot: Snapshot, node: str) -> Iterator[tuple[Obj, str, Ev
             yield config, state, config.cite(f"status.nodeModuleStatus[{node}].status")
 
 
+@rule("AMD-04", "The kernel's own amdgpu is in the way", Place.KERNEL, explains=_ABOVE)
 def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-04: the kernel's own module is in the way."""
+    """KMM does not replace a module that is loaded: it has to be on the blacklist before the machine starts."""
     for node, host in _hosts(snapshot):
         ready = any(key.startswith("kmm.node.kubernetes.io/") and key.endswith(".ready") for key in node.labels)
         if "amdgpu" not in (host.modules or {}) or ready or any("amdgpu" in one for one in host.dkms or ()):
@@ -139,8 +142,9 @@ def _states(snapshot: Snapshot, wanted: str) -> Iterator[tuple[Obj, str, Evidenc
                 yield config, str(name), config.cite(f"status.nodeModuleStatus[{name}].status")
 
 
+@rule("AMD-06", "The upgrade waits for a reboot", Place.KERNEL, explains=_ABOVE)
 def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-06: an upgrade that waits for a reboot which nobody allows."""
+    """Drivers 6.2 and 6.3 need a reboot; upgradePolicy.rebootRequired lets the controller do it."""
     patch = '{"spec":{"driver":{"upgradePolicy":{"rebootRequired":true}}}}'
     for config, name, evidence in _states(snapshot, "Reboot-Required"):
         if config.at("spec.driver.upgradePolicy.rebootRequired") is not True:
@@ -165,14 +169,14 @@ def left_taint(snapshot: Snapshot) -> Iterator[Finding]:
             key = text(taint.get("key"))
             words = _TAINTS.get(key)
             if words is not None:
-                rule, why, *steps = words
+                rule_id, why, *steps = words
                 yield _of_node(
                     node,
                     f"node {node.name} takes no pods: the taint {key} of {why} is still there",
                     (node.cite(f"spec.taints[{position}]"),),
                     tuple(Remedy(step, node=node.name, key=key) for step in steps),
                     confidence=LIKELY,
-                    id=rule,
+                    id=rule_id,
                 )
 
 
@@ -193,12 +197,21 @@ _TAINTS: Final = {
 }
 
 
-def _taint_of(rule: str) -> Any:
-    return lambda snapshot: (one for one in left_taint(snapshot) if one.id == rule)
+@rule("AMD-09", "The taint of a change of partitions", Place.CLUSTER, explains=("TNT-*", "SCH-*"))
+def taint_of_partitions(snapshot: Snapshot) -> Iterator[Finding]:
+    """The device config manager's procedure sets amd-dcm=up:NoExecute by hand, and it is taken off by hand."""
+    yield from (one for one in left_taint(snapshot) if one.id == "AMD-09")
 
 
+@rule("AMD-16", "The taint of a remediation", Place.CLUSTER, explains=("TNT-*", "SCH-*"))
+def taint_of_remediation(snapshot: Snapshot) -> Iterator[Finding]:
+    """A workflow that has stopped, or waits for somebody, leaves its taint."""
+    yield from (one for one in left_taint(snapshot) if one.id == "AMD-16")
+
+
+@rule("AMD-10", "A GPU withdrawn by the exporter", Place.HARDWARE, explains=("SCH-01", "SCH-03", "DPL-*"))
 def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-10: the exporter has withdrawn a GPU."""
+    """The metrics exporter looks every 30 s; its thresholds are 0 unless configured."""
     for node in snapshot.nodes.values():
         for label, value in node.labels.items():
             hit = _HEALTH.fullmatch(label)
@@ -211,8 +224,9 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+@rule("AMD-12", "A DeviceConfig that does not go", Place.CLUSTER, explains=("AMD-13",))
 def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-12: a DeviceConfig that waits for an operator that is gone."""
+    """Its finalizer is the operator's: delete the DeviceConfig before the operator."""
     for config in snapshot.all("DeviceConfig"):
         operators = [pod for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=AMD) if pod.ready]
         if config.deleting and _FINALIZER in config.list("metadata.finalizers") and not operators:
@@ -225,8 +239,9 @@ def stuck_config(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("AMD-13", "helm uninstall hangs", Place.CLUSTER)
 def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-13: helm uninstall hangs in its hook."""
+    """The chart's pre-delete hook waits until all DeviceConfigs are gone."""
     for job in snapshot.all("Job"):
         hooks = job.annotations.get("helm.sh/hook", "")
         images = [text(one.get("image")) for one in job.maps("spec.template.spec.containers")]
@@ -241,8 +256,9 @@ def hook_waits(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("AMD-14", "The driver is being installed", Place.KERNEL, explains=("AMD-03",))
 def installing(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-14: an installation that goes on, which keeps an upgrade of the chart back."""
+    """The chart refuses an upgrade while a node is in Install-In-Progress."""
     for config, name, evidence in _states(snapshot, "Install-In-Progress"):
         yield Finding(
             subject=Subject("Node", name),
@@ -255,8 +271,9 @@ def installing(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("AMD-15", "No workflow for this fault", Place.CLUSTER)
 def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-15: a fault of a GPU that starts nothing."""
+    """Remediation starts for node conditions that the ConfigMap of workflows names exactly."""
     enabled = [one for one in snapshot.all("DeviceConfig") if one.at("spec.remediationWorkflow.enable") is True]
     maps = [
         (obj, str(value))
@@ -326,86 +343,62 @@ def _version_slip(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="AMD-01", title="No amdgpu driver", place=Place.KERNEL,
-            pattern=r"amdgpu driver unavailable", words="amdgpu driver unavailable", where=(LOG, STATUS), parts=(PLUGIN, GFD),
-            besides=no_driver, confidence=CERTAIN,
-            cause="{who} ends: the module amdgpu is not loaded on node {node}",
-            remedy=("on the node:", "modprobe amdgpu", "where there is no such module:", "apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
-            explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="AMD-05", title="A driver version that is not there", place=Place.KERNEL,
-            pattern=r"repo\.radeon\.com\S*.*404|404.*repo\.radeon\.com", words="repo.radeon.com", where=(LOG, STATUS), besides=_version_slip,
-            cause="{who} can't build the driver: repo.radeon.com has no folder of that version",
-            remedy=("set spec.driver.version of the DeviceConfig as the folder is called: 6.4, not 6.4.0",),
-            explain="The version has to be the name of a folder below repo.radeon.com/amdgpu: first releases have no third number.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="AMD-07", title="No more inotify instances", place=Place.KERNEL,
-            pattern=r"too many open files|inotify.*(?:limit|no space left)", words="", where=(LOG, STATUS), parts=_PARTS, proof=_is_amd,
-            cause="{who} ends: node {node} has no inotify instances left",
-            remedy=("on the node:", "sysctl -w fs.inotify.max_user_instances=8192"),
-            explain="Each watcher of files takes an instance; the usual limit of 128 is soon reached.",
-        ),
-        Sign(
-            id="AMD-08", title="Partitions of different styles", place=Place.PLUGIN,
-            pattern=r"[Pp]artitions of different styles .*not supported|not supported with single strategy", words="not supported", where=(LOG, STATUS),
-            parts=(PLUGIN,), always=True, proof=still_broken, confidence=CERTAIN,
-            cause="{who} offers nothing: GPUs of node {node} are partitioned in different ways, and its naming strategy is single",
-            remedy=("start the plugin with -resource_naming_strategy=mixed", "or partition all GPUs alike:", "amd-smi set --compute-partition SPX"),
-            explain="With strategy single everything is called amd.com/gpu and has to be the same (SPX, DPX, CPX; NPS).",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="AMD-11", title="The driver is in use", place=Place.KERNEL,
-            pattern=r"Module amdgpu is in use|amdgpu.*(?:is in use by|module is busy|resource busy)", words="amdgpu", where=(LOG, STATUS, EVENT),
-            cause="{who} can't replace the driver on node {node}: amdgpu is in use",
-            remedy=("on the node:", "sh -c 'lsmod | grep amdgpu; fuser -v /dev/kfd /dev/dri/*'", "let the upgrade controller empty the node: spec.driver.upgradePolicy.enable: true"),
-            explain="Workloads, the metrics exporter and the device plugin hold the module.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="AMD-17", title="No right to open the GPU", place=Place.RUNTIME,
-            pattern=r"hipErrorNoDevice|[Uu]nable to open /dev/kfd|/dev/kfd.*[Pp]ermission denied|[Pp]ermission denied.*/dev/(?:kfd|dri)",
-            words="", where=(LOG, STATUS), proof=_no_group,
-            cause="{who} has an AMD GPU and may not open /dev/kfd: its user is in none of the groups that may",
-            remedy=("on the node:", "stat -c %g /dev/kfd /dev/dri/renderD128", "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]"),
-            explain="The device files belong to the groups video and render of the host; a user other than root needs their numbers.",
-        ),
-        Sign(
-            id="AMD-18", title="AppArmor keeps the profiler out", place=Place.KERNEL,
-            pattern=r'apparmor="DENIED".*(?:comm|name)="[^"]*(?:rocprof|omnitrace|omniperf|rocgdb|amd-smi|kfd)[^"]*"', words='apparmor="DENIED"',
-            where=(KERNEL,), confidence=CERTAIN,
-            cause="AppArmor on node {node} refuses a profiler in a pod",
-            remedy=("securityContext.appArmorProfile.type: Unconfined on the container that profiles",),
-            explain="Profilers read what the default profile does not allow.",
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="AMD-01", title="No amdgpu driver", place=Place.KERNEL,
+        pattern=r"amdgpu driver unavailable", words="amdgpu driver unavailable", where=(LOG, STATUS), parts=(PLUGIN, GFD),
+        besides=no_driver, confidence=CERTAIN,
+        cause="{who} ends: the module amdgpu is not loaded on node {node}",
+        remedy=("on the node:", "modprobe amdgpu", "where there is no such module:", "apt-get install amdgpu-dkms", "or a DeviceConfig with spec.driver.enable: true"),
+        explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
+        explains=_ABOVE,
     ),
-    Rule("AMD-02", "No compute part of the driver", Place.KERNEL, no_compute,
-         "Without /dev/kfd the plugin runs, finds nothing and says nothing.", explains=_ABOVE),
-    Rule("AMD-03", "Waiting for AMD's driver", Place.KERNEL, waits_for_driver,
-         "Every part has an init container that waits for the module; KMM builds and loads it.", explains=("SCH-01", "SCH-02", "DPL-03")),
-    Rule("AMD-04", "The kernel's own amdgpu is in the way", Place.KERNEL, inbox_driver,
-         "KMM does not replace a module that is loaded: it has to be on the blacklist before the machine starts.", explains=_ABOVE),
-    Rule("AMD-06", "The upgrade waits for a reboot", Place.KERNEL, reboot_wanted,
-         "Drivers 6.2 and 6.3 need a reboot; upgradePolicy.rebootRequired lets the controller do it.", explains=_ABOVE),
-    Rule("AMD-09", "The taint of a change of partitions", Place.CLUSTER, _taint_of("AMD-09"),
-         "The device config manager's procedure sets amd-dcm=up:NoExecute by hand, and it is taken off by hand.", explains=("TNT-*", "SCH-*")),
-    Rule("AMD-10", "A GPU withdrawn by the exporter", Place.HARDWARE, unhealthy,
-         "The metrics exporter looks every 30 s; its thresholds are 0 unless configured.", explains=("SCH-01", "SCH-03", "DPL-*")),
-    Rule("AMD-12", "A DeviceConfig that does not go", Place.CLUSTER, stuck_config,
-         "Its finalizer is the operator's: delete the DeviceConfig before the operator.", explains=("AMD-13",)),
-    Rule("AMD-13", "helm uninstall hangs", Place.CLUSTER, hook_waits,
-         "The chart's pre-delete hook waits until all DeviceConfigs are gone."),
-    Rule("AMD-14", "The driver is being installed", Place.KERNEL, installing,
-         "The chart refuses an upgrade while a node is in Install-In-Progress.", explains=("AMD-03",)),
-    Rule("AMD-15", "No workflow for this fault", Place.CLUSTER, no_remediation,
-         "Remediation starts for node conditions that the ConfigMap of workflows names exactly."),
-    Rule("AMD-16", "The taint of a remediation", Place.CLUSTER, _taint_of("AMD-16"),
-         "A workflow that has stopped, or waits for somebody, leaves its taint.", explains=("TNT-*", "SCH-*")),
+    Sign(
+        id="AMD-05", title="A driver version that is not there", place=Place.KERNEL,
+        pattern=r"repo\.radeon\.com\S*.*404|404.*repo\.radeon\.com", words="repo.radeon.com", where=(LOG, STATUS), besides=_version_slip,
+        cause="{who} can't build the driver: repo.radeon.com has no folder of that version",
+        remedy=("set spec.driver.version of the DeviceConfig as the folder is called: 6.4, not 6.4.0",),
+        explain="The version has to be the name of a folder below repo.radeon.com/amdgpu: first releases have no third number.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="AMD-07", title="No more inotify instances", place=Place.KERNEL,
+        pattern=r"too many open files|inotify.*(?:limit|no space left)", words="", where=(LOG, STATUS), parts=_PARTS, proof=_is_amd,
+        cause="{who} ends: node {node} has no inotify instances left",
+        remedy=("on the node:", "sysctl -w fs.inotify.max_user_instances=8192"),
+        explain="Each watcher of files takes an instance; the usual limit of 128 is soon reached.",
+    ),
+    Sign(
+        id="AMD-08", title="Partitions of different styles", place=Place.PLUGIN,
+        pattern=r"[Pp]artitions of different styles .*not supported|not supported with single strategy", words="not supported", where=(LOG, STATUS),
+        parts=(PLUGIN,), always=True, proof=still_broken, confidence=CERTAIN,
+        cause="{who} offers nothing: GPUs of node {node} are partitioned in different ways, and its naming strategy is single",
+        remedy=("start the plugin with -resource_naming_strategy=mixed", "or partition all GPUs alike:", "amd-smi set --compute-partition SPX"),
+        explain="With strategy single everything is called amd.com/gpu and has to be the same (SPX, DPX, CPX; NPS).",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="AMD-11", title="The driver is in use", place=Place.KERNEL,
+        pattern=r"Module amdgpu is in use|amdgpu.*(?:is in use by|module is busy|resource busy)", words="amdgpu", where=(LOG, STATUS, EVENT),
+        cause="{who} can't replace the driver on node {node}: amdgpu is in use",
+        remedy=("on the node:", "sh -c 'lsmod | grep amdgpu; fuser -v /dev/kfd /dev/dri/*'", "let the upgrade controller empty the node: spec.driver.upgradePolicy.enable: true"),
+        explain="Workloads, the metrics exporter and the device plugin hold the module.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="AMD-17", title="No right to open the GPU", place=Place.RUNTIME,
+        pattern=r"hipErrorNoDevice|[Uu]nable to open /dev/kfd|/dev/kfd.*[Pp]ermission denied|[Pp]ermission denied.*/dev/(?:kfd|dri)",
+        words="", where=(LOG, STATUS), proof=_no_group,
+        cause="{who} has an AMD GPU and may not open /dev/kfd: its user is in none of the groups that may",
+        remedy=("on the node:", "stat -c %g /dev/kfd /dev/dri/renderD128", "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]"),
+        explain="The device files belong to the groups video and render of the host; a user other than root needs their numbers.",
+    ),
+    Sign(
+        id="AMD-18", title="AppArmor keeps the profiler out", place=Place.KERNEL,
+        pattern=r'apparmor="DENIED".*(?:comm|name)="[^"]*(?:rocprof|omnitrace|omniperf|rocgdb|amd-smi|kfd)[^"]*"', words='apparmor="DENIED"',
+        where=(KERNEL,), confidence=CERTAIN,
+        cause="AppArmor on node {node} refuses a profiler in a pod",
+        remedy=("securityContext.appArmorProfile.type: Unconfined on the container that profiles",),
+        explain="Profilers read what the default profile does not allow.",
+    ),
 )  # fmt: skip

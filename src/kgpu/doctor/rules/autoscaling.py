@@ -14,7 +14,7 @@ from kgpu.doctor.host_facts import Gpu
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at, plain
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
@@ -44,8 +44,11 @@ _UNREGISTERED: Final = re.compile(
 )
 
 
+@rule("ASC-01", "Nodes are added twice", Place.CLUSTER)
 def twice(snapshot: Snapshot) -> Iterator[Finding]:
-    """ASC-01: the autoscaler adds another node because the GPU is not there yet when the first is ready."""
+    """A node is ready before its device plugin has registered; the autoscaler sees a node without GPUs and adds
+    another. An accelerator label lets it wait.
+    """
     nodes = matching.gpu_nodes(snapshot)
     marked = any(label in node.labels for node in nodes for label in _ACCELERATOR)
     if marked or not nodes:
@@ -69,8 +72,11 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("ASC-03", "Karpenter's node never gets its GPUs", Place.PLUGIN, explains=("SCH-01", "SCH-02", "TNT-01", "ASC-04"))
 def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
-    """ASC-03: Karpenter waits for a resource that no device plugin registers."""
+    """A NodeClaim is initialized when all resources that were asked for are registered; that needs a device plugin on
+    the node, which tolerates its taints.
+    """
     for claim in snapshot.all("NodeClaim"):
         found = claim.condition("Initialized")
         hit = _UNREGISTERED.search(found.message) if found and found.status != "True" else None
@@ -97,8 +103,9 @@ def not_registered(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("ASC-04", "A startup taint stays", Place.CLUSTER, explains=("TNT-01", "TNT-02", "TNT-04"))
 def startup_taint(snapshot: Snapshot) -> Iterator[Finding]:
-    """ASC-04: a startup taint that nobody takes away."""
+    """Startup taints are to be taken away by a program of yours; Karpenter does not."""
     temporary = {
         (text(row.get("key")), text(row.get("effect"))): pool
         for pool in snapshot.all("NodePool")
@@ -120,8 +127,9 @@ def startup_taint(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("ASC-05", "GPUs are held and idle", Place.CLUSTER)
 def idle(snapshot: Snapshot) -> Iterator[Finding]:
-    """ASC-05: every GPU of a node is held for long, and none is used."""
+    """Pods hold GPUs for long without a process on them; the node can't be removed either."""
     for node in matching.gpu_nodes(snapshot):
         host = snapshot.hosts.get(node.name)
         gpus = (host.gpus if host else None) or ()
@@ -161,8 +169,9 @@ def _reading(node: str, gpu: Gpu) -> Evidence:
     return Evidence(object=f"Node {node}, on the host", field=f"GPU {gpu.index}", value=said)
 
 
+@rule("TS-10", "The autoscaler does not know shares", Place.CLUSTER)
 def fewer_than_come(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-10: what an autoscaler thinks that a node of a group has leaves out its shares."""
+    """A group's template says how many GPUs a new node has; time-slicing makes more of them when the node is there."""
     for group, field, resource, wanted, nodes in _groups(snapshot):
         shared = [
             node
@@ -208,8 +217,11 @@ def _groups(snapshot: Snapshot) -> Iterator[tuple[Obj, str, str, int, list[Node]
                 yield claim, field, str(resource), claim.number(field), [node]
 
 
+@rule("MET-09", "A mark for no value is taken for one", Place.CLUSTER)
 def blank_metric(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-09: DCGM's marks for "no value" taken for values."""
+    """DCGM has numbers such as 9223372036854775794 for blank, not found or not supported; exporters that pass them on
+    spoil sums and autoscalers.
+    """
     for scaler in snapshot.all("HorizontalPodAutoscaler"):
         for position, row in enumerate(scaler.maps("status.currentMetrics")):
             for where in ("pods", "object", "external"):
@@ -230,8 +242,11 @@ def blank_metric(snapshot: Snapshot) -> Iterator[Finding]:
                     )
 
 
+@rule("ASC-06", "No GPU metric to scale by", Place.CLUSTER)
 def no_metric(snapshot: Snapshot) -> Iterator[Finding]:
-    """ASC-06: an autoscaler of pods gets no GPU metric."""
+    """A HorizontalPodAutoscaler on DCGM metrics needs prometheus-adapter, with a rule that serves the
+    metric for pods.
+    """
     told = (one for one in snapshot.all_events() if one.about[0] == "HorizontalPodAutoscaler" and one.warning)
     for about, event in matching.latest(told).items():
         hit = re.search(
@@ -260,8 +275,9 @@ def _turned(about: tuple[str, str, str]) -> tuple[str, str, str]:
     return kind, name, namespace
 
 
+@rule("ASC-07", "The spot node is taken back", Place.CLUSTER)
 def taken_away(snapshot: Snapshot) -> Iterator[Finding]:
-    """ASC-07: the cloud takes a spot node back."""
+    """Spot and preemptible nodes go with a short notice."""
     for node in matching.gpu_nodes(snapshot):
         taint = next((at for at, row in enumerate(node.taints) if _ENDING.fullmatch(text(row.get("key")))), None)
         event = next((one for one in snapshot.events(node) if one.reason in _SPOT), None)
@@ -289,26 +305,16 @@ def _working(snapshot: Snapshot, node: Node) -> list[Pod]:
     ]
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="ASC-02", title="The autoscaler's template has no GPU", place=Place.CLUSTER, where=(EVENT,),
-            pattern=r"didn't trigger scale-up.*\d+ Insufficient (?P<resource>[\w.-]+/[\w.-]*(?:gpu|mig|gaudi|accelerator)[\w.-]*)", words="trigger scale-up",
-            cause="the cluster autoscaler adds no node for {who}: by its templates a new node would not have {resource}",
-            remedy=(
-                "tag the node group: k8s.io/cluster-autoscaler/node-template/resources/{resource}=N (AWS: a tag of the Auto Scaling group)",
-                "and k8s.io/cluster-autoscaler/node-template/label/... and /taint/... for the labels and taints that its nodes get",
-            ),
-            explain="A node group that has no node is judged by its template; without the tag the template has no GPU.",
-            explains=("SCH-01", "SCH-02", "SCH-07"), also=("SCH-20",),
+RULES: Final = rules_of(
+    Sign(
+        id="ASC-02", title="The autoscaler's template has no GPU", place=Place.CLUSTER, where=(EVENT,),
+        pattern=r"didn't trigger scale-up.*\d+ Insufficient (?P<resource>[\w.-]+/[\w.-]*(?:gpu|mig|gaudi|accelerator)[\w.-]*)", words="trigger scale-up",
+        cause="the cluster autoscaler adds no node for {who}: by its templates a new node would not have {resource}",
+        remedy=(
+            "tag the node group: k8s.io/cluster-autoscaler/node-template/resources/{resource}=N (AWS: a tag of the Auto Scaling group)",
+            "and k8s.io/cluster-autoscaler/node-template/label/... and /taint/... for the labels and taints that its nodes get",
         ),
+        explain="A node group that has no node is judged by its template; without the tag the template has no GPU.",
+        explains=("SCH-01", "SCH-02", "SCH-07"), also=("SCH-20",),
     ),
-    Rule("ASC-01", "Nodes are added twice", Place.CLUSTER, twice, "A node is ready before its device plugin has registered; the autoscaler sees a node without GPUs and adds another. An accelerator label lets it wait."),
-    Rule("ASC-03", "Karpenter's node never gets its GPUs", Place.PLUGIN, not_registered, "A NodeClaim is initialized when all resources that were asked for are registered; that needs a device plugin on the node, which tolerates its taints.", ("SCH-01", "SCH-02", "TNT-01", "ASC-04")),
-    Rule("ASC-04", "A startup taint stays", Place.CLUSTER, startup_taint, "Startup taints are to be taken away by a program of yours; Karpenter does not.", ("TNT-01", "TNT-02", "TNT-04")),
-    Rule("ASC-05", "GPUs are held and idle", Place.CLUSTER, idle, "Pods hold GPUs for long without a process on them; the node can't be removed either."),
-    Rule("ASC-06", "No GPU metric to scale by", Place.CLUSTER, no_metric, "A HorizontalPodAutoscaler on DCGM metrics needs prometheus-adapter, with a rule that serves the metric for pods."),
-    Rule("TS-10", "The autoscaler does not know shares", Place.CLUSTER, fewer_than_come, "A group's template says how many GPUs a new node has; time-slicing makes more of them when the node is there."),
-    Rule("MET-09", "A mark for no value is taken for one", Place.CLUSTER, blank_metric, "DCGM has numbers such as 9223372036854775794 for blank, not found or not supported; exporters that pass them on spoil sums and autoscalers."),
-    Rule("ASC-07", "The spot node is taken back", Place.CLUSTER, taken_away, "Spot and preemptible nodes go with a short notice."),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from kgpu.doctor.devices import Device, Request, Stand, Verdict
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.rule import Check, Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting, waiting
 
@@ -95,8 +95,11 @@ def _values(device: Device, expression: str) -> tuple[Evidence, ...]:
     return tuple(found[:_SHOWN])
 
 
+@rule("DRA-01", "No device is free", Place.CLUSTER)
 def _taken(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-01: all devices that match are taken, or there are too few on one node."""
+    """The scheduler says one sentence for all: cannot allocate all claims. Here each selector is evaluated on each
+    device, and what other claims hold is counted.
+    """
     for one, request, word, rows in snapshot.once(_fates):
         if word != "taken":
             continue
@@ -131,8 +134,11 @@ def _taken(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("DRA-04", "A selector fails", Place.CLUSTER, explains=("DRA-01",))
 def _fails(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-04: a selector fails on a device that lacks what it names."""
+    """An attribute or capacity that a device lacks is an error in CEL, not false, and ends the search. Ask with has()
+    or in first.
+    """
     for one, request, word, rows in snapshot.once(_fates):
         if word != "error":
             continue
@@ -154,8 +160,11 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("DRA-06", "A selector is never true", Place.CLUSTER)
 def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-06: a selector is false for every device."""
+    """The selector is valid and false for every device. Memory is in MiB: 81559Mi on a card of 80 GB, which is less
+    than 80Gi.
+    """
     for one, request, word, rows in snapshot.once(_fates):
         if word != "false":
             continue
@@ -180,8 +189,11 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DRA-07", "No slices", Place.PLUGIN, explains=("SCH-02",))
 def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-07: no slice offers a device of the class."""
+    """DRA drivers publish devices in ResourceSlices. None: the kubelet plugin does not run, or the API group or gates
+    are off.
+    """
     if not snapshot.knows("ResourceSlice"):
         return
     for one, request, word, _ in snapshot.once(_fates):
@@ -212,8 +224,11 @@ def _no_slices(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DRA-18", "Devices are tainted", Place.CLUSTER)
 def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-18: what is free is tainted."""
+    """Health monitors and DeviceTaintRules taint devices (gpu.nvidia.com/xid, gpu-lost, unmonitored); a request needs a
+    toleration to get one.
+    """
     for one, request, word, rows in snapshot.once(_fates):
         if word != "tainted":
             continue
@@ -227,7 +242,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(
                 first.slice.cite(first.path, [str(taint) for taint in first.taints]),
-                request.claim.cite(request.path), *(rule.cite("spec") for rule in rules[:1]),
+                request.claim.cite(request.path), *(one.cite("spec") for one in rules[:1]),
             ),
             remedy=(
                 Remedy("mend what the taint stands for:"), Remedy("kgpu doctor node {}", first.node or "NODE"),
@@ -241,8 +256,9 @@ def _tainted(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DRA-03", "The device class is not there", Place.CLUSTER)
 def _no_class(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-03: the class does not exist."""
+    """The API server does not check deviceClassName."""
     if not snapshot.knows("DeviceClass"):
         return
     known = sorted(obj.name for obj in snapshot.all("DeviceClass"))
@@ -280,47 +296,59 @@ def _lost_claims(snapshot: Snapshot) -> Iterator[tuple[Waiting, str, str, str]]:
                     yield one, kind, name, f"spec.resourceClaims[{position}].{field}"
 
 
-def _no_claim(*, elsewhere: bool) -> Check:
-    def check(snapshot: Snapshot) -> Iterator[Finding]:
-        for one, kind, name, path in _lost_claims(snapshot):
-            others = sorted(obj.namespace for obj in snapshot.all(kind) if obj.name == name)
-            if bool(others) is not elsewhere:
-                continue
-            there = (
-                f"; one of that name is in namespace {', '.join(others[:3])}, and claims are not shared between namespaces"
-                if others
-                else ""
-            )
-            near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == one.pod.namespace))
-            step = (
-                Remedy("name {} in the pod, or create {}", near, name)
-                if near
-                else Remedy("create {} {} in namespace {}", kind, name, one.pod.namespace)
-            )
-            copied = (
-                Remedy(
-                    "kubectl -n {} get {} {} -o yaml  # then create it in namespace {}",
-                    others[0],
-                    kind.lower(),
-                    name,
-                    one.pod.namespace,
-                )
-                if others
-                else step
-            )
-            yield Finding(
-                cause=f"{one.who} waits for {kind} {name}, which is not in namespace {one.pod.namespace}{there}",
-                evidence=(one.pod.cite(path), Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name")),
-                remedy=(copied, Remedy("a template (resourceClaimTemplateName) gives every pod a claim of its own")),
-                confidence=CERTAIN,
-                **one.shared(table=()),
-            )  # fmt: skip
-
-    return check
+@rule("DRA-02", "The claim is not there", Place.CLUSTER)
+def no_claim(snapshot: Snapshot) -> Iterator[Finding]:
+    """A pod's ResourceClaim or ResourceClaimTemplate has to be in its own namespace."""
+    yield from _no_claim(snapshot, elsewhere=False)
 
 
+@rule("DRA-22", "The claim is in another namespace", Place.CLUSTER)
+def claim_elsewhere(snapshot: Snapshot) -> Iterator[Finding]:
+    """Claims can't be shared between namespaces: each namespace needs its own claim or template."""
+    yield from _no_claim(snapshot, elsewhere=True)
+
+
+def _no_claim(snapshot: Snapshot, *, elsewhere: bool) -> Iterator[Finding]:
+    for one, kind, name, path in _lost_claims(snapshot):
+        others = sorted(obj.namespace for obj in snapshot.all(kind) if obj.name == name)
+        if bool(others) is not elsewhere:
+            continue
+        there = (
+            f"; one of that name is in namespace {', '.join(others[:3])}, and claims are not shared between namespaces"
+            if others
+            else ""
+        )
+        near = whatif.nearest(name, (obj.name for obj in snapshot.all(kind) if obj.namespace == one.pod.namespace))
+        step = (
+            Remedy("name {} in the pod, or create {}", near, name)
+            if near
+            else Remedy("create {} {} in namespace {}", kind, name, one.pod.namespace)
+        )
+        copied = (
+            Remedy(
+                "kubectl -n {} get {} {} -o yaml  # then create it in namespace {}",
+                others[0],
+                kind.lower(),
+                name,
+                one.pod.namespace,
+            )
+            if others
+            else step
+        )
+        yield Finding(
+            cause=f"{one.who} waits for {kind} {name}, which is not in namespace {one.pod.namespace}{there}",
+            evidence=(one.pod.cite(path), Evidence(object=f"{kind}s of {one.pod.namespace}", value="none of that name")),
+            remedy=(copied, Remedy("a template (resourceClaimTemplateName) gives every pod a claim of its own")),
+            confidence=CERTAIN,
+            **one.shared(table=()),
+        )  # fmt: skip
+
+
+@rule("DRA-20", "A resource where there is DRA alone", Place.CLUSTER, explains=("SCH-02",))
 def _extended(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-20: a resource is asked for where devices are offered by DRA alone."""
+    """With the DRA driver in place of the device plugin nvidia.com/gpu is offered only through
+    DeviceClass.spec.extendedResourceName and the gate DRAExtendedResource.
+    """
     drivers = Counter(device.driver for device in dra.devices(snapshot))
     for one in waiting(snapshot):
         if not one.resource or any((node.allocatable(one.resource) or 0) > 0 for node in snapshot.nodes.values()):
@@ -353,8 +381,9 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DRA-23", "The gate is off in one component", Place.CLUSTER, explains=("DRA-01", "DRA-07"))
 def _gates(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-23: the gate is off in one component."""
+    """DynamicResourceAllocation has to be the same in API server, controller manager, scheduler and kubelets."""
     off, others = [], 0
     for pod in snapshot.pods.values():
         for one in pod.containers:
@@ -377,17 +406,3 @@ def _gates(snapshot: Snapshot) -> Iterator[Finding]:
         confidence=CERTAIN if others else LIKELY,
         pods=tuple(pod.path for one in hurt for pod in one.pods),
     )  # fmt: skip
-
-
-RULES: Final = (
-    Rule("DRA-01", "No device is free", Place.CLUSTER, _taken, "The scheduler says one sentence for all: cannot allocate all claims. Here each selector is evaluated on each device, and what other claims hold is counted."),
-    Rule("DRA-02", "The claim is not there", Place.CLUSTER, _no_claim(elsewhere=False), "A pod's ResourceClaim or ResourceClaimTemplate has to be in its own namespace."),
-    Rule("DRA-22", "The claim is in another namespace", Place.CLUSTER, _no_claim(elsewhere=True), "Claims can't be shared between namespaces: each namespace needs its own claim or template."),
-    Rule("DRA-03", "The device class is not there", Place.CLUSTER, _no_class, "The API server does not check deviceClassName."),
-    Rule("DRA-04", "A selector fails", Place.CLUSTER, _fails, "An attribute or capacity that a device lacks is an error in CEL, not false, and ends the search. Ask with has() or in first.", ("DRA-01",)),
-    Rule("DRA-06", "A selector is never true", Place.CLUSTER, _never_true, "The selector is valid and false for every device. Memory is in MiB: 81559Mi on a card of 80 GB, which is less than 80Gi."),
-    Rule("DRA-07", "No slices", Place.PLUGIN, _no_slices, "DRA drivers publish devices in ResourceSlices. None: the kubelet plugin does not run, or the API group or gates are off.", ("SCH-02",)),
-    Rule("DRA-18", "Devices are tainted", Place.CLUSTER, _tainted, "Health monitors and DeviceTaintRules taint devices (gpu.nvidia.com/xid, gpu-lost, unmonitored); a request needs a toleration to get one."),
-    Rule("DRA-20", "A resource where there is DRA alone", Place.CLUSTER, _extended, "With the DRA driver in place of the device plugin nvidia.com/gpu is offered only through DeviceClass.spec.extendedResourceName and the gate DRAExtendedResource.", ("SCH-02",)),
-    Rule("DRA-23", "The gate is off in one component", Place.CLUSTER, _gates, "DynamicResourceAllocation has to be the same in API server, controller manager, scheduler and kubelets.", ("DRA-01", "DRA-07")),
-)  # fmt: skip

@@ -12,7 +12,7 @@ from kgpu.doctor import matching, messages
 from kgpu.doctor.matching import DRA
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.quota import maker_of, refused
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -21,8 +21,11 @@ from kgpu.formats import names
 _SOON: Final = 300.0
 
 
+@rule("DRA-11", "A claim of an old form", Place.CLUSTER)
 def _old_field(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-11: a pod's claim in the form of another version of the API."""
+    """Until 1.30 the names were below source:; now resourceClaimName and resourceClaimTemplateName are fields of the
+    entry, one of them.
+    """
     for event in refused(snapshot):
         if "must specify one of" in event.message and "resourceClaimTemplateName" in event.message:
             subject = maker_of(snapshot, event)
@@ -40,8 +43,9 @@ def _old_field(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("DRA-19", "Two releases of the DRA driver", Place.PLUGIN)
 def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-19: two releases of the driver publish on a node."""
+    """After a rename of the chart the old and the new release both publish slices."""
     by_node: dict[str, dict[str, Obj]] = {}
     for pod in matching.pods_of_part(snapshot, DRA):
         plugin = any("gpu-kubelet-plugin" in " ".join(one.words) for one in pod.containers)
@@ -60,8 +64,11 @@ def _two_releases(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DRA-15", "The ComputeDomain is not ready", Place.CLUSTER)
 def _domain_waits(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRA-15: a ComputeDomain is not ready."""
+    """IMEX daemons on all nodes have to reach each other over one NVLink fabric; a daemon on the host takes their
+    ports.
+    """
     for domain in snapshot.all("ComputeDomain"):
         if domain.text("status.status") != "NotReady":
             continue
@@ -115,90 +122,85 @@ def _chart_refuses(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-RULES: Final = (
-    Rule("DRA-11", "A claim of an old form", Place.CLUSTER, _old_field, "Until 1.30 the names were below source:; now resourceClaimName and resourceClaimTemplateName are fields of the entry, one of them."),
-    *rules_of(
-        Sign(
-            id="DRA-05", title="A selector is not CEL", place=Place.CLUSTER, where=(EVENT,),
-            pattern=r"(?:ResourceClaim|resourceclaim|selectors|cel).*ERROR: <input>:(?P<at>\d+:\d+): ?(?P<said>.{0,160})", words="ERROR: <input>:",
-            cause="no claim can be made for {who}: a selector does not compile at {at}: {said}",
-            remedy=('correct the expression; amounts are compared as device.capacity["DRIVER"].memory.compareTo(quantity("40Gi")) >= 0',),
-            explain="Selectors are checked when the claim is created: a quantity can't be compared with a text or by >=.",
-            confidence=CERTAIN,
-        ),
-        Sign(
-            id="DRA-08", title="The driver can't prepare the devices", place=Place.PLUGIN, where=(EVENT, STATUS),
-            pattern=r"[Ff]ailed to prepare dynamic resources:? ?(?P<said>.+)", words="prepare dynamic resources",
-            cause="{who} does not start, because its devices can't be prepared: {said}",
-            remedy=("kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra", "kgpu doctor node {node}"),
-            explain="The kubelet asks the DRA driver on the node to prepare what was allocated (NodePrepareResources). What follows in "
-            "the event is the driver's own error.",
-        ),
-        Sign(
-            id="DRA-09", title="The DRA driver is not registered", place=Place.PLUGIN, where=(EVENT, STATUS),
-            pattern=r"DRA driver (?P<driver>\S+) is not registered", words="is not registered",
-            cause="{who} does not start: the DRA driver {driver} is not registered with the kubelet of node {node}",
-            remedy=("kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra", "delete the driver's pod on {node} so that it registers again"),
-            explain="The driver's pod on the node is down or starts again, or its registration socket is gone.",
-            confidence=CERTAIN, explains=("DRA-08",),
-        ),
-        Sign(
-            id="DRA-10", title="Kubelet and driver speak other versions", place=Place.PLUGIN, where=(EVENT, STATUS, LOG),
-            pattern=r"failed to fetch ResourceClaim .*the server could not find the requested resource", words="could not find the requested resource",
-            cause="{who}: the DRA driver or the kubelet asks for a version of resource.k8s.io that this API server does not serve",
-            remedy=("kubectl api-versions | grep resource.k8s.io", "install the release of the DRA driver that is made for this Kubernetes"),
-            explain="v1 came with Kubernetes 1.34; a driver or kubelet of another time asks for v1beta1 or v1.",
-            confidence=CERTAIN, explains=("DRA-08",),
-        ),
-        Sign(
-            id="DRA-12", title="The chart refuses GPUs without the override", place=Place.CLUSTER, where=(LOG, STATUS),
-            pattern=r"resources\.gpus\.enabled[^\n]*gpuResourcesEnabledOverride|gpuResourcesEnabledOverride[^\n]*resources\.gpus\.enabled", words="gpuResourcesEnabledOverride",
-            cause="{who}: the DRA driver's chart is not installed, since resources.gpus.enabled wants gpuResourcesEnabledOverride=true beside it",
-            remedy=_OVERRIDE,
-            explain="GPUs by DRA and by the device plugin on one node are counted twice: the chart wants to be told that this is meant.",
-            confidence=CERTAIN, besides=_chart_refuses,
-        ),
-        Sign(
-            id="DRA-13", title="The DRA driver looks for the GPU driver in the wrong place", place=Place.DRIVER, where=(LOG,),
-            pattern=r"Check failed\. Has the NVIDIA GPU driver been set up\?", words="Check failed. Has the NVIDIA GPU driver",
-            cause="{who} finds no GPU driver under its nvidiaDriverRoot",
-            remedy=("set nvidiaDriverRoot to / for a driver on the host, to /run/nvidia/driver for the operator's", "on {node}:", "ls /usr/bin/nvidia-smi /run/nvidia/driver/usr/bin/nvidia-smi"),
-            explain="The chart's nvidiaDriverRoot says where the driver is installed: the host's / or the driver container's /run/nvidia/driver.",
-            explains=("DRA-07", "DRA-09"),
-        ),
-        Sign(
-            id="DRA-14", title="The GPU driver is too old for ComputeDomains", place=Place.DRIVER, where=(LOG, STATUS), parts=(DRA,), always=True,
-            pattern=r"requires GPU driver version >= (?P<wanted>[\d.]+), but found (?P<found>[\d.]+)", words="requires GPU driver version",
-            cause="{who}: the GPU driver of node {node} is {found}, ComputeDomains want {wanted} or newer",
-            remedy=("upgrade the driver to {wanted}, or turn the feature gate IMEXDaemonsWithDNSNames off in the chart",),
-            explain="ComputeDomains need 570.158.01; claims for GPUs 565.",
-            confidence=CERTAIN, explains=("DRA-07", "DRA-09", "DRA-15"),
-        ),
-        Sign(
-            id="DRA-16", title="The DRA driver's checkpoint is out of step", place=Place.PLUGIN, where=(EVENT, STATUS, LOG),
-            pattern=r"requested device (?P<device>\S+) is already allocated to different claim (?P<claim>\S+)", words="is already allocated to different claim",
-            cause="{who}: the driver on node {node} has device {device} down for claim {claim}, which the cluster does not",
-            remedy=("kubectl get resourceclaims -A -o wide | grep {claim}", "upgrade the driver; if no claim has that uid, delete the driver's checkpoint on {node} and its pod"),
-            explain="After a crash or reboot the checkpoint of the kubelet plugin can name claims that are gone.",
-            confidence=CERTAIN, explains=("DRA-08",),
-        ),
-        Sign(
-            id="DRA-17", title="MPS with dynamic MIG", place=Place.PLUGIN, where=(LOG, EVENT, STATUS), always=True,
-            pattern=r"MPS is not yet supported when using featureGates\.DynamicMIG", words="MPS is not yet supported",
-            cause="{who} is told to use MPS with dynamic MIG, which the DRA driver can't do",
-            remedy=("turn one of featureGates.DynamicMIG and featureGates.MPSSupport off in the chart's values",),
-            explain="The driver refuses the two feature gates together.",
-            confidence=CERTAIN, explains=("DRA-07", "DRA-09"),
-        ),
-        Sign(
-            id="DRA-21", title="The driver's webhook refuses the parameters", place=Place.CLUSTER, where=(EVENT,),
-            pattern=r"denied the request: .*(?:opaque|GpuConfig|MigDeviceConfig|ComputeDomain\w*Config|unknown field).*", words="denied the request",
-            cause="no claim can be made for {who}: the DRA driver's webhook refuses its parameters",
-            remedy=("correct spec.devices.config[].opaque.parameters: unknown fields are refused", "kubectl -n {namespace} describe pod {name}"),
-            explain="Opaque parameters are decoded strictly by the driver's admission webhook.",
-            confidence=CERTAIN,
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="DRA-05", title="A selector is not CEL", place=Place.CLUSTER, where=(EVENT,),
+        pattern=r"(?:ResourceClaim|resourceclaim|selectors|cel).*ERROR: <input>:(?P<at>\d+:\d+): ?(?P<said>.{0,160})", words="ERROR: <input>:",
+        cause="no claim can be made for {who}: a selector does not compile at {at}: {said}",
+        remedy=('correct the expression; amounts are compared as device.capacity["DRIVER"].memory.compareTo(quantity("40Gi")) >= 0',),
+        explain="Selectors are checked when the claim is created: a quantity can't be compared with a text or by >=.",
+        confidence=CERTAIN,
     ),
-    Rule("DRA-15", "The ComputeDomain is not ready", Place.CLUSTER, _domain_waits, "IMEX daemons on all nodes have to reach each other over one NVLink fabric; a daemon on the host takes their ports."),
-    Rule("DRA-19", "Two releases of the DRA driver", Place.PLUGIN, _two_releases, "After a rename of the chart the old and the new release both publish slices."),
+    Sign(
+        id="DRA-08", title="The driver can't prepare the devices", place=Place.PLUGIN, where=(EVENT, STATUS),
+        pattern=r"[Ff]ailed to prepare dynamic resources:? ?(?P<said>.+)", words="prepare dynamic resources",
+        cause="{who} does not start, because its devices can't be prepared: {said}",
+        remedy=("kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra", "kgpu doctor node {node}"),
+        explain="The kubelet asks the DRA driver on the node to prepare what was allocated (NodePrepareResources). What follows in "
+        "the event is the driver's own error.",
+    ),
+    Sign(
+        id="DRA-09", title="The DRA driver is not registered", place=Place.PLUGIN, where=(EVENT, STATUS),
+        pattern=r"DRA driver (?P<driver>\S+) is not registered", words="is not registered",
+        cause="{who} does not start: the DRA driver {driver} is not registered with the kubelet of node {node}",
+        remedy=("kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep dra", "delete the driver's pod on {node} so that it registers again"),
+        explain="The driver's pod on the node is down or starts again, or its registration socket is gone.",
+        confidence=CERTAIN, explains=("DRA-08",),
+    ),
+    Sign(
+        id="DRA-10", title="Kubelet and driver speak other versions", place=Place.PLUGIN, where=(EVENT, STATUS, LOG),
+        pattern=r"failed to fetch ResourceClaim .*the server could not find the requested resource", words="could not find the requested resource",
+        cause="{who}: the DRA driver or the kubelet asks for a version of resource.k8s.io that this API server does not serve",
+        remedy=("kubectl api-versions | grep resource.k8s.io", "install the release of the DRA driver that is made for this Kubernetes"),
+        explain="v1 came with Kubernetes 1.34; a driver or kubelet of another time asks for v1beta1 or v1.",
+        confidence=CERTAIN, explains=("DRA-08",),
+    ),
+    Sign(
+        id="DRA-12", title="The chart refuses GPUs without the override", place=Place.CLUSTER, where=(LOG, STATUS),
+        pattern=r"resources\.gpus\.enabled[^\n]*gpuResourcesEnabledOverride|gpuResourcesEnabledOverride[^\n]*resources\.gpus\.enabled", words="gpuResourcesEnabledOverride",
+        cause="{who}: the DRA driver's chart is not installed, since resources.gpus.enabled wants gpuResourcesEnabledOverride=true beside it",
+        remedy=_OVERRIDE,
+        explain="GPUs by DRA and by the device plugin on one node are counted twice: the chart wants to be told that this is meant.",
+        confidence=CERTAIN, besides=_chart_refuses,
+    ),
+    Sign(
+        id="DRA-13", title="The DRA driver looks for the GPU driver in the wrong place", place=Place.DRIVER, where=(LOG,),
+        pattern=r"Check failed\. Has the NVIDIA GPU driver been set up\?", words="Check failed. Has the NVIDIA GPU driver",
+        cause="{who} finds no GPU driver under its nvidiaDriverRoot",
+        remedy=("set nvidiaDriverRoot to / for a driver on the host, to /run/nvidia/driver for the operator's", "on {node}:", "ls /usr/bin/nvidia-smi /run/nvidia/driver/usr/bin/nvidia-smi"),
+        explain="The chart's nvidiaDriverRoot says where the driver is installed: the host's / or the driver container's /run/nvidia/driver.",
+        explains=("DRA-07", "DRA-09"),
+    ),
+    Sign(
+        id="DRA-14", title="The GPU driver is too old for ComputeDomains", place=Place.DRIVER, where=(LOG, STATUS), parts=(DRA,), always=True,
+        pattern=r"requires GPU driver version >= (?P<wanted>[\d.]+), but found (?P<found>[\d.]+)", words="requires GPU driver version",
+        cause="{who}: the GPU driver of node {node} is {found}, ComputeDomains want {wanted} or newer",
+        remedy=("upgrade the driver to {wanted}, or turn the feature gate IMEXDaemonsWithDNSNames off in the chart",),
+        explain="ComputeDomains need 570.158.01; claims for GPUs 565.",
+        confidence=CERTAIN, explains=("DRA-07", "DRA-09", "DRA-15"),
+    ),
+    Sign(
+        id="DRA-16", title="The DRA driver's checkpoint is out of step", place=Place.PLUGIN, where=(EVENT, STATUS, LOG),
+        pattern=r"requested device (?P<device>\S+) is already allocated to different claim (?P<claim>\S+)", words="is already allocated to different claim",
+        cause="{who}: the driver on node {node} has device {device} down for claim {claim}, which the cluster does not",
+        remedy=("kubectl get resourceclaims -A -o wide | grep {claim}", "upgrade the driver; if no claim has that uid, delete the driver's checkpoint on {node} and its pod"),
+        explain="After a crash or reboot the checkpoint of the kubelet plugin can name claims that are gone.",
+        confidence=CERTAIN, explains=("DRA-08",),
+    ),
+    Sign(
+        id="DRA-17", title="MPS with dynamic MIG", place=Place.PLUGIN, where=(LOG, EVENT, STATUS), always=True,
+        pattern=r"MPS is not yet supported when using featureGates\.DynamicMIG", words="MPS is not yet supported",
+        cause="{who} is told to use MPS with dynamic MIG, which the DRA driver can't do",
+        remedy=("turn one of featureGates.DynamicMIG and featureGates.MPSSupport off in the chart's values",),
+        explain="The driver refuses the two feature gates together.",
+        confidence=CERTAIN, explains=("DRA-07", "DRA-09"),
+    ),
+    Sign(
+        id="DRA-21", title="The driver's webhook refuses the parameters", place=Place.CLUSTER, where=(EVENT,),
+        pattern=r"denied the request: .*(?:opaque|GpuConfig|MigDeviceConfig|ComputeDomain\w*Config|unknown field).*", words="denied the request",
+        cause="no claim can be made for {who}: the DRA driver's webhook refuses its parameters",
+        remedy=("correct spec.devices.config[].opaque.parameters: unknown fields are refused", "kubectl -n {namespace} describe pod {name}"),
+        explain="Opaque parameters are decoded strictly by the driver's admission webhook.",
+        confidence=CERTAIN,
+    ),
 )  # fmt: skip

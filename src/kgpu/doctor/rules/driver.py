@@ -14,7 +14,7 @@ from kgpu.doctor.matching import DRIVER, DRIVER_MANAGER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place, Subject
 from kgpu.doctor.obj import at
 from kgpu.doctor.progress import last_line
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import unread
@@ -87,8 +87,14 @@ def not_loaded(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule(
+    "DRV-03",
+    "The driver is being built",
+    Place.KERNEL,
+    explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01", "RUN-16"),
+)
 def compiling(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-03: the driver's container is still at work; waiting is right within its startup probe's budget."""
+    """The driver's container compiles for 3 to 10 minutes; its startup probe gives it about 20."""
     for pod in matching.pods_of_part(snapshot, DRIVER):
         main = next((one for one in pod.containers if not one.init and not one.ready), None)
         if main is None or main.state != "running" or main.restarts or pod.ended:
@@ -115,8 +121,14 @@ def compiling(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "DRV-02",
+    "The driver's pod fails and all wait for it",
+    Place.KERNEL,
+    explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01"),
+)
 def held_up(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-02: operands wait because the driver's pod on their node fails."""
+    """Everything on the node waits for the file driver-ready; the driver's pod is the one to mend."""
     for pod in matching.pods_of_part(snapshot, DRIVER):
         bad = matching.failing(pod)
         if bad is None or not pod.node:
@@ -148,76 +160,64 @@ def held_up(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="DRV-01", title="The driver does not answer", place=Place.KERNEL,
-            pattern=r"couldn't communicate with the NVIDIA driver|(?:nvml error|initialize NVML): [Dd]river [Nn]ot [Ll]oaded", words="river",
-            cause="{who}: the NVIDIA kernel module is not loaded on the node, or was not built for its kernel",
-            remedy=(
-                "on node {node}:", "lsmod | grep nvidia; dkms status; uname -r",
-                "install the headers of that kernel, rebuild and load:", "apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
-            ),
-            explain="nvidia-smi, NVML, or the runtime's hook that starts a container, finds no driver: no /proc/driver/nvidia/version.",
-            explains=(*_BELOW, "SCH-03", "HW-09"), besides=not_loaded,
+RULES: Final = rules_of(
+    Sign(
+        id="DRV-01", title="The driver does not answer", place=Place.KERNEL,
+        pattern=r"couldn't communicate with the NVIDIA driver|(?:nvml error|initialize NVML): [Dd]river [Nn]ot [Ll]oaded", words="river",
+        cause="{who}: the NVIDIA kernel module is not loaded on the node, or was not built for its kernel",
+        remedy=(
+            "on node {node}:", "lsmod | grep nvidia; dkms status; uname -r",
+            "install the headers of that kernel, rebuild and load:", "apt install linux-headers-$(uname -r) && dkms autoinstall && modprobe nvidia",
         ),
-        Sign(
-            id="DRV-04", title="The old driver is in use", place=Place.KERNEL,
-            pattern=r"[Cc]ould not unload NVIDIA driver kernel modules, driver is in use|driver is in use", words="driver is in use",
-            where=(LOG, STATUS), parts=(DRIVER, DRIVER_MANAGER),
-            cause="{who} can't unload the old driver: something on the node still uses it",
-            remedy=(
-                "on node {node}:", "sh -c 'fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt'",
-                "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg):", "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
-            ),
-            explain="Pods with GPUs, or services of the host, hold the module while it is to be replaced.",
-            confidence=CERTAIN, explains=_BELOW,
-        ),
-        Sign(
-            id="DRV-06", title="Driver and libraries are of two versions", place=Place.DRIVER,
-            pattern=r"[Dd]river/library version mismatch", words="version mismatch",
-            cause="{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were upgraded under the running driver",
-            remedy=(
-                "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
-                "keep the packages from being upgraded by themselves:", "apt-mark hold 'nvidia-*' 'libnvidia-*'",
-            ),
-            explain="A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
-            "/proc/driver/nvidia/version differs from the version in the name of libnvidia-ml.so.",
-            confidence=CERTAIN, explains=_BELOW, besides=mismatch,
-        ),
-        Sign(
-            id="DRV-24", title="The driver can't be built: packages are missing", place=Place.KERNEL,
-            pattern=r"E: Failed to fetch .*|Cannot find a valid baseurl for repo.*|Could(?: not|n't) resolve host.*|Temporary failure resolving .*|Failed to download metadata for repo .*|Cannot download repomd\.xml.*|Cannot find vmlinux|Could not locate Linux kernel version string",
-            words="", where=(LOG,), parts=(DRIVER,),
-            cause="{who} can't get the packages that its build needs",
-            remedy=(
-                "let it reach the repositories: driver.repoConfig (mirror), driver.certConfig (CA), proxy variables in driver.env",
-                "or use precompiled drivers: driver.usePrecompiled=true",
-            ),
-            explain="The driver's container installs kernel packages before it builds; without a way to the repositories it fails.",
-            explains=_BELOW,
-        ),
-        Sign(
-            id="DRV-11", title="CUDA is newer than the driver", place=Place.DRIVER,
-            pattern=r"CUDA driver version is insufficient for CUDA runtime version", words="driver version is insufficient",
-            where=(LOG, STATUS),
-            cause="{who}: the image's CUDA is newer than what the driver of the node supports",
-            remedy=(
-                "kubectl get node {node} -L nvidia.com/cuda.driver-version.full -L nvidia.com/cuda.runtime-version.full",
-                "use an image with an older CUDA, upgrade the driver, or select nodes by nvidia.com/cuda.runtime-version.major",
-            ),
-            explain="CUDA error 35: the runtime in the image asks for a newer driver.",
-            confidence=CERTAIN,
-        ),
+        explain="nvidia-smi, NVML, or the runtime's hook that starts a container, finds no driver: no /proc/driver/nvidia/version.",
+        explains=(*_BELOW, "SCH-03", "HW-09"), besides=not_loaded,
     ),
-    Rule(
-        "DRV-02", "The driver's pod fails and all wait for it", Place.KERNEL, held_up,
-        "Everything on the node waits for the file driver-ready; the driver's pod is the one to mend.",
-        explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01"),
+    Sign(
+        id="DRV-04", title="The old driver is in use", place=Place.KERNEL,
+        pattern=r"[Cc]ould not unload NVIDIA driver kernel modules, driver is in use|driver is in use", words="driver is in use",
+        where=(LOG, STATUS), parts=(DRIVER, DRIVER_MANAGER),
+        cause="{who} can't unload the old driver: something on the node still uses it",
+        remedy=(
+            "on node {node}:", "sh -c 'fuser -v /dev/nvidia*; cat /sys/module/nvidia/refcnt'",
+            "end what is shown (GPU pods, nvidia-persistenced, a host's DCGM, Xorg):", "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",
+        ),
+        explain="Pods with GPUs, or services of the host, hold the module while it is to be replaced.",
+        confidence=CERTAIN, explains=_BELOW,
     ),
-    Rule(
-        "DRV-03", "The driver is being built", Place.KERNEL, compiling,
-        "The driver's container compiles for 3 to 10 minutes; its startup probe gives it about 20.",
-        explains=("DPL-18", "SCH-02", "SCH-03", "OPR-15", "RUN-01", "DPL-01", "RUN-16"),
+    Sign(
+        id="DRV-06", title="Driver and libraries are of two versions", place=Place.DRIVER,
+        pattern=r"[Dd]river/library version mismatch", words="version mismatch",
+        cause="{who}: the loaded kernel module and the driver's libraries are of two versions; the packages were upgraded under the running driver",
+        remedy=(
+            "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data, then reboot it",
+            "keep the packages from being upgraded by themselves:", "apt-mark hold 'nvidia-*' 'libnvidia-*'",
+        ),
+        explain="A package upgrade (unattended-upgrades) replaced the libraries while the old module stays loaded. Proof: "
+        "/proc/driver/nvidia/version differs from the version in the name of libnvidia-ml.so.",
+        confidence=CERTAIN, explains=_BELOW, besides=mismatch,
+    ),
+    Sign(
+        id="DRV-24", title="The driver can't be built: packages are missing", place=Place.KERNEL,
+        pattern=r"E: Failed to fetch .*|Cannot find a valid baseurl for repo.*|Could(?: not|n't) resolve host.*|Temporary failure resolving .*|Failed to download metadata for repo .*|Cannot download repomd\.xml.*|Cannot find vmlinux|Could not locate Linux kernel version string",
+        words="", where=(LOG,), parts=(DRIVER,),
+        cause="{who} can't get the packages that its build needs",
+        remedy=(
+            "let it reach the repositories: driver.repoConfig (mirror), driver.certConfig (CA), proxy variables in driver.env",
+            "or use precompiled drivers: driver.usePrecompiled=true",
+        ),
+        explain="The driver's container installs kernel packages before it builds; without a way to the repositories it fails.",
+        explains=_BELOW,
+    ),
+    Sign(
+        id="DRV-11", title="CUDA is newer than the driver", place=Place.DRIVER,
+        pattern=r"CUDA driver version is insufficient for CUDA runtime version", words="driver version is insufficient",
+        where=(LOG, STATUS),
+        cause="{who}: the image's CUDA is newer than what the driver of the node supports",
+        remedy=(
+            "kubectl get node {node} -L nvidia.com/cuda.driver-version.full -L nvidia.com/cuda.runtime-version.full",
+            "use an image with an older CUDA, upgrade the driver, or select nodes by nvidia.com/cuda.runtime-version.major",
+        ),
+        explain="CUDA error 35: the runtime in the image asks for a newer driver.",
+        confidence=CERTAIN,
     ),
 )  # fmt: skip

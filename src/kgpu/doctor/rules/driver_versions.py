@@ -15,7 +15,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, IMAGE_WORDS, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -38,8 +38,9 @@ def on_host(
     )
 
 
+@rule("DRV-05", "Two drivers for one node", Place.KERNEL, explains=(*_BELOW, "DRV-04"))
 def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-05: a driver container on a node that has a driver of its own."""
+    """The driver's container refuses, or fights with the driver that the machine has already."""
     for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA):
         node, host = snapshot.nodes.get(pod.node), snapshot.hosts.get(pod.node)
         if pod.ready or pod.ended or not pod.node:
@@ -122,10 +123,10 @@ def _not_missing(snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def _missing_image(
-    pod: Pod, image: str, rule: str, why: str, *, remedy: tuple[Remedy, ...], seen: tuple[Evidence, ...]
+    pod: Pod, image: str, rule_id: str, why: str, *, remedy: tuple[Remedy, ...], seen: tuple[Evidence, ...]
 ) -> Finding:
     return Finding(
-        id=rule,
+        id=rule_id,
         subject=pod.subject,
         cause=f"{pod} on node {pod.node} can't pull {image}: {why}",
         evidence=seen,
@@ -137,21 +138,24 @@ def _missing_image(
     )
 
 
+@rule("DRV-07", "No precompiled driver for this kernel", Place.KERNEL, explains=_BELOW)
 def precompiled_missing(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-07."""
+    """The tag of a precompiled driver is branch, kernel and system; NVIDIA publishes some kernels."""
     return (one for one in no_image(snapshot) if one.id == "DRV-07")
 
 
+@rule("DRV-08", "No driver container for this system", Place.KERNEL, explains=_BELOW)
 def system_missing(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-08."""
+    """Driver containers are published for Ubuntu, RHEL, Rocky, RHCOS and SLES; others bring their own driver."""
     return (one for one in no_image(snapshot) if one.id == "DRV-08")
 
 
 _MIXED: Final = re.compile(r"different OS versions found for the same kernel version")
 
 
+@rule("DRV-09", "One kernel, two releases of the system", Place.DRIVER, explains=("DRV-02", "SCH-02", "OPR-15"))
 def mixed_pool(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-09: one kernel, two systems, and precompiled drivers."""
+    """Precompiled drivers are chosen by kernel and system: a kernel must belong to one release."""
     for obj, _, seen in messages.in_conditions(snapshot, _MIXED):
         yield Finding(
             subject=obj.subject,
@@ -172,8 +176,10 @@ _CONFLICT: Final = re.compile(
 )
 
 
+@rule("DRV-10", "Two NVIDIADrivers for one node", Place.DRIVER, explains=("DRV-02", "SCH-02", "OPR-15"))
 def overlapping(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-10: two NVIDIADrivers for one node; said by the operator, or seen in their selectors."""
+    """Every node may be selected by one NVIDIADriver at most."""
+    # Two NVIDIADrivers for one node; said by the operator, or seen in their selectors.
     drivers = [one for one in snapshot.all("NVIDIADriver") if not one.deleting]
     selectors = {one.name: strings(one.at("spec.nodeSelector")) for one in drivers}
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
@@ -244,8 +250,9 @@ _FABRIC_REMEDY: Final = (
 _NVLINK5: Final = re.compile(r"\bG?B[23]00\b")
 
 
+@rule("DRV-18", "Modules that the fabric of B200 needs are missing", Place.KERNEL, explains=("DRV-16",))
 def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-18: the fabric of Blackwell boards needs modules for InfiniBand."""
+    """NVLink of the fifth generation is managed through InfiniBand devices: mlx5_ib and ib_umad must be loaded."""
     for host in snapshot.hosts.values():
         out = [
             gpu for gpu in host.gpus or () if _NVLINK5.search(gpu.name) and gpu.readings.get("fabric_state") in _DOWN
@@ -263,8 +270,9 @@ def no_infiniband(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DRV-19", "No /dev/nvidia-uvm", Place.DRIVER, explains=("DRV-01", "DPL-*"))
 def no_uvm(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-19: GPUs have their device files, nvidia-uvm has none."""
+    """nvidia-smi and the validator need no unified memory, CUDA does: its device file must be there."""
     for host in snapshot.hosts.values():
         devices = host.devices or ()
         if "nvidia0" in devices and "nvidiactl" in devices and "nvidia-uvm" not in devices:
@@ -330,8 +338,9 @@ _LICENCE: Final = (
 )
 
 
+@rule("DRV-26", "GDS or GDRCopy with a driver that they don't go with", Place.DRIVER, explains=("DRV-02", "OPR-15"))
 def not_together(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-26: GDS or GDRCopy with drivers that they don't go with."""
+    """Precompiled drivers have neither; GDS needs the open kernel module."""
     for policy in (*snapshot.all("ClusterPolicy"), *snapshot.all("NVIDIADriver")):
         base = "spec.driver." if policy.kind == "ClusterPolicy" else "spec."
         wanted = [name for name in ("gds", "gdrcopy") if policy.at(f"spec.{name}.enabled") is True]
@@ -356,8 +365,11 @@ def not_together(snapshot: Snapshot) -> Iterator[Finding]:
 _STUCK: Final = frozenset({"pod-deletion-required", "drain-required"})
 
 
+@rule(
+    "DRV-27", "A driver's upgrade stands still", Place.DRIVER, explains=("SCH-*", "DPL-18", "OPR-15", "OPR-21", "TNT-*")
+)
 def upgrade_stuck(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-27: a driver's upgrade that has failed, or that a disruption budget holds up."""
+    """The upgrade controller gave up on a node, or a PodDisruptionBudget lets it evict nothing."""
     label = names.DRIVER_UPGRADE_STATE_LABEL
     for node in snapshot.nodes.values():
         state = node.labels.get(label, "")
@@ -392,8 +404,9 @@ def _protected(snapshot: Snapshot, node: str) -> tuple[Obj, ...]:
     return tuple(found)
 
 
+@rule("DRV-28", "The next driver takes all nodes at once", Place.DRIVER)
 def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-28: an upgrade of drivers would take all nodes at once."""
+    """autoUpgrade with no limit on parallel upgrades and maxUnavailable 100% drains the whole cluster's GPUs."""
     count = len(matching.gpu_nodes(snapshot, matching.NVIDIA))
     for policy in snapshot.all("ClusterPolicy"):
         at_once, share = (
@@ -414,8 +427,9 @@ def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DRV-29", "Two releases of the system, one driver", Place.DRIVER, explains=_BELOW)
 def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
-    """DRV-29: the driver starts on one release of the system and fails on another."""
+    """The operator's driver DaemonSet expects all GPU nodes to run one release."""
     if any(snapshot.all("NVIDIADriver")):
         return
     pods = [
@@ -444,58 +458,32 @@ def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-RULES: Final = (
-    Rule("DRV-05", "Two drivers for one node", Place.KERNEL, two_drivers,
-         "The driver's container refuses, or fights with the driver that the machine has already.",
-         explains=(*_BELOW, "DRV-04")),
-    Rule("DRV-07", "No precompiled driver for this kernel", Place.KERNEL, precompiled_missing,
-         "The tag of a precompiled driver is branch, kernel and system; NVIDIA publishes some kernels.", explains=_BELOW),
-    Rule("DRV-08", "No driver container for this system", Place.KERNEL, system_missing,
-         "Driver containers are published for Ubuntu, RHEL, Rocky, RHCOS and SLES; others bring their own driver.", explains=_BELOW),
-    Rule("DRV-09", "One kernel, two releases of the system", Place.DRIVER, mixed_pool,
-         "Precompiled drivers are chosen by kernel and system: a kernel must belong to one release.", explains=("DRV-02", "SCH-02", "OPR-15")),
-    Rule("DRV-10", "Two NVIDIADrivers for one node", Place.DRIVER, overlapping,
-         "Every node may be selected by one NVIDIADriver at most.", explains=("DRV-02", "SCH-02", "OPR-15")),
-    *rules_of(
-        Sign(
-            id="DRV-16", title="The NVLink fabric is not up", place=Place.DRIVER,
-            pattern=r"(?i)system not yet initialized", words="ystem not yet initialized", where=(LOG, STATUS),
-            cause="{who}: CUDA error 802: the GPUs of the node have not joined the NVLink fabric; the fabric manager is down or of another version",
-            remedy=_FABRIC_REMEDY,
-            explain="On boards with NVSwitch CUDA works only once the fabric manager, of exactly the driver's version, has joined the GPUs. nvidia-smi works without.",
-            besides=fabric,
-        ),
-        Sign(
-            id="DRV-21", title="Links below /dev/char are missing", place=Place.DRIVER,
-            pattern=r"(?i)(?:failed|error|unable).*(?:creat\w* |sym)links? .*/dev/char|/dev/char/195:\d+.*(?:no such file|missing|failed)", words="/dev/char", where=(LOG, STATUS), parts=(VALIDATOR,),
-            cause="{who} can't make the links below /dev/char: running pods lose their GPU at the next systemctl daemon-reload",
-            remedy=(
-                "on node {node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
-                "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy",
-            ),
-            explain="systemd rebuilds a container's device rules from /dev/char/MAJOR:MINOR; NVIDIA's devices have no such links by themselves.",
-            explains=("RUN-21", "OPR-15", "DPL-18", "SCH-02"), besides=switched_off,
-        ),
-        Sign(
-            id="DRV-23", title="A vGPU without a licence", place=Place.DRIVER,
-            pattern=r"License Status\s*:\s*Unlicensed|Failed to acquire license from", words="icense", where=(LOG,),
-            cause="{who}: the vGPU has no licence",
-            remedy=_LICENCE,
-            explain="Without a licence a vGPU is slowed down. The guest needs a token and a way to the licence server.",
-            besides=unlicensed,
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="DRV-16", title="The NVLink fabric is not up", place=Place.DRIVER,
+        pattern=r"(?i)system not yet initialized", words="ystem not yet initialized", where=(LOG, STATUS),
+        cause="{who}: CUDA error 802: the GPUs of the node have not joined the NVLink fabric; the fabric manager is down or of another version",
+        remedy=_FABRIC_REMEDY,
+        explain="On boards with NVSwitch CUDA works only once the fabric manager, of exactly the driver's version, has joined the GPUs. nvidia-smi works without.",
+        besides=fabric,
     ),
-    Rule("DRV-18", "Modules that the fabric of B200 needs are missing", Place.KERNEL, no_infiniband,
-         "NVLink of the fifth generation is managed through InfiniBand devices: mlx5_ib and ib_umad must be loaded.", explains=("DRV-16",)),
-    Rule("DRV-19", "No /dev/nvidia-uvm", Place.DRIVER, no_uvm,
-         "nvidia-smi and the validator need no unified memory, CUDA does: its device file must be there.", explains=("DRV-01", "DPL-*")),
-    Rule("DRV-26", "GDS or GDRCopy with a driver that they don't go with", Place.DRIVER, not_together,
-         "Precompiled drivers have neither; GDS needs the open kernel module.", explains=("DRV-02", "OPR-15")),
-    Rule("DRV-27", "A driver's upgrade stands still", Place.DRIVER, upgrade_stuck,
-         "The upgrade controller gave up on a node, or a PodDisruptionBudget lets it evict nothing.",
-         explains=("SCH-*", "DPL-18", "OPR-15", "OPR-21", "TNT-*")),
-    Rule("DRV-28", "The next driver takes all nodes at once", Place.DRIVER, all_at_once,
-         "autoUpgrade with no limit on parallel upgrades and maxUnavailable 100% drains the whole cluster's GPUs."),
-    Rule("DRV-29", "Two releases of the system, one driver", Place.DRIVER, two_systems,
-         "The operator's driver DaemonSet expects all GPU nodes to run one release.", explains=_BELOW),
+    Sign(
+        id="DRV-21", title="Links below /dev/char are missing", place=Place.DRIVER,
+        pattern=r"(?i)(?:failed|error|unable).*(?:creat\w* |sym)links? .*/dev/char|/dev/char/195:\d+.*(?:no such file|missing|failed)", words="/dev/char", where=(LOG, STATUS), parts=(VALIDATOR,),
+        cause="{who} can't make the links below /dev/char: running pods lose their GPU at the next systemctl daemon-reload",
+        remedy=(
+            "on node {node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
+            "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy",
+        ),
+        explain="systemd rebuilds a container's device rules from /dev/char/MAJOR:MINOR; NVIDIA's devices have no such links by themselves.",
+        explains=("RUN-21", "OPR-15", "DPL-18", "SCH-02"), besides=switched_off,
+    ),
+    Sign(
+        id="DRV-23", title="A vGPU without a licence", place=Place.DRIVER,
+        pattern=r"License Status\s*:\s*Unlicensed|Failed to acquire license from", words="icense", where=(LOG,),
+        cause="{who}: the vGPU has no licence",
+        remedy=_LICENCE,
+        explain="Without a licence a vGPU is slowed down. The guest needs a token and a way to the licence server.",
+        besides=unlicensed,
+    ),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import INTEL, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import waiting
@@ -27,8 +27,9 @@ _PAIRS: Final = {"gpu.intel.com/i915": "gpu.intel.com/xe", "gpu.intel.com/xe": "
 _WHOLE_MACHINE: Final = 8
 
 
+@rule("GAU-01", "Gaudi modules are not loaded", Place.KERNEL, explains=("SCH-01", "SCH-02", "DPL-*"))
 def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
-    """GAU-01: cards on the bus, and not all modules."""
+    """The driver has four modules: habanalabs, habanalabs_cn, habanalabs_ib and habanalabs_en."""
     for name, host in snapshot.hosts.items():
         cards = [one.address for one in host.pci or () if one.vendor == "1da3"]
         node = snapshot.nodes.get(name)
@@ -46,8 +47,11 @@ def no_modules(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("GAU-05", "Gaudi's own network is not set up", Place.DRIVER)
 def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
-    """GAU-05: jobs over several machines without the cards' own network."""
+    """gaudinet.json has the addresses of the cards' external ports; without it, and without HCCL_OVER_OFI, work over
+    several machines is slow or stops.
+    """
     by_owner: dict[tuple[str, str], list[Pod]] = {}
     for pod in snapshot.pods.values():
         if pod.node and not pod.ended and pod.owner and pod.asks(_GAUDI) >= _WHOLE_MACHINE:
@@ -72,8 +76,9 @@ def no_network_file(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("INT-01", "The resource of the other driver", Place.PLUGIN, explains=("SCH-01", "SCH-02", "SCH-04", "SCH-14"))
 def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """INT-01: the card's driver decides what the resource is called."""
+    """Cards on the module i915 are gpu.intel.com/i915, on xe gpu.intel.com/xe."""
     for one in waiting(snapshot):
         other = _PAIRS.get(one.resource, "")
         offered = [node for node in snapshot.nodes.values() if other and node.allocatable(other)]
@@ -88,8 +93,9 @@ def other_driver(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("INT-02", "A hot card stays on offer", Place.PLUGIN)
 def no_health(snapshot: Snapshot) -> Iterator[Finding]:
-    """INT-02: a hot card that stays on offer."""
+    """Intel's plugin calls every card healthy unless -health-management is on (limit 100 C)."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=INTEL):
         main = next((one for one in pod.containers if not one.init), None)
         host = snapshot.hosts.get(pod.node)
@@ -152,67 +158,56 @@ def _by_path(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return None
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="GAU-02", title="No runtime for Gaudi", place=Place.RUNTIME,
-            pattern=r'[Uu]nknown runtime specified habana|no runtime for "habana" is configured', words="habana", where=(EVENT, STATUS),
-            confidence=CERTAIN,
-            cause="{who} can't be started: the container runtime of node {node} has no handler habana",
-            remedy=(
-                "on the node:", "apt-get install habanalabs-container-runtime", "and add the handler habana to /etc/containerd/config.toml",
-                "where the device plugin injects by CDI: take runtimeClassName out", "else see that the class is there:", "kubectl get runtimeclass habana",
-            ),
-            explain="The RuntimeClass names a handler that containerd's configuration does not have on this node.",
-            explains=("RUN-01", "RUN-02"),
+RULES: Final = rules_of(
+    Sign(
+        id="GAU-02", title="No runtime for Gaudi", place=Place.RUNTIME,
+        pattern=r'[Uu]nknown runtime specified habana|no runtime for "habana" is configured', words="habana", where=(EVENT, STATUS),
+        confidence=CERTAIN,
+        cause="{who} can't be started: the container runtime of node {node} has no handler habana",
+        remedy=(
+            "on the node:", "apt-get install habanalabs-container-runtime", "and add the handler habana to /etc/containerd/config.toml",
+            "where the device plugin injects by CDI: take runtimeClassName out", "else see that the class is there:", "kubectl get runtimeclass habana",
         ),
-        Sign(
-            id="GAU-03", title="The card is taken", place=Place.DRIVER,
-            pattern=r"Device already acquired|synStatus=20\b", words="", where=(LOG, STATUS), proof=_holders,
-            cause="{who} finds its Gaudi card in use by another process on node {node}",
-            remedy=("on the node:", "hl-smi   # its table of processes", "take HABANA_VISIBLE_DEVICES=all out of manifests: the device plugin sets it"),
-            explain="A card has one user. An old process, or containers that see all cards, hold it (synStatus 20).",
-            explains=("GAU-04",),
-        ),
-        Sign(
-            id="GAU-04", title="Driver, firmware and image do not go together", place=Place.DRIVER,
-            pattern=r"synStatus=26\b|synStatus.*Generic failure", words="synStatus", where=(LOG, STATUS),
-            cause="{who} can't start its Gaudi card: driver or firmware of node {node} and the image's SynapseAI are of different releases, most often",
-            remedy=("on the node:", "hl-smi -v", "kubectl -n {namespace} exec {name} -- pip list | grep -i habana", "take the same release everywhere; see that hugepages-2Mi are asked for"),
-            explain="synStatus 26 is a generic failure; different releases are the usual cause, missing huge pages the next.",
-        ),
-        Sign(
-            id="GAU-06", title="vLLM runs out of memory on Gaudi", place=Place.CLUSTER,
-            pattern=r"(?:[Oo]ut of memory|OOM|Allocation failed).*(?:warm.?up|graph|HPU)|(?:warm.?up|graph|HPU).*(?:[Oo]ut of memory|OOM\b|Allocation failed)",
-            words="", where=(LOG, STATUS), proof=_gaudi,
-            cause="{who} runs out of the card's memory while vLLM warms up: too little is kept for graphs",
-            remedy=("--gpu-memory-utilization 0.85, VLLM_GRAPH_RESERVED_MEM=0.3", "to see whether it is the graphs: --enforce-eager"),
-            explain="Graphs for every shape are recorded at the start, beside the cache.",
-        ),
-        Sign(
-            id="GAU-07", title="No huge pages for Gaudi", place=Place.CLUSTER,
-            pattern=r"[Hh]uge.?[Pp]ages?.*(?:fail|not|insufficient|unavailable)|(?:fail\w*|[Cc]annot|[Uu]nable).*[Hh]uge.?[Pp]age", words="", where=(LOG, STATUS),
-            proof=_no_pages,
-            cause="{who} needs huge pages for its Gaudi card and asks for none",
-            remedy=("resources.limits: {{hugepages-2Mi: 95000Mi, memory: 409Gi}} on the container (requests alike)", "on the node:", "grep Huge /proc/meminfo"),
-            explain="SynapseAI maps host memory in huge pages; the pod has to ask for hugepages-2Mi.",
-        ),
-        Sign(
-            id="INT-03", title="Device links by path", place=Place.PLUGIN,
-            pattern=r"/dev/dri/by-path.*(?:[Nn]o such file|not found|[Ii]nvalid|[Ff]ail)|(?:[Nn]o such file|not found|[Ff]ail\w*).*/dev/dri/by-path",
-            words="/dev/dri/by-path", where=(LOG, STATUS), proof=_by_path,
-            cause="{who} fails over the links in /dev/dri/by-path, which Intel's plugin mounts into it",
-            remedy=("start intel-gpu-plugin with -bypath=none",),
-            explain="The plugin mounts by-path links besides the devices; some libraries stumble over them.",
-        ),
+        explain="The RuntimeClass names a handler that containerd's configuration does not have on this node.",
+        explains=("RUN-01", "RUN-02"),
     ),
-    Rule("GAU-01", "Gaudi modules are not loaded", Place.KERNEL, no_modules,
-         "The driver has four modules: habanalabs, habanalabs_cn, habanalabs_ib and habanalabs_en.", explains=("SCH-01", "SCH-02", "DPL-*")),
-    Rule("GAU-05", "Gaudi's own network is not set up", Place.DRIVER, no_network_file,
-         "gaudinet.json has the addresses of the cards' external ports; without it, and without HCCL_OVER_OFI, work over "
-         "several machines is slow or stops."),
-    Rule("INT-01", "The resource of the other driver", Place.PLUGIN, other_driver,
-         "Cards on the module i915 are gpu.intel.com/i915, on xe gpu.intel.com/xe.", explains=("SCH-01", "SCH-02", "SCH-04", "SCH-14")),
-    Rule("INT-02", "A hot card stays on offer", Place.PLUGIN, no_health,
-         "Intel's plugin calls every card healthy unless -health-management is on (limit 100 C)."),
+    Sign(
+        id="GAU-03", title="The card is taken", place=Place.DRIVER,
+        pattern=r"Device already acquired|synStatus=20\b", words="", where=(LOG, STATUS), proof=_holders,
+        cause="{who} finds its Gaudi card in use by another process on node {node}",
+        remedy=("on the node:", "hl-smi   # its table of processes", "take HABANA_VISIBLE_DEVICES=all out of manifests: the device plugin sets it"),
+        explain="A card has one user. An old process, or containers that see all cards, hold it (synStatus 20).",
+        explains=("GAU-04",),
+    ),
+    Sign(
+        id="GAU-04", title="Driver, firmware and image do not go together", place=Place.DRIVER,
+        pattern=r"synStatus=26\b|synStatus.*Generic failure", words="synStatus", where=(LOG, STATUS),
+        cause="{who} can't start its Gaudi card: driver or firmware of node {node} and the image's SynapseAI are of different releases, most often",
+        remedy=("on the node:", "hl-smi -v", "kubectl -n {namespace} exec {name} -- pip list | grep -i habana", "take the same release everywhere; see that hugepages-2Mi are asked for"),
+        explain="synStatus 26 is a generic failure; different releases are the usual cause, missing huge pages the next.",
+    ),
+    Sign(
+        id="GAU-06", title="vLLM runs out of memory on Gaudi", place=Place.CLUSTER,
+        pattern=r"(?:[Oo]ut of memory|OOM|Allocation failed).*(?:warm.?up|graph|HPU)|(?:warm.?up|graph|HPU).*(?:[Oo]ut of memory|OOM\b|Allocation failed)",
+        words="", where=(LOG, STATUS), proof=_gaudi,
+        cause="{who} runs out of the card's memory while vLLM warms up: too little is kept for graphs",
+        remedy=("--gpu-memory-utilization 0.85, VLLM_GRAPH_RESERVED_MEM=0.3", "to see whether it is the graphs: --enforce-eager"),
+        explain="Graphs for every shape are recorded at the start, beside the cache.",
+    ),
+    Sign(
+        id="GAU-07", title="No huge pages for Gaudi", place=Place.CLUSTER,
+        pattern=r"[Hh]uge.?[Pp]ages?.*(?:fail|not|insufficient|unavailable)|(?:fail\w*|[Cc]annot|[Uu]nable).*[Hh]uge.?[Pp]age", words="", where=(LOG, STATUS),
+        proof=_no_pages,
+        cause="{who} needs huge pages for its Gaudi card and asks for none",
+        remedy=("resources.limits: {{hugepages-2Mi: 95000Mi, memory: 409Gi}} on the container (requests alike)", "on the node:", "grep Huge /proc/meminfo"),
+        explain="SynapseAI maps host memory in huge pages; the pod has to ask for hugepages-2Mi.",
+    ),
+    Sign(
+        id="INT-03", title="Device links by path", place=Place.PLUGIN,
+        pattern=r"/dev/dri/by-path.*(?:[Nn]o such file|not found|[Ii]nvalid|[Ff]ail)|(?:[Nn]o such file|not found|[Ff]ail\w*).*/dev/dri/by-path",
+        words="/dev/dri/by-path", where=(LOG, STATUS), proof=_by_path,
+        cause="{who} fails over the links in /dev/dri/by-path, which Intel's plugin mounts into it",
+        remedy=("start intel-gpu-plugin with -bypath=none",),
+        explain="The plugin mounts by-path links besides the devices; some libraries stumble over them.",
+    ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ import msgspec
 from kgpu.base.remedy import Remedy
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import Told, as_told, is_of, is_over, is_watched, is_well, told, unread
@@ -126,8 +126,11 @@ def is_lost(one: Told) -> bool:
     return "driver:lost" in one.facts
 
 
+@rule("HW-01", "A GPU has fallen off the bus", Place.HARDWARE, explains=(*_ABOVE, "HW-09"))
 def lost(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-01: a GPU has fallen off the bus."""
+    """Xid 79: power, heat, the PCIe link or a riser. Cordon, drain, reboot; more than three times in a month on one
+    node: replace the card.
+    """
     numbered: Counter[str] = Counter()
     for seen in _open(snapshot):
         if seen.xid.code == _LOST:
@@ -168,8 +171,10 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("HW-02", "The GPU's memory has errors", Place.HARDWARE, explains=_ABOVE)
 def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-02: errors of the GPU's memory; the strongest of the codes on one device decides."""
+    """Xid 48 with 63 or 64, 94 (contained: restart the program) or 95 (uncontained: reset the GPU)."""
+    # Errors of the GPU's memory; the strongest of the codes on one device decides.
     by_device: dict[tuple[str, str], list[_Seen]] = {}
     for seen in _open(snapshot):
         if seen.xid.code in _ECC:
@@ -184,15 +189,17 @@ def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("HW-06", "An NVLink has failed", Place.HARDWARE, explains=_ABOVE)
 def link_errors(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-06: NVLink."""
+    """Xid 74 and 144 to 150; the words of the line decide what is to be done."""
     for seen in _open(snapshot):
         if seen.xid.code in _NVLINK and seen.xid.action not in _NOTHING:
             yield _finding(seen, f"an NVLink of {seen.gpu} of node {seen.node} has failed (Xid {seen.xid.code})")
 
 
+@rule("HW-07", "The GPU's firmware does not answer", Place.HARDWARE, explains=_ABOVE)
 def firmware(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-07: the GPU's own processor does not answer."""
+    """Xid 119 or 120: nvidia-smi hangs too. Drain and reset the GPU; a newer driver often helps."""
     for seen in _open(snapshot):
         if seen.xid.code in _GSP:
             yield _finding(
@@ -200,8 +207,9 @@ def firmware(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("HW-08", "An application's error", Place.HARDWARE)
 def application(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-08: an error of the program, not of the device."""
+    """Xid 13, 31, 43 and 45 say what a program did. No reset and no reboot."""
     for seen in _open(snapshot):
         if seen.xid.code not in _APPLICATION:
             continue
@@ -221,8 +229,9 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("HW-09", "Fewer GPUs than the machine has", Place.HARDWARE, explains=_ABOVE)
 def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-09: fewer GPUs than the bus has."""
+    """One card is on the bus and the driver does not show it."""
     for host in snapshot.hosts.values():
         if host.gpus is None or host.pci is None or not host.gpus:
             continue
@@ -241,8 +250,9 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("HW-14", "The driver asks for an action", Place.HARDWARE, explains=_ABOVE)
 def verdict(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-14: the driver itself asks for an action."""
+    """The driver's own verdict (Xid 154, NVML recovery action) comes before any table."""
     for host in snapshot.hosts.values():
         for gpu in () if is_well(snapshot, host) else host.gpus or ():
             if gpu.recovery in ("none", "unknown", "") or any(
@@ -270,21 +280,3 @@ _RECOVERY: Final = {
     "drain-reset": _RESET,
     "imex": (Remedy("look at nvidia-imex on all nodes of its domain"),),
 }
-
-RULES: Final = (
-    Rule("HW-01", "A GPU has fallen off the bus", Place.HARDWARE, lost,
-         "Xid 79: power, heat, the PCIe link or a riser. Cordon, drain, reboot; more than three times in a month on one "
-         "node: replace the card.", explains=(*_ABOVE, "HW-09")),
-    Rule("HW-02", "The GPU's memory has errors", Place.HARDWARE, memory_errors,
-         "Xid 48 with 63 or 64, 94 (contained: restart the program) or 95 (uncontained: reset the GPU).", explains=_ABOVE),
-    Rule("HW-06", "An NVLink has failed", Place.HARDWARE, link_errors,
-         "Xid 74 and 144 to 150; the words of the line decide what is to be done.", explains=_ABOVE),
-    Rule("HW-07", "The GPU's firmware does not answer", Place.HARDWARE, firmware,
-         "Xid 119 or 120: nvidia-smi hangs too. Drain and reset the GPU; a newer driver often helps.", explains=_ABOVE),
-    Rule("HW-08", "An application's error", Place.HARDWARE, application,
-         "Xid 13, 31, 43 and 45 say what a program did. No reset and no reboot."),
-    Rule("HW-09", "Fewer GPUs than the machine has", Place.HARDWARE, missing_gpu,
-         "One card is on the bus and the driver does not show it.", explains=_ABOVE),
-    Rule("HW-14", "The driver asks for an action", Place.HARDWARE, verdict,
-         "The driver's own verdict (Xid 154, NVML recovery action) comes before any table.", explains=_ABOVE),
-)  # fmt: skip

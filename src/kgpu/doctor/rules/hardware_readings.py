@@ -11,7 +11,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel_more import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
@@ -74,8 +74,9 @@ def _about(
     )  # fmt: skip
 
 
+@rule("HW-03", "Bad memory that can't be remapped", Place.HARDWARE, explains=(*_ABOVE, "HW-02", "HW-04"))
 def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-03: no spare rows left."""
+    """The GPU has used up its spare rows: Remapping Failure Occurred. Replace it."""
     for host, gpu in _ill(snapshot):
         if number(gpu, "remapped_rows_failure") or number(gpu, "memory_unrepairable"):
             yield _about(
@@ -85,8 +86,9 @@ def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("HW-04", "A remapping of memory waits for a reset", Place.HARDWARE, explains=(*_ABOVE, "HW-02"))
 def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-04: a remapping, or a page's retirement, waits for a reset."""
+    """After an uncorrectable error the row is exchanged at the next reset of the GPU."""
     seen = set()
     for host, gpu in _ill(snapshot):
         if number(gpu, "remapped_rows_failure") or not (
@@ -115,8 +117,9 @@ _SLOW: Final = (
 """Bits of the clock event reasons that are faults. Idle (0x1) and the software's power cap (0x4) are none."""
 
 
+@rule("HW-05", "Clocks are held back by the hardware", Place.HARDWARE)
 def slowed(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-05: the hardware holds the clocks back."""
+    """Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle and the software's power cap are no faults."""
     for host, gpu in _ill(snapshot):
         mask = int(number(gpu, "clock_event_reasons") or 0)
         row = next(((why, remedy) for bit, why, remedy in _SLOW if mask & bit), None)
@@ -129,8 +132,10 @@ def slowed(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("HW-10", "A PCIe link with too few lanes", Place.HARDWARE)
 def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-10: a PCIe link with fewer lanes than it could have; slower counts under load alone, idle links slow down."""
+    """The width does not change with the load; fewer lanes than possible come from a slot, a riser or a bad seat."""
+    # A PCIe link with fewer lanes than it could have; slower counts under load alone, idle links slow down.
     for host, gpu in _ill(snapshot):
         width, widest = number(gpu, "pcie_width"), number(gpu, "pcie_max_width")
         speed, fastest = number(gpu, "pcie_generation"), number(gpu, "pcie_max_generation")
@@ -179,8 +184,9 @@ _RESEAT: Final = (
 )
 
 
+@rule("HW-11", "An NVSwitch has an error", Place.HARDWARE, explains=("HW-06", "DRV-16", *_ABOVE))
 def switch_errors(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-11: an NVSwitch reports errors that call for something."""
+    """SXid lines of the kernel's log; the table says which are fatal."""
     for host in snapshot.hosts.values():
         for xid in host.xids:
             if xid.kind != "sxid" or xid.over or xid.action in ("", "ignore", "none"):
@@ -211,8 +217,9 @@ def is_hung(one: Told) -> bool:
     return HUNG in one.facts
 
 
+@rule("HW-12", "Processes hang in the driver", Place.HARDWARE, explains=(*_ABOVE, "MET-*"))
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-12: processes of the driver that nobody can end, or calls about a GPU that do not return."""
+    """State D of nvidia's processes, with the kernel's own words about it. Only a reboot ends them."""
     for one in told(snapshot):
         if not one.works and is_hung(one):
             yield as_told(one, f"{one.gpu} of node {one.node.name} hangs: {one.said(HUNG)}", drain=True)
@@ -241,8 +248,9 @@ def hanging(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("HW-13", "Persistence mode is off", Place.HARDWARE)
 def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-13: the driver forgets the GPU whenever nobody uses it."""
+    """Without it the driver starts the GPU anew for each first program."""
     for host, gpu in _readings(snapshot):
         held = any("nvidia-persistenced" in unit for unit in host.units or ())
         if (
@@ -257,8 +265,9 @@ def not_persistent(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("HW-15", "Many messages that call for nothing", Place.HARDWARE)
 def flood(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-15: many messages that call for nothing."""
+    """Xids that the catalogue says to ignore; count them, do not page anybody."""
     for host in snapshot.hosts.values():
         for xid in host.xids:
             if xid.kind == "xid" and xid.action == "ignore" and not xid.over and xid.count >= _FLOOD:
@@ -280,8 +289,9 @@ _DEBUG: Final = re.compile(
 _OFF: Final = frozenset({"", "0", HIDDEN})
 
 
+@rule("HW-17", "Debugging variables were left in", Place.CLUSTER)
 def debugging(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-17: variables for debugging that were left in a pod's environment."""
+    """Profilers and injected libraries cost time on every launch of a kernel."""
     for pod in snapshot.pods.values():
         if (
             pod.ended
@@ -309,8 +319,9 @@ def debugging(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("HW-16", "A false alarm", Place.HARDWARE, explains=("NODE-00", "SCH-12"))
 def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
-    """HW-16: a watcher's condition about what the card does not have, or about what is no fault."""
+    """Watchers tell of NVLinks that PCIe cards do not have, and of the software's power cap, which is no fault."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         product = node.labels.get(LABEL_GPU_PRODUCT, "")
         for one in node.conditions():
@@ -327,27 +338,3 @@ def false_alarm(snapshot: Snapshot) -> Iterator[Finding]:
                     confidence=LIKELY,
                     nodes=(node.name,),
                 )  # fmt: skip
-
-
-RULES: Final = (
-    Rule("HW-03", "Bad memory that can't be remapped", Place.HARDWARE, remap_failed,
-         "The GPU has used up its spare rows: Remapping Failure Occurred. Replace it.", explains=(*_ABOVE, "HW-02", "HW-04")),
-    Rule("HW-04", "A remapping of memory waits for a reset", Place.HARDWARE, remap_pending,
-         "After an uncorrectable error the row is exchanged at the next reset of the GPU.", explains=(*_ABOVE, "HW-02")),
-    Rule("HW-05", "Clocks are held back by the hardware", Place.HARDWARE, slowed,
-         "Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle and the software's power cap are no faults."),
-    Rule("HW-10", "A PCIe link with too few lanes", Place.HARDWARE, narrow_link,
-         "The width does not change with the load; fewer lanes than possible come from a slot, a riser or a bad seat."),
-    Rule("HW-11", "An NVSwitch has an error", Place.HARDWARE, switch_errors,
-         "SXid lines of the kernel's log; the table says which are fatal.", explains=("HW-06", "DRV-16", *_ABOVE)),
-    Rule("HW-12", "Processes hang in the driver", Place.HARDWARE, hanging,
-         "State D of nvidia's processes, with the kernel's own words about it. Only a reboot ends them.", explains=(*_ABOVE, "MET-*")),
-    Rule("HW-13", "Persistence mode is off", Place.HARDWARE, not_persistent,
-         "Without it the driver starts the GPU anew for each first program."),
-    Rule("HW-15", "Many messages that call for nothing", Place.HARDWARE, flood,
-         "Xids that the catalogue says to ignore; count them, do not page anybody."),
-    Rule("HW-16", "A false alarm", Place.HARDWARE, false_alarm,
-         "Watchers tell of NVLinks that PCIe cards do not have, and of the software's power cap, which is no fault.", explains=("NODE-00", "SCH-12")),
-    Rule("HW-17", "Debugging variables were left in", Place.CLUSTER, debugging,
-         "Profilers and injected libraries cost time on every launch of a kernel."),
-)  # fmt: skip

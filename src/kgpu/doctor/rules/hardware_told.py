@@ -14,7 +14,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor.model import Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules import hardware, hardware_readings
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import APPLICATION_ERROR, Told, as_told, told
@@ -64,8 +64,12 @@ _READ: Final[dict[str, Callable[[Snapshot], Iterable[Finding]]]] = {
 """Who finds the same in the readings of the node itself: what is found there is not told twice."""
 
 
+@rule("HW-00", "A GPU is not well", Place.HARDWARE, last_resort=True)
 def not_well(snapshot: Snapshot) -> Iterator[Finding]:
-    """Every GPU that the agent calls ill for a reason that no other rule has taken up."""
+    """kgpu's agent calls a GPU ill, or asks somebody to look at it, for a reason that no other row has: an Xid that is
+    not in NVIDIA's catalogue, a driver library that crashes, a check of CUDA that fails. What is to be done is the
+    verdict's own: kgpu health on the node shows all of its evidence.
+    """
     seen = {
         (row, node, uuid)
         for row, look in _READ.items()
@@ -100,11 +104,3 @@ def _is_known(one: Told) -> bool:
     """Whether a rule that goes by numbers, or by names of its own, tells of it."""
     by_name = hardware.is_lost(one) or hardware_readings.WAITS in one.facts or hardware_readings.is_hung(one)
     return by_name or not hardware.KNOWN.isdisjoint(one.xids)
-
-
-RULES: Final = (
-    Rule("HW-00", "A GPU is not well", Place.HARDWARE, not_well,
-         "kgpu's agent calls a GPU ill, or asks somebody to look at it, for a reason that no other row has: an Xid that is not "
-         "in NVIDIA's catalogue, a driver library that crashes, a check of CUDA that fails. What is to be done is the "
-         "verdict's own: kgpu health on the node shows all of its evidence.", last_resort=True),
-)  # fmt: skip

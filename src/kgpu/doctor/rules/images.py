@@ -12,7 +12,7 @@ from kgpu.doctor import matching, messages
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 
@@ -42,8 +42,10 @@ def machine(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (node.cite("status.nodeInfo.architecture"),) if node else ()
 
 
+@rule("IMG-02", "Evicted for the disk", Place.CLUSTER)
 def evicted(snapshot: Snapshot) -> Iterator[Finding]:
-    """IMG-02: pods that the kubelet ended because the node's disk was full; not where new ones run already."""
+    """The kubelet evicts pods when the node's disk is nearly full; large images and models fill it."""
+    # Pods that the kubelet ended because the node's disk was full; not where new ones run already.
     for pod in snapshot.pods.values():
         if pod.reason != "Evicted" or "ephemeral-storage" not in pod.message or not matching.uses_accelerators(pod):
             continue
@@ -72,8 +74,9 @@ def evicted(snapshot: Snapshot) -> Iterator[Finding]:
 _CUDA_MEMORY: Final = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY")
 
 
+@rule("IMG-06", "Killed for the machine's memory", Place.CLUSTER)
 def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
-    """IMG-06: killed for the machine's memory, which is not the GPU's."""
+    """OOMKilled (137) is the container's memory limit; the GPU's memory has its own error in the log."""
     for pod in snapshot.pods.values():
         if pod.ready or not matching.uses_accelerators(pod) or matching.superseded(snapshot, pod):
             continue
@@ -118,60 +121,54 @@ def no_name(snapshot: Snapshot) -> Iterator[Finding]:
             break
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="IMG-01", title="The image takes too long", place=Place.CLUSTER,
-            pattern=_IMAGE + _SLOW, words="ull", where=(EVENT, STATUS),
-            cause="{who}: pulling {image} was given up for its time; images with CUDA have 10 to 20 GB",
-            remedy=("crictl pull {image}  # on node {node}, once", "pull it beforehand with a DaemonSet, use a registry near by, or a smaller base"),
-            explain="The runtime gives up when a layer makes no progress; slow registries and full disks do that.",
-            proof=of_gpu, explains=_BELOW,
-        ),
-        Sign(
-            id="IMG-03", title="The registry wants a login", place=Place.CLUSTER,
-            pattern=_IMAGE + r"(?:401 Unauthorized|403 Forbidden|unauthorized|authentication required|no basic auth credentials|authorization failed|access denied|denied: )", words="ull", where=(EVENT, STATUS),
-            cause="{who}: the registry refuses {image} without a login: there is no pull secret for it in namespace {namespace}",
-            remedy=(
-                "kubectl -n {namespace} create secret docker-registry ngc --docker-server=nvcr.io --docker-username='$oauthtoken' --docker-password=\"$NGC_API_KEY\"",
-                "name it in imagePullSecrets: of the pod, or of each component of the ClusterPolicy",
-            ),
-            explain="Images of NVIDIA AI Enterprise and of vGPU need a key; the user is literally $oauthtoken.",
-            confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
-        ),
-        Sign(
-            id="IMG-04", title="The registry can't be reached", place=Place.CLUSTER,
-            pattern=_IMAGE + r"(?:x509: |proxyconnect|no such host|server misbehaving|Method Not Allowed|Proxy Authentication Required|(?:Bad Gateway|Gateway Time-?out|Service Unavailable)|(?:unexpected|invalid)[^\n]{0,20} status[^\n]{0,200}[: ](?:405|407|502|503|504)\b|TLS handshake timeout|tls: |net/http: request canceled while waiting for connection|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))", words="ull", where=(EVENT, STATUS),
-            cause="{who}: node {node} can't reach the registry of {image}, or does not trust it: the container runtime lacks the proxy or the CA",
-            remedy=(
-                "on node {node}:", "systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",
-                "on node {node}: put the CA into /usr/local/share/ca-certificates, update-ca-certificates, systemctl restart containerd",
-            ),
-            explain="Images are pulled by the runtime on the node; a proxy in a pod's environment does not help.",
-            confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
-        ),
-        Sign(
-            id="IMG-05", title="An image for another machine", place=Place.CLUSTER,
-            pattern=r"exec format error", words="exec format error", where=(LOG, STATUS, EVENT),
-            cause="{who}: the image is for another architecture than the node's",
-            remedy=("kubectl get node {node} -o jsonpath='{{.status.nodeInfo.architecture}}'", "use an image that is built for it (Grace and Jetson: arm64), or select nodes by kubernetes.io/arch"),
-            explain="A tag with one architecture starts on no other.",
-            confidence=CERTAIN, proof=machine, explains=_BELOW,
-        ),
-        Sign(
-            id="IMG-07", title="There is no such image", place=Place.CLUSTER,
-            pattern=_IMAGE + r"(?:manifest[^\n]*(?:unknown|not found)|: not found|name unknown|repository does not exist)", words="ull", where=(EVENT, STATUS),
-            cause="{who}: {image} does not exist in its registry",
-            remedy=(
-                "see which tags there are, with HOST/PATH of the image in place of REPOSITORY, or on the registry's page:", "skopeo list-tags docker://REPOSITORY",
-                "tags of nvidia/cuda and pytorch carry the patch: nvidia/cuda:12.1.0-base-ubuntu22.04, pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",
-            ),
-            explain="Guides shorten tags, and old tags are removed.",
-            confidence=CERTAIN, proof=of_gpu, explains=_BELOW, besides=no_name,
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="IMG-01", title="The image takes too long", place=Place.CLUSTER,
+        pattern=_IMAGE + _SLOW, words="ull", where=(EVENT, STATUS),
+        cause="{who}: pulling {image} was given up for its time; images with CUDA have 10 to 20 GB",
+        remedy=("crictl pull {image}  # on node {node}, once", "pull it beforehand with a DaemonSet, use a registry near by, or a smaller base"),
+        explain="The runtime gives up when a layer makes no progress; slow registries and full disks do that.",
+        proof=of_gpu, explains=_BELOW,
     ),
-    Rule("IMG-02", "Evicted for the disk", Place.CLUSTER, evicted,
-         "The kubelet evicts pods when the node's disk is nearly full; large images and models fill it."),
-    Rule("IMG-06", "Killed for the machine's memory", Place.CLUSTER, out_of_memory,
-         "OOMKilled (137) is the container's memory limit; the GPU's memory has its own error in the log."),
+    Sign(
+        id="IMG-03", title="The registry wants a login", place=Place.CLUSTER,
+        pattern=_IMAGE + r"(?:401 Unauthorized|403 Forbidden|unauthorized|authentication required|no basic auth credentials|authorization failed|access denied|denied: )", words="ull", where=(EVENT, STATUS),
+        cause="{who}: the registry refuses {image} without a login: there is no pull secret for it in namespace {namespace}",
+        remedy=(
+            "kubectl -n {namespace} create secret docker-registry ngc --docker-server=nvcr.io --docker-username='$oauthtoken' --docker-password=\"$NGC_API_KEY\"",
+            "name it in imagePullSecrets: of the pod, or of each component of the ClusterPolicy",
+        ),
+        explain="Images of NVIDIA AI Enterprise and of vGPU need a key; the user is literally $oauthtoken.",
+        confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+    ),
+    Sign(
+        id="IMG-04", title="The registry can't be reached", place=Place.CLUSTER,
+        pattern=_IMAGE + r"(?:x509: |proxyconnect|no such host|server misbehaving|Method Not Allowed|Proxy Authentication Required|(?:Bad Gateway|Gateway Time-?out|Service Unavailable)|(?:unexpected|invalid)[^\n]{0,20} status[^\n]{0,200}[: ](?:405|407|502|503|504)\b|TLS handshake timeout|tls: |net/http: request canceled while waiting for connection|dial tcp[^\n]*(?:i/o timeout|no route to host|connection refused|network is unreachable))", words="ull", where=(EVENT, STATUS),
+        cause="{who}: node {node} can't reach the registry of {image}, or does not trust it: the container runtime lacks the proxy or the CA",
+        remedy=(
+            "on node {node}:", "systemctl edit containerd  # Environment=HTTPS_PROXY=... NO_PROXY=...",
+            "on node {node}: put the CA into /usr/local/share/ca-certificates, update-ca-certificates, systemctl restart containerd",
+        ),
+        explain="Images are pulled by the runtime on the node; a proxy in a pod's environment does not help.",
+        confidence=CERTAIN, proof=of_gpu, explains=_BELOW,
+    ),
+    Sign(
+        id="IMG-05", title="An image for another machine", place=Place.CLUSTER,
+        pattern=r"exec format error", words="exec format error", where=(LOG, STATUS, EVENT),
+        cause="{who}: the image is for another architecture than the node's",
+        remedy=("kubectl get node {node} -o jsonpath='{{.status.nodeInfo.architecture}}'", "use an image that is built for it (Grace and Jetson: arm64), or select nodes by kubernetes.io/arch"),
+        explain="A tag with one architecture starts on no other.",
+        confidence=CERTAIN, proof=machine, explains=_BELOW,
+    ),
+    Sign(
+        id="IMG-07", title="There is no such image", place=Place.CLUSTER,
+        pattern=_IMAGE + r"(?:manifest[^\n]*(?:unknown|not found)|: not found|name unknown|repository does not exist)", words="ull", where=(EVENT, STATUS),
+        cause="{who}: {image} does not exist in its registry",
+        remedy=(
+            "see which tags there are, with HOST/PATH of the image in place of REPOSITORY, or on the registry's page:", "skopeo list-tags docker://REPOSITORY",
+            "tags of nvidia/cuda and pytorch carry the patch: nvidia/cuda:12.1.0-base-ubuntu22.04, pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",
+        ),
+        explain="Guides shorten tags, and old tags are removed.",
+        confidence=CERTAIN, proof=of_gpu, explains=_BELOW, besides=no_name,
+    ),
 )  # fmt: skip

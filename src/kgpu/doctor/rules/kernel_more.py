@@ -13,7 +13,7 @@ from kgpu.doctor.host_facts import HostFacts, PciDevice
 from kgpu.doctor.matching import DRIVER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import is_over
@@ -126,8 +126,10 @@ def no_power(snapshot: Snapshot) -> Iterator[Finding]:
 _CABLES: Final = (Remedy("switch the machine off and attach the GPU's power cables"),)
 
 
+@rule("KRN-12", "A GPU does not answer on the bus", Place.HARDWARE, explains=_NO_START)
 def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
-    """KRN-12: a device on the bus whose registers read as ones, without the Xid that would say more."""
+    """The device is listed, and reading its registers gives ones: it fell off the bus before the driver came."""
+    # A device on the bus whose registers read as ones, without the Xid that would say more.
     for host in snapshot.hosts.values():
         if any(xid.code == _LOST and not xid.over for xid in host.xids):
             continue
@@ -148,8 +150,16 @@ def fallen_off(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
+@rule(
+    "KRN-13",
+    "The GPUs are held for virtual machines",
+    Place.KERNEL,
+    explains=("SCH-*", "DPL-*", "DRV-01", "HW-09", "TNT-*"),
+)
 def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
-    """KRN-13: GPUs that are held for virtual machines, where containers wait for them."""
+    """nvidia.com/gpu.workload.config=vm-passthrough (or vm-vgpu) binds the GPUs to vfio-pci; containers
+    need container.
+    """
     wanted = [one for one in waiting(snapshot) if matching.vendor_of(one.resource) == matching.NVIDIA]
     for node in snapshot.nodes.values():
         host = snapshot.hosts.get(node.name)
@@ -179,66 +189,59 @@ def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="KRN-05", title="This driver does not build for this kernel", place=Place.KERNEL,
-            pattern=r"GPL-incompatible module nvidia\S* uses GPL-only symbol '(?P<symbol>\w+)'", words="GPL-incompatible module", where=(LOG, KERNEL),
-            cause="{who}: this driver is too old for the node's kernel: it uses the kernel's symbol {symbol}, which is closed to it now",
-            remedy=(
-                "set driver.version to a newer release of the branch (535.183.08 or later has the fix), or a newer branch",
-                "or run the kernel that worked before:", "apt-mark hold linux-image-generic linux-headers-generic",
-            ),
-            explain="Kernels move symbols behind the GPL; drivers follow with fixes.",
-            confidence=CERTAIN, explains=_ABOVE,
+RULES: Final = rules_of(
+    Sign(
+        id="KRN-05", title="This driver does not build for this kernel", place=Place.KERNEL,
+        pattern=r"GPL-incompatible module nvidia\S* uses GPL-only symbol '(?P<symbol>\w+)'", words="GPL-incompatible module", where=(LOG, KERNEL),
+        cause="{who}: this driver is too old for the node's kernel: it uses the kernel's symbol {symbol}, which is closed to it now",
+        remedy=(
+            "set driver.version to a newer release of the branch (535.183.08 or later has the fix), or a newer branch",
+            "or run the kernel that worked before:", "apt-mark hold linux-image-generic linux-headers-generic",
         ),
-        Sign(
-            id="KRN-06", title="Built with another compiler or other headers than the kernel's", place=Place.KERNEL,
-            pattern=r"(?:Compiler version|[Cc]c version) check failed|unrecognized command[- ]line option '-|\bnvidia(?![_-]uvm)\S*: (?:disagrees about version of symbol|version magic '[^']*' should be)|nvidia[\w-]*\.ko[^\n]*(?:Invalid module format|Exec format error)|could not insert '?nvidia[\w-]*'?: (?:Exec format error|Invalid module format)", words="", where=(LOG, KERNEL), parts=(DRIVER,), proof=other_system,
-            cause="{who} builds the driver with another compiler, or against other headers, than the node's kernel was built with",
-            remedy=("on node {node}:", "cat /proc/version", "use a driver image of the node's system (driver.version with an image for it), or install that version of gcc; or precompiled drivers"),
-            explain="Modules must be built with the major version of gcc that built the kernel, and against its own headers: the kernel compares the versions of symbols when it loads them.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="KRN-08", title="This GPU needs the open module", place=Place.KERNEL,
-            pattern=r"requires use of the NVIDIA open kernel modules", words="requires use of the NVIDIA open", where=(KERNEL, LOG),
-            cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
-            remedy=("kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"open\"}}}}}}'", _OPEN),
-            explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",
-            confidence=CERTAIN, explains=_NO_START, besides=closed_module,
-        ),
-        Sign(
-            id="KRN-09", title="The module can't start the GPU", place=Place.KERNEL, besides=unsupported,
-            pattern=r"RmInitAdapter failed! \((?P<code>[^)]*)\)", words="RmInitAdapter failed", where=(KERNEL, LOG),
-            cause="{who}: the kernel module could not start a GPU (RmInitAdapter {code}): its firmware, its memory window or its power",
-            remedy=(
-                "on node {node}:", "dmesg | grep -E 'NVRM|BAR'; ls /lib/firmware/nvidia",
-                "install the firmware of the driver's version; pci=realloc on the kernel's command line where a BAR has no room; check power cables",
-            ),
-            explain="The lines before it in the kernel's log say which: GSP firmware not found, BAR of size 0, no power, or passthrough.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="KRN-10", title="A GPU without power", place=Place.HARDWARE,
-            pattern=r"does not have the necessary power cables connected|power cables? (?:is|are) not (?:properly )?(?:attached|connected)", words="power cable", where=(KERNEL, LOG),
-            cause="{who}: a GPU has no auxiliary power",
-            remedy=_CABLES,
-            explain="The card has its slot's power only; nvidia-smi ends with 8.",
-            confidence=CERTAIN, explains=_NO_START, besides=no_power,
-        ),
-        Sign(
-            id="KRN-11", title="A module that the driver needs is missing", place=Place.KERNEL,
-            pattern=r"Unknown symbol (?P<symbol>ipmi_\w+|i2c_\w+)|Module (?P<module>ipmi_msghandler|i2c_core) not found", words="", where=(LOG, KERNEL, STATUS),
-            cause="{who}: the NVIDIA module can't be loaded without {module}{symbol}",
-            remedy=("on node {node}:", "modprobe -a i2c_core ipmi_msghandler", "install the kernel's extra modules where they are not there (linux-modules-extra-$(uname -r))"),
-            explain="The module uses symbols of i2c_core and ipmi_msghandler, which slim kernels leave out.",
-            confidence=CERTAIN, explains=_ABOVE,
-        ),
+        explain="Kernels move symbols behind the GPL; drivers follow with fixes.",
+        confidence=CERTAIN, explains=_ABOVE,
     ),
-    Rule("KRN-12", "A GPU does not answer on the bus", Place.HARDWARE, fallen_off,
-         "The device is listed, and reading its registers gives ones: it fell off the bus before the driver came.", explains=_NO_START),
-    Rule("KRN-13", "The GPUs are held for virtual machines", Place.KERNEL, passed_through,
-         "nvidia.com/gpu.workload.config=vm-passthrough (or vm-vgpu) binds the GPUs to vfio-pci; containers need container.",
-         explains=("SCH-*", "DPL-*", "DRV-01", "HW-09", "TNT-*")),
+    Sign(
+        id="KRN-06", title="Built with another compiler or other headers than the kernel's", place=Place.KERNEL,
+        pattern=r"(?:Compiler version|[Cc]c version) check failed|unrecognized command[- ]line option '-|\bnvidia(?![_-]uvm)\S*: (?:disagrees about version of symbol|version magic '[^']*' should be)|nvidia[\w-]*\.ko[^\n]*(?:Invalid module format|Exec format error)|could not insert '?nvidia[\w-]*'?: (?:Exec format error|Invalid module format)", words="", where=(LOG, KERNEL), parts=(DRIVER,), proof=other_system,
+        cause="{who} builds the driver with another compiler, or against other headers, than the node's kernel was built with",
+        remedy=("on node {node}:", "cat /proc/version", "use a driver image of the node's system (driver.version with an image for it), or install that version of gcc; or precompiled drivers"),
+        explain="Modules must be built with the major version of gcc that built the kernel, and against its own headers: the kernel compares the versions of symbols when it loads them.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="KRN-08", title="This GPU needs the open module", place=Place.KERNEL,
+        pattern=r"requires use of the NVIDIA open kernel modules", words="requires use of the NVIDIA open", where=(KERNEL, LOG),
+        cause="{who}: the proprietary kernel module is loaded; this GPU works with the open one alone",
+        remedy=("kubectl patch clusterpolicy {policy} --type merge -p '{{\"spec\":{{\"driver\":{{\"kernelModuleType\":\"open\"}}}}}}'", _OPEN),
+        explain="From Blackwell on GPUs are driven by the open module alone; nvidia-smi says: No devices were found.",
+        confidence=CERTAIN, explains=_NO_START, besides=closed_module,
+    ),
+    Sign(
+        id="KRN-09", title="The module can't start the GPU", place=Place.KERNEL, besides=unsupported,
+        pattern=r"RmInitAdapter failed! \((?P<code>[^)]*)\)", words="RmInitAdapter failed", where=(KERNEL, LOG),
+        cause="{who}: the kernel module could not start a GPU (RmInitAdapter {code}): its firmware, its memory window or its power",
+        remedy=(
+            "on node {node}:", "dmesg | grep -E 'NVRM|BAR'; ls /lib/firmware/nvidia",
+            "install the firmware of the driver's version; pci=realloc on the kernel's command line where a BAR has no room; check power cables",
+        ),
+        explain="The lines before it in the kernel's log say which: GSP firmware not found, BAR of size 0, no power, or passthrough.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="KRN-10", title="A GPU without power", place=Place.HARDWARE,
+        pattern=r"does not have the necessary power cables connected|power cables? (?:is|are) not (?:properly )?(?:attached|connected)", words="power cable", where=(KERNEL, LOG),
+        cause="{who}: a GPU has no auxiliary power",
+        remedy=_CABLES,
+        explain="The card has its slot's power only; nvidia-smi ends with 8.",
+        confidence=CERTAIN, explains=_NO_START, besides=no_power,
+    ),
+    Sign(
+        id="KRN-11", title="A module that the driver needs is missing", place=Place.KERNEL,
+        pattern=r"Unknown symbol (?P<symbol>ipmi_\w+|i2c_\w+)|Module (?P<module>ipmi_msghandler|i2c_core) not found", words="", where=(LOG, KERNEL, STATUS),
+        cause="{who}: the NVIDIA module can't be loaded without {module}{symbol}",
+        remedy=("on node {node}:", "modprobe -a i2c_core ipmi_msghandler", "install the kernel's extra modules where they are not there (linux-modules-extra-$(uname -r))"),
+        explain="The module uses symbols of i2c_core and ipmi_msghandler, which slim kernels leave out.",
+        confidence=CERTAIN, explains=_ABOVE,
+    ),
 )  # fmt: skip

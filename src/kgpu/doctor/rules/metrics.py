@@ -16,7 +16,7 @@ from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, at
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import counter_file, has_mig
@@ -46,8 +46,11 @@ def _on(container: Container, name: str) -> bool:
     return container.env.get(name, "").lower() in ("true", "1", "t")
 
 
+@rule("MET-05", "Metrics without pods", Place.CLUSTER)
 def no_users(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-05: an exporter that does not ask the kubelet who has which device."""
+    """The exporter asks the kubelet's pod-resources socket who has which device; it must be told to, and see the
+    socket.
+    """
     for pod, one in _exporters(snapshot):
         asks = _on(one, _ENV) or {"-k", "--kubernetes", "--kubernetes=true"} & set(one.words)
         mounted = any(
@@ -69,8 +72,11 @@ def no_users(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("MET-06", "Counters that the exporter can't use", Place.CLUSTER, explains=("MET-18",))
 def bad_counters(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-06: a counters file that is not there, under another key, or with bad lines."""
+    """The key of the ConfigMap has to be dcgm-metrics.csv, and each line FIELD, type, help. The replaced exporter does
+    not start with one bad line.
+    """
     file = counter_file(snapshot)
     if file is None or (file.source is None and not snapshot.knows("ConfigMap")):
         return
@@ -113,8 +119,9 @@ def _bad_line(line: str) -> str:
     return "" if parts[1] in _TYPES else f"{parts[1]!r} is no type of metric"
 
 
+@rule("MET-12", "Every pod label on every series", Place.CLUSTER)
 def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-12: every label of every pod becomes a label of its series."""
+    """Labels such as a job's id or a commit make new series without end: allow a few names only."""
     for pod, one in _exporters(snapshot):
         if _on(one, _LABELS) and not one.env.get(_ALLOWED) and _ALLOWED not in one.env:
             yield Finding(
@@ -126,8 +133,9 @@ def unlimited_labels(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MET-23", "A series for every replica", Place.CLUSTER)
 def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-23: a series for each replica and pod of each metric."""
+    """With pod labels and virtual GPUs each metric has a series per GPU, replica and container."""
     shared = [one for one in stack_config.sharing_configs(snapshot) if one.block("timeSlicing") or one.block("mps")]
     for pod, one in _exporters(snapshot):
         if shared and _on(one, _VIRTUAL) and _on(one, _LABELS):
@@ -141,8 +149,9 @@ def replica_series(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MET-19", "The exporter is out of memory", Place.CLUSTER)
 def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-19: the exporter's limit is too low."""
+    """Nodes with 8 or 16 GPUs, MIG or profiling need more than small defaults."""
     by_owner: dict[str, list[tuple[Pod, Container]]] = {}
     for pod in matching.pods_of_part(snapshot, EXPORTER):
         for one in pod.containers:
@@ -169,8 +178,9 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("MET-20", "Another node's metrics each time", Place.CLUSTER)
 def node_port(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-20: a Service that gives any node's metrics under one address."""
+    """A NodePort leads to any of the pods unless traffic is kept local."""
     nodes = {pod.node for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.AMD) if pod.node}
     for service in snapshot.all("Service"):
         chosen = {pod.node for pod in _selected(snapshot, service, matching.AMD)}
@@ -202,8 +212,9 @@ def _looked_at(snapshot: Snapshot) -> Iterator[HostFacts]:
     return (host for host in snapshot.hosts.values() if not host.told_by)
 
 
+@rule("MET-14", "Busy, and not much of it", Place.CLUSTER)
 def busy_but_slow(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-14: utilisation of a hundred percent by a handful of multiprocessors."""
+    """GPU utilisation is the part of time in which any kernel ran, if on one of a hundred multiprocessors."""
     for host in _looked_at(snapshot):
         for gpu in host.gpus or ():
             busy, active = _reading(gpu.readings, "utilization_percent"), _reading(gpu.readings, "gpm_2")
@@ -216,8 +227,9 @@ def busy_but_slow(snapshot: Snapshot) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+@rule("MET-22", "Held and idle", Place.CLUSTER)
 def held_idle(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-22: memory is held, and nothing runs."""
+    """An alert on memory alone or on utilisation alone does not see a notebook that holds a GPU and does nothing."""
     for host in _looked_at(snapshot):
         node = snapshot.nodes.get(host.node)
         users = [pod for pod in snapshot.pods_by_node.get(host.node, ()) if pod.ready and matching.accelerators(pod)]
@@ -248,8 +260,9 @@ def _note(host: HostFacts, cause: str, evidence: Evidence, *steps: Remedy, **mor
     )  # fmt: skip
 
 
+@rule("MIG-16", "No measure of use under MIG", Place.CLUSTER)
 def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-16: a counters file that has utilisation only, where slices have none."""
+    """The driver gives no utilisation with MIG on; DCGM_FI_PROF_GR_ENGINE_ACTIVE is there for each slice."""
     file = counter_file(snapshot)
     fields = file.names() if file else frozenset()
     cut = [node for node in snapshot.nodes.values() if has_mig(node)]
@@ -270,8 +283,9 @@ def blind_under_mig(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("MET-18", "Dashboards of what is not exported", Place.CLUSTER)
 def empty_panels(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-18: dashboards that ask for what is not exported."""
+    """A counters file of one's own replaces the usual set: what dashboards show has to be in it."""
     file = counter_file(snapshot)
     fields = file.names() if file else frozenset()
     if file is None or file.source is None or not fields:
@@ -321,72 +335,49 @@ def _profiling(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return ()
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="MET-07", title="No profiling metrics", place=Place.DRIVER,
-            pattern=r"Profiling module returned an unrecoverable error|profiling (?:metrics|module) (?:is|are) not (?:supported|available)|DCP [Mm]etrics? (?:is|are)? ?not (?:supported|available)",
-            words="", where=(LOG,), parts=(EXPORTER,), always=True, proof=_profiling,
-            cause="{who} has no profiling metrics (DCGM_FI_PROF_*): it may not profile, the card can't, or another profiler holds it",
-            remedy=(
-                "give its container securityContext.capabilities.add: [SYS_ADMIN]",
-                "end other profilers (Nsight, ncu) on {node}, or:", "dcgmi profile --pause",
-                "on cards without them: take DCGM_FI_PROF_* out of the counters file",
-            ),
-            explain="Profiling needs SYS_ADMIN, a data centre card of Volta or later, and nobody else who profiles.",
+RULES: Final = rules_of(
+    Sign(
+        id="MET-07", title="No profiling metrics", place=Place.DRIVER,
+        pattern=r"Profiling module returned an unrecoverable error|profiling (?:metrics|module) (?:is|are) not (?:supported|available)|DCP [Mm]etrics? (?:is|are)? ?not (?:supported|available)",
+        words="", where=(LOG,), parts=(EXPORTER,), always=True, proof=_profiling,
+        cause="{who} has no profiling metrics (DCGM_FI_PROF_*): it may not profile, the card can't, or another profiler holds it",
+        remedy=(
+            "give its container securityContext.capabilities.add: [SYS_ADMIN]",
+            "end other profilers (Nsight, ncu) on {node}, or:", "dcgmi profile --pause",
+            "on cards without them: take DCGM_FI_PROF_* out of the counters file",
         ),
-        Sign(
-            id="MET-08", title="The host engine can't be reached", place=Place.CLUSTER,
-            pattern=r"Error connecting to nv-hostengine|connection to the host engine is not valid|[Cc]an(?:not|'t) connect to (?:the )?host ?engine",
-            words="host", where=(LOG, STATUS), parts=(EXPORTER,), proof=_unready,
-            cause="{who} can't reach the DCGM host engine that it is told to use",
-            remedy=(
-                "kubectl get pods,endpoints -A | grep nvidia-dcgm",
-                "kubectl -n {namespace} set env daemonset/nvidia-dcgm-exporter DCGM_REMOTE_HOSTENGINE_INFO-   # it then brings its own",
-                "where the host runs one on port 5555: stop it, or dcgm.enabled=false in the ClusterPolicy",
-            ),
-            explain="With dcgm.enabled the exporter goes to the service nvidia-dcgm:5555; without ready pods there, or with another host "
-            "engine on that port, it ends.",
-        ),
-        Sign(
-            id="MET-11", title="More labels than the store takes", place=Place.CLUSTER,
-            pattern=r"max-label-names-per-series|label_limit exceeded|has (?P<count>\d+) label names; limit (?P<limit>\d+)", words="l",
-            where=(LOG,), always=True,
-            cause="series of GPUs are refused by the metrics store: they have more labels than it takes, says {who}",
-            remedy=(
-                "give the exporter an allow list: DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX=^(app|team)$",
-                "or raise max_label_names_per_series (30) in Mimir",
-            ),
-            explain="Labels of pods on top of the exporter's own pass the limit of 30 names in Mimir and Cortex.",
-        ),
-        Sign(
-            id="MET-15", title="The exporter hangs", place=Place.DRIVER,
-            pattern=r"(?:Liveness|Readiness) probe failed: .*(?:context deadline exceeded|Client\.Timeout|timeout)", words="probe failed",
-            where=(EVENT,), parts=(EXPORTER,), proof=_hung,
-            cause="{who} does not answer in time: a call to a sick GPU's driver keeps it",
-            remedy=("on node {node}:", "timeout 10 nvidia-smi; dmesg | grep -i xid; kgpu health", "when the GPU is well:", "kubectl -n {namespace} delete pod {name}"),
-            explain="The replaced exporter asks the driver while it is scraped: one GPU that hangs stops all metrics of the node.",
-        ),
+        explain="Profiling needs SYS_ADMIN, a data centre card of Volta or later, and nobody else who profiles.",
     ),
-    Rule("MET-05", "Metrics without pods", Place.CLUSTER, no_users,
-         "The exporter asks the kubelet's pod-resources socket who has which device; it must be told to, and see the socket."),
-    Rule("MET-06", "Counters that the exporter can't use", Place.CLUSTER, bad_counters,
-         "The key of the ConfigMap has to be dcgm-metrics.csv, and each line FIELD, type, help. The replaced exporter does not "
-         "start with one bad line.", explains=("MET-18",)),
-    Rule("MET-12", "Every pod label on every series", Place.CLUSTER, unlimited_labels,
-         "Labels such as a job's id or a commit make new series without end: allow a few names only."),
-    Rule("MET-14", "Busy, and not much of it", Place.CLUSTER, busy_but_slow,
-         "GPU utilisation is the part of time in which any kernel ran, if on one of a hundred multiprocessors."),
-    Rule("MET-18", "Dashboards of what is not exported", Place.CLUSTER, empty_panels,
-         "A counters file of one's own replaces the usual set: what dashboards show has to be in it."),
-    Rule("MET-19", "The exporter is out of memory", Place.CLUSTER, out_of_memory,
-         "Nodes with 8 or 16 GPUs, MIG or profiling need more than small defaults."),
-    Rule("MET-20", "Another node's metrics each time", Place.CLUSTER, node_port,
-         "A NodePort leads to any of the pods unless traffic is kept local."),
-    Rule("MET-22", "Held and idle", Place.CLUSTER, held_idle,
-         "An alert on memory alone or on utilisation alone does not see a notebook that holds a GPU and does nothing."),
-    Rule("MET-23", "A series for every replica", Place.CLUSTER, replica_series,
-         "With pod labels and virtual GPUs each metric has a series per GPU, replica and container."),
-    Rule("MIG-16", "No measure of use under MIG", Place.CLUSTER, blind_under_mig,
-         "The driver gives no utilisation with MIG on; DCGM_FI_PROF_GR_ENGINE_ACTIVE is there for each slice."),
+    Sign(
+        id="MET-08", title="The host engine can't be reached", place=Place.CLUSTER,
+        pattern=r"Error connecting to nv-hostengine|connection to the host engine is not valid|[Cc]an(?:not|'t) connect to (?:the )?host ?engine",
+        words="host", where=(LOG, STATUS), parts=(EXPORTER,), proof=_unready,
+        cause="{who} can't reach the DCGM host engine that it is told to use",
+        remedy=(
+            "kubectl get pods,endpoints -A | grep nvidia-dcgm",
+            "kubectl -n {namespace} set env daemonset/nvidia-dcgm-exporter DCGM_REMOTE_HOSTENGINE_INFO-   # it then brings its own",
+            "where the host runs one on port 5555: stop it, or dcgm.enabled=false in the ClusterPolicy",
+        ),
+        explain="With dcgm.enabled the exporter goes to the service nvidia-dcgm:5555; without ready pods there, or with another host "
+        "engine on that port, it ends.",
+    ),
+    Sign(
+        id="MET-11", title="More labels than the store takes", place=Place.CLUSTER,
+        pattern=r"max-label-names-per-series|label_limit exceeded|has (?P<count>\d+) label names; limit (?P<limit>\d+)", words="l",
+        where=(LOG,), always=True,
+        cause="series of GPUs are refused by the metrics store: they have more labels than it takes, says {who}",
+        remedy=(
+            "give the exporter an allow list: DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX=^(app|team)$",
+            "or raise max_label_names_per_series (30) in Mimir",
+        ),
+        explain="Labels of pods on top of the exporter's own pass the limit of 30 names in Mimir and Cortex.",
+    ),
+    Sign(
+        id="MET-15", title="The exporter hangs", place=Place.DRIVER,
+        pattern=r"(?:Liveness|Readiness) probe failed: .*(?:context deadline exceeded|Client\.Timeout|timeout)", words="probe failed",
+        where=(EVENT,), parts=(EXPORTER,), proof=_hung,
+        cause="{who} does not answer in time: a call to a sick GPU's driver keeps it",
+        remedy=("on node {node}:", "timeout 10 nvidia-smi; dmesg | grep -i xid; kgpu health", "when the GPU is well:", "kubectl -n {namespace} delete pod {name}"),
+        explain="The replaced exporter asks the driver while it is scraped: one GPU that hangs stops all metrics of the node.",
+    ),
 )  # fmt: skip

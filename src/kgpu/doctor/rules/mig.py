@@ -14,7 +14,7 @@ from kgpu.doctor.kinds import Container, Node
 from kgpu.doctor.matching import MIG_MANAGER, VALIDATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import at, seconds
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.mig_signs import layout_said
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import (
@@ -81,8 +81,11 @@ def _foreign(row: Layout, size: int) -> list[str]:
     return [name for name in row.profiles if (one := profile_of(name)) is not None and not blocks_of(one, size)]
 
 
+@rule("MIG-01", "A MIG layout that does not exist", Place.CLUSTER, explains=(*_ABOVE, "MIG-11"))
 def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-01: the label names a layout that the ConfigMap does not have."""
+    """The label nvidia.com/mig.config names an entry under mig-configs of the MIG manager's ConfigMap. A name that is
+    not there, as by a slip or of another card, ends in the state failed.
+    """
     config = mig_config(snapshot)
     if config.layouts is None:
         yield from layout_said(snapshot)
@@ -101,8 +104,11 @@ def unknown_layout(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("MIG-03", "MIG mode waits for a reboot", Place.DRIVER, explains=(*_ABOVE, "MIG-02"))
 def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-03: the mode waits for a reset that a virtual machine can't do."""
+    """Changing the mode needs a reset of the GPU, which is not possible in a virtual machine with a passed-through
+    card: the pending mode becomes the current one with the next boot.
+    """
     for host in snapshot.hosts.values():
         waits = [gpu for gpu in host.gpus or () if gpu.mig_enabled != gpu.mig_pending]
         node = snapshot.nodes.get(host.node)
@@ -117,8 +123,9 @@ def reboot_wanted(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("MIG-04", "A card without MIG", Place.HARDWARE, explains=_ABOVE)
 def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-04: MIG for cards that have none."""
+    """T4, V100, A10, A40, L4, L40 and RTX cards have no MIG; a layout for all devices fails on them."""
     for node, name, rows in _chosen(snapshot):
         if node.labels.get(names.LABEL_MIG_CAPABLE) != "false" or mig_state(node) in ("success", ""):
             continue
@@ -131,8 +138,11 @@ def not_capable(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MIG-05", "A MIG layout that leaves GPUs out", Place.CLUSTER, explains=_ABOVE)
 def partial(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-05: a layout that leaves some GPUs out."""
+    """The layout is applied and checked for the whole node: every GPU needs an entry, also one with
+    mig-enabled: false.
+    """
     for node, name, rows in _chosen(snapshot):
         count = _count(snapshot, node)
         if not rows or count is None or any(row.devices is None for row in rows):
@@ -157,8 +167,17 @@ def _count(snapshot: Snapshot, node: Node) -> int | None:
     return int(said) if said.isdecimal() and len(said) < 4 and not has_mig(node) else None
 
 
+@rule(
+    "MIG-09",
+    "A driver that loses MIG devices",
+    Place.DRIVER,
+    explains=(*_ABOVE, "RUN-*"),
+    facts={"drivers": ", ".join(sorted(MIG_BROKEN_DRIVERS))},
+)
 def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-09: a driver whose NVML loses MIG devices."""
+    """NVML of drivers {drivers} does not list MIG devices rightly where pods with slices and with whole GPUs run
+    together. They stay Pending or in ContainerCreating.
+    """
     for node in snapshot.nodes.values():
         host = snapshot.hosts.get(node.name)
         label = f"{names.LABEL_CUDA_DRIVER_VERSION}.full"
@@ -177,8 +196,9 @@ def broken_driver(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MIG-10", "The validator wants a whole GPU", Place.PLUGIN, explains=("SCH-06", "SCH-01"))
 def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-10: the CUDA validator asks for a whole GPU where there are slices only."""
+    """Under strategy mixed a node that is all slices offers no nvidia.com/gpu, which older validators ask for."""
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         asked = matching.accelerators(pod)
         node = snapshot.nodes.get(pod.node) or next(
@@ -197,8 +217,11 @@ def validator_whole(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MIG-11", "Parts still paused for MIG", Place.CLUSTER, explains=_ABOVE)
 def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-11: parts of the stack that were stopped for a change of layout and not started again."""
+    """The MIG manager stops the other parts by labels before it changes a layout, and sets them back afterwards; when
+    it ends before that, they stay away.
+    """
     for node in snapshot.nodes.values():
         paused = sorted(
             key for key, value in node.labels.items() if _PAUSED in value and key.startswith(names.LABEL_DEPLOY_PREFIX)
@@ -242,8 +265,9 @@ def _log_step(snapshot: Snapshot, node: Node) -> tuple[Remedy, ...]:
     return (Remedy("kubectl -n {} logs {} --tail=50", pods[0].namespace, pods[0].name),) if pods else ()
 
 
+@rule("MIG-12", "An unusable MIG ConfigMap", Place.CLUSTER, explains=_ABOVE)
 def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-12: the MIG manager's own ConfigMap is not there, or has its text under another key."""
+    """The text has to be under the key config.yaml and to have mig-configs."""
     config = mig_config(snapshot)
     if (
         config.told_by is None
@@ -265,8 +289,11 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+@rule("MIG-13", "An own MIG configuration that nobody uses", Place.CLUSTER, explains=("MIG-01", "MIG-00"))
 def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-13: an own configuration that the ClusterPolicy does not name: the JSON patch could not replace a field that is not there."""
+    """A fresh ClusterPolicy has no spec.migManager.config; a JSON patch with replace fails with 'the server rejected
+    our request due to an error in our request'. A merge patch makes the field.
+    """
     for policy in snapshot.all("ClusterPolicy"):
         if policy.at("spec.migManager.config.name") is not None:
             continue
@@ -294,8 +321,9 @@ def _wants(snapshot: Snapshot, data: Any) -> bool:
     return any(wanted_mig(node) in known and wanted_mig(node) not in used for node in snapshot.nodes.values())
 
 
+@rule("MIG-14", "Slices changed behind the plugin", Place.PLUGIN, explains=_ABOVE)
 def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-14: slices that were made behind the plugin's back."""
+    """The plugin lists slices when it starts: what nvidia-smi mig -cgi makes later is not offered."""
     for host in snapshot.hosts.values():
         node = snapshot.nodes.get(host.node)
         if node is None or host.gpus is None or mig_state(node) in ("pending", "rebooting", "failed"):
@@ -335,8 +363,9 @@ def _whole_slices(gpus: Any) -> dict[str, int]:
     return found
 
 
+@rule("MIG-15", "More slices than fit", Place.HARDWARE, explains=_ABOVE)
 def no_room(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-15: more slices than a card has."""
+    """A card has 7 compute slices and 8 blocks of memory (A30: 4 and 4); 3g takes 4 blocks."""
     for node, name, rows in _chosen(snapshot):
         memory = memory_of(node.labels.get(names.LABEL_GPU_PRODUCT, ""))
         if memory is None or mig_state(node) == "success":
@@ -359,8 +388,9 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+@rule("MIG-17", "One program over several slices", Place.CLUSTER, explains=("NET-*",))
 def many_slices(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-17: a program for several GPUs with several slices."""
+    """CUDA shows a process one MIG device, and slices can't reach each other's memory: NCCL hangs or fails."""
     for pod in snapshot.pods.values():
         for one in pod.containers:
             slices = [name for name in one.limits if matching.is_mig(str(name))]
@@ -387,8 +417,9 @@ def _pieces(amount: Any) -> int:
     return int(amount) if isinstance(amount, int | str) and str(amount).isdecimal() and len(str(amount)) < 6 else 0
 
 
+@rule("MIG-19", "Ended by a change of layout", Place.CLUSTER)
 def killed_pods(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-19: pods that ended when the MIG manager changed the layout below them."""
+    """The MIG manager stops whatever uses GPUs of the node, pods among them. Drain the node first."""
     pattern = re.compile(
         r"Shutting down (?:all )?(?:k8s |host )?GPU clients|Setting MIG mode|Applying MIG (?:mode|device) ",
         re.IGNORECASE,
@@ -416,8 +447,11 @@ def _near(container: Container, began: float) -> bool:
     return any(end is not None and 0 <= end - began <= _KILL_SECONDS for end in ends)
 
 
+@rule("MIG-20", "Slices of several sizes under strategy single", Place.PLUGIN, explains=(*_ABOVE, "MIG-06"))
 def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-20: slices of several sizes under the strategy that knows one."""
+    """The layout is legal and its state becomes success; the plugin then offers nothing, since nvidia.com/gpu would
+    mean different things.
+    """
     for node, name, rows in _chosen(snapshot):
         row = next(
             (one for one in rows if one.enabled and len({key for key, count in one.profiles.items() if count}) > 1),
@@ -440,8 +474,9 @@ def mixed_under_single(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("MIG-21", "Profiles of another card", Place.HARDWARE, explains=_ABOVE)
 def other_card(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-21: profiles of a card with another amount of memory."""
+    """1g.5gb is of a card with 40 GB, 1g.10gb of one with 80 GB."""
     for node, name, rows in _chosen(snapshot):
         product = node.labels.get(names.LABEL_GPU_PRODUCT, "")
         memory = memory_of(product)
@@ -459,44 +494,3 @@ def other_card(snapshot: Snapshot) -> Iterator[Finding]:
             (_cite(node, _LABEL), _cite(node, names.LABEL_GPU_PRODUCT), _cite(node, names.MIG_CONFIG_STATE_LABEL)),
             (Remedy("on the node:"), Remedy("nvidia-smi mig -lgip"), _relabel(node, fitting[0] if fitting else "NAME")),
         )  # fmt: skip
-
-
-RULES: Final = (
-    Rule("MIG-01", "A MIG layout that does not exist", Place.CLUSTER, unknown_layout,
-         "The label nvidia.com/mig.config names an entry under mig-configs of the MIG manager's ConfigMap. A name that is "
-         "not there, as by a slip or of another card, ends in the state failed.", explains=(*_ABOVE, "MIG-11")),
-    Rule("MIG-03", "MIG mode waits for a reboot", Place.DRIVER, reboot_wanted,
-         "Changing the mode needs a reset of the GPU, which is not possible in a virtual machine with a passed-through "
-         "card: the pending mode becomes the current one with the next boot.", explains=(*_ABOVE, "MIG-02")),
-    Rule("MIG-04", "A card without MIG", Place.HARDWARE, not_capable,
-         "T4, V100, A10, A40, L4, L40 and RTX cards have no MIG; a layout for all devices fails on them.", explains=_ABOVE),
-    Rule("MIG-05", "A MIG layout that leaves GPUs out", Place.CLUSTER, partial,
-         "The layout is applied and checked for the whole node: every GPU needs an entry, also one with mig-enabled: false.",
-         explains=_ABOVE),
-    Rule("MIG-09", "A driver that loses MIG devices", Place.DRIVER, broken_driver,
-         f"NVML of drivers {', '.join(sorted(MIG_BROKEN_DRIVERS))} does not list MIG devices rightly where pods "
-         "with slices and with whole GPUs run together. They stay Pending or in ContainerCreating.", explains=(*_ABOVE, "RUN-*")),
-    Rule("MIG-10", "The validator wants a whole GPU", Place.PLUGIN, validator_whole,
-         "Under strategy mixed a node that is all slices offers no nvidia.com/gpu, which older validators ask for.", explains=("SCH-06", "SCH-01")),
-    Rule("MIG-11", "Parts still paused for MIG", Place.CLUSTER, left_paused,
-         "The MIG manager stops the other parts by labels before it changes a layout, and sets them back afterwards; when "
-         "it ends before that, they stay away.", explains=_ABOVE),
-    Rule("MIG-12", "An unusable MIG ConfigMap", Place.CLUSTER, wrong_key,
-         "The text has to be under the key config.yaml and to have mig-configs.", explains=_ABOVE),
-    Rule("MIG-13", "An own MIG configuration that nobody uses", Place.CLUSTER, nobody_told,
-         "A fresh ClusterPolicy has no spec.migManager.config; a JSON patch with replace fails with 'the server rejected our "
-         "request due to an error in our request'. A merge patch makes the field.", explains=("MIG-01", "MIG-00")),
-    Rule("MIG-14", "Slices changed behind the plugin", Place.PLUGIN, by_hand,
-         "The plugin lists slices when it starts: what nvidia-smi mig -cgi makes later is not offered.", explains=_ABOVE),
-    Rule("MIG-15", "More slices than fit", Place.HARDWARE, no_room,
-         "A card has 7 compute slices and 8 blocks of memory (A30: 4 and 4); 3g takes 4 blocks.", explains=_ABOVE),
-    Rule("MIG-17", "One program over several slices", Place.CLUSTER, many_slices,
-         "CUDA shows a process one MIG device, and slices can't reach each other's memory: NCCL hangs or fails.", explains=("NET-*",)),
-    Rule("MIG-19", "Ended by a change of layout", Place.CLUSTER, killed_pods,
-         "The MIG manager stops whatever uses GPUs of the node, pods among them. Drain the node first."),
-    Rule("MIG-20", "Slices of several sizes under strategy single", Place.PLUGIN, mixed_under_single,
-         "The layout is legal and its state becomes success; the plugin then offers nothing, since nvidia.com/gpu would "
-         "mean different things.", explains=(*_ABOVE, "MIG-06")),
-    Rule("MIG-21", "Profiles of another card", Place.HARDWARE, other_card,
-         "1g.5gb is of a card with 40 GB, 1g.10gb of one with 80 GB.", explains=_ABOVE),
-)  # fmt: skip

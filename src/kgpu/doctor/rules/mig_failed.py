@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
@@ -43,8 +42,17 @@ def _unheard(node: Node, wanted: str) -> Finding:
     )
 
 
+@rule(
+    "MIG-00",
+    "The MIG layout could not be applied",
+    Place.PLUGIN,
+    explains=("SCH-00", "SCH-01", "SCH-02", "SCH-05", "SCH-06"),
+    last_resort=True,
+)
 def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
-    """MIG-00: the MIG manager could not apply what the node's label asks for, and nothing says why."""
+    """nvidia.com/mig.config.state=failed: often a pod still holds a GPU, or no such layout is configured. The log of
+    the MIG manager says which.
+    """
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         wanted = node.labels.get(names.MIG_CONFIG_LABEL, "")
         managers = matching.pods_of_part(snapshot, matching.MIG_MANAGER, node=node.name)
@@ -80,13 +88,3 @@ def mig_failed(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             nodes=(node.name,),
         )
-
-
-RULES: Final = (
-    Rule(
-        "MIG-00", "The MIG layout could not be applied", Place.PLUGIN, mig_failed,
-        "nvidia.com/mig.config.state=failed: often a pod still holds a GPU, or no such layout is configured. The log of the "
-        "MIG manager says which.",
-        explains=("SCH-00", "SCH-01", "SCH-02", "SCH-05", "SCH-06"), last_resort=True,
-    ),
-)  # fmt: skip

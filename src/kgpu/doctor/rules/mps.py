@@ -15,7 +15,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import MPS, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import sharing_configs, still_broken, uses_mps
@@ -71,8 +71,11 @@ def _share(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (node.cite("metadata.labels[nvidia.com/gpu.replicas]"), node.cite("metadata.labels[nvidia.com/gpu.memory]"))
 
 
+@rule("MPS-04", "Exclusive mode left by MPS", Place.DRIVER, explains=("MPS-03",))
 def mode_left(snapshot: Snapshot) -> Iterator[Finding]:
-    """MPS-04: exclusive mode where no MPS is."""
+    """The MPS daemon sets EXCLUSIVE_PROCESS and does not always set it back: every second process then fails with error
+    46.
+    """
     for name, host in snapshot.hosts.items():
         if not _exclusive(host) or uses_mps(snapshot, name) or name not in snapshot.nodes:
             continue
@@ -114,8 +117,9 @@ def too_many(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
+@rule("MPS-09", "One client ended all", Place.DRIVER, explains=("MPS-02", "HW-08"))
 def server_fault(snapshot: Snapshot) -> Iterator[Finding]:
-    """MPS-09: one client's fault has ended the others."""
+    """Clients of MPS share one server process: a fatal error of one ends all."""
     for name, host in snapshot.hosts.items():
         for path, file in host.files.items():
             if "/mps/" not in path or not path.endswith("server.log"):
@@ -134,8 +138,9 @@ def server_fault(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MPS-11", "A plugin from before MPS", Place.PLUGIN, explains=_ABOVE)
 def too_old(snapshot: Snapshot) -> Iterator[Finding]:
-    """MPS-11: a plugin from before MPS."""
+    """MPS is supported since version 0.15 of the device plugin; guides that say it is not are older."""
     configs = [one for one in sharing_configs(snapshot) if one.block("mps")]
     old: dict[str, list[Pod]] = {}
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
@@ -154,8 +159,11 @@ def too_old(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("MPS-12", "Time-slicing and MPS at once", Place.PLUGIN, explains=_ABOVE)
 def both_ways(snapshot: Snapshot) -> Iterator[Finding]:
-    """MPS-12: time-slicing and MPS in one configuration."""
+    """The plugin prefers MPS silently; where the MPS block does not share anything it reports time-slicing but takes
+    the replicas from the MPS block.
+    """
     for config in sharing_configs(snapshot):
         if config.block("timeSlicing") and config.block("mps"):
             yield Finding(
@@ -182,99 +190,88 @@ def _tegra(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (node.cite(f"metadata.labels[{label}]"),) if label else None
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="MPS-01", title="The MPS control daemon does not answer", place=Place.PLUGIN,
-            pattern=r"error waiting for MPS daemon|error checking MPS daemon health|failed to send command to MPS daemon|Failed to start MPS daemon: (?P<why>[^\n]{1,300})",
-            words="MPS daemon", where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_daemon,
-            cause="{who}: the MPS control daemon does not answer on node {node}, or does not start: {why}",
-            remedy=(
-                "kubectl get pods -A -o wide | grep mps-control-daemon",
-                "kubectl label node {node} nvidia.com/mps.capable=true",
-                "see that --mps-root (MPS_ROOT) is the same for plugin and daemon, usually /run/nvidia/mps",
-            ),
-            explain="The daemon's DaemonSet runs on nodes with the label nvidia.com/mps.capable=true, and talks to the plugin "
-            "through a pipe below the MPS root, which both must mount.",
-            explains=_ABOVE,
+RULES: Final = rules_of(
+    Sign(
+        id="MPS-01", title="The MPS control daemon does not answer", place=Place.PLUGIN,
+        pattern=r"error waiting for MPS daemon|error checking MPS daemon health|failed to send command to MPS daemon|Failed to start MPS daemon: (?P<why>[^\n]{1,300})",
+        words="MPS daemon", where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_daemon,
+        cause="{who}: the MPS control daemon does not answer on node {node}, or does not start: {why}",
+        remedy=(
+            "kubectl get pods -A -o wide | grep mps-control-daemon",
+            "kubectl label node {node} nvidia.com/mps.capable=true",
+            "see that --mps-root (MPS_ROOT) is the same for plugin and daemon, usually /run/nvidia/mps",
         ),
-        Sign(
-            id="MPS-02", title="The MPS server is not ready", place=Place.DRIVER,
-            pattern=r"MPS server is not ready to accept new MPS client requests|cudaErrorMpsServerNotReady|CUDA_ERROR_MPS_SERVER_NOT_READY",
-            words="", where=(LOG, STATUS),
-            cause="{who} can't use its GPU: the MPS server of node {node} takes no clients",
-            remedy=(
-                "on the node:", "sh -c 'tail /run/nvidia/mps/nvidia.com/gpu/log/*.log'",
-                "delete the pod of the MPS control daemon on {node}; let all clients run as the same user",
-            ),
-            explain="A fault of one client, or a client of another user, ends the server (CUDA error 807); clients of one server need "
-            "one user.",
-        ),
-        Sign(
-            id="MPS-03", title="Not connected to MPS", place=Place.RUNTIME,
-            pattern=r"all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
-            words="", where=(LOG, STATUS), proof=_shared_node,
-            cause="{who} finds its GPU busy: MPS has set it to EXCLUSIVE_PROCESS on node {node}, and this pod is not connected to MPS",
-            remedy=(
-                "let the device plugin give it the GPU (limits, not NVIDIA_VISIBLE_DEVICES)",
-                "kubectl -n {namespace} exec {name} -- sh -c 'env | grep CUDA_MPS; ls /mps'",
-            ),
-            explain="Only clients of the MPS server may use the card; the plugin gives its pods CUDA_MPS_PIPE_DIRECTORY and the folder /mps.",
-            confidence=LIKELY,
-        ),
-        Sign(
-            id="MPS-05", title="MPS and MIG together", place=Place.PLUGIN,
-            pattern=r"using --mig-strategy=(?P<strategy>\w+) is not supported with MPS|sharing using MPS is not supported for MIG devices",
-            words="MPS", where=(LOG, STATUS), parts=(PLUGIN, MPS), confidence=CERTAIN, always=True, proof=still_broken,
-            cause="{who} does not start: MPS can't share MIG devices",
-            remedy=("take sharing.mps out of the device plugin's configuration, or set the MIG strategy to none on these nodes",),
-            explain="The device plugin shares whole GPUs by MPS, never slices.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="MPS-06", title="MPS without a root folder", place=Place.PLUGIN,
-            pattern=r"using MPS requires --mps-root to be specified", words="--mps-root", where=(LOG, STATUS), parts=(PLUGIN, MPS),
-            confidence=CERTAIN, always=True, proof=still_broken,
-            cause="{who} does not start: its configuration shares by MPS, and it has no --mps-root",
-            remedy=("on the plugin's DaemonSet, with its name in place of NAME:", "kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps"),
-            explain="The pipe and log folders of MPS are below that folder, which plugin and daemon share.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="MPS-07", title="More replicas than MPS takes", place=Place.PLUGIN,
-            pattern=r"maximum allowed replicas exceeded: (?P<asked>\d+) > (?P<limit>\d+)", words="maximum allowed replicas exceeded",
-            where=(LOG, STATUS), parts=(PLUGIN, MPS), always=True, proof=still_broken, besides=too_many, confidence=CERTAIN,
-            cause="{who} does not share: {asked} replicas are asked for, and {limit} are allowed",
-            remedy=("set replicas to at most {limit} in the device plugin's configuration",),
-            explain="A server takes 48 clients on Volta and later, 16 before; some versions of the plugin count V100 among the earlier.",
-            explains=_ABOVE,
-        ),
-        Sign(
-            id="MPS-08", title="Out of memory within its share", place=Place.CLUSTER,
-            pattern=r"CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", words="", where=(LOG, STATUS),
-            proof=_share,
-            cause="{who} ran out of GPU memory: under MPS it may use one replica's part of the card only",
-            remedy=("kubectl get node {node} -L nvidia.com/gpu.replicas,nvidia.com/gpu.memory", "fewer replicas, or a smaller batch or model"),
-            explain="The MPS daemon gives every client memory/replicas (set_default_device_pinned_mem_limit) and 100/replicas percent of "
-            "the threads.",
-        ),
-        Sign(
-            id="MPS-10", title="MPS on Jetson", place=Place.HARDWARE,
-            pattern=r"(?:failed|unable) to get (?:device )?minor(?: number)?|error getting (?:device )?minor", words="minor",
-            where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_tegra,
-            cause="{who} can't share by MPS: node {node} is a Tegra machine, which MPS does not know",
-            remedy=("give that node a configuration without sharing.mps, with its key in place of NAME:", "kubectl label node {node} nvidia.com/device-plugin.config=NAME --overwrite"),
-            explain="Integrated GPUs have no minor number and no MPS support in the plugin.",
-            explains=_ABOVE,
-        ),
+        explain="The daemon's DaemonSet runs on nodes with the label nvidia.com/mps.capable=true, and talks to the plugin "
+        "through a pipe below the MPS root, which both must mount.",
+        explains=_ABOVE,
     ),
-    Rule("MPS-04", "Exclusive mode left by MPS", Place.DRIVER, mode_left,
-         "The MPS daemon sets EXCLUSIVE_PROCESS and does not always set it back: every second process then fails with error 46.", explains=("MPS-03",)),
-    Rule("MPS-09", "One client ended all", Place.DRIVER, server_fault,
-         "Clients of MPS share one server process: a fatal error of one ends all.", explains=("MPS-02", "HW-08")),
-    Rule("MPS-11", "A plugin from before MPS", Place.PLUGIN, too_old,
-         "MPS is supported since version 0.15 of the device plugin; guides that say it is not are older.", explains=_ABOVE),
-    Rule("MPS-12", "Time-slicing and MPS at once", Place.PLUGIN, both_ways,
-         "The plugin prefers MPS silently; where the MPS block does not share anything it reports time-slicing but takes the "
-         "replicas from the MPS block.", explains=_ABOVE),
+    Sign(
+        id="MPS-02", title="The MPS server is not ready", place=Place.DRIVER,
+        pattern=r"MPS server is not ready to accept new MPS client requests|cudaErrorMpsServerNotReady|CUDA_ERROR_MPS_SERVER_NOT_READY",
+        words="", where=(LOG, STATUS),
+        cause="{who} can't use its GPU: the MPS server of node {node} takes no clients",
+        remedy=(
+            "on the node:", "sh -c 'tail /run/nvidia/mps/nvidia.com/gpu/log/*.log'",
+            "delete the pod of the MPS control daemon on {node}; let all clients run as the same user",
+        ),
+        explain="A fault of one client, or a client of another user, ends the server (CUDA error 807); clients of one server need "
+        "one user.",
+    ),
+    Sign(
+        id="MPS-03", title="Not connected to MPS", place=Place.RUNTIME,
+        pattern=r"all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
+        words="", where=(LOG, STATUS), proof=_shared_node,
+        cause="{who} finds its GPU busy: MPS has set it to EXCLUSIVE_PROCESS on node {node}, and this pod is not connected to MPS",
+        remedy=(
+            "let the device plugin give it the GPU (limits, not NVIDIA_VISIBLE_DEVICES)",
+            "kubectl -n {namespace} exec {name} -- sh -c 'env | grep CUDA_MPS; ls /mps'",
+        ),
+        explain="Only clients of the MPS server may use the card; the plugin gives its pods CUDA_MPS_PIPE_DIRECTORY and the folder /mps.",
+        confidence=LIKELY,
+    ),
+    Sign(
+        id="MPS-05", title="MPS and MIG together", place=Place.PLUGIN,
+        pattern=r"using --mig-strategy=(?P<strategy>\w+) is not supported with MPS|sharing using MPS is not supported for MIG devices",
+        words="MPS", where=(LOG, STATUS), parts=(PLUGIN, MPS), confidence=CERTAIN, always=True, proof=still_broken,
+        cause="{who} does not start: MPS can't share MIG devices",
+        remedy=("take sharing.mps out of the device plugin's configuration, or set the MIG strategy to none on these nodes",),
+        explain="The device plugin shares whole GPUs by MPS, never slices.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="MPS-06", title="MPS without a root folder", place=Place.PLUGIN,
+        pattern=r"using MPS requires --mps-root to be specified", words="--mps-root", where=(LOG, STATUS), parts=(PLUGIN, MPS),
+        confidence=CERTAIN, always=True, proof=still_broken,
+        cause="{who} does not start: its configuration shares by MPS, and it has no --mps-root",
+        remedy=("on the plugin's DaemonSet, with its name in place of NAME:", "kubectl -n {namespace} set env daemonset/NAME MPS_ROOT=/run/nvidia/mps"),
+        explain="The pipe and log folders of MPS are below that folder, which plugin and daemon share.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="MPS-07", title="More replicas than MPS takes", place=Place.PLUGIN,
+        pattern=r"maximum allowed replicas exceeded: (?P<asked>\d+) > (?P<limit>\d+)", words="maximum allowed replicas exceeded",
+        where=(LOG, STATUS), parts=(PLUGIN, MPS), always=True, proof=still_broken, besides=too_many, confidence=CERTAIN,
+        cause="{who} does not share: {asked} replicas are asked for, and {limit} are allowed",
+        remedy=("set replicas to at most {limit} in the device plugin's configuration",),
+        explain="A server takes 48 clients on Volta and later, 16 before; some versions of the plugin count V100 among the earlier.",
+        explains=_ABOVE,
+    ),
+    Sign(
+        id="MPS-08", title="Out of memory within its share", place=Place.CLUSTER,
+        pattern=r"CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", words="", where=(LOG, STATUS),
+        proof=_share,
+        cause="{who} ran out of GPU memory: under MPS it may use one replica's part of the card only",
+        remedy=("kubectl get node {node} -L nvidia.com/gpu.replicas,nvidia.com/gpu.memory", "fewer replicas, or a smaller batch or model"),
+        explain="The MPS daemon gives every client memory/replicas (set_default_device_pinned_mem_limit) and 100/replicas percent of "
+        "the threads.",
+    ),
+    Sign(
+        id="MPS-10", title="MPS on Jetson", place=Place.HARDWARE,
+        pattern=r"(?:failed|unable) to get (?:device )?minor(?: number)?|error getting (?:device )?minor", words="minor",
+        where=(LOG, STATUS), parts=(MPS, PLUGIN), always=True, proof=_tegra,
+        cause="{who} can't share by MPS: node {node} is a Tegra machine, which MPS does not know",
+        remedy=("give that node a configuration without sharing.mps, with its key in place of NAME:", "kubectl label node {node} nvidia.com/device-plugin.config=NAME --overwrite"),
+        explain="Integrated GPUs have no minor number and no MPS support in the plugin.",
+        explains=_ABOVE,
+    ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from kgpu.doctor import matching, pod_claims, signs
 from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.runtime_files import toolkits
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign
 from kgpu.doctor.snapshot import Snapshot
@@ -115,8 +115,9 @@ def _asks(container: Container) -> bool:
     return any(matching.is_accelerator(str(name)) for name in (*container.limits, *container.requests))
 
 
+@rule("QTA-10", "The container asks for no GPU", Place.CLUSTER)
 def without_gpu(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-10: the container that wants a GPU has asked for none."""
+    """Devices are given to containers, not to pods: one without a limit gets no driver files and no device."""
     for case in snapshot.once(_cases):
         pod, one = case.pod, case.container
         if not one.image:
@@ -287,8 +288,11 @@ _CAUSES: Final[tuple[Callable[[_Case], _Why | None], ...]] = (
 """The first that knows why counts."""
 
 
+@rule("RUN-24", "A GPU was asked for, and none is in the container", Place.RUNTIME, explains=("QTA-10",))
 def not_injected(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-24: a container has asked for a GPU, and says that there is none."""
+    """nvidia-smi, libcuda and the devices come from the node when a GPU is injected; images do not bring them. The
+    runtime does it as nvidia or by CDI, unless the container's own variables forbid it.
+    """
     yield from signs.findings(snapshot, _NO_TOOL, _NO_TOOL_PATTERN)
     for case in snapshot.once(_cases):
         pod, one = case.pod, case.container
@@ -329,11 +333,3 @@ _NO_TOOL: Final = Sign(
     explain="", confidence=CERTAIN, proof=_nobody_asks,
 )  # fmt: skip
 _NO_TOOL_PATTERN: Final = re.compile(_NO_TOOL.pattern)
-
-RULES: Final = (
-    Rule("QTA-10", "The container asks for no GPU", Place.CLUSTER, without_gpu,
-         "Devices are given to containers, not to pods: one without a limit gets no driver files and no device."),
-    Rule("RUN-24", "A GPU was asked for, and none is in the container", Place.RUNTIME, not_injected,
-         "nvidia-smi, libcuda and the devices come from the node when a GPU is injected; images do not bring them. The "
-         "runtime does it as nvidia or by CDI, unless the container's own variables forbid it.", explains=("QTA-10",)),
-)  # fmt: skip

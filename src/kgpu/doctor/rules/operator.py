@@ -15,7 +15,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import AGENT, OPERATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -96,8 +96,9 @@ def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
             return
 
 
+@rule("OPR-03", "A second ClusterPolicy", Place.CLUSTER)
 def ignored(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-03: a second ClusterPolicy."""
+    """There is one ClusterPolicy for a cluster; further ones are ignored."""
     for policy in snapshot.all("ClusterPolicy"):
         if policy.text("status.state") == "ignored":
             others = [one.name for one in snapshot.all("ClusterPolicy") if one.text("status.state") != "ignored"]
@@ -111,8 +112,9 @@ def ignored(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("OPR-04", "ClusterPolicy and GPUCluster", Place.CLUSTER, explains=("OPR-15", "SCH-02"))
 def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-04: ClusterPolicy and GPUCluster."""
+    """The two kinds exclude each other."""
     policies, clusters = list(snapshot.all("ClusterPolicy")), list(snapshot.all("GPUCluster"))
     if policies and clusters:
         yield Finding(
@@ -124,8 +126,18 @@ def both_kinds(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "OPR-06",
+    "Versions outside of the matrix",
+    Place.CLUSTER,
+    facts={
+        "kubernetes": KUBERNETES.listed,
+        "runtimes": ", ".join(f"{row.what} {row.listed}" for row in RUNTIMES.values()),
+    },
+)
 def outside_matrix(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-06: versions that the operator is not tested with; its own condition, else the documents' numbers."""
+    """The documents' matrix: Kubernetes {kubernetes}, {runtimes}. It may work; nobody tests it."""
+    # The operator's own condition counts, else the documents' numbers.
     for policy in snapshot.all("ClusterPolicy"):
         said = policy.condition("SupportedVersions")
         if said is not None and said.status == "False":
@@ -164,8 +176,9 @@ def _outside(policy: Obj, what: str, seen: Evidence) -> Finding:
     )
 
 
+@rule("OPR-08", "Left over from an uninstall", Place.CLUSTER)
 def left_over(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-08: a ClusterPolicy that is to go, or to stay, and nobody who works on it."""
+    """The operator was removed before its ClusterPolicy, so that nobody takes the finalizer away."""
     works = any(pod.ready for pod in matching.pods_of_part(snapshot, OPERATOR, vendor=matching.NVIDIA))
     for deployment in snapshot.all("Deployment"):
         if (
@@ -215,8 +228,9 @@ _ENV: Final = (
 )  # fmt: skip
 
 
+@rule("OPR-10", "A variable without effect", Place.CLUSTER)
 def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-10: an image in the operator's environment that the ClusterPolicy overrules."""
+    """The operator's *_IMAGE variables count only where the ClusterPolicy names nothing."""
     policy = next(iter(snapshot.all("ClusterPolicy")), None)
     for pod in matching.pods_of_part(snapshot, OPERATOR) if policy else ():
         for one in pod.containers:
@@ -281,8 +295,9 @@ def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
 _TOOLKIT_FOR_2: Final[Version] = (1, 17)
 
 
+@rule("OPR-26", "Versions pinned by an older guide", Place.RUNTIME, explains=("RUN-06", "RUN-01", "DPL-*", "SCH-02"))
 def pinned(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-26: a toolkit pinned by an older guide, with containerd 2."""
+    """Toolkits before 1.17 do not know containerd 2."""
     for policy in snapshot.all("ClusterPolicy"):
         said = policy.text("spec.toolkit.version")
         if not version_of(said) or version_of(said) >= _TOOLKIT_FOR_2:
@@ -303,8 +318,14 @@ def pinned(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule(
+    "OPR-27",
+    "A release without support",
+    Place.CLUSTER,
+    facts={"releases": "; ".join(f"{dotted(row.line)} is {row.support}" for row in RELEASES[::-1])},
+)
 def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-27: a release that nobody mends."""
+    """{releases}, as is what is older."""
     for pod, release, seen in releases(snapshot):
         row = release_of(dotted(release))
         if row is not None and row.support is Support.ENDED:
@@ -322,8 +343,11 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("OPR-19", "Changes of operands do not last", Place.CLUSTER)
 def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-19: somebody applies what the operator makes, and the operator puts it back."""
+    """The operator compares nvidia.com/last-applied-hash and writes its DaemonSets anew: only the ClusterPolicy changes
+    them for good.
+    """
     for obj in snapshot.all("DaemonSet"):
         notes = obj.annotations
         if names.OPERATOR_LAST_APPLIED_HASH not in notes or names.LAST_APPLIED not in notes:
@@ -339,17 +363,3 @@ def applied_by_hand(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=LIKELY,
             level=Level.NOTE,
         )  # fmt: skip
-
-
-RULES: Final = (
-    Rule("OPR-03", "A second ClusterPolicy", Place.CLUSTER, ignored, "There is one ClusterPolicy for a cluster; further ones are ignored."),
-    Rule("OPR-04", "ClusterPolicy and GPUCluster", Place.CLUSTER, both_kinds, "The two kinds exclude each other.", explains=("OPR-15", "SCH-02")),
-    Rule("OPR-06", "Versions outside of the matrix", Place.CLUSTER, outside_matrix,
-         f"The documents' matrix: Kubernetes {KUBERNETES.listed}, {', '.join(f'{row.what} {row.listed}' for row in RUNTIMES.values())}. It may work; nobody tests it."),
-    Rule("OPR-08", "Left over from an uninstall", Place.CLUSTER, left_over, "The operator was removed before its ClusterPolicy, so that nobody takes the finalizer away."),
-    Rule("OPR-10", "A variable without effect", Place.CLUSTER, env_unused, "The operator's *_IMAGE variables count only where the ClusterPolicy names nothing."),
-    Rule("OPR-19", "Changes of operands do not last", Place.CLUSTER, applied_by_hand,
-         "The operator compares nvidia.com/last-applied-hash and writes its DaemonSets anew: only the ClusterPolicy changes them for good."),
-    Rule("OPR-26", "Versions pinned by an older guide", Place.RUNTIME, pinned, "Toolkits before 1.17 do not know containerd 2.", explains=("RUN-06", "RUN-01", "DPL-*", "SCH-02")),
-    Rule("OPR-27", "A release without support", Place.CLUSTER, unsupported, f"{'; '.join(f'{dotted(row.line)} is {row.support}' for row in RELEASES[::-1])}, as is what is older."),
-)  # fmt: skip

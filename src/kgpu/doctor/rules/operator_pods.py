@@ -12,7 +12,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import DRIVER, GFD, NFD_MASTER, OPERATOR, PLUGIN, TOOLKIT, VALIDATOR
 from kgpu.doctor.model import CERTAIN, POSSIBLE, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
 
@@ -25,8 +25,9 @@ _CLOUD: Final = re.compile(
 )
 
 
+@rule("OPR-05", "The operator is killed for memory", Place.CLUSTER, explains=("IMG-06", "OPR-18", "SCH-02", "TNT-*"))
 def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-05: the operator's own pod."""
+    """Its limit of 350Mi is not enough for some hundred nodes."""
     for pod in matching.pods_of_part(snapshot, OPERATOR):
         for one in pod.containers:
             if one.end_reason == "OOMKilled" and (not pod.ready or one.restarts > 1):
@@ -40,8 +41,10 @@ def out_of_memory(snapshot: Snapshot) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+@rule("OPR-07", "Still installing", Place.CLUSTER, explains=("DRV-03", "OPR-15", "DPL-18", "RUN-16"))
 def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-07: just installed by Helm, and the driver is not up yet: longer than ``--wait`` does."""
+    """helm --wait has 5 minutes; the driver's build takes up to 10 and its startup probe allows 20."""
+    # Just installed by Helm, and the driver is not up yet: longer than ``--wait`` does.
     for policy in snapshot.all("ClusterPolicy"):
         age = snapshot.age(policy.created)
         if age is None or age > _INSTALL or policy.labels.get(names.MANAGED_BY_LABEL) != "Helm":
@@ -65,8 +68,14 @@ def still_installing(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule(
+    "OPR-09",
+    "One operand is not from the mirror",
+    Place.CLUSTER,
+    explains=("IMG-*", "DRV-02", "DRV-07", "DPL-*", "OPR-15", "SCH-02"),
+)
 def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-09: one operand still comes from a public registry that can't be reached."""
+    """Each component of the ClusterPolicy has a repository of its own."""
     parts = (DRIVER, TOOLKIT, PLUGIN, GFD, VALIDATOR, matching.EXPORTER, matching.DCGM, matching.MIG_MANAGER, OPERATOR)
     pods = {pod.key: pod for part in parts for pod in matching.pods_of_part(snapshot, part)}
     stuck = [(pod, bad) for pod in pods.values() if not pod.ready and (bad := matching.failing(pod))]
@@ -93,8 +102,11 @@ def not_mirrored(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("OPR-13", "No GPU node", Place.CLUSTER)
 def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-13: an operator without a GPU node."""
+    """With driver and toolkit off, on a laptop, only the operator and feature discovery run; all DaemonSets want 0
+    pods.
+    """
     if matching.gpu_nodes(snapshot) or not snapshot.nodes:
         return
     for policy in snapshot.all("ClusterPolicy"):
@@ -110,8 +122,12 @@ def no_gpu_nodes(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("OPR-15", "A step of the validator is not done", Place.CLUSTER)
 def validating(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-15: which of the validator's steps stands; what it waits for is another rule's."""
+    """The validator's init containers are its steps: driver, toolkit, cuda, plugin. Its main container stays Running
+    when all are done.
+    """
+    # Which of the validator's steps stands; what it waits for is another rule's.
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         steps = [one for one in pod.containers if one.init]
         at = matching.initialising(pod)
@@ -134,8 +150,9 @@ def validating(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("OPR-16", "The validator's test waits for a GPU", Place.CLUSTER, explains=("SCH-01", "SCH-03", "QTA-*", "OPR-15"))
 def no_room(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-16: a test pod of the validator waits for a GPU."""
+    """The plugin's validation runs a pod that asks for one GPU."""
     for pod in matching.pods_of_part(snapshot, VALIDATOR):
         if not pod.unplaced or pod.labels.get("app") not in _TESTS or not matching.accelerators(pod):
             continue
@@ -156,8 +173,9 @@ def no_room(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("OPR-20", "The cloud's device plugin and the operator's", Place.PLUGIN, explains=("DPL-20", "DRV-05"))
 def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-20: the cloud's own device plugin beside the operator's."""
+    """GKE, AKS and EKS can install their own device plugin and driver."""
     sets = [
         one
         for one in matching.daemon_sets_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA)
@@ -186,8 +204,9 @@ def managed_too(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("OPR-21", "Operands are still paused", Place.CLUSTER, explains=("TNT-12", "SCH-02", "DPL-*"))
 def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-21: operands paused for an upgrade of the driver that is over."""
+    """The driver manager sets the labels before it unloads a driver, and back after; it ended in between."""
     for node in snapshot.nodes.values():
         keys = [
             key
@@ -210,8 +229,9 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("OPR-23", "Two node feature discoveries", Place.CLUSTER, explains=("TNT-05", "TNT-06", "TNT-07"))
 def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-23: two installations of node feature discovery."""
+    """The chart brings its own unless nfd.enabled=false."""
     by_namespace: dict[str, Pod] = {}
     for pod in matching.pods_of_part(snapshot, NFD_MASTER):
         by_namespace.setdefault(pod.namespace, pod)
@@ -230,23 +250,3 @@ def two_discoveries(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             confidence=CERTAIN,
         )
-
-
-RULES: Final = (
-    Rule("OPR-05", "The operator is killed for memory", Place.CLUSTER, out_of_memory,
-         "Its limit of 350Mi is not enough for some hundred nodes.", explains=("IMG-06", "OPR-18", "SCH-02", "TNT-*")),
-    Rule("OPR-07", "Still installing", Place.CLUSTER, still_installing,
-         "helm --wait has 5 minutes; the driver's build takes up to 10 and its startup probe allows 20.", explains=("DRV-03", "OPR-15", "DPL-18", "RUN-16")),
-    Rule("OPR-09", "One operand is not from the mirror", Place.CLUSTER, not_mirrored,
-         "Each component of the ClusterPolicy has a repository of its own.", explains=("IMG-*", "DRV-02", "DRV-07", "DPL-*", "OPR-15", "SCH-02")),
-    Rule("OPR-13", "No GPU node", Place.CLUSTER, no_gpu_nodes, "With driver and toolkit off, on a laptop, only the operator and feature discovery run; all DaemonSets want 0 pods."),
-    Rule("OPR-15", "A step of the validator is not done", Place.CLUSTER, validating,
-         "The validator's init containers are its steps: driver, toolkit, cuda, plugin. Its main container stays Running when all are done."),
-    Rule("OPR-16", "The validator's test waits for a GPU", Place.CLUSTER, no_room,
-         "The plugin's validation runs a pod that asks for one GPU.", explains=("SCH-01", "SCH-03", "QTA-*", "OPR-15")),
-    Rule("OPR-20", "The cloud's device plugin and the operator's", Place.PLUGIN, managed_too,
-         "GKE, AKS and EKS can install their own device plugin and driver.", explains=("DPL-20", "DRV-05")),
-    Rule("OPR-21", "Operands are still paused", Place.CLUSTER, left_paused,
-         "The driver manager sets the labels before it unloads a driver, and back after; it ended in between.", explains=("TNT-12", "SCH-02", "DPL-*")),
-    Rule("OPR-23", "Two node feature discoveries", Place.CLUSTER, two_discoveries, "The chart brings its own unless nfd.enabled=false.", explains=("TNT-05", "TNT-06", "TNT-07")),
-)  # fmt: skip

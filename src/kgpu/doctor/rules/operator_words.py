@@ -13,7 +13,7 @@ from kgpu.doctor.matching import DRIVER, OPERATOR, VALIDATOR
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.operator import CRDS, FIELDS, by_hand, old_schema
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -47,8 +47,9 @@ def _of_stack(maker: Obj) -> bool:
     return bool(matching.parts_of(maker)) or matching.makes_accelerator_pods(maker)
 
 
+@rule("OPR-02", "The namespace forbids privileged pods", Place.CLUSTER, explains=_BELOW)
 def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-02: the namespace forbids privileged pods."""
+    """Pod Security admission: the operator's namespace needs enforce=privileged."""
     for namespace, hits in _refused(
         snapshot, r"violates PodSecurity \\?\"(?P<level>[\w-]+)", "violates PodSecurity"
     ).items():
@@ -65,8 +66,9 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("OPR-12", "No security context constraints", Place.CLUSTER, explains=_BELOW)
 def no_constraint(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-12: OpenShift's security context constraints."""
+    """On OpenShift each service account needs SecurityContextConstraints that allow privileged pods."""
     for namespace, hits in _refused(
         snapshot, r"unable to validate against any security context constraint", "security context constraint"
     ).items():
@@ -184,75 +186,69 @@ def mofed_later(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return None
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="OPR-01", title="The CRDs are older than the operator", place=Place.CLUSTER,
-            pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"", words="unknown field", where=(LOG, STATUS, EVENT), always=True,
-            cause="{who}: the ClusterPolicy's CRD does not know spec.{field}, which this release has: Helm does not upgrade CRDs",
-            remedy=CRDS,
-            explain="Helm installs the folder crds/ once. Without upgradeCRD the schema stays old, and the API server prunes what it does not know.",
-            confidence=CERTAIN, proof=known_field, besides=old_schema,
-        ),
-        Sign(
-            id="OPR-14", title="A hand-written ClusterPolicy", place=Place.CLUSTER,
-            pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"|ClusterPolicy[^\n]*spec\.(?P<section>\w+): Required value", words="spec.", where=(LOG, STATUS, EVENT), always=True,
-            cause="{who}: a ClusterPolicy with spec.{field}{section} as it is in some guide is refused: no such field, or a required section is left out",
-            remedy=("take the chart's instead:", "helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace", "kubectl explain clusterpolicy.spec"),
-            explain="operator, daemonsets, driver, toolkit, devicePlugin, dcgm, dcgmExporter, gfd and nodeStatusExporter are required; spec.nodeFeatureDiscovery does not exist.",
-            confidence=CERTAIN, proof=unknown_field, besides=by_hand,
-        ),
-        Sign(
-            id="OPR-11", title="OpenShift's driver toolkit is missing", place=Place.KERNEL,
-            pattern=r"(?i)RHCOS '[^']{1,100}' imagetag missing|(?:driver[- ]?toolkit|\bdtk\b)[^\n]*(?:not found|missing|does not (?:exist|have)|no (?:image|tag)|unavailable)|imagestream[^\n]*driver-toolkit[^\n]*not found", words="", where=(LOG, STATUS), parts=(OPERATOR, DRIVER), always=True,
-            cause="{who}: OpenShift's ImageStream driver-toolkit has no image for the nodes' system, with which the driver would be built",
-            remedy=("oc get -n openshift imagestream driver-toolkit -o jsonpath='{{.spec.tags[*].name}}'", "update OpenShift to a release whose machine-os has a driver toolkit, and let the internal registry be reachable", "where there is none (OKD): install the driver on the nodes and set driver.enabled=false, or bring an own driver image"),
-            explain="On RHCOS drivers are built in the driver toolkit's image of exactly the node's release. Without one the driver's container falls back to the packages, which need an entitlement and a way to the repositories.",
-            explains=("DRV-02", "DRV-24", "DRV-25", "KRN-01", *_BELOW),
-        ),
-        Sign(
-            id="OPR-17", title="The network's driver is not there yet", place=Place.KERNEL,
-            pattern=r"[Ww]aiting for MOFED to be installed", words="MOFED", where=(LOG, STATUS),
-            cause="{who} waits for the network operator's driver (MOFED), which is still being installed there and comes before NVIDIA's",
-            remedy=("kubectl get pods -A -l nvidia.com/ofed-driver --field-selector spec.nodeName={node}", "install the network operator first, or set driver.rdma.useHostMofed=true where MOFED is on the host"),
-            explain="With driver.rdma.enabled nvidia-peermem is built against MOFED, and waits for /run/mellanox/drivers/.driver-ready.",
-            confidence=CERTAIN, proof=mofed_later, explains=("NET-06", "DRV-02", "DRV-03", *_BELOW),
-        ),
-        Sign(
-            id="OPR-18", title="The operator can't reach what it needs", place=Place.CLUSTER,
-            pattern=r"dial tcp (?P<address>[\w.:\[\]-]+): (?:i/o timeout|connect: connection timed out|connect: no route to host)", words="dial tcp", where=(LOG,), parts=(OPERATOR,),
-            cause="{who} can't reach {address}: a NetworkPolicy or a firewall is in between",
-            remedy=("kubectl get networkpolicy -n {namespace}", "allow its pods to reach the API server (443, 6443)"),
-            explain="The operator works through the API server alone.",
-            besides=kept_out, explains=_BELOW,
-        ),
-        Sign(
-            id="OPR-22", title="Waiting for pods that are never Ready", place=Place.CLUSTER,
-            pattern=r"timed out waiting for the condition on pods/(?P<waited>[\w.-]+)", words="timed out waiting for the condition on pods/", where=(LOG, STATUS), always=True,
-            cause="{who} waits for all pods to be Ready, and {waited} has completed, which is right for it: such a wait never ends",
-            remedy=("kubectl wait clusterpolicy/{policy} --for=jsonpath='{{.status.state}}'=ready --timeout=20m",),
-            explain="The validator's test pods (nvidia-cuda-validator-...) end as Completed; completed pods are not Ready.",
-            confidence=CERTAIN, proof=finished,
-        ),
-        Sign(
-            id="OPR-24", title="An image without gpu-feature-discovery", place=Place.CLUSTER,
-            pattern=r"exec: \\?\"gpu-feature-discovery\\?\": (?:executable file not found|stat)", words="gpu-feature-discovery", where=(EVENT, STATUS, LOG),
-            cause="{who}: this image of the device plugin has no gpu-feature-discovery: it is older than 0.15",
-            remedy=("take gfd.image and gfd.version out of the values, so that they go with devicePlugin.version",),
-            explain="gpu-feature-discovery came into the device plugin's image with 0.15; before it had its own.",
-            confidence=CERTAIN,
-        ),
-        Sign(
-            id="OPR-25", title="Installed twice by Helm", place=Place.CLUSTER,
-            pattern=r"(?P<what>\w+ \\?\"?[\w.:-]+\\?\"?)[^\n]{0,80} exists and cannot be imported into the current release", words="cannot be imported into the current release", where=(LOG, STATUS, EVENT), always=True,
-            cause="{who}: Helm can't install a second release: {what} belongs to the first one",
-            remedy=("helm list -A | grep gpu-operator", "upgrade the release that is listed, by its name (RELEASE) in its NAMESPACE:", "helm upgrade RELEASE nvidia/gpu-operator -n NAMESPACE --reuse-values"),
-            explain="Cluster-wide objects carry the name of their release; --generate-name makes another one with each install.",
-            confidence=CERTAIN,
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="OPR-01", title="The CRDs are older than the operator", place=Place.CLUSTER,
+        pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"", words="unknown field", where=(LOG, STATUS, EVENT), always=True,
+        cause="{who}: the ClusterPolicy's CRD does not know spec.{field}, which this release has: Helm does not upgrade CRDs",
+        remedy=CRDS,
+        explain="Helm installs the folder crds/ once. Without upgradeCRD the schema stays old, and the API server prunes what it does not know.",
+        confidence=CERTAIN, proof=known_field, besides=old_schema,
     ),
-    Rule("OPR-02", "The namespace forbids privileged pods", Place.CLUSTER, pod_security,
-         "Pod Security admission: the operator's namespace needs enforce=privileged.", explains=_BELOW),
-    Rule("OPR-12", "No security context constraints", Place.CLUSTER, no_constraint,
-         "On OpenShift each service account needs SecurityContextConstraints that allow privileged pods.", explains=_BELOW),
+    Sign(
+        id="OPR-14", title="A hand-written ClusterPolicy", place=Place.CLUSTER,
+        pattern=r"unknown field \\?\"spec\.(?P<field>[\w.\[\]]+)\\?\"|ClusterPolicy[^\n]*spec\.(?P<section>\w+): Required value", words="spec.", where=(LOG, STATUS, EVENT), always=True,
+        cause="{who}: a ClusterPolicy with spec.{field}{section} as it is in some guide is refused: no such field, or a required section is left out",
+        remedy=("take the chart's instead:", "helm install gpu-operator nvidia/gpu-operator -n gpu-operator --create-namespace", "kubectl explain clusterpolicy.spec"),
+        explain="operator, daemonsets, driver, toolkit, devicePlugin, dcgm, dcgmExporter, gfd and nodeStatusExporter are required; spec.nodeFeatureDiscovery does not exist.",
+        confidence=CERTAIN, proof=unknown_field, besides=by_hand,
+    ),
+    Sign(
+        id="OPR-11", title="OpenShift's driver toolkit is missing", place=Place.KERNEL,
+        pattern=r"(?i)RHCOS '[^']{1,100}' imagetag missing|(?:driver[- ]?toolkit|\bdtk\b)[^\n]*(?:not found|missing|does not (?:exist|have)|no (?:image|tag)|unavailable)|imagestream[^\n]*driver-toolkit[^\n]*not found", words="", where=(LOG, STATUS), parts=(OPERATOR, DRIVER), always=True,
+        cause="{who}: OpenShift's ImageStream driver-toolkit has no image for the nodes' system, with which the driver would be built",
+        remedy=("oc get -n openshift imagestream driver-toolkit -o jsonpath='{{.spec.tags[*].name}}'", "update OpenShift to a release whose machine-os has a driver toolkit, and let the internal registry be reachable", "where there is none (OKD): install the driver on the nodes and set driver.enabled=false, or bring an own driver image"),
+        explain="On RHCOS drivers are built in the driver toolkit's image of exactly the node's release. Without one the driver's container falls back to the packages, which need an entitlement and a way to the repositories.",
+        explains=("DRV-02", "DRV-24", "DRV-25", "KRN-01", *_BELOW),
+    ),
+    Sign(
+        id="OPR-17", title="The network's driver is not there yet", place=Place.KERNEL,
+        pattern=r"[Ww]aiting for MOFED to be installed", words="MOFED", where=(LOG, STATUS),
+        cause="{who} waits for the network operator's driver (MOFED), which is still being installed there and comes before NVIDIA's",
+        remedy=("kubectl get pods -A -l nvidia.com/ofed-driver --field-selector spec.nodeName={node}", "install the network operator first, or set driver.rdma.useHostMofed=true where MOFED is on the host"),
+        explain="With driver.rdma.enabled nvidia-peermem is built against MOFED, and waits for /run/mellanox/drivers/.driver-ready.",
+        confidence=CERTAIN, proof=mofed_later, explains=("NET-06", "DRV-02", "DRV-03", *_BELOW),
+    ),
+    Sign(
+        id="OPR-18", title="The operator can't reach what it needs", place=Place.CLUSTER,
+        pattern=r"dial tcp (?P<address>[\w.:\[\]-]+): (?:i/o timeout|connect: connection timed out|connect: no route to host)", words="dial tcp", where=(LOG,), parts=(OPERATOR,),
+        cause="{who} can't reach {address}: a NetworkPolicy or a firewall is in between",
+        remedy=("kubectl get networkpolicy -n {namespace}", "allow its pods to reach the API server (443, 6443)"),
+        explain="The operator works through the API server alone.",
+        besides=kept_out, explains=_BELOW,
+    ),
+    Sign(
+        id="OPR-22", title="Waiting for pods that are never Ready", place=Place.CLUSTER,
+        pattern=r"timed out waiting for the condition on pods/(?P<waited>[\w.-]+)", words="timed out waiting for the condition on pods/", where=(LOG, STATUS), always=True,
+        cause="{who} waits for all pods to be Ready, and {waited} has completed, which is right for it: such a wait never ends",
+        remedy=("kubectl wait clusterpolicy/{policy} --for=jsonpath='{{.status.state}}'=ready --timeout=20m",),
+        explain="The validator's test pods (nvidia-cuda-validator-...) end as Completed; completed pods are not Ready.",
+        confidence=CERTAIN, proof=finished,
+    ),
+    Sign(
+        id="OPR-24", title="An image without gpu-feature-discovery", place=Place.CLUSTER,
+        pattern=r"exec: \\?\"gpu-feature-discovery\\?\": (?:executable file not found|stat)", words="gpu-feature-discovery", where=(EVENT, STATUS, LOG),
+        cause="{who}: this image of the device plugin has no gpu-feature-discovery: it is older than 0.15",
+        remedy=("take gfd.image and gfd.version out of the values, so that they go with devicePlugin.version",),
+        explain="gpu-feature-discovery came into the device plugin's image with 0.15; before it had its own.",
+        confidence=CERTAIN,
+    ),
+    Sign(
+        id="OPR-25", title="Installed twice by Helm", place=Place.CLUSTER,
+        pattern=r"(?P<what>\w+ \\?\"?[\w.:-]+\\?\"?)[^\n]{0,80} exists and cannot be imported into the current release", words="cannot be imported into the current release", where=(LOG, STATUS, EVENT), always=True,
+        cause="{who}: Helm can't install a second release: {what} belongs to the first one",
+        remedy=("helm list -A | grep gpu-operator", "upgrade the release that is listed, by its name (RELEASE) in its NAMESPACE:", "helm upgrade RELEASE nvidia/gpu-operator -n NAMESPACE --reuse-values"),
+        explain="Cluster-wide objects carry the name of their release; --generate-name makes another one with each install.",
+        confidence=CERTAIN,
+    ),
 )  # fmt: skip

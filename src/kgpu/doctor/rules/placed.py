@@ -21,7 +21,7 @@ from kgpu.doctor.kinds import UNSTARTED, Container, Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import plain, seconds
 from kgpu.doctor.progress import last_line, waits, works
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill, says_more
 from kgpu.formats import names
@@ -94,15 +94,28 @@ class _Stuck:
         return said if said not in matching.STARTING_WORDS else self.warning.reason if self.warning else said
 
 
+@rule("POD-00", "A GPU pod does not start", Place.CLUSTER, last_resort=True)
 def apps(snapshot: Snapshot) -> Iterator[Finding]:
-    """POD-00: pods that use accelerators."""
+    """A pod that uses accelerators has a node, does not start, and no other rule knows why: what the kubelet says of
+    its container, the latest warning about it, and the last line of its log. Often it is the program's own error.
+    """
     for rows in _grouped(_stuck(snapshot, stack=False)):
         yield _told(snapshot, rows, ())
     yield from lost_work(snapshot)
 
 
+@rule(
+    "OPR-00",
+    "A part of the GPU stack does not start",
+    Place.PLUGIN,
+    explains=("SCH-00", "SCH-02", "OPR-15", "DPL-18", "DPL-03", "MET-19"),
+    last_resort=True,
+)
 def operands(snapshot: Snapshot) -> Iterator[Finding]:
-    """OPR-00: pods of a GPU stack. What waits for another part of its node is that part's consequence."""
+    """A pod of the GPU stack has no node, does not start or is not ready, and no other rule knows why: what the
+    scheduler says, or the kubelet of its container, the latest warning about it, and the last line of its log.
+    """
+    # Pods of a GPU stack. What waits for another part of its node is that part's consequence.
     found = list(_stuck(snapshot, stack=True))
     first: dict[str, int] = {}
     for one in found:
@@ -397,8 +410,11 @@ def _said(one: _Stuck) -> str:
     return "; ".join(dict.fromkeys([*own, *event]))
 
 
+@rule("NODE-00", "A GPU node is in trouble", Place.PLUGIN, explains=("SCH-*", "TNT-01", "TNT-02"), last_resort=True)
 def troubled(snapshot: Snapshot) -> Iterator[Finding]:
-    """GPU nodes that are not Ready, or of which a condition tells a fault of a GPU."""
+    """The kubelet does not report, reports trouble, or a watcher on the node has set a condition about its GPUs. Pods
+    go to other nodes meanwhile.
+    """
     known = ill(snapshot)
     for node in matching.gpu_nodes(snapshot):
         for one in node.conditions():
@@ -440,25 +456,3 @@ def troubled(snapshot: Snapshot) -> Iterator[Finding]:
                 nodes=(node.name,),
                 stays=is_ready,
             )
-
-
-RULES: Final = (
-    Rule(
-        "POD-00", "A GPU pod does not start", Place.CLUSTER, apps,
-        "A pod that uses accelerators has a node, does not start, and no other rule knows why: what the kubelet says of its "
-        "container, the latest warning about it, and the last line of its log. Often it is the program's own error.",
-        last_resort=True,
-    ),
-    Rule(
-        "OPR-00", "A part of the GPU stack does not start", Place.PLUGIN, operands,
-        "A pod of the GPU stack has no node, does not start or is not ready, and no other rule knows why: what the scheduler "
-        "says, or the kubelet of its container, the latest warning about it, and the last line of its log.",
-        explains=("SCH-00", "SCH-02", "OPR-15", "DPL-18", "DPL-03", "MET-19"), last_resort=True,
-    ),
-    Rule(
-        "NODE-00", "A GPU node is in trouble", Place.PLUGIN, troubled,
-        "The kubelet does not report, reports trouble, or a watcher on the node has set a condition about its GPUs. "
-        "Pods go to other nodes meanwhile.",
-        explains=("SCH-*", "TNT-01", "TNT-02"), last_resort=True,
-    ),
-)  # fmt: skip

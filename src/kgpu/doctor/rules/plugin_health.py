@@ -18,7 +18,7 @@ from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import seconds
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import uses_mps
@@ -47,8 +47,9 @@ def _plugins(snapshot: Snapshot, node: str) -> list[Pod]:
     return matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA, node=node)
 
 
+@rule("DPL-05", "Withdrawn for good", Place.PLUGIN, explains=("SCH-03", "SCH-01"))
 def never_back(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-05: the GPU is well again, and the plugin keeps it withdrawn."""
+    """The replaced plugin has no way back from unhealthy; it takes a new start."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         host, gone = snapshot.hosts.get(node.name), _withdrawn(node)
         if not gone or host is None or not _all_well(host):
@@ -82,8 +83,9 @@ def _all_well(host: HostFacts) -> bool:
     return bool(gpus) and not bad and not any(one.action in _RESET and not one.over for one in host.xids)
 
 
+@rule("DPL-06", "One share of an ill GPU withdrawn", Place.PLUGIN, explains=("SCH-03",))
 def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-06: of a GPU's shares only some are withdrawn."""
+    """Older plugins keep one device for each physical GPU in their health map: of its shares only one goes."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         said = node.labels.get(names.LABEL_GPU_REPLICAS, "")
         replicas = int(said) if said.isdecimal() and len(said) < 6 else 1
@@ -101,8 +103,11 @@ def one_of_many(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("DPL-08", "Health checks are off", Place.PLUGIN)
 def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-08: a GPU that needs a reset stays on offer, because the plugin does not look."""
+    """DP_DISABLE_HEALTHCHECKS=all (or xids), and Xid 109 on the plugin's own list, keep GPUs on offer that need a
+    reset.
+    """
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
         node, host = snapshot.nodes.get(pod.node), snapshot.hosts.get(pod.node)
         off = next((one for one in pod.containers if one.env.get(_OFF, "").strip().lower() in _ALL), None)
@@ -134,8 +139,9 @@ def checks_off(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DPL-14", "Running without its device", Place.CLUSTER)
 def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-14: the kubelet does not know any more that a pod has a GPU."""
+    """After a restart without its checkpoint a kubelet may admit containers again without devices."""
     for host in snapshot.hosts.values():
         entries, taken = given(host), seconds(host.taken)
         if entries is None or taken is None:
@@ -164,8 +170,9 @@ def lost_device(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("DPL-15", "The plugin hangs", Place.DRIVER, explains=("SCH-02", "SCH-03", "DPL-03", "HW-12"))
 def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-15: the plugin hangs in the driver."""
+    """NVML waits for a GPU or its GSP that does not answer; the process is in state D."""
     for host in snapshot.hosts.values():
         hung = next(
             (one for one in host.processes or () if one.state == "D" and one.name.lower().startswith(_HANGS)), None
@@ -184,8 +191,9 @@ def stuck_plugin(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, explains=("TS-01", "SCH-01"), by_hand=True)
 def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-17: keys of the plugin's configuration that it does not know."""
+    """The replaced plugin leaves out keys that it does not know, such as renameByDefault below flags."""
     policies = {policy.text("spec.devicePlugin.config.name") for policy in snapshot.all("ClusterPolicy")} - {""}
     spaces = {pod.namespace for part in (PLUGIN, matching.OPERATOR) for pod in matching.pods_of_part(snapshot, part)}
     mounted = {
@@ -214,8 +222,9 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, by_hand=True)
 def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-19: the device plugin and a DRA driver both hand out a node's GPUs."""
+    """The device plugin and the DRA driver each count for themselves."""
     offers = Counter(device.node for device in dra.devices(snapshot) if device.driver == names.DRA_GPU_DRIVER)
     both = [
         node
@@ -250,8 +259,9 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+@rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, explains=("TNT-16",), by_hand=True)
 def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-21: a vendor's plugin on a node with devices of others alone."""
+    """Labels set by hand, or no nodeSelector, send a plugin to nodes whose devices it does not know."""
     for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI):
         for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor):
             node = snapshot.nodes.get(pod.node)
@@ -280,8 +290,9 @@ def wrong_vendor(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("DPL-23", "An old figure of shares", Place.PLUGIN)
 def old_figure(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-23: the labels tell of shares that the node does not offer."""
+    """nvidia.com/gpu.replicas times nvidia.com/gpu.count is what a node offers while sharing is on."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         said = [node.labels.get(key, "") for key in (names.LABEL_GPU_COUNT, names.LABEL_GPU_REPLICAS)]
         slices = any(matching.is_mig(name) for name in node.resources()) or "-MIG-" in node.labels.get(
@@ -328,8 +339,9 @@ def _has_gpu(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
 _WITHDRAWS: Final = ("SCH-03", "SCH-01", "DPL-05")
 
 
+@rule("DPL-22", "Every event several times", Place.PLUGIN)
 def twice_told(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-22: one event of a GPU comes to the plugin as often as it has registered."""
+    """The replaced plugin registers for the driver's events once for each resource and each new registration."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
         for log in snapshot.logs_of(pod):
             lines = Counter(line for line in log.lines if _XID_LINE.search(line))
@@ -349,48 +361,36 @@ def twice_told(snapshot: Snapshot) -> Iterator[Finding]:
             break
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="DPL-07", title="Withdrawn for an application's error", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
-            pattern=r"XidCriticalError: Xid=(?P<xid>\d{1,4})\b", words="XidCriticalError", proof=_of_application,
-            cause="{who} has withdrawn a GPU for Xid {xid}, which is the application's error: the GPU is well",
-            remedy=("set DP_DISABLE_HEALTHCHECKS={xid} in spec.devicePlugin.env of the ClusterPolicy", "kubectl -n {namespace} delete pod {name}  # takes the GPU back", "kgpu xid {xid}"),
-            explain="NVIDIA's catalogue says to restart the application for these Xids (94 among them); the plugin's list of errors to ignore lacks them.",
-            confidence=CERTAIN, explains=_WITHDRAWS,
-        ),
-        Sign(
-            id="DPL-09", title="All GPUs withdrawn at once", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
-            pattern=r"Error waiting for event: (?P<said>[^;]+); [Mm]arking all devices as unhealthy", words="Error waiting for event", proof=_less,
-            cause="{who} has withdrawn every GPU of its node, because waiting for the driver's events failed ({said}): the driver was reloaded, or a GPU was lost",
-            remedy=("see what happened to the driver then, on node {node}:", "journalctl -k | grep NVRM", "when the driver is well:", "kubectl -n {namespace} delete pod {name}"),
-            explain="When NVML's event call fails the plugin marks all devices, and does not look again.",
-            confidence=CERTAIN, explains=(*_WITHDRAWS, "DPL-03"),
-        ),
-        Sign(
-            id="DPL-13", title="No right to see MIG devices", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN, GFD), always=True,
-            pattern=r"Insufficient Permissions", words="Insufficient Permissions",
-            cause="{who} may not look at MIG devices: its container lacks the capability to monitor them, or they were changed while it ran",
-            remedy=("set NVIDIA_MIG_MONITOR_DEVICES=all in its environment (spec.devicePlugin.env, spec.gfd.env)", "after a change of MIG:", "kubectl -n {namespace} delete pod {name}"),
-            explain="With MIG on, NVML wants the capability mig/monitor for what concerns other containers' devices.",
-            explains=("SCH-02", "DPL-03"),
-        ),
-        Sign(
-            id="DPL-24", title="CUDA_VISIBLE_DEVICES is not how GPUs are given", place=Place.CLUSTER, where=(LOG,), always=True, level=Level.NOTE,
-            pattern=r"CUDA_VISIBLE_DEVICES(?:\s*[=:]|\s+is)\s*(?:$|''|\"\"|None\b|not set\b|unset\b|empty\b)", words="CUDA_VISIBLE_DEVICES", proof=_has_gpu,
-            cause="{who} finds CUDA_VISIBLE_DEVICES empty, which is right: the plugin gives devices by NVIDIA_VISIBLE_DEVICES or CDI, and CUDA sees only those, from 0",
-            remedy=("kubectl -n {namespace} exec {name} -- nvidia-smi -L  # shows what it has",),
-            explain="A program that takes an empty CUDA_VISIBLE_DEVICES for no GPU has to ask CUDA instead.",
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="DPL-07", title="Withdrawn for an application's error", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
+        pattern=r"XidCriticalError: Xid=(?P<xid>\d{1,4})\b", words="XidCriticalError", proof=_of_application,
+        cause="{who} has withdrawn a GPU for Xid {xid}, which is the application's error: the GPU is well",
+        remedy=("set DP_DISABLE_HEALTHCHECKS={xid} in spec.devicePlugin.env of the ClusterPolicy", "kubectl -n {namespace} delete pod {name}  # takes the GPU back", "kgpu xid {xid}"),
+        explain="NVIDIA's catalogue says to restart the application for these Xids (94 among them); the plugin's list of errors to ignore lacks them.",
+        confidence=CERTAIN, explains=_WITHDRAWS,
     ),
-    Rule("DPL-05", "Withdrawn for good", Place.PLUGIN, never_back, "The replaced plugin has no way back from unhealthy; it takes a new start.", ("SCH-03", "SCH-01")),
-    Rule("DPL-06", "One share of an ill GPU withdrawn", Place.PLUGIN, one_of_many, "Older plugins keep one device for each physical GPU in their health map: of its shares only one goes.", ("SCH-03",)),
-    Rule("DPL-08", "Health checks are off", Place.PLUGIN, checks_off, "DP_DISABLE_HEALTHCHECKS=all (or xids), and Xid 109 on the plugin's own list, keep GPUs on offer that need a reset."),
-    Rule("DPL-14", "Running without its device", Place.CLUSTER, lost_device, "After a restart without its checkpoint a kubelet may admit containers again without devices."),
-    Rule("DPL-15", "The plugin hangs", Place.DRIVER, stuck_plugin, "NVML waits for a GPU or its GSP that does not answer; the process is in state D.", ("SCH-02", "SCH-03", "DPL-03", "HW-12")),
-    Rule("DPL-17", "Keys that mean nothing", Place.PLUGIN, unknown_keys, "The replaced plugin leaves out keys that it does not know, such as renameByDefault below flags.", ("TS-01", "SCH-01"), by_hand=True),
-    Rule("DPL-19", "GPUs handed out twice", Place.PLUGIN, two_owners, "The device plugin and the DRA driver each count for themselves.", by_hand=True),
-    Rule("DPL-21", "A plugin on another vendor's node", Place.PLUGIN, wrong_vendor, "Labels set by hand, or no nodeSelector, send a plugin to nodes whose devices it does not know.", ("TNT-16",), by_hand=True),
-    Rule("DPL-22", "Every event several times", Place.PLUGIN, twice_told, "The replaced plugin registers for the driver's events once for each resource and each new registration."),
-    Rule("DPL-23", "An old figure of shares", Place.PLUGIN, old_figure, "nvidia.com/gpu.replicas times nvidia.com/gpu.count is what a node offers while sharing is on."),
+    Sign(
+        id="DPL-09", title="All GPUs withdrawn at once", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN,), always=True,
+        pattern=r"Error waiting for event: (?P<said>[^;]+); [Mm]arking all devices as unhealthy", words="Error waiting for event", proof=_less,
+        cause="{who} has withdrawn every GPU of its node, because waiting for the driver's events failed ({said}): the driver was reloaded, or a GPU was lost",
+        remedy=("see what happened to the driver then, on node {node}:", "journalctl -k | grep NVRM", "when the driver is well:", "kubectl -n {namespace} delete pod {name}"),
+        explain="When NVML's event call fails the plugin marks all devices, and does not look again.",
+        confidence=CERTAIN, explains=(*_WITHDRAWS, "DPL-03"),
+    ),
+    Sign(
+        id="DPL-13", title="No right to see MIG devices", place=Place.PLUGIN, where=(LOG,), parts=(PLUGIN, GFD), always=True,
+        pattern=r"Insufficient Permissions", words="Insufficient Permissions",
+        cause="{who} may not look at MIG devices: its container lacks the capability to monitor them, or they were changed while it ran",
+        remedy=("set NVIDIA_MIG_MONITOR_DEVICES=all in its environment (spec.devicePlugin.env, spec.gfd.env)", "after a change of MIG:", "kubectl -n {namespace} delete pod {name}"),
+        explain="With MIG on, NVML wants the capability mig/monitor for what concerns other containers' devices.",
+        explains=("SCH-02", "DPL-03"),
+    ),
+    Sign(
+        id="DPL-24", title="CUDA_VISIBLE_DEVICES is not how GPUs are given", place=Place.CLUSTER, where=(LOG,), always=True, level=Level.NOTE,
+        pattern=r"CUDA_VISIBLE_DEVICES(?:\s*[=:]|\s+is)\s*(?:$|''|\"\"|None\b|not set\b|unset\b|empty\b)", words="CUDA_VISIBLE_DEVICES", proof=_has_gpu,
+        cause="{who} finds CUDA_VISIBLE_DEVICES empty, which is right: the plugin gives devices by NVIDIA_VISIBLE_DEVICES or CDI, and CUDA sees only those, from 0",
+        remedy=("kubectl -n {namespace} exec {name} -- nvidia-smi -L  # shows what it has",),
+        explain="A program that takes an empty CUDA_VISIBLE_DEVICES for no GPU has to ask CUDA instead.",
+    ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.model import LIKELY, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 
 _HEAD: Final = re.compile(r"^\s*(?:Capacity|Allocatable|Allocated resources):\s*$")
@@ -18,8 +18,11 @@ _FIRST: Final = re.compile(r"^\s+(?:cpu|ephemeral-storage|Resource)\b|^\s+\(Tota
 _LAST: Final = "pods"
 
 
+@rule("DPL-25", "The listing ends before the GPUs", Place.CLUSTER)
 def cut_short(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-25: ``kubectl describe node | grep -A 5 Capacity:`` ends before the line that is looked for."""
+    """grep -A 5 behind kubectl describe node shows five lines: cpu, ephemeral-storage, two sizes of hugepages and
+    memory. GPUs are the sixth; of the allocated resources they come later still. Ask for the one number.
+    """
     offering = [
         (node, name)
         for node in matching.gpu_nodes(snapshot)
@@ -66,12 +69,3 @@ def _cut(lines: Sequence[str]) -> int | None:
         if _LAST not in rows and not any(map(matching.is_accelerator, rows)):
             return at
     return None
-
-
-RULES: Final = (
-    Rule(
-        "DPL-25", "The listing ends before the GPUs", Place.CLUSTER, cut_short,
-        "grep -A 5 behind kubectl describe node shows five lines: cpu, ephemeral-storage, two sizes of hugepages and "
-        "memory. GPUs are the sixth; of the allocated resources they come later still. Ask for the one number.",
-    ),
-)  # fmt: skip

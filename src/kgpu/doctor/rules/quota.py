@@ -13,7 +13,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj, plain, seconds
-from kgpu.doctor.rule import Check, Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 
 _EXCEEDED: Final = re.compile(
@@ -25,24 +25,16 @@ _MAKERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "Re
 _LIMIT: Final = re.compile(
     r"(?P<which>maximum|minimum) (?P<resource>\S+) usage per (?P<per>Container|Pod) is (?P<most>[^,]+), but \w+ is (?P<asked>[^.\s]+)"
 )
-_REFUSALS: Final = (
-    (
-        "QTA-01", re.compile(r"(?P<resource>[\w.-]+/[\w.-]+)\]?: Invalid value: \"?(?P<value>[^\":]+)\"?: must be an integer"),
-        "asks for a part of a device ({resource} {value}): devices are counted whole",
-        ("ask for a whole number, and share GPUs by time-slicing, MPS or MIG",),
-    ),
-    (
-        # The API server does not name the resource.
-        "QTA-02", re.compile(r"(?:(?P<resource>[\w.-]+/[\w.-]+)\])?: Required value: Limit must be set for non overcommitable resources"),
-        "asks for {resource} in requests alone",
-        ("put what is in resources.requests into resources.limits as well", "where the template asks for none: a LimitRange's defaultRequest needs a default beside it"),
-    ),
-    (
-        "QTA-03", re.compile(r"Invalid value: \"?(?P<value>[^\":]+)\"?: must be equal to (?P<resource>\S+) limit(?: of (?P<limit>\d+))?"),
-        "asks for {value} {resource} in requests and for {limit} in limits",
-        ("make both equal, or leave the request out",),
-    ),
-)  # fmt: skip
+_FRACTION: Final = re.compile(
+    r"(?P<resource>[\w.-]+/[\w.-]+)\]?: Invalid value: \"?(?P<value>[^\":]+)\"?: must be an integer"
+)
+_NO_LIMIT: Final = re.compile(
+    r"(?:(?P<resource>[\w.-]+/[\w.-]+)\])?: Required value: Limit must be set for non overcommitable resources"
+)
+"""The API server does not always name the resource."""
+_UNEQUAL: Final = re.compile(
+    r"Invalid value: \"?(?P<value>[^\":]+)\"?: must be equal to (?P<resource>\S+) limit(?: of (?P<limit>\d+))?"
+)
 _UNNAMED: Final = {"resource": "a device"}
 
 
@@ -85,8 +77,11 @@ def maker_of(snapshot: Snapshot, event: Event) -> Subject:
     return Subject(kind, name, namespace)
 
 
+@rule("QTA-04", "The quota is used up", Place.CLUSTER)
 def over_quota(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-04: a namespace's quota is used up."""
+    """There is no pod to describe: the event is at the ReplicaSet or Job. Free what the namespace holds, or raise the
+    quota.
+    """
     for event in refused(snapshot):
         hit = _EXCEEDED.search(event.message)
         resource = hit["asked"].split("=", 1)[0].removeprefix("requests.") if hit else ""
@@ -132,8 +127,9 @@ def _amount(said: str) -> int:
     return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else -1
 
 
+@rule("QTA-08", "A LimitRange forbids as much", Place.CLUSTER)
 def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-08: a LimitRange forbids as much."""
+    """LimitRange max holds for each container or pod."""
     for event in refused(snapshot):
         hit = _LIMIT.search(event.message)
         if not hit or not matching.is_accelerator(hit["resource"]):
@@ -153,28 +149,59 @@ def limit_range(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _refusal(pattern: re.Pattern[str], what: str, steps: tuple[str, ...]) -> Check:
-    def check(snapshot: Snapshot) -> Iterator[Finding]:
-        for event in refused(snapshot):
-            hit = pattern.search(event.message)
-            if hit is None:
-                continue
-            subject = maker_of(snapshot, event)
-            words = {key: value or _UNNAMED.get(key, "?") for key, value in hit.groupdict().items()}
-            yield Finding(
-                subject=subject,
-                cause=f"{subject} has no pods, because its template {what.format_map(words)}",
-                evidence=(event.quote(),),
-                remedy=tuple(Remedy(step, **words) for step in steps),
-                confidence=CERTAIN,
-                since=event.first,
-            )
-
-    return check
+@rule("QTA-01", "Part of a device", Place.CLUSTER)
+def fraction(snapshot: Snapshot) -> Iterator[Finding]:
+    """The API server refuses pods whose template asks for a fraction of a device; it says so in the events of what
+    makes the pods.
+    """
+    what = "asks for a part of a device ({resource} {value}): devices are counted whole"
+    remedy = (Remedy("ask for a whole number, and share GPUs by time-slicing, MPS or MIG"),)
+    yield from _refusals(snapshot, _FRACTION, what, remedy)
 
 
+@rule("QTA-02", "Requests without limits", Place.CLUSTER)
+def no_limit(snapshot: Snapshot) -> Iterator[Finding]:
+    """The API server refuses pods whose template names a device in requests alone; it says so in the events of what
+    makes the pods.
+    """
+    remedy = (
+        Remedy("put what is in resources.requests into resources.limits as well"),
+        Remedy("where the template asks for none: a LimitRange's defaultRequest needs a default beside it"),
+    )
+    yield from _refusals(snapshot, _NO_LIMIT, "asks for {resource} in requests alone", remedy)
+
+
+@rule("QTA-03", "Requests that differ from limits", Place.CLUSTER)
+def unequal(snapshot: Snapshot) -> Iterator[Finding]:
+    """The API server refuses pods whose template has other requests than limits; it says so in the events of what
+    makes the pods.
+    """
+    what = "asks for {value} {resource} in requests and for {limit} in limits"
+    remedy = (Remedy("make both equal, or leave the request out"),)
+    yield from _refusals(snapshot, _UNEQUAL, what, remedy)
+
+
+def _refusals(snapshot: Snapshot, pattern: re.Pattern[str], what: str, remedy: tuple[Remedy, ...]) -> Iterator[Finding]:
+    for event in refused(snapshot):
+        hit = pattern.search(event.message)
+        if hit is None:
+            continue
+        subject = maker_of(snapshot, event)
+        words = {key: value or _UNNAMED.get(key, "?") for key, value in hit.groupdict().items()}
+        yield Finding(
+            subject=subject,
+            cause=f"{subject} has no pods, because its template {what.format_map(words)}",
+            evidence=(event.quote(),),
+            remedy=remedy,
+            confidence=CERTAIN,
+            since=event.first,
+        )
+
+
+@rule("QTA-05", "A quota that counts nothing", Place.CLUSTER)
 def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-05: a quota on limits of an extended resource, or on the resource by its bare name, which is not counted."""
+    """Of extended resources a ResourceQuota counts only keys that begin with requests."""
+    # A quota on limits of an extended resource, or on the resource by its bare name, which is not counted.
     for quota in snapshot.all("ResourceQuota"):
         hard = quota.map("spec.hard")
         for key in hard:
@@ -209,8 +236,9 @@ def _was_given(pod: Pod, resource: str) -> bool:
     return resource in said if said is not None else pod.unplaced and resource in matching.accelerators(pod)
 
 
+@rule("QTA-07", "A LimitRange gives GPUs to everybody", Place.CLUSTER, explains=("SCH-01", "SCH-02"))
 def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-07: a LimitRange gives a GPU to every container."""
+    """A default for a GPU in a LimitRange is put into every container that does not ask for any."""
     for one in snapshot.all("LimitRange"):
         for position, row in enumerate(one.list("spec.limits")):
             limits = row if isinstance(row, dict) else {}
@@ -237,37 +265,3 @@ def default_gpu(snapshot: Snapshot) -> Iterator[Finding]:
                     pods=pods,
                 )
                 break
-
-
-RULES: Final = (
-    *(
-        Rule(
-            rule_id, title, Place.CLUSTER, _refusal(pattern, what, steps),
-            f"The API server refuses pods whose template {said}; it says so in the events of what makes the pods.",
-        )
-        for (rule_id, pattern, what, steps), title, said in zip(
-            _REFUSALS,
-            ("Part of a device", "Requests without limits", "Requests that differ from limits"),
-            ("asks for a fraction of a device", "names a device in requests alone", "has other requests than limits"),
-            strict=True,
-        )
-    ),
-    Rule(
-        "QTA-04", "The quota is used up", Place.CLUSTER, over_quota,
-        "There is no pod to describe: the event is at the ReplicaSet or Job. Free what the namespace holds, or raise "
-        "the quota.",
-    ),
-    Rule(
-        "QTA-05", "A quota that counts nothing", Place.CLUSTER, wrong_prefix,
-        "Of extended resources a ResourceQuota counts only keys that begin with requests.",
-    ),
-    Rule(
-        "QTA-07", "A LimitRange gives GPUs to everybody", Place.CLUSTER, default_gpu,
-        "A default for a GPU in a LimitRange is put into every container that does not ask for any.",
-        explains=("SCH-01", "SCH-02"),
-    ),
-    Rule(
-        "QTA-08", "A LimitRange forbids as much", Place.CLUSTER, limit_range,
-        "LimitRange max holds for each container or pod.",
-    ),
-)  # fmt: skip

@@ -11,7 +11,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -20,8 +20,11 @@ _ALL: Final = frozenset({"all"})
 _SEES: Final = names.ENV_VISIBLE_DEVICES
 
 
+@rule("QTA-06", "Accelerators that the quota does not count", Place.CLUSTER)
 def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-06: pods of the namespace hold accelerators that its quota does not count."""
+    """Each resource name is a key of its own: nvidia.com/gpu.shared, nvidia.com/mig-... and device classes are not
+    counted with nvidia.com/gpu.
+    """
     for quota in snapshot.all("ResourceQuota"):
         counted = {str(key).removeprefix("requests.") for key in quota.map("spec.hard")}
         mine = {matching.vendor_of(name) for name in counted} - {""}
@@ -45,8 +48,9 @@ def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("QTA-09", "Kueue has no quota left", Place.CLUSTER, explains=("SCH-01",))
 def kueue(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-09: Kueue has no quota left."""
+    """Kueue keeps a job suspended until its ClusterQueue has quota for all of it."""
     for work in snapshot.all("Workload"):
         found = work.condition("QuotaReserved")
         if found is None or found.status != "False" or "insufficient" not in found.message:
@@ -65,8 +69,11 @@ def kueue(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("QTA-11", "GPUs that nobody counts", Place.CLUSTER)
 def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
-    """QTA-11: all GPUs by an environment variable, none by request."""
+    """Where nvidia is the default runtime, NVIDIA_VISIBLE_DEVICES=all gives all GPUs to a container that asked for
+    none.
+    """
     nodes = {node.name: node for node in matching.gpu_nodes(snapshot, matching.NVIDIA)}
     for pod in snapshot.pods.values():
         node = nodes.get(pod.node)
@@ -92,21 +99,16 @@ def uncounted(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="QTA-12", title="kubectl run has no such flag", place=Place.CLUSTER, where=(LOG, STATUS),
-            pattern=r"unknown flag: --(?P<flag>requests|limits)\b", words="unknown flag: --",
-            cause="{who} calls kubectl run with --{flag}, which kubectl does not have any more",
-            remedy=(
-                "with the pod's name in place of NAME, and its image in place of IMAGE:", "kubectl run NAME --image=IMAGE --overrides='{{\"spec\":{{\"containers\":[{{\"name\":\"NAME\",\"image\":\"IMAGE\",\"resources\":{{\"limits\":{{\"nvidia.com/gpu\":1}}}}}}]}}}}'",
-                "or write a manifest: a GPU has to be in limits",
-            ),
-            explain="The flags --requests and --limits of kubectl run are gone since 1.24; requests alone would not do for a GPU either.",
-            confidence=CERTAIN,
+RULES: Final = rules_of(
+    Sign(
+        id="QTA-12", title="kubectl run has no such flag", place=Place.CLUSTER, where=(LOG, STATUS),
+        pattern=r"unknown flag: --(?P<flag>requests|limits)\b", words="unknown flag: --",
+        cause="{who} calls kubectl run with --{flag}, which kubectl does not have any more",
+        remedy=(
+            "with the pod's name in place of NAME, and its image in place of IMAGE:", "kubectl run NAME --image=IMAGE --overrides='{{\"spec\":{{\"containers\":[{{\"name\":\"NAME\",\"image\":\"IMAGE\",\"resources\":{{\"limits\":{{\"nvidia.com/gpu\":1}}}}}}]}}}}'",
+            "or write a manifest: a GPU has to be in limits",
         ),
+        explain="The flags --requests and --limits of kubectl run are gone since 1.24; requests alone would not do for a GPU either.",
+        confidence=CERTAIN,
     ),
-    Rule("QTA-06", "Accelerators that the quota does not count", Place.CLUSTER, passed_by, "Each resource name is a key of its own: nvidia.com/gpu.shared, nvidia.com/mig-... and device classes are not counted with nvidia.com/gpu."),
-    Rule("QTA-09", "Kueue has no quota left", Place.CLUSTER, kueue, "Kueue keeps a job suspended until its ClusterQueue has quota for all of it.", ("SCH-01",)),
-    Rule("QTA-11", "GPUs that nobody counts", Place.CLUSTER, uncounted, "Where nvidia is the default runtime, NVIDIA_VISIBLE_DEVICES=all gives all GPUs to a container that asked for none."),
 )  # fmt: skip

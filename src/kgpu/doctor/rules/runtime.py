@@ -13,7 +13,7 @@ from kgpu.doctor.matching import TOOLKIT
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import Obj, plain
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.nri_support import unsupported
@@ -31,8 +31,9 @@ def _toolkit(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
 _NO_CLASS: Final = re.compile(r'RuntimeClass \\?"(?P<name>[\w.-]+)\\?" not found')
 
 
+@rule("RUN-02", "The RuntimeClass does not exist", Place.RUNTIME)
 def no_class(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-02: a RuntimeClass that does not exist."""
+    """Without the operator nobody makes the RuntimeClass nvidia; the API server refuses pods that name it."""
     for event in snapshot.all_events():
         if event.reason != "FailedCreate" or "RuntimeClass" not in event.message or "not found" not in event.message:
             continue
@@ -71,8 +72,10 @@ def _named(maker: Obj, snapshot: Snapshot) -> tuple[Evidence, ...]:
     return (maker.cite("spec.template.spec.runtimeClassName"), *classes)
 
 
+@rule("RUN-15", "The runtime is too old for the NRI plugin", Place.RUNTIME, also=("RUN-13",))
 def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-15 and RUN-13: the NRI plugin is on, and the runtime does not do its part."""
+    """Injection by NRI needs containerd 1.7.30, 2.1 or 2.2 or later; CRI-O does not deliver management devices."""
+    # The NRI plugin is on, and the runtime does not do its part.
     for policy in snapshot.all("ClusterPolicy"):
         if policy.at("spec.cdi.nriPluginEnabled") is not True:
             continue
@@ -102,66 +105,55 @@ def nri_too_old(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="RUN-01", title="The runtime handler is not configured", place=Place.RUNTIME,
-            pattern=r"no runtime for \"(?P<handler>[^\"]+)\" is configured", words="no runtime for",
-            cause="{who}: the container runtime of the node has no handler {handler}: the toolkit has not configured it, or not where the runtime looks",
-            remedy=(
-                "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep toolkit",
-                "on node {node}:", "kgpu runtime status; containerd config dump | grep -A3 nvidia",
-                "correct CONTAINERD_CONFIG and CONTAINERD_SOCKET in toolkit.env where the distribution has its own files, then restart the runtime",
-            ),
-            explain="Normal for a short time while the toolkit starts. When it lasts: the toolkit failed, wrote another "
-            "file than the runtime reads (k3s, RKE2, MicroK8s), or the runtime was not restarted.",
-            proof=_toolkit, explains=("DPL-*", "SCH-02", "OPR-15"),
+RULES: Final = rules_of(
+    Sign(
+        id="RUN-01", title="The runtime handler is not configured", place=Place.RUNTIME,
+        pattern=r"no runtime for \"(?P<handler>[^\"]+)\" is configured", words="no runtime for",
+        cause="{who}: the container runtime of the node has no handler {handler}: the toolkit has not configured it, or not where the runtime looks",
+        remedy=(
+            "kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep toolkit",
+            "on node {node}:", "kgpu runtime status; containerd config dump | grep -A3 nvidia",
+            "correct CONTAINERD_CONFIG and CONTAINERD_SOCKET in toolkit.env where the distribution has its own files, then restart the runtime",
         ),
-        Sign(
-            id="RUN-06", title="The toolkit is older than containerd 2", place=Place.RUNTIME,
-            pattern=r"unsupported config version: (?P<version>\d+)", words="unsupported config version", where=(LOG, STATUS), parts=(TOOLKIT,),
-            cause="{who} does not know containerd's configuration version {version}: the toolkit is older than the runtime",
-            remedy=("take toolkit.version out of the values, so that the operator's own release is used, or set v1.18.0 or later",),
-            explain="Configuration version 3 came with containerd 2; toolkits before 1.17 do not know it.",
-            confidence=CERTAIN, explains=("RUN-01", "DPL-*", "SCH-02"),
-        ),
-        Sign(
-            id="RUN-17", title="A management device in a workload", place=Place.RUNTIME,
-            pattern=r"unresolvable CDI devices (?P<device>management\.nvidia\.com/gpu=\S+)", words="unresolvable CDI devices management", where=(EVENT, STATUS),
-            cause="{who} was given the CDI device {device}, which is for the operator's own pods alone",
-            remedy=("take runtimeClassName: nvidia-cdi out of the manifest, or use nvidia",),
-            explain="The class nvidia-cdi is for operands; its spec has no device for a single GPU.",
-            confidence=CERTAIN,
-        ),
-        Sign(
-            id="RUN-18", title="A device that the node does not know", place=Place.RUNTIME,
-            pattern=r"(?:unresolvable CDI devices (?!management\.)(?=[\w.-]+/[\w.-]+=)|device error: (?=\S+: unknown device)|unknown device:? \\?[\"']?(?=\w+[-/=]))(?P<device>[^\s\"'\\,;]+?)(?=:?(?:[\s\"'\\,]|$))", words="device", where=(EVENT, STATUS),
-            cause="{who}: no CDI spec or driver on the node knows the device {device}: it was taken away, or specs and plugin are older than a change of GPUs or slices",
-            remedy=(
-                "on node {node}:", "kgpu cdi list; nvidia-smi -L",
-                "on node {node}:", "kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device plugin's pod there",
-            ),
-            explain="The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID.",
-            confidence=CERTAIN,
-        ),
-        Sign(
-            id="RUN-23", title="The driver's library is not found", place=Place.RUNTIME,
-            pattern=r"load library failed: (?P<library>libnvidia-ml\.so\.1)", words="load library failed", where=(EVENT, STATUS, LOG),
-            cause="{who}: {library} is not found where the toolkit looks: no driver on the node, or its root is another",
-            remedy=(
-                "on node {node}:", "sh -c 'ls /run/nvidia/driver/usr/lib/*/libnvidia-ml.so.1 /usr/lib/*/libnvidia-ml.so.1'",
-                "set the driver root to where it is: hostPaths.driverInstallDir in the ClusterPolicy, or install the driver",
-            ),
-            explain="nvidia-container-cli.root in the toolkit's config.toml points to / or to /run/nvidia/driver; the library is in neither.",
-        ),
+        explain="Normal for a short time while the toolkit starts. When it lasts: the toolkit failed, wrote another "
+        "file than the runtime reads (k3s, RKE2, MicroK8s), or the runtime was not restarted.",
+        proof=_toolkit, explains=("DPL-*", "SCH-02", "OPR-15"),
     ),
-    Rule(
-        "RUN-02", "The RuntimeClass does not exist", Place.RUNTIME, no_class,
-        "Without the operator nobody makes the RuntimeClass nvidia; the API server refuses pods that name it.",
+    Sign(
+        id="RUN-06", title="The toolkit is older than containerd 2", place=Place.RUNTIME,
+        pattern=r"unsupported config version: (?P<version>\d+)", words="unsupported config version", where=(LOG, STATUS), parts=(TOOLKIT,),
+        cause="{who} does not know containerd's configuration version {version}: the toolkit is older than the runtime",
+        remedy=("take toolkit.version out of the values, so that the operator's own release is used, or set v1.18.0 or later",),
+        explain="Configuration version 3 came with containerd 2; toolkits before 1.17 do not know it.",
+        confidence=CERTAIN, explains=("RUN-01", "DPL-*", "SCH-02"),
     ),
-    Rule(
-        "RUN-15", "The runtime is too old for the NRI plugin", Place.RUNTIME, nri_too_old,
-        "Injection by NRI needs containerd 1.7.30, 2.1 or 2.2 or later; CRI-O does not deliver management devices.",
-        also=("RUN-13",),
+    Sign(
+        id="RUN-17", title="A management device in a workload", place=Place.RUNTIME,
+        pattern=r"unresolvable CDI devices (?P<device>management\.nvidia\.com/gpu=\S+)", words="unresolvable CDI devices management", where=(EVENT, STATUS),
+        cause="{who} was given the CDI device {device}, which is for the operator's own pods alone",
+        remedy=("take runtimeClassName: nvidia-cdi out of the manifest, or use nvidia",),
+        explain="The class nvidia-cdi is for operands; its spec has no device for a single GPU.",
+        confidence=CERTAIN,
+    ),
+    Sign(
+        id="RUN-18", title="A device that the node does not know", place=Place.RUNTIME,
+        pattern=r"(?:unresolvable CDI devices (?!management\.)(?=[\w.-]+/[\w.-]+=)|device error: (?=\S+: unknown device)|unknown device:? \\?[\"']?(?=\w+[-/=]))(?P<device>[^\s\"'\\,;]+?)(?=:?(?:[\s\"'\\,]|$))", words="device", where=(EVENT, STATUS),
+        cause="{who}: no CDI spec or driver on the node knows the device {device}: it was taken away, or specs and plugin are older than a change of GPUs or slices",
+        remedy=(
+            "on node {node}:", "kgpu cdi list; nvidia-smi -L",
+            "on node {node}:", "kgpu cdi generate --output /var/run/cdi/nvidia.yaml  # or restart the toolkit's and the device plugin's pod there",
+        ),
+        explain="The runtime resolves names from the specs in /etc/cdi and /var/run/cdi, or asks the driver for the UUID.",
+        confidence=CERTAIN,
+    ),
+    Sign(
+        id="RUN-23", title="The driver's library is not found", place=Place.RUNTIME,
+        pattern=r"load library failed: (?P<library>libnvidia-ml\.so\.1)", words="load library failed", where=(EVENT, STATUS, LOG),
+        cause="{who}: {library} is not found where the toolkit looks: no driver on the node, or its root is another",
+        remedy=(
+            "on node {node}:", "sh -c 'ls /run/nvidia/driver/usr/lib/*/libnvidia-ml.so.1 /usr/lib/*/libnvidia-ml.so.1'",
+            "set the driver root to where it is: hostPaths.driverInstallDir in the ClusterPolicy, or install the driver",
+        ),
+        explain="nvidia-container-cli.root in the toolkit's config.toml points to / or to /run/nvidia/driver; the library is in neither.",
     ),
 )  # fmt: skip

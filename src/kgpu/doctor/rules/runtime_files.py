@@ -16,7 +16,7 @@ from kgpu.doctor.kinds import Container, Node, Pod
 from kgpu.doctor.matching import PLUGIN, TOOLKIT
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Place, Subject
 from kgpu.doctor.obj import seconds
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 
 _BELOW: Final = ("RUN-01", "DPL-*", "SCH-02", "OPR-15")
@@ -56,8 +56,9 @@ def toolkits(snapshot: Snapshot) -> dict[str, list[Pod]]:
     return found
 
 
+@rule("RUN-03", "The runtime's configuration was overwritten", Place.RUNTIME, explains=_BELOW)
 def overwritten(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-03: the configuration was written anew after the toolkit had done its part."""
+    """An upgrade of containerd or of the system puts its default file back; the toolkit does not look again."""
     for host in snapshot.hosts.values():
         root = host.files.get(ROOT)
         node = snapshot.nodes.get(host.node)
@@ -125,8 +126,9 @@ def _no_handler(snapshot: Snapshot) -> dict[str, Evidence]:
     return found
 
 
+@rule("RUN-10", "The toolkit writes where nobody reads", Place.RUNTIME, explains=_BELOW)
 def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-10: the toolkit writes where this distribution's containerd does not read."""
+    """k3s, RKE2, k0s and MicroK8s bring a containerd with its own files and socket."""
     refused = snapshot.once(_no_handler)
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         where = _distribution(node)
@@ -160,8 +162,11 @@ def other_folder(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("RUN-05", "Two writers of one configuration file", Place.RUNTIME, explains=_BELOW)
 def generated(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-05: the toolkit writes a file that the distribution generates at each start."""
+    """k3s and RKE2 generate config.toml from a template at each start; what others write there is lost, and is written
+    again.
+    """
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         where = _distribution(node)
         for pod in snapshot.once(toolkits).get(node.name, []) if where else ():
@@ -185,8 +190,9 @@ def generated(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("RUN-07", "A drop-in file of a higher version", Place.RUNTIME, explains=(*_BELOW, "SCH-*", "RUN-08"))
 def higher_version(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-07: a drop-in file of a higher version than the file that imports it; containerd does not start."""
+    """containerd refuses to load a file of a higher version than the one that imports it; the node becomes NotReady."""
     for host in snapshot.hosts.values():
         root = host.files.get(ROOT)
         said = _VERSION.search(root.text) if root else None
@@ -250,8 +256,11 @@ def no_cri(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("RUN-08", "A runtime without its type", Place.RUNTIME, explains=(*_BELOW, "NODE-00"))
 def untyped(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-08: a runtime without its type, or a file for which containerd does without its CRI plugin."""
+    """Toolkits before 1.20.0 wrote drop-in files without runtime_type. containerd then leaves its CRI plugin out, and
+    the kubelet finds no RuntimeService.
+    """
     yield from no_cri(snapshot)
     for host in snapshot.hosts.values():
         paths = [path for path in (ROOT, *drop_ins(host)) if path in host.files]
@@ -268,8 +277,9 @@ def untyped(snapshot: Snapshot) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+@rule("RUN-11", "Two container runtimes in one cluster", Place.RUNTIME, explains=_BELOW)
 def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-11: a cluster with two runtimes, and a toolkit that configures one of them everywhere."""
+    """The replaced operator sets one RUNTIME for all nodes."""
     kinds = {"cri-o": "crio", "containerd": "containerd", "docker": "docker"}
     bad: list[tuple[Pod, Node, Evidence, str]] = []
     for pod in matching.pods_of_part(snapshot, TOOLKIT):
@@ -295,8 +305,9 @@ def wrong_runtime(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("RUN-14", "The NRI plugin without CDI or toolkit", Place.RUNTIME, explains=("RUN-15", "OPR-15"))
 def nri_alone(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-14: the NRI plugin without what it needs."""
+    """The plugin is part of the toolkit's container and gives CDI devices."""
     for policy in snapshot.all("ClusterPolicy"):
         if policy.at("spec.cdi.nriPluginEnabled") is not True:
             continue
@@ -314,8 +325,9 @@ def nri_alone(snapshot: Snapshot) -> Iterator[Finding]:
 _LEGACY: Final = "/etc/docker/daemon.json"
 
 
+@rule("RUN-26", "Configured for Docker, run by another", Place.RUNTIME, explains=_BELOW)
 def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-26: Docker was told of the GPUs, and the kubelet uses another runtime."""
+    """Old guides install nvidia-docker2, which knows Docker only."""
     for host in snapshot.hosts.values():
         node, docker = snapshot.nodes.get(host.node), host.files.get(_LEGACY)
         if (
@@ -348,8 +360,9 @@ def for_docker(snapshot: Snapshot) -> Iterator[Finding]:
 _BINARY: Final = re.compile(r"BinaryName\s*=\s*[\"']([^\"']*nvidia-container-runtime[^\"']*)[\"']")
 
 
+@rule("RUN-27", "Two installations of the toolkit", Place.RUNTIME)
 def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-27: the runtime is configured by hand and by the operator."""
+    """Configured by hand on the host and by the operator as well."""
     for host in snapshot.hosts.values():
         if not snapshot.once(toolkits).get(host.node, []):
             continue
@@ -373,8 +386,9 @@ def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("RUN-30", "The kubelet is too old for CDI devices", Place.PLUGIN)
 def old_kubelet(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-30: CDI devices of device plugins, and a kubelet that drops them."""
+    """DevicePluginCDIDevices: alpha in 1.28, on from 1.29, always from 1.31."""
     for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=matching.NVIDIA):
         node = snapshot.nodes.get(pod.node)
         version = re.match(r"v?1\.(\d+)", node.kubelet) if node else None
@@ -419,28 +433,3 @@ def old_spec(snapshot: Snapshot) -> Iterator[Finding]:
                     host.cite_file(path, value=f"libcuda.so.{min(versions)}"), host.cite("driver_version"),
                     remedy=(Remedy("on node {}:", host.node), Remedy("kgpu cdi generate --output {}", path), Remedy("and let it be made anew with each driver:"), Remedy("systemctl enable --now nvidia-cdi-refresh.path")),
                 )  # fmt: skip
-
-
-RULES: Final = (
-    Rule("RUN-03", "The runtime's configuration was overwritten", Place.RUNTIME, overwritten,
-         "An upgrade of containerd or of the system puts its default file back; the toolkit does not look again.", explains=_BELOW),
-    Rule("RUN-05", "Two writers of one configuration file", Place.RUNTIME, generated,
-         "k3s and RKE2 generate config.toml from a template at each start; what others write there is lost, and is written again.", explains=_BELOW),
-    Rule("RUN-07", "A drop-in file of a higher version", Place.RUNTIME, higher_version,
-         "containerd refuses to load a file of a higher version than the one that imports it; the node becomes NotReady.", explains=(*_BELOW, "SCH-*", "RUN-08")),
-    Rule("RUN-08", "A runtime without its type", Place.RUNTIME, untyped,
-         "Toolkits before 1.20.0 wrote drop-in files without runtime_type. containerd then leaves its CRI plugin out, and the "
-         "kubelet finds no RuntimeService.", explains=(*_BELOW, "NODE-00")),
-    Rule("RUN-10", "The toolkit writes where nobody reads", Place.RUNTIME, other_folder,
-         "k3s, RKE2, k0s and MicroK8s bring a containerd with its own files and socket.", explains=_BELOW),
-    Rule("RUN-11", "Two container runtimes in one cluster", Place.RUNTIME, wrong_runtime,
-         "The replaced operator sets one RUNTIME for all nodes.", explains=_BELOW),
-    Rule("RUN-14", "The NRI plugin without CDI or toolkit", Place.RUNTIME, nri_alone,
-         "The plugin is part of the toolkit's container and gives CDI devices.", explains=("RUN-15", "OPR-15")),
-    Rule("RUN-26", "Configured for Docker, run by another", Place.RUNTIME, for_docker,
-         "Old guides install nvidia-docker2, which knows Docker only.", explains=_BELOW),
-    Rule("RUN-27", "Two installations of the toolkit", Place.RUNTIME, two_owners,
-         "Configured by hand on the host and by the operator as well."),
-    Rule("RUN-30", "The kubelet is too old for CDI devices", Place.PLUGIN, old_kubelet,
-         "DevicePluginCDIDevices: alpha in 1.28, on from 1.29, always from 1.31."),
-)  # fmt: skip

@@ -13,7 +13,7 @@ from kgpu.doctor.kinds import Container, Pod
 from kgpu.doctor.matching import CREATE_WORDS, DRIVER
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.runtime_files import old_spec, started, toolkits
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
@@ -25,8 +25,9 @@ _NEAR: Final = 5 * 60.0
 _CAPABILITIES: Final = names.ENV_DRIVER_CAPABILITIES
 
 
+@rule("RUN-04", "Created and never started", Place.RUNTIME)
 def never_started(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-04: a container was created and not started, while the runtime was restarted."""
+    """containerd was restarted while the kubelet was starting containers; such a container stands still for ever."""
     for node, pods in snapshot.pods_by_node.items():
         restarts = [when for one in snapshot.once(toolkits).get(node, []) if (when := started(one)) is not None]
         for pod in pods if restarts else ():
@@ -53,8 +54,10 @@ def never_started(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
+@rule("RUN-16", "CRI-O waits for the driver", Place.RUNTIME, explains=("OPR-15", "DPL-18"))
 def before_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-16: CRI-O creates no container of operands until the driver is up; that heals."""
+    """Right after an install or upgrade operands are at CreateContainerError until the driver is up."""
+    # CRI-O creates no container of operands until the driver is up; that heals.
     for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA):
         node = snapshot.nodes.get(pod.node)
         if node is None or node.runtime[0] != "cri-o" or pod.ready or matching.failing(pod):
@@ -88,8 +91,15 @@ _SANDBOX: Final = re.compile(
 )
 
 
+@rule(
+    "RUN-29",
+    "Started before the toolkit after a boot",
+    Place.RUNTIME,
+    explains=("RUN-01", "RUN-18", "RUN-23", "DPL-11"),
+)
 def too_early(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-29: refused before the toolkit was ready after a boot; now it is, and the pod was not tried again."""
+    """The kubelet starts pods before the toolkit has written the runtime's configuration."""
+    # Refused before the toolkit was ready after a boot; now it is, and the pod was not tried again.
     for hit in messages.in_events(snapshot, _SANDBOX, ""):
         pod = hit.pod
         if pod is None or pod.ready or not pod.node or matching.parts_of(pod):
@@ -118,8 +128,9 @@ def too_early(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("RUN-20", "Docker leaves claims' devices out", Place.RUNTIME)
 def no_cdi(snapshot: Snapshot) -> Iterator[Finding]:
-    """RUN-20: claims on a node whose runtime leaves CDI devices out."""
+    """DRA gives devices by CDI, which cri-dockerd does not hand on."""
     for node in snapshot.nodes.values():
         if node.runtime[0] != "docker":
             continue
@@ -165,73 +176,63 @@ def without_video(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return tuple(matching.cite_env(hit.pod, one, _CAPABILITIES) for one in _main(hit.pod)[:1])
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="RUN-09", title="The network's plugin is not found any more", place=Place.RUNTIME,
-            pattern=r"failed to find plugin \"(?P<plugin>[^\"]+)\" in path", words="failed to find plugin", where=(EVENT, STATUS),
-            cause="{who}: containerd does not find the network plugin {plugin}: the path was lost when the toolkit wrote its configuration",
-            remedy=("on node {node}:", "containerd config dump | grep -n bin_dir", "use a newer toolkit, or set bin_dir of the CNI in containerd's own file again, and restart containerd"),
-            explain="Older toolkits rewrote the whole table of the CRI plugin; settings such as the CNI's bin_dir went with it.",
-            explains=_BELOW, proof=by_toolkit,
-        ),
-        Sign(
-            id="RUN-12", title="CRI-O's folder of hooks is missing", place=Place.RUNTIME,
-            pattern=r"oci/hooks\.d\S*[^\n]*(?:no such file|not found|permission denied|does not exist)|(?:no such file|not found)[^\n]*oci/hooks\.d", words="hooks.d", where=(LOG, STATUS, EVENT),
-            cause="{who}: the folder of OCI hooks is not there, so that CRI-O starts containers without GPUs",
-            remedy=("on node {node}:", "mkdir -p /usr/share/containers/oci/hooks.d && systemctl restart crio", "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy"),
-            explain="In the mode of hooks the toolkit puts a file in that folder, and CRI-O must look there (hooks_dir).",
-            explains=_BELOW,
-        ),
-        Sign(
-            id="RUN-19", title="The CDI spec names files that are gone", place=Place.RUNTIME,
-            pattern=r"(?:stat|lstat|open|mount\w*) \S*lib(?:cuda|nvidia)[\w.-]*\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)\S*: no such file", words="no such file", where=(EVENT, STATUS),
-            cause="{who}: the CDI spec of the node names files of driver {version}, which is not there any more",
-            remedy=("on node {node}:", "kgpu cdi generate --output /var/run/cdi/nvidia.yaml", "or restart the toolkit's pod there, which makes it anew"),
-            explain="Specs name files with the driver's version; after an upgrade they must be made anew.",
-            confidence=CERTAIN, besides=old_spec,
-        ),
-        Sign(
-            id="RUN-21", title="A running pod lost its GPU", place=Place.RUNTIME,
-            pattern=r"Failed to initialize NVML: Unknown Error", words="Unknown Error", where=(LOG,), always=True,
-            cause="{who} has lost its GPU while it ran: systemd has rebuilt the container's device rules (systemctl daemon-reload) without it",
-            remedy=(
-                "kubectl -n {namespace} delete pod {name}  # a new one gets its GPU",
-                "for good: inject by CDI (cdi.enabled=true), or on node {node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
-            ),
-            explain="With the systemd cgroup driver a reload restores only devices that have links below /dev/char.",
-            proof=links,
-        ),
-        Sign(
-            id="RUN-22", title="The driver answers too slowly", place=Place.RUNTIME,
-            pattern=r"nvidia-container-cli: initialization error: driver rpc error: timed out", words="driver rpc error", where=(EVENT, STATUS, LOG),
-            cause="{who}: the driver of the node took too long to answer when the container was made",
-            remedy=("on node {node}: time nvidia-smi; dmesg | grep -i xid", "systemctl enable --now nvidia-persistenced"),
-            explain="Without persistence mode the driver starts every GPU anew; one that is ill takes longest.",
-        ),
-        Sign(
-            id="RUN-25", title="Libraries for video or graphics are not injected", place=Place.RUNTIME,
-            pattern=r"(?P<library>lib(?:nvcuvid|nvidia-encode|nvidia-opticalflow|EGL_nvidia|GLX_nvidia|nvoptix)\.so[\w.]*)[^\n]*(?:cannot open shared object|not found|no such file)|(?:Cannot|Failed to|Could not) load (?P<other>lib(?:nvcuvid|nvidia-encode|EGL_nvidia)\S*)", words="lib", where=(LOG, STATUS),
-            cause="{who} does not find {library}{other}: the container has the capabilities compute and utility alone",
-            remedy=("set NVIDIA_DRIVER_CAPABILITIES=all (or compute,utility,video,graphics) in the container's env",),
-            explain="The toolkit injects libraries by capability; the default is compute,utility.",
-            proof=without_video,
-        ),
-        Sign(
-            id="RUN-28", title="SELinux forbids the device", place=Place.RUNTIME,
-            pattern=r"avc:\s+denied\s+\{[^}]*\}[^\n]*(?:nvidia|device-plugins|kubelet\.sock)", words="avc:", where=(KERNEL, LOG),
-            cause="{who}: SELinux refuses a container the GPU's device files or the kubelet's socket",
-            remedy=("on node {node}:", "setsebool -P container_use_devices on", "and give the plugin's pod a security context (or an SCC) that may: privileged, or seLinuxOptions.type spc_t"),
-            explain="The audit lines name the process and the file.",
-            explains=("DPL-*", "SCH-02"),
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="RUN-09", title="The network's plugin is not found any more", place=Place.RUNTIME,
+        pattern=r"failed to find plugin \"(?P<plugin>[^\"]+)\" in path", words="failed to find plugin", where=(EVENT, STATUS),
+        cause="{who}: containerd does not find the network plugin {plugin}: the path was lost when the toolkit wrote its configuration",
+        remedy=("on node {node}:", "containerd config dump | grep -n bin_dir", "use a newer toolkit, or set bin_dir of the CNI in containerd's own file again, and restart containerd"),
+        explain="Older toolkits rewrote the whole table of the CRI plugin; settings such as the CNI's bin_dir went with it.",
+        explains=_BELOW, proof=by_toolkit,
     ),
-    Rule("RUN-04", "Created and never started", Place.RUNTIME, never_started,
-         "containerd was restarted while the kubelet was starting containers; such a container stands still for ever."),
-    Rule("RUN-16", "CRI-O waits for the driver", Place.RUNTIME, before_driver,
-         "Right after an install or upgrade operands are at CreateContainerError until the driver is up.", explains=("OPR-15", "DPL-18")),
-    Rule("RUN-20", "Docker leaves claims' devices out", Place.RUNTIME, no_cdi,
-         "DRA gives devices by CDI, which cri-dockerd does not hand on."),
-    Rule("RUN-29", "Started before the toolkit after a boot", Place.RUNTIME, too_early,
-         "The kubelet starts pods before the toolkit has written the runtime's configuration.", explains=("RUN-01", "RUN-18", "RUN-23", "DPL-11")),
+    Sign(
+        id="RUN-12", title="CRI-O's folder of hooks is missing", place=Place.RUNTIME,
+        pattern=r"oci/hooks\.d\S*[^\n]*(?:no such file|not found|permission denied|does not exist)|(?:no such file|not found)[^\n]*oci/hooks\.d", words="hooks.d", where=(LOG, STATUS, EVENT),
+        cause="{who}: the folder of OCI hooks is not there, so that CRI-O starts containers without GPUs",
+        remedy=("on node {node}:", "mkdir -p /usr/share/containers/oci/hooks.d && systemctl restart crio", "or inject devices by CDI: cdi.enabled=true in the ClusterPolicy"),
+        explain="In the mode of hooks the toolkit puts a file in that folder, and CRI-O must look there (hooks_dir).",
+        explains=_BELOW,
+    ),
+    Sign(
+        id="RUN-19", title="The CDI spec names files that are gone", place=Place.RUNTIME,
+        pattern=r"(?:stat|lstat|open|mount\w*) \S*lib(?:cuda|nvidia)[\w.-]*\.so\.(?P<version>\d+\.\d+(?:\.\d+)?)\S*: no such file", words="no such file", where=(EVENT, STATUS),
+        cause="{who}: the CDI spec of the node names files of driver {version}, which is not there any more",
+        remedy=("on node {node}:", "kgpu cdi generate --output /var/run/cdi/nvidia.yaml", "or restart the toolkit's pod there, which makes it anew"),
+        explain="Specs name files with the driver's version; after an upgrade they must be made anew.",
+        confidence=CERTAIN, besides=old_spec,
+    ),
+    Sign(
+        id="RUN-21", title="A running pod lost its GPU", place=Place.RUNTIME,
+        pattern=r"Failed to initialize NVML: Unknown Error", words="Unknown Error", where=(LOG,), always=True,
+        cause="{who} has lost its GPU while it ran: systemd has rebuilt the container's device rules (systemctl daemon-reload) without it",
+        remedy=(
+            "kubectl -n {namespace} delete pod {name}  # a new one gets its GPU",
+            "for good: inject by CDI (cdi.enabled=true), or on node {node}:", "nvidia-ctk system create-dev-char-symlinks --create-all",
+        ),
+        explain="With the systemd cgroup driver a reload restores only devices that have links below /dev/char.",
+        proof=links,
+    ),
+    Sign(
+        id="RUN-22", title="The driver answers too slowly", place=Place.RUNTIME,
+        pattern=r"nvidia-container-cli: initialization error: driver rpc error: timed out", words="driver rpc error", where=(EVENT, STATUS, LOG),
+        cause="{who}: the driver of the node took too long to answer when the container was made",
+        remedy=("on node {node}: time nvidia-smi; dmesg | grep -i xid", "systemctl enable --now nvidia-persistenced"),
+        explain="Without persistence mode the driver starts every GPU anew; one that is ill takes longest.",
+    ),
+    Sign(
+        id="RUN-25", title="Libraries for video or graphics are not injected", place=Place.RUNTIME,
+        pattern=r"(?P<library>lib(?:nvcuvid|nvidia-encode|nvidia-opticalflow|EGL_nvidia|GLX_nvidia|nvoptix)\.so[\w.]*)[^\n]*(?:cannot open shared object|not found|no such file)|(?:Cannot|Failed to|Could not) load (?P<other>lib(?:nvcuvid|nvidia-encode|EGL_nvidia)\S*)", words="lib", where=(LOG, STATUS),
+        cause="{who} does not find {library}{other}: the container has the capabilities compute and utility alone",
+        remedy=("set NVIDIA_DRIVER_CAPABILITIES=all (or compute,utility,video,graphics) in the container's env",),
+        explain="The toolkit injects libraries by capability; the default is compute,utility.",
+        proof=without_video,
+    ),
+    Sign(
+        id="RUN-28", title="SELinux forbids the device", place=Place.RUNTIME,
+        pattern=r"avc:\s+denied\s+\{[^}]*\}[^\n]*(?:nvidia|device-plugins|kubelet\.sock)", words="avc:", where=(KERNEL, LOG),
+        cause="{who}: SELinux refuses a container the GPU's device files or the kubelet's socket",
+        remedy=("on node {node}:", "setsebool -P container_use_devices on", "and give the plugin's pod a security context (or an SCC) that may: privileged, or seLinuxOptions.type spc_t"),
+        explain="The audit lines name the process and the file.",
+        explains=("DPL-*", "SCH-02"),
+    ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, edits, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.plugin import is_closed
 from kgpu.doctor.scheduler import silent_scheduler
 from kgpu.doctor.snapshot import Snapshot
@@ -33,8 +33,11 @@ def _changes(one: Waiting, *kinds: str) -> tuple[Remedy, ...]:
     return tuple(step for change in found for step in commands.steps(one, change))
 
 
+@rule("SCH-02", "GPUs that nothing offers", Place.CLUSTER)
 def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-02: there are GPUs, and nothing offers them."""
+    """The nodes have devices on the PCI bus, but no resource in status.capacity: the device plugin is missing, not
+    scheduled there, or found no driver. Walk up: driver, runtime, plugin.
+    """
     yield from idle_daemons.unlabelled(snapshot, by_discovery=False)
     for one in waiting(snapshot):
         if not one.resource or matching.is_mig(one.resource) or matching.is_shared(one.resource):
@@ -57,8 +60,12 @@ def not_offered(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("SCH-03", "A GPU is withdrawn", Place.CLUSTER, explains=("SCH-01", "SCH-07"))
 def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-03: a device is withdrawn, so that allocatable is less than capacity."""
+    """The kubelet lowers allocatable, not capacity, when a device plugin reports a device unhealthy. Capacity minus
+    allocatable is what is withdrawn. All of them at once without a plugin that is ready is DPL-03. Pods that wait
+    follow from it only where they would fit with all devices back.
+    """
     waits: dict[str, list[Waiting]] = {}
     for one in waiting(snapshot):
         for node_name in one.reasons:
@@ -100,8 +107,11 @@ def _why(resource: str) -> tuple[Remedy, ...]:
     )
 
 
+@rule("SCH-08", "No node has the label's value", Place.CLUSTER, also=("TS-08",), by_hand=True)
 def no_such_label(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-08: a selector names a value that no node has."""
+    """A nodeSelector or a required node affinity names a value that no node has, often a product name without its
+    NVIDIA- prefix, or without the suffix that sharing adds (-SHARED) or MIG (-MIG-1g.10gb).
+    """
     for one in waiting(snapshot):
         for key, value, path in _wanted_labels(one):
             known = whatif.values_of(snapshot.fit, key)
@@ -150,8 +160,9 @@ def _wanted_labels(one: Waiting) -> Iterator[tuple[str, str, str]]:
             yield wanted.key, wanted.values[0], f"{base}.matchExpressions[{position}]"
 
 
+@rule("SCH-09", "The bound is not passed", Place.CLUSTER, by_hand=True)
 def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-09: Gt or Lt with a bound that no node is beyond."""
+    """Gt and Lt are strict, and nvidia.com/gpu.memory is in MiB of what is offered: 81559 on an H100 with 80 GB."""
     for one in waiting(snapshot):
         for position, term in enumerate(one.view.node_terms or ()):
             for row, wanted in enumerate(term.expressions):
@@ -186,8 +197,9 @@ def strict_bound(snapshot: Snapshot) -> Iterator[Finding]:
                 )
 
 
+@rule("SCH-12", "The GPU nodes are cordoned", Place.CLUSTER)
 def cordoned(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-12: the nodes are cordoned."""
+    """A driver upgrade, a MIG change or a person has cordoned the node and nobody has uncordoned it."""
     for one in waiting(snapshot):
         found = one.only(UNSCHEDULABLE_FILTER)
         if not found or one.fits:
@@ -236,8 +248,9 @@ def _ill(one: Waiting, nodes: tuple[str, ...]) -> Finding:
     )
 
 
+@rule("SCH-13", "GPUs are free, processors or memory are not", Place.CLUSTER)
 def stranded(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-13: GPUs are free, but processors or memory are not."""
+    """Pods without GPUs fill the node's processors or memory, so that its GPUs are stranded."""
     for one in waiting(snapshot):
         if one.fits:
             continue
@@ -297,8 +310,9 @@ def _less(one: Waiting, what: str, free: int) -> tuple[Remedy, ...]:
     return commands.steps(one, change) if change else (Remedy("ask for {} {} or less", say(what, free), what),)
 
 
+@rule("SCH-14", "Label on one node, room on another", Place.CLUSTER)
 def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-14: one node has the label, another the room."""
+    """No node meets all conditions at once: one lacks the label, the other the room."""
     for one in waiting(snapshot):
         if one.fits or len(one.reasons) < 2:
             continue
@@ -324,8 +338,12 @@ def contradictory(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+@rule("SCH-15", "Nobody schedules the pod", Place.CLUSTER, by_hand=True)
 def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-15: nobody by that name schedules here, or the cluster's own scheduler is silent."""
+    """spec.schedulerName names a scheduler that does not run: the pod has no events at all. Or the cluster's own
+    scheduler has said nothing of pods that fit, neither by a condition nor by an event, for five minutes: it says
+    something of every pod within seconds.
+    """
     yield from silent_scheduler(snapshot)
     for one in waiting(snapshot):
         name = one.pod.scheduler
@@ -352,49 +370,3 @@ def no_scheduler(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=LIKELY,
             **one.shared(),
         )
-
-
-RULES: Final = (
-    Rule(
-        "SCH-02", "GPUs that nothing offers", Place.CLUSTER, not_offered,
-        "The nodes have devices on the PCI bus, but no resource in status.capacity: the device plugin is missing, not "
-        "scheduled there, or found no driver. Walk up: driver, runtime, plugin.",
-    ),
-    Rule(
-        "SCH-03", "A GPU is withdrawn", Place.CLUSTER, unhealthy,
-        "The kubelet lowers allocatable, not capacity, when a device plugin reports a device unhealthy. Capacity minus "
-        "allocatable is what is withdrawn. All of them at once without a plugin that is ready is DPL-03. Pods that wait follow from it only where they would fit with all devices back.",
-        explains=("SCH-01", "SCH-07"),
-    ),
-    Rule(
-        "SCH-08", "No node has the label's value", Place.CLUSTER, no_such_label,
-        "A nodeSelector or a required node affinity names a value that no node has, often a product name without its "
-        "NVIDIA- prefix, or without the suffix that sharing adds (-SHARED) or MIG (-MIG-1g.10gb).",
-        also=("TS-08",),
-        by_hand=True,
-    ),
-    Rule(
-        "SCH-09", "The bound is not passed", Place.CLUSTER, strict_bound,
-        "Gt and Lt are strict, and nvidia.com/gpu.memory is in MiB of what is offered: 81559 on an H100 with 80 GB.",
-        by_hand=True,
-    ),
-    Rule(
-        "SCH-12", "The GPU nodes are cordoned", Place.CLUSTER, cordoned,
-        "A driver upgrade, a MIG change or a person has cordoned the node and nobody has uncordoned it.",
-    ),
-    Rule(
-        "SCH-13", "GPUs are free, processors or memory are not", Place.CLUSTER, stranded,
-        "Pods without GPUs fill the node's processors or memory, so that its GPUs are stranded.",
-    ),
-    Rule(
-        "SCH-14", "Label on one node, room on another", Place.CLUSTER, contradictory,
-        "No node meets all conditions at once: one lacks the label, the other the room.",
-    ),
-    Rule(
-        "SCH-15", "Nobody schedules the pod", Place.CLUSTER, no_scheduler,
-        "spec.schedulerName names a scheduler that does not run: the pod has no events at all. Or the cluster's own scheduler "
-        "has said nothing of pods that fit, neither by a condition nor by an event, for five minutes: it says something of "
-        "every pod within seconds.",
-        by_hand=True,
-    ),
-)  # fmt: skip

@@ -13,7 +13,7 @@ from kgpu.doctor import hami, matching
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.volumes import stuck_claim
@@ -32,8 +32,11 @@ _KAI: Final = {
 }
 
 
+@rule("SCH-10", "The count is one of slices", Place.CLUSTER)
 def count_of_slices(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-10: nvidia.com/gpu.count counts slices where MIG's strategy is single."""
+    """With MIG strategy single nvidia.com/gpu.count is the number of slices; sharing is told by
+    nvidia.com/gpu.replicas.
+    """
     for pod in snapshot.pods.values():
         node = snapshot.nodes.get(pod.node)
         if node is None or pod.ended or node.labels.get(names.LABEL_MIG_STRATEGY) != "single":
@@ -77,8 +80,11 @@ def _counts(snapshot: Snapshot, pod: Pod) -> str:
     return f"spec.nodeSelector[{_COUNT}]" if any(key == _COUNT for key, _ in view.node_selector) else _TERMS
 
 
+@rule("SCH-11", "Small work on big cards", Place.CLUSTER, explains=("SCH-01", "SCH-07", "SCH-14"))
 def small_on_big(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-11: pods that would do with any GPU hold the cards that another one needs."""
+    """Without an affinity the scheduler takes any node with the resource, so that jobs that would do with a small card
+    hold the big ones.
+    """
     for one in waiting(snapshot):
         if one.fits or not one.resource or not (one.view.node_selector or one.view.node_terms):
             continue
@@ -116,8 +122,9 @@ def _anywhere(snapshot: Snapshot, pod: Pod) -> bool:
     return view is not None and not view.node_selector and not view.node_terms and not view.volume_claims
 
 
+@rule("SCH-16", "The queue does not let it in", Place.CLUSTER, explains=("SCH-01", "SCH-15"))
 def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-16: KAI's verdict in a PodGroup."""
+    """KAI writes into the PodGroup why its queue does not admit it."""
     for group in snapshot.all("PodGroup"):
         for position, row in enumerate(group.maps("status.schedulingConditions")):
             said = (
@@ -147,8 +154,9 @@ def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("SCH-18", "Two jobs block each other", Place.CLUSTER, explains=("SCH-01", "SCH-07"))
 def gang(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-18: two jobs hold part of what each needs."""
+    """Without gang scheduling two jobs can each get part of their workers and wait for the rest for ever."""
     partly: dict[str, list[tuple[Waiting, list[Pod]]]] = {}
     for one in waiting(snapshot):
         owner = one.pod.owner
@@ -187,8 +195,9 @@ def _all_or_none(snapshot: Snapshot, pod: Pod) -> bool:
     return job is not None and job.text("spec.completionMode") == "Indexed"
 
 
+@rule("SCH-19", "Preempted", Place.CLUSTER, explains=("SCH-01", "SCH-07"))
 def preempted(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-19: a pod of higher priority has taken the place."""
+    """The scheduler ends pods of lower priority to make room."""
     latest: dict[tuple[str, str], Event] = {}
     for event in snapshot.all_events():
         if event.reason == "Preempted" and event.about[0] == "Pod":
@@ -231,8 +240,11 @@ def _successors(snapshot: Snapshot, key: tuple[str, str]) -> list[Pod]:
     ]  # fmt: skip
 
 
+@rule("SCH-22", "A rollout that can't begin", Place.CLUSTER, explains=("SCH-01", "SCH-07"))
 def rollout(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-22: a rolling update wants one GPU more than there is."""
+    """By default maxSurge rounds up to 1 and maxUnavailable down to 0: the new pod needs a GPU that the
+    old one holds.
+    """
     for one in waiting(snapshot):
         kind, _, name = one.pod.owner.partition("/")
         maker = snapshot.get("ReplicaSet", name, one.pod.namespace) if kind == "ReplicaSet" else None
@@ -282,8 +294,11 @@ def _share(said: Any, of: int, *, up: bool) -> int:
     return math.ceil(exact) if up else math.floor(exact)
 
 
+@rule("SCH-23", "The volume is where no GPU is", Place.CLUSTER, explains=("SCH-14", "SCH-01"))
 def volumes(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-23: the volume is where no GPU is, or at one node while two want it."""
+    """A volume that is bound in a zone can be used in that zone only, and one with ReadWriteOnce at one
+    node at a time.
+    """
     for one in waiting(snapshot):
         # Of what is wrong with a claim itself SCH-00 tells.
         if not one.view.volume_claims or one.fits or stuck_claim(one) is not None:
@@ -342,25 +357,16 @@ def _attached_twice(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="SCH-17", title="HAMi finds no card", place=Place.CLUSTER, where=(EVENT,), words="", besides=hami.unfit,
-            pattern=r"(?P<why>Card(?:InsufficientMemory|TypeMismatch|UuidMismatch|TimeSlicingExhausted|InsufficientCore|NotHealth|Cordoned|MigTopologyInfeasible)|NumaNotFit|ExclusiveDeviceAllocateConflict)",
-            cause="HAMi finds no card for {who}: {why}",
-            remedy=(
-                "kubectl get nodes -o yaml | grep -A 3 hami.io/node",
-                "CardInsufficientMemory, CardInsufficientCore: ask for less nvidia.com/gpumem or gpucores; CardTypeMismatch, CardUuidMismatch: look at the pod's annotations use-gputype and use-gpuuuid; CardNotHealth, CardCordoned:", "kgpu doctor node",
-            ),
-            explain="HAMi's scheduler extender counts the reasons card by card in its event FilteringFailed.",
-            confidence=CERTAIN, explains=("SCH-01", "SCH-02", "SCH-14"),
+RULES: Final = rules_of(
+    Sign(
+        id="SCH-17", title="HAMi finds no card", place=Place.CLUSTER, where=(EVENT,), words="", besides=hami.unfit,
+        pattern=r"(?P<why>Card(?:InsufficientMemory|TypeMismatch|UuidMismatch|TimeSlicingExhausted|InsufficientCore|NotHealth|Cordoned|MigTopologyInfeasible)|NumaNotFit|ExclusiveDeviceAllocateConflict)",
+        cause="HAMi finds no card for {who}: {why}",
+        remedy=(
+            "kubectl get nodes -o yaml | grep -A 3 hami.io/node",
+            "CardInsufficientMemory, CardInsufficientCore: ask for less nvidia.com/gpumem or gpucores; CardTypeMismatch, CardUuidMismatch: look at the pod's annotations use-gputype and use-gpuuuid; CardNotHealth, CardCordoned:", "kgpu doctor node",
         ),
+        explain="HAMi's scheduler extender counts the reasons card by card in its event FilteringFailed.",
+        confidence=CERTAIN, explains=("SCH-01", "SCH-02", "SCH-14"),
     ),
-    Rule("SCH-10", "The count is one of slices", Place.CLUSTER, count_of_slices, "With MIG strategy single nvidia.com/gpu.count is the number of slices; sharing is told by nvidia.com/gpu.replicas."),
-    Rule("SCH-11", "Small work on big cards", Place.CLUSTER, small_on_big, "Without an affinity the scheduler takes any node with the resource, so that jobs that would do with a small card hold the big ones.", ("SCH-01", "SCH-07", "SCH-14")),
-    Rule("SCH-16", "The queue does not let it in", Place.CLUSTER, queue_says_no, "KAI writes into the PodGroup why its queue does not admit it.", ("SCH-01", "SCH-15")),
-    Rule("SCH-18", "Two jobs block each other", Place.CLUSTER, gang, "Without gang scheduling two jobs can each get part of their workers and wait for the rest for ever.", ("SCH-01", "SCH-07")),
-    Rule("SCH-19", "Preempted", Place.CLUSTER, preempted, "The scheduler ends pods of lower priority to make room.", ("SCH-01", "SCH-07")),
-    Rule("SCH-22", "A rollout that can't begin", Place.CLUSTER, rollout, "By default maxSurge rounds up to 1 and maxUnavailable down to 0: the new pod needs a GPU that the old one holds.", ("SCH-01", "SCH-07")),
-    Rule("SCH-23", "The volume is where no GPU is", Place.CLUSTER, volumes, "A volume that is bound in a zone can be used in that zone only, and one with ReadWriteOnce at one node at a time.", ("SCH-14", "SCH-01")),
 )  # fmt: skip

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import cluster_policy, commands, edits, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, Finding, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.slices import price, priced
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import has_mig
@@ -19,8 +18,9 @@ from kgpu.fit.explain import explain
 from kgpu.formats import names
 
 
+@rule("SCH-04", "Shared GPUs have another name", Place.CLUSTER, explains=("SCH-14",))
 def renamed(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-04: shared GPUs are offered under another name."""
+    """With renameByDefault the device plugin offers time-sliced or MPS shares as nvidia.com/gpu.shared."""
     yield from _other_name(
         snapshot,
         lambda asked, there: there == asked + names.SHARED_SUFFIX,
@@ -28,8 +28,9 @@ def renamed(snapshot: Snapshot) -> Iterator[Finding]:
     )
 
 
+@rule("SCH-05", "Slices are offered as plain GPUs", Place.CLUSTER)
 def single_strategy(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-05: with strategy single slices are plain GPUs."""
+    """MIG strategy single offers slices as nvidia.com/gpu; only mixed offers nvidia.com/mig-*."""
     for one in waiting(snapshot):
         if not matching.is_mig(one.resource) or one.view.gates:
             continue
@@ -71,8 +72,9 @@ def _is_cut(snapshot: Snapshot, node: Node) -> bool:
     )
 
 
+@rule("SCH-06", "All GPUs are partitioned", Place.CLUSTER, explains=("SCH-14",))
 def all_partitioned(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-06: whole GPUs are asked for where all are cut into slices."""
+    """With strategy mixed a GPU in MIG mode offers slices alone, and no nvidia.com/gpu."""
     yield from _other_name(
         snapshot,
         lambda asked, there: asked == names.GPU_RESOURCE and matching.is_mig(there),
@@ -134,21 +136,3 @@ def _lacks_only(one: Waiting, node: Node) -> bool:
     """Whether a node would take the pod if it had the resource."""
     found = one.reasons.get(node.name) or explain(one.view, node.name, one.snapshot.fit)
     return bool(found) and all(row.filter == RESOURCES and row.subject == one.resource for row in found)
-
-
-RULES: Final = (
-    Rule(
-        "SCH-04", "Shared GPUs have another name", Place.CLUSTER, renamed,
-        "With renameByDefault the device plugin offers time-sliced or MPS shares as nvidia.com/gpu.shared.",
-        explains=("SCH-14",),
-    ),
-    Rule(
-        "SCH-05", "Slices are offered as plain GPUs", Place.CLUSTER, single_strategy,
-        "MIG strategy single offers slices as nvidia.com/gpu; only mixed offers nvidia.com/mig-*.",
-    ),
-    Rule(
-        "SCH-06", "All GPUs are partitioned", Place.CLUSTER, all_partitioned,
-        "With strategy mixed a GPU in MIG mode offers slices alone, and no nvidia.com/gpu.",
-        explains=("SCH-14",),
-    ),
-)  # fmt: skip

@@ -10,7 +10,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, whatif
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import RESOURCES, Waiting, waiting
 from kgpu.doctor.whatif import named
@@ -18,8 +18,11 @@ from kgpu.doctor.whatif import named
 _QUEUE_SECONDS: Final = 60.0  # so long it is an ordinary queue
 
 
+@rule("SCH-01", "All GPUs are taken", Place.CLUSTER, also=("SCH-21",))
 def busy(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-01: every unit is taken."""
+    """Every unit of the resource on the nodes that would do is held by other pods, often idle notebooks. Proof: the sum
+    of what pods on the node ask for equals status.allocatable. End or scale down a holder, or add nodes.
+    """
     for one in waiting(snapshot):
         nodes = one.only(RESOURCES, one.resource)
         if not nodes or not one.resource or one.fits:
@@ -133,8 +136,9 @@ def _amounts(one: Waiting, nodes: Iterable[str], limit: int = 3) -> tuple[Eviden
     )  # fmt: skip
 
 
+@rule("SCH-07", "Free GPUs are scattered", Place.CLUSTER)
 def fragmented(snapshot: Snapshot) -> Iterator[Finding]:
-    """SCH-07: enough in sum, but not on one node."""
+    """A pod can't span nodes: what counts is what is free on one node, not the sum."""
     for one in waiting(snapshot):
         nodes = one.only(RESOURCES, one.resource)
         free = {name: one.free(name) for name in nodes}
@@ -183,17 +187,3 @@ def _moved(one: Waiting, nodes: tuple[str, ...]) -> tuple[Remedy, ...]:
             node, pod.namespace, pod.name, node, pod.owner,
         ),
     )  # fmt: skip
-
-
-RULES: Final = (
-    Rule(
-        "SCH-01", "All GPUs are taken", Place.CLUSTER, busy,
-        "Every unit of the resource on the nodes that would do is held by other pods, often idle notebooks. Proof: the "
-        "sum of what pods on the node ask for equals status.allocatable. End or scale down a holder, or add nodes.",
-        also=("SCH-21",),
-    ),
-    Rule(
-        "SCH-07", "Free GPUs are scattered", Place.CLUSTER, fragmented,
-        "A pod can't span nodes: what counts is what is free on one node, not the sum.",
-    ),
-)  # fmt: skip

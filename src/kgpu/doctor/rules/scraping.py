@@ -15,7 +15,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.matching import EXPORTER
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj, plain
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import scrape_jobs
 from kgpu.formats.duration import parse_duration
@@ -108,8 +108,9 @@ def _holds(row: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return known.get(operator, True)
 
 
+@rule("MET-01", "A monitor of a port that is not there", Place.CLUSTER, explains=("MET-02",))
 def wrong_port(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-01: a monitor names a port that the Service does not have."""
+    """The operator's Service calls its port gpu-metrics (9400)."""
     for monitor in _monitors(snapshot):
         for position, endpoint in enumerate(monitor.endpoints):
             port = text(endpoint.get("port"))
@@ -131,8 +132,11 @@ def _ports(service: Obj) -> list[str]:
     return [name for row in service.maps("spec.ports") if (name := text(row.get("name")))]
 
 
+@rule("MET-02", "Prometheus does not take the monitor", Place.CLUSTER)
 def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-02: no Prometheus takes the monitor."""
+    """Prometheus reads ServiceMonitors that its selectors match; kube-prometheus-stack asks for its own release label
+    unless serviceMonitorSelectorNilUsesHelmValues is false.
+    """
     servers = list(snapshot.all("Prometheus"))
     for monitor in _monitors(snapshot):
         kind = "podMonitor" if monitor.obj.kind == "PodMonitor" else "serviceMonitor"
@@ -179,8 +183,9 @@ def _misses(snapshot: Snapshot, server: Obj, monitor: Obj, kind: str) -> str:
     return "" if not known or _matches(mapping(spaces), labels) else f"{kind}NamespaceSelector"
 
 
+@rule("MET-03", "Scraped twice", Place.CLUSTER)
 def twice(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-03: one exporter, two jobs."""
+    """A ServiceMonitor and a static or annotation job both find the exporter: each series is there under two jobs."""
     if len(list(snapshot.all("Prometheus"))) > 1:
         return  # each may have its own
     ways: dict[str, list[tuple[Obj, Evidence]]] = {}
@@ -241,8 +246,9 @@ def _whole_namespace(job: Mapping[str, Any]) -> bool:
     return bool(roles & _WIDE) and not steps & {"keep", "drop", "keepequal", "dropequal"}
 
 
+@rule("MET-24", "A job for a whole namespace", Place.CLUSTER)
 def whole_namespace(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-24: a job that scrapes every service of the operator's namespace."""
+    """Discovery by role endpoints gives every port of every service there as a target."""
     spaces = {pod.namespace for pod in matching.pods_of_part(snapshot, EXPORTER)}
     for obj, key, job in scrape_jobs(snapshot):
         name = text(job.get("job_name"))
@@ -257,8 +263,9 @@ def whole_namespace(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MET-04", "The exporter's pod on every series", Place.CLUSTER)
 def pods_hidden(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-04: the exporter's own pod on every series."""
+    """Prometheus puts the target's labels over those of the series, and keeps theirs as exported_pod."""
     for monitor in _monitors(snapshot):
         for position, endpoint in enumerate(monitor.endpoints):
             steps = str(endpoint.get("metricRelabelings") or "") + str(endpoint.get("relabelings") or "")
@@ -274,8 +281,9 @@ def pods_hidden(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("MET-13", "Scraped more often than measured", Place.CLUSTER)
 def too_often(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-13: a scrape a second of what changes every half minute."""
+    """DCGM collects every 30 s by default: more scrapes cost the node and Prometheus, and tell nothing."""
     rows: list[tuple[Obj, str, Evidence]] = []
     for monitor in _monitors(snapshot):
         for position, endpoint in enumerate(monitor.endpoints):
@@ -341,19 +349,20 @@ def _found_rules(snapshot: Snapshot) -> list[Written]:
     return found
 
 
-def _of_rule(rule: Written, cause: str, step: Remedy, *, confidence: float = CERTAIN) -> Finding:
+def _of_rule(entry: Written, cause: str, step: Remedy, *, confidence: float = CERTAIN) -> Finding:
     return Finding(
-        subject=rule.obj.subject, cause=f"{rule.name or 'a rule'} in {rule.obj} {cause}", evidence=(rule.cite(),),
+        subject=entry.obj.subject, cause=f"{entry.name or 'a rule'} in {entry.obj} {cause}", evidence=(entry.cite(),),
         remedy=(step,), confidence=confidence, level=Level.NOTE,
     )  # fmt: skip
 
 
+@rule("MET-10", "An Xid alert that never clears", Place.CLUSTER)
 def latched(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-10: an alert on the last Xid, which stays."""
-    for rule in _written(snapshot):
-        if rule.row.get("alert") and _LATCHED.search(rule.expr) and not _COUNTS.search(rule.expr):
+    """DCGM_FI_DEV_XID_ERRORS is a gauge with the last code."""
+    for entry in _written(snapshot):
+        if entry.row.get("alert") and _LATCHED.search(entry.expr) and not _COUNTS.search(entry.expr):
             yield _of_rule(
-                rule,
+                entry,
                 "compares DCGM_FI_DEV_XID_ERRORS, which is the code of the last error and stays until the exporter restarts: it neither clears nor fires again",
                 Remedy(
                     "write: increase(DCGM_EXP_XID_ERRORS_COUNT[5m]) > 0, or changes(DCGM_FI_DEV_XID_ERRORS[5m]) > 0"
@@ -361,31 +370,33 @@ def latched(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("MET-16", "Utilisation recorded as memory", Place.CLUSTER)
 def wrong_measure(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-16: memory used that is a utilisation."""
-    for rule in _written(snapshot):
-        if rule.row.get("record") and "memory_used" in rule.name and "MEM_COPY_UTIL" in rule.expr:
+    """accelerator_memory_used_bytes has to come from DCGM_FI_DEV_FB_USED, in MiB."""
+    for entry in _written(snapshot):
+        if entry.row.get("record") and "memory_used" in entry.name and "MEM_COPY_UTIL" in entry.expr:
             yield _of_rule(
-                rule,
+                entry,
                 "records as memory used what is the utilisation of the memory interface, in percent",
                 Remedy("write: DCGM_FI_DEV_FB_USED * 1024 * 1024"),
             )
 
 
+@rule("MET-17", "A label that series do not have", Place.CLUSTER)
 def absent_label(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-17: a text that names a label which no series has."""
+    """The exporter says Hostname; node and kubernetes_node are there only where relabelling makes them."""
     steps = "".join(str(endpoint) for monitor in _monitors(snapshot) for endpoint in monitor.endpoints)
     steps += "".join(str(job) for _, _, job in scrape_jobs(snapshot))
     if not _monitors(snapshot):
         return
-    for rule in _written(snapshot):
-        used = mapping(rule.row.get("annotations"))
+    for entry in _written(snapshot):
+        used = mapping(entry.row.get("annotations"))
         for key, value in used.items():
             hit = _NODE_LABEL.search(text(value))
-            if hit is None or "{{ with" in text(value) or _JOINS.search(rule.expr) or f"'{hit['label']}'" in steps:
+            if hit is None or "{{ with" in text(value) or _JOINS.search(entry.expr) or f"'{hit['label']}'" in steps:
                 continue
             yield _of_rule(
-                rule,
+                entry,
                 f"names the label {hit['label']} in its {key}, which no series of the exporter has: the text has a gap",
                 Remedy(
                     "write {{{{ $labels.Hostname }}}}, or relabel __meta_kubernetes_pod_node_name to {} in the monitor",
@@ -396,12 +407,13 @@ def absent_label(snapshot: Snapshot) -> Iterator[Finding]:
             break
 
 
+@rule("MET-21", "Full is never one", Place.CLUSTER)
 def no_reserve(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-21: a part of the memory that can't be one."""
-    for rule in _written(snapshot):
-        if _RATIO.search(rule.expr) and "FB_RESERVED" not in rule.expr:
+    """The driver reserves some memory, which is neither used nor free."""
+    for entry in _written(snapshot):
+        if _RATIO.search(entry.expr) and "FB_RESERVED" not in entry.expr:
             yield _of_rule(
-                rule,
+                entry,
                 "divides used memory by used and free: reserved memory is in neither, so a full card may stay below its threshold",
                 Remedy(
                     "write: DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE + DCGM_FI_DEV_FB_RESERVED), or lower the threshold"
@@ -410,46 +422,20 @@ def no_reserve(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+@rule("MET-25", "An alarm at good work", Place.CLUSTER)
 def alarm_on_work(snapshot: Snapshot) -> Iterator[Finding]:
-    """MET-25: an alert on what is wanted."""
-    for rule in _written(snapshot):
-        hit = _BUSY.search(rule.expr)
+    """High utilisation is the goal; the idle GPU is what costs."""
+    for entry in _written(snapshot):
+        hit = _BUSY.search(entry.expr)
         if (
-            rule.row.get("alert")
+            entry.row.get("alert")
             and hit
             and len(hit["limit"]) < 4
             and int(hit["limit"]) >= 80
-            and " and " not in rule.expr
+            and " and " not in entry.expr
         ):
             yield _of_rule(
-                rule,
+                entry,
                 f"fires when a GPU is more than {hit['limit']} % busy, which every healthy training run is",
                 Remedy("delete it, or turn it around: avg_over_time(DCGM_FI_DEV_GPU_UTIL[1h]) < 5"),
             )
-
-
-RULES: Final = (
-    Rule("MET-01", "A monitor of a port that is not there", Place.CLUSTER, wrong_port,
-         "The operator's Service calls its port gpu-metrics (9400).", explains=("MET-02",)),
-    Rule("MET-02", "Prometheus does not take the monitor", Place.CLUSTER, not_selected,
-         "Prometheus reads ServiceMonitors that its selectors match; kube-prometheus-stack asks for its own release label "
-         "unless serviceMonitorSelectorNilUsesHelmValues is false."),
-    Rule("MET-03", "Scraped twice", Place.CLUSTER, twice,
-         "A ServiceMonitor and a static or annotation job both find the exporter: each series is there under two jobs."),
-    Rule("MET-04", "The exporter's pod on every series", Place.CLUSTER, pods_hidden,
-         "Prometheus puts the target's labels over those of the series, and keeps theirs as exported_pod."),
-    Rule("MET-10", "An Xid alert that never clears", Place.CLUSTER, latched,
-         "DCGM_FI_DEV_XID_ERRORS is a gauge with the last code."),
-    Rule("MET-13", "Scraped more often than measured", Place.CLUSTER, too_often,
-         "DCGM collects every 30 s by default: more scrapes cost the node and Prometheus, and tell nothing."),
-    Rule("MET-16", "Utilisation recorded as memory", Place.CLUSTER, wrong_measure,
-         "accelerator_memory_used_bytes has to come from DCGM_FI_DEV_FB_USED, in MiB."),
-    Rule("MET-17", "A label that series do not have", Place.CLUSTER, absent_label,
-         "The exporter says Hostname; node and kubernetes_node are there only where relabelling makes them."),
-    Rule("MET-21", "Full is never one", Place.CLUSTER, no_reserve,
-         "The driver reserves some memory, which is neither used nor free."),
-    Rule("MET-24", "A job for a whole namespace", Place.CLUSTER, whole_namespace,
-         "Discovery by role endpoints gives every port of every service there as a target."),
-    Rule("MET-25", "An alarm at good work", Place.CLUSTER, alarm_on_work,
-         "High utilisation is the goal; the idle GPU is what costs."),
-)  # fmt: skip

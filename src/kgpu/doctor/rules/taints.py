@@ -14,7 +14,7 @@ from kgpu.doctor import cluster_policy, commands, idle_daemons, matching, whatif
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import Obj
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import PLUGIN_SWITCHES, plugin_off
 from kgpu.doctor.waiting import TAINTS, Waiting, waiting
@@ -174,18 +174,29 @@ def _not_tolerated(one: Waiting, reasons: Mapping[str, Reason], change: whatif.C
     )  # fmt: skip
 
 
+@rule("TNT-01", "A taint that the pod does not tolerate", Place.CLUSTER)
 def untolerated(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-01: no toleration of the pod names the taint's key."""
+    """GPU nodes carry a taint so that only GPU pods come; the pod needs a toleration for it. Newer schedulers do not
+    name the taint: it is worked out from spec.taints and spec.tolerations.
+    """
     yield from _tainted(snapshot, near_miss=False)
 
 
+@rule("TNT-02", "The toleration is not quite for the taint", Place.CLUSTER)
 def near_toleration(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-02: there is a toleration for the key, with another value or effect."""
+    """A toleration with operator Equal compares the value, and one with an effect only that effect. Exists without a
+    value fits all.
+    """
     yield from _tainted(snapshot, near_miss=True)
 
 
+@rule(
+    "TNT-04", "Taints keep the GPU stack off its nodes", Place.PLUGIN, explains=("SCH-02", "SCH-03", "DPL-*", "DRV-02")
+)
 def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-04: the DaemonSets of the GPU stack do not tolerate a taint of the GPU nodes."""
+    """The operands' DaemonSets tolerate nvidia.com/gpu:NoSchedule alone; any other taint has to be in
+    spec.daemonsets.tolerations of the ClusterPolicy.
+    """
     for obj in snapshot.all("DaemonSet"):
         parts = matching.believed(snapshot, obj)
         if not parts or parts[0].name.startswith("nfd"):
@@ -254,8 +265,11 @@ def _selected(obj: Obj, node: Node) -> bool:
     return matched and all(node.labels.get(key) == value for key, value in wanted.items())
 
 
+@rule("TNT-05", "No labels of feature discovery", Place.PLUGIN, explains=("SCH-02", "SCH-08", "TNT-06"))
 def no_features(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-05: no node has labels of feature discovery, or those that a device plugin's DaemonSet asks for."""
+    """The operator finds GPU nodes by the PCI labels of node feature discovery. Without them it is Ready and does
+    nothing (reason NFDLabelsMissing).
+    """
     yield from idle_daemons.unlabelled(snapshot, by_discovery=True)
     policies = list(snapshot.all("ClusterPolicy"))
     if not policies or not snapshot.nodes:
@@ -286,8 +300,9 @@ def no_features(snapshot: Snapshot) -> Iterator[Finding]:
     )
 
 
+@rule("TNT-06", "PCI labels of another shape", Place.PLUGIN, explains=("SCH-02",), also=("TNT-15",))
 def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-06: the PCI labels have a shape that operators do not know."""
+    """The operator knows pci-10de, pci-0302_10de and pci-0300_10de; other deviceLabelFields give other names."""
     odd = [
         (node, key)
         for node in snapshot.nodes.values()
@@ -316,8 +331,17 @@ def odd_features(snapshot: Snapshot) -> Iterator[Finding]:
     )
 
 
+@rule(
+    "TNT-12",
+    "Operands are switched off",
+    Place.PLUGIN,
+    explains=("SCH-00", "SCH-01", "SCH-02", "SCH-03", "DPL-03", "DPL-18", "OPR-15"),
+)
 def opted_out(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-12: a label keeps operands off a node, or the ClusterPolicy the device plugin off all of them."""
+    """nvidia.com/gpu.deploy.operands=false, or nvidia.com/gpu.deploy.NAME=false, keeps them off a node;
+    devicePlugin.enabled=false in the ClusterPolicy keeps the device plugin off all of them.
+    """
+    # A label keeps operands off a node, or the ClusterPolicy the device plugin off all of them.
     yield from _without_plugin(snapshot)
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         keys = [
@@ -390,40 +414,3 @@ def _by_claim(snapshot: Snapshot) -> frozenset[str]:
     """The nodes whose GPUs a DRA driver publishes."""
     slices = (one for one in snapshot.all("ResourceSlice") if one.text("spec.driver") == names.DRA_GPU_DRIVER)
     return frozenset(one.text("spec.nodeName") for one in slices)
-
-
-RULES: Final = (
-    Rule(
-        "TNT-01", "A taint that the pod does not tolerate", Place.CLUSTER, untolerated,
-        "GPU nodes carry a taint so that only GPU pods come; the pod needs a toleration for it. Newer schedulers do not "
-        "name the taint: it is worked out from spec.taints and spec.tolerations.",
-    ),
-    Rule(
-        "TNT-02", "The toleration is not quite for the taint", Place.CLUSTER, near_toleration,
-        "A toleration with operator Equal compares the value, and one with an effect only that effect. Exists without a "
-        "value fits all.",
-    ),
-    Rule(
-        "TNT-04", "Taints keep the GPU stack off its nodes", Place.PLUGIN, operands_kept_off,
-        "The operands' DaemonSets tolerate nvidia.com/gpu:NoSchedule alone; any other taint has to be in "
-        "spec.daemonsets.tolerations of the ClusterPolicy.",
-        explains=("SCH-02", "SCH-03", "DPL-*", "DRV-02"),
-    ),
-    Rule(
-        "TNT-05", "No labels of feature discovery", Place.PLUGIN, no_features,
-        "The operator finds GPU nodes by the PCI labels of node feature discovery. Without them it is Ready and does "
-        "nothing (reason NFDLabelsMissing).",
-        explains=("SCH-02", "SCH-08", "TNT-06"),
-    ),
-    Rule(
-        "TNT-06", "PCI labels of another shape", Place.PLUGIN, odd_features,
-        "The operator knows pci-10de, pci-0302_10de and pci-0300_10de; other deviceLabelFields give other names.",
-        explains=("SCH-02",), also=("TNT-15",),
-    ),
-    Rule(
-        "TNT-12", "Operands are switched off", Place.PLUGIN, opted_out,
-        "nvidia.com/gpu.deploy.operands=false, or nvidia.com/gpu.deploy.NAME=false, keeps them off a node; "
-        "devicePlugin.enabled=false in the ClusterPolicy keeps the device plugin off all of them.",
-        explains=("SCH-00", "SCH-01", "SCH-02", "SCH-03", "DPL-03", "DPL-18", "OPR-15"),
-    ),
-)  # fmt: skip

@@ -12,7 +12,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, NFD_MASTER
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -23,8 +23,9 @@ _NFD_NODE: Final = names.NFD_NODE_NAME_LABEL
 _WORDS: Final = re.compile(r"[^a-z0-9]+")
 
 
+@rule("TNT-03", "A toleration is no affinity", Place.CLUSTER)
 def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-03: a toleration alone does not bring a pod to a GPU node."""
+    """A toleration permits, it does not attract: without a request for GPUs or an affinity the pod may run anywhere."""
     gpu_nodes = {node.name for node in matching.gpu_nodes(snapshot)}
     for pod in snapshot.pods.values() if gpu_nodes else ():
         if pod.node in gpu_nodes or pod.node not in snapshot.nodes or pod.ended or pod.owner.startswith("DaemonSet/"):
@@ -47,8 +48,11 @@ def on_plain_node(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("TNT-07", "nfd-master is killed", Place.PLUGIN, explains=("TNT-05", "DRV-16"))
 def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-07: nfd-master is killed again and again, and labels go with it."""
+    """When nfd-master restarts, labels may go for a moment; the operator then removes operands, the driver among them,
+    from under running pods.
+    """
     for pod in matching.pods_of_part(snapshot, NFD_MASTER):
         one = next((one for one in pod.containers if one.end_reason == "OOMKilled" and one.restarts > 0), None)
         if one is None:
@@ -67,8 +71,9 @@ def master_killed(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("TNT-08", "Labels of a GPU that is gone", Place.PLUGIN, explains=("SCH-02", "TNT-16", "DRV-*"))
 def stale(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-08: the label says that there is a GPU, the bus that there is none; or features of a node that is gone."""
+    """NodeFeature objects outlive the node or card; without nfd-gc labels stay."""
     for node in snapshot.nodes.values():
         host = snapshot.hosts.get(node.name)
         label = matching.pci_label(node)
@@ -98,19 +103,20 @@ def stale(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("TNT-10", "Taints of rules are off", Place.PLUGIN)
 def rule_taints(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-10: a NodeFeatureRule's taints, which nfd-master does not set."""
+    """nfd-master sets taints of a NodeFeatureRule only with -enable-taints."""
     masters = matching.pods_of_part(snapshot, NFD_MASTER)
     if not masters or _taints_on(snapshot, masters):
         return
-    for rule in snapshot.all("NodeFeatureRule"):
-        for position, row in enumerate(rule.maps("spec.rules")):
+    for feature in snapshot.all("NodeFeatureRule"):
+        for position, row in enumerate(feature.maps("spec.rules")):
             if row.get("taints"):
                 main = next((one for one in masters[0].containers if not one.init), None)
                 yield Finding(
-                    subject=rule.subject,
-                    cause=f"{rule} sets taints, which nfd-master leaves out: it runs without -enable-taints",
-                    evidence=(rule.cite(f"spec.rules[{position}].taints"), *((main.cite("args"),) if main else ())),
+                    subject=feature.subject,
+                    cause=f"{feature} sets taints, which nfd-master leaves out: it runs without -enable-taints",
+                    evidence=(feature.cite(f"spec.rules[{position}].taints"), *((main.cite("args"),) if main else ())),
                     remedy=(Remedy("set master.config.enableTaints: true in the chart's values"), Remedy("first let nfd-worker tolerate these taints")),
                     confidence=LIKELY,
                 )  # fmt: skip
@@ -128,8 +134,9 @@ def _taints_on(snapshot: Snapshot, masters: list[Pod]) -> bool:
     return any(re.search(r"enableTaints:\s*true", text) for text in texts)
 
 
+@rule("TNT-13", "The product label lies", Place.PLUGIN, explains=("SCH-08",))
 def wrong_product(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-13: the product label is not what the driver says."""
+    """Labels set by hand stay after a card was changed."""
     for node in snapshot.nodes.values():
         host = snapshot.hosts.get(node.name)
         said = node.labels.get(names.LABEL_GPU_PRODUCT, "")
@@ -150,8 +157,9 @@ def _plain(name: str) -> str:
     return _WORDS.sub("-", name.lower()).removeprefix("nvidia-").strip("-")
 
 
+@rule("TNT-16", "Called a GPU node, has no GPU", Place.PLUGIN, explains=("SCH-02",))
 def not_a_gpu_node(snapshot: Snapshot) -> Iterator[Finding]:
-    """TNT-16: a node without a device carries the label of GPU nodes."""
+    """nvidia.com/gpu.present was copied by a node template; operands and plugin pods are sent there."""
     for node in snapshot.nodes.values():
         if node.labels.get(names.LABEL_GPU_PRESENT) != "true" or not _bare(snapshot, node):
             continue
@@ -180,29 +188,21 @@ def _bare(snapshot: Snapshot, node: Node) -> bool:
     return any(key.startswith(f"{names.NFD_PREFIX}pci-") for key in node.labels)
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="TNT-09", title="nfd-master refuses NVIDIA's labels", place=Place.PLUGIN, where=(LOG,), parts=(NFD_MASTER,), always=True,
-            pattern=r"[Nn]amespace.{0,20}nvidia\.com.{0,40}not allowed|not allowed.{0,200}nvidia\.com/", words="not allowed",
-            cause="{who} leaves out labels of nvidia.com: its namespaces for labels do not allow them",
-            remedy=("start nfd-master with -extra-label-ns=nvidia.com, and without -deny-label-ns=*",),
-            explain="Without leave nfd-master writes labels below feature.node.kubernetes.io only.",
-            explains=("SCH-08",),
-        ),
-        Sign(
-            id="TNT-14", title="GPU feature discovery can't write its NodeFeature", place=Place.PLUGIN, where=(LOG, STATUS), parts=(GFD,), always=True,
-            pattern=r"[Rr]equired flag.{0,4}node-name.{0,4}not set|nodefeatures\.nfd\.k8s-sigs\.io.{0,80}forbidden|cannot \w+ resource \"nodefeatures\"", words="",
-            cause="{who} can't write labels: it has no node name or no right to NodeFeatures",
-            remedy=("set NODE_NAME from spec.nodeName in its pod", "give its ServiceAccount create, get and update on nodefeatures.nfd.k8s-sigs.io, or set useNodeFeatureAPI=false"),
-            explain="With useNodeFeatureAPI labels go into a NodeFeature object, which needs NODE_NAME and RBAC.",
-            confidence=CERTAIN, explains=("SCH-08",),
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="TNT-09", title="nfd-master refuses NVIDIA's labels", place=Place.PLUGIN, where=(LOG,), parts=(NFD_MASTER,), always=True,
+        pattern=r"[Nn]amespace.{0,20}nvidia\.com.{0,40}not allowed|not allowed.{0,200}nvidia\.com/", words="not allowed",
+        cause="{who} leaves out labels of nvidia.com: its namespaces for labels do not allow them",
+        remedy=("start nfd-master with -extra-label-ns=nvidia.com, and without -deny-label-ns=*",),
+        explain="Without leave nfd-master writes labels below feature.node.kubernetes.io only.",
+        explains=("SCH-08",),
     ),
-    Rule("TNT-03", "A toleration is no affinity", Place.CLUSTER, on_plain_node, "A toleration permits, it does not attract: without a request for GPUs or an affinity the pod may run anywhere."),
-    Rule("TNT-07", "nfd-master is killed", Place.PLUGIN, master_killed, "When nfd-master restarts, labels may go for a moment; the operator then removes operands, the driver among them, from under running pods.", ("TNT-05", "DRV-16")),
-    Rule("TNT-08", "Labels of a GPU that is gone", Place.PLUGIN, stale, "NodeFeature objects outlive the node or card; without nfd-gc labels stay.", ("SCH-02", "TNT-16", "DRV-*")),
-    Rule("TNT-10", "Taints of rules are off", Place.PLUGIN, rule_taints, "nfd-master sets taints of a NodeFeatureRule only with -enable-taints."),
-    Rule("TNT-13", "The product label lies", Place.PLUGIN, wrong_product, "Labels set by hand stay after a card was changed.", ("SCH-08",)),
-    Rule("TNT-16", "Called a GPU node, has no GPU", Place.PLUGIN, not_a_gpu_node, "nvidia.com/gpu.present was copied by a node template; operands and plugin pods are sent there.", ("SCH-02",)),
+    Sign(
+        id="TNT-14", title="GPU feature discovery can't write its NodeFeature", place=Place.PLUGIN, where=(LOG, STATUS), parts=(GFD,), always=True,
+        pattern=r"[Rr]equired flag.{0,4}node-name.{0,4}not set|nodefeatures\.nfd\.k8s-sigs\.io.{0,80}forbidden|cannot \w+ resource \"nodefeatures\"", words="",
+        cause="{who} can't write labels: it has no node name or no right to NodeFeatures",
+        remedy=("set NODE_NAME from spec.nodeName in its pod", "give its ServiceAccount create, get and update on nodefeatures.nfd.k8s-sigs.io, or set useNodeFeatureAPI=false"),
+        explain="With useNodeFeatureAPI labels go into a NodeFeature object, which needs NODE_NAME and RBAC.",
+        confidence=CERTAIN, explains=("SCH-08",),
+    ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from kgpu.doctor.matching import EXPORTER, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.obj import Obj, plain, seconds
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import SharingConfig, has_mig, named_map, sharing_configs, uses_mps
@@ -78,8 +78,9 @@ def _offered(node: Node) -> int:
     return sum(node.capacity(name) or 0 for name in (names.GPU_RESOURCE, names.GPU_RESOURCE + names.SHARED_SUFFIX))
 
 
+@rule("TS-01", "The change was not taken over", Place.PLUGIN, explains=("DPL-23", "SCH-01", "SCH-04"))
 def not_taken_over(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-01: the plugin runs with an older configuration than the ConfigMap has."""
+    """The plugin reads its configuration when it starts; the operator does not watch the ConfigMap."""
     for told in _told(snapshot):
         by_key = {
             one.key: one for one in sharing_configs(snapshot) if told.source and one.source.key == told.source.key
@@ -117,8 +118,11 @@ def _behind(
     return None if wanted == _offered(node) else (node, config, wanted, pods[0])
 
 
+@rule("TS-02", "The ConfigMap is not there", Place.PLUGIN, explains=("SCH-02", "DPL-03", "DPL-16"))
 def no_such_map(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-02: the policy names a ConfigMap that is not there."""
+    """spec.devicePlugin.config.name has to be a ConfigMap in the operator's namespace; plugin pods wait for it in
+    ContainerCreating.
+    """
     for told in _told(snapshot):
         if told.source is not None or not snapshot.knows("ConfigMap"):
             continue
@@ -153,8 +157,9 @@ def _patched(policy: Obj, field: str, value: str) -> Remedy:
     return Remedy("kubectl patch clusterpolicy {} --type merge -p '{}'", policy.name, patch)
 
 
+@rule("TS-03", "A configuration that no node uses", Place.PLUGIN, explains=("SCH-01",))
 def no_default(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-03: a ConfigMap that no node uses."""
+    """Without a default only nodes with the label nvidia.com/device-plugin.config use a configuration."""
     for told in _told(snapshot):
         nodes = matching.gpu_nodes(snapshot, matching.NVIDIA)
         if told.source is None or told.default or not nodes or any(told.key(node) for node in nodes):
@@ -181,11 +186,13 @@ def _does_something(said: object) -> bool:
     return any(line and line != "---" and not line.startswith("version:") for line in lines)
 
 
+@rule("TS-04", "A configuration that the policy does not name", Place.PLUGIN, explains=("SCH-01",))
 def not_named(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-04: pods wait, and the configuration that shares GPUs is not named: the path that a JSON patch wants is not there.
-
-    A policy that was changed since it was made may have named it once: somebody has gone back to whole GPUs.
+    """A ConfigMap alone does nothing. On a fresh chart the path /spec/devicePlugin/config is not there, so that a JSON
+    patch with replace fails.
     """
+    # Pods wait, and the configuration that shares GPUs is not named: the path that a JSON patch wants is not there. A
+    # policy that was changed since it was made may have named it once: somebody has gone back to whole GPUs.
     hurt = _would_share(snapshot)
     yield from unread(snapshot, hurt)
     policies = [one for one in snapshot.all("ClusterPolicy") if hurt and not one.map("spec.devicePlugin.config")]
@@ -235,8 +242,17 @@ def _would_share(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
+@rule(
+    "TS-13",
+    "A label or the default names no configuration",
+    Place.PLUGIN,
+    explains=("SCH-01", "DPL-16"),
+    also=("TS-15",),
+)
 def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-13: a node's label, or the policy's default, names a configuration that the ConfigMap does not have."""
+    """Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config, and so
+    does spec.devicePlugin.config.default for all other nodes.
+    """
     for told in _told(snapshot):
         keys = sorted(str(key) for key in told.source.map("data")) if told.source else []
         if told.source is not None and told.default and told.default not in keys:
@@ -277,8 +293,9 @@ def _wrong_default(snapshot: Snapshot, told: Told, source: Obj, keys: list[str])
     )  # fmt: skip
 
 
+@rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, explains=("TS-01",))
 def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-12: whole GPUs are to be shared where there are slices alone."""
+    """With MIG strategy mixed the slices have names of their own, and sharing has to name them."""
     for told in _told(snapshot):
         by_key = {
             one.key: one for one in sharing_configs(snapshot) if told.source and one.source.key == told.source.key
@@ -299,8 +316,9 @@ def other_resource(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("TS-07", "Several shares are no bigger share", Place.CLUSTER)
 def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-07: more shares are no more of the GPU."""
+    """All containers on a GPU take turns alike, whatever number of replicas they asked for."""
     for pod in snapshot.pods.values():
         node = snapshot.nodes.get(pod.node)
         if node is None or pod.ended or not _sliced(snapshot, node):
@@ -328,8 +346,9 @@ def many_shares(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("TS-09", "Metrics of shared GPUs without their pods", Place.CLUSTER)
 def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-09: the exporter does not tell replicas apart."""
+    """dcgm-exporter knows shares (GPU-...::N) only with KUBERNETES_VIRTUAL_GPUS."""
     bare = []
     for pod in matching.pods_of_part(snapshot, EXPORTER, vendor=matching.NVIDIA):
         env = {name for one in pod.containers for name in one.env}
@@ -353,8 +372,9 @@ def no_pod_labels(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("TS-11", "One crash, all neighbours", Place.CLUSTER)
 def all_at_once(snapshot: Snapshot) -> Iterator[Finding]:
-    """TS-11: several pods of one shared GPU ended in the same seconds."""
+    """Pods on one GPU by time-slicing share its faults: an Xid ends all of them."""
     for node in matching.gpu_nodes(snapshot, matching.NVIDIA):
         if not _sliced(snapshot, node):
             continue
@@ -424,41 +444,30 @@ def _alone(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (node.cite("metadata.labels[nvidia.com/gpu.memory]"),)
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="TS-05", title="More than one share asked for", place=Place.CLUSTER, where=(STATUS, EVENT),
-            pattern=r"maximum request size for shared resources is (?P<most>\d+)(?:; found (?P<asked>\d+))?", words="maximum request size for shared resources",
-            cause="{who} was refused: it asks for {asked} shares of GPUs, and {most} is the most (failRequestsGreaterThanOne)",
-            remedy=("ask for {most}: more shares do not give more of the GPU", "kubectl -n {namespace} delete pod {name}  # the refused pod stays where it is"),
-            explain="With failRequestsGreaterThanOne the plugin refuses requests for several shares, because they would give nothing.",
-            confidence=CERTAIN,
-        ),
-        Sign(
-            id="TS-06", title="A neighbour took the memory", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
-            pattern=r"CUDA(?: error:)? out of memory", proof=_neighbours,
-            cause="{who} ran out of GPU memory on a GPU that it shares: time-slicing does not divide the memory, and neighbours have their part",
-            remedy=("see who has how much:", "kgpu top --node {node}", "fewer replicas, or MIG or MPS, which limit each one's memory"),
-            explain="Replicas share one memory: whoever comes first takes what it wants.",
-        ),
-        Sign(
-            id="TS-14", title="Its own work does not fit", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
-            pattern=r"CUDA(?: error:)? out of memory", proof=_alone,
-            cause="{who} ran out of GPU memory on a GPU of its own: what it loads does not fit",
-            remedy=(
-                "much reserved and little allocated in PyTorch's message: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-                "FP16 or BF16 in place of FP32, a smaller batch, or a bigger card; driver and contexts take 0.5 to 2 GB",
-            ),
-            explain="In this order: a neighbour on the GPU (TS-06), fragmentation of the allocator, precision, then size.",
-        ),
+RULES: Final = rules_of(
+    Sign(
+        id="TS-05", title="More than one share asked for", place=Place.CLUSTER, where=(STATUS, EVENT),
+        pattern=r"maximum request size for shared resources is (?P<most>\d+)(?:; found (?P<asked>\d+))?", words="maximum request size for shared resources",
+        cause="{who} was refused: it asks for {asked} shares of GPUs, and {most} is the most (failRequestsGreaterThanOne)",
+        remedy=("ask for {most}: more shares do not give more of the GPU", "kubectl -n {namespace} delete pod {name}  # the refused pod stays where it is"),
+        explain="With failRequestsGreaterThanOne the plugin refuses requests for several shares, because they would give nothing.",
+        confidence=CERTAIN,
     ),
-    Rule("TS-01", "The change was not taken over", Place.PLUGIN, not_taken_over, "The plugin reads its configuration when it starts; the operator does not watch the ConfigMap.", ("DPL-23", "SCH-01", "SCH-04")),
-    Rule("TS-02", "The ConfigMap is not there", Place.PLUGIN, no_such_map, "spec.devicePlugin.config.name has to be a ConfigMap in the operator's namespace; plugin pods wait for it in ContainerCreating.", ("SCH-02", "DPL-03", "DPL-16")),
-    Rule("TS-03", "A configuration that no node uses", Place.PLUGIN, no_default, "Without a default only nodes with the label nvidia.com/device-plugin.config use a configuration.", ("SCH-01",)),
-    Rule("TS-04", "A configuration that the policy does not name", Place.PLUGIN, not_named, "A ConfigMap alone does nothing. On a fresh chart the path /spec/devicePlugin/config is not there, so that a JSON patch with replace fails.", ("SCH-01",)),
-    Rule("TS-07", "Several shares are no bigger share", Place.CLUSTER, many_shares, "All containers on a GPU take turns alike, whatever number of replicas they asked for."),
-    Rule("TS-09", "Metrics of shared GPUs without their pods", Place.CLUSTER, no_pod_labels, "dcgm-exporter knows shares (GPU-...::N) only with KUBERNETES_VIRTUAL_GPUS."),
-    Rule("TS-11", "One crash, all neighbours", Place.CLUSTER, all_at_once, "Pods on one GPU by time-slicing share its faults: an Xid ends all of them."),
-    Rule("TS-12", "Sharing for the wrong resource", Place.PLUGIN, other_resource, "With MIG strategy mixed the slices have names of their own, and sharing has to name them.", ("TS-01",)),
-    Rule("TS-13", "A label or the default names no configuration", Place.PLUGIN, wrong_key, "Per-node configurations need one key of the ConfigMap for each value of nvidia.com/device-plugin.config, and so does spec.devicePlugin.config.default for all other nodes.", ("SCH-01", "DPL-16"), also=("TS-15",)),
+    Sign(
+        id="TS-06", title="A neighbour took the memory", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
+        pattern=r"CUDA(?: error:)? out of memory", proof=_neighbours,
+        cause="{who} ran out of GPU memory on a GPU that it shares: time-slicing does not divide the memory, and neighbours have their part",
+        remedy=("see who has how much:", "kgpu top --node {node}", "fewer replicas, or MIG or MPS, which limit each one's memory"),
+        explain="Replicas share one memory: whoever comes first takes what it wants.",
+    ),
+    Sign(
+        id="TS-14", title="Its own work does not fit", place=Place.CLUSTER, where=(LOG, STATUS), words="out of memory",
+        pattern=r"CUDA(?: error:)? out of memory", proof=_alone,
+        cause="{who} ran out of GPU memory on a GPU of its own: what it loads does not fit",
+        remedy=(
+            "much reserved and little allocated in PyTorch's message: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "FP16 or BF16 in place of FP32, a smaller batch, or a bigger card; driver and contexts take 0.5 to 2 GB",
+        ),
+        explain="In this order: a neighbour on the GPU (TS-06), fragmentation of the allocator, precision, then size.",
+    ),
 )  # fmt: skip

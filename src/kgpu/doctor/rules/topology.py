@@ -17,7 +17,7 @@ from kgpu.doctor.matching import NFD_TOPOLOGY
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.obj import plain
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 
@@ -27,8 +27,9 @@ _DISPLAY: Final = ("03", "12")
 _VENDORS: Final = frozenset({"10de", "1002", "1da3"})
 
 
+@rule("TOP-02", "Refused for NUMA again and again", Place.CLUSTER, explains=("TOP-01",))
 def again_and_again(snapshot: Snapshot) -> Iterator[Finding]:
-    """TOP-02: the scheduler sends a controller's pods to the same node, where the kubelet refuses them."""
+    """A controller makes a new pod for each that the kubelet refuses, and the scheduler chooses the same node."""
     for (namespace, owner), pods in snapshot.pods_by_owner.items():
         refused = [pod for pod in pods if pod.phase == "Failed" and pod.reason == _REFUSED]
         nodes = Counter(pod.node for pod in refused)
@@ -65,8 +66,9 @@ def _numa(host: HostFacts) -> dict[str, int]:
     return {uuid: node for uuid, node in found.items() if node is not None and node >= 0}
 
 
+@rule("TOP-03", "GPUs far apart", Place.CLUSTER)
 def far_apart(snapshot: Snapshot) -> Iterator[Finding]:
-    """TOP-03: a pod's GPUs are on several NUMA nodes although one has enough of them."""
+    """Without preferred allocation or a topology policy a pod gets any free GPUs, also on two sockets."""
     by_uid = {pod.uid: pod for pod in snapshot.pods.values() if pod.uid}
     for host in snapshot.hosts.values():
         entries, numa = given(host), _numa(host)
@@ -98,8 +100,9 @@ def far_apart(snapshot: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+@rule("TOP-05", "GPUs on no NUMA node", Place.HARDWARE)
 def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
-    """TOP-05: a NUMA policy, and GPUs that are on no NUMA node."""
+    """A VM or BIOS that does not tell the NUMA node of PCI devices (-1) makes topology policies blind to GPUs."""
     for host in snapshot.hosts.values():
         gpus = [one for one in host.pci or () if one.vendor in _VENDORS and one.pci_class[:2] in _DISPLAY]
         policy = setting(host, "topologyManagerPolicy")
@@ -121,8 +124,9 @@ def no_numa(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("TOP-07", "Processors given out twice", Place.CLUSTER)
 def two_pinners(snapshot: Snapshot) -> Iterator[Finding]:
-    """TOP-07: the kubelet and a DRA driver both give out processors."""
+    """The static CPU manager and a DRA driver for processors do not know of each other."""
     drivers = {
         device.node: device for device in dra.devices(snapshot) if device.driver in ("dra.cpu", "cpu.dra.k8s.io")
     }
@@ -140,8 +144,9 @@ def two_pinners(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("TOP-08", "Processors are not pinned", Place.CLUSTER)
 def not_pinned(snapshot: Snapshot) -> Iterator[Finding]:
-    """TOP-08: a static policy that the pods do not qualify for."""
+    """The static policy pins only whole processors of pods of class Guaranteed."""
     for host in snapshot.hosts.values():
         policy = setting(host, "cpuManagerPolicy")
         if policy is None or policy[0] != "static":
@@ -193,40 +198,33 @@ def _many(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (hit.pod.cite("spec.containers[0].resources"),) if sum(asked.values()) > 1 or slices else None
 
 
-RULES: Final = (
-    *rules_of(
-        Sign(
-            id="TOP-01", title="It does not fit one NUMA node", place=Place.CLUSTER, where=(STATUS, EVENT),
-            pattern=r"Resources cannot be allocated with Topology locality", words="Topology locality",
-            cause="{who} was refused by the kubelet: its GPUs and processors do not fit one NUMA node as the node's topology policy wants",
-            remedy=(
-                "on {node}:", "grep topologyManager /var/lib/kubelet/config.yaml; numactl -H",
-                "ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, or use a scheduler that knows NodeResourceTopology",
-                "kubectl -n {namespace} delete pod {name}",
-            ),
-            explain="With restricted or single-numa-node the kubelet refuses pods whose devices and processors it can't align. The "
-            "scheduler knows nothing of it.",
-            confidence=CERTAIN,
+RULES: Final = rules_of(
+    Sign(
+        id="TOP-01", title="It does not fit one NUMA node", place=Place.CLUSTER, where=(STATUS, EVENT),
+        pattern=r"Resources cannot be allocated with Topology locality", words="Topology locality",
+        cause="{who} was refused by the kubelet: its GPUs and processors do not fit one NUMA node as the node's topology policy wants",
+        remedy=(
+            "on {node}:", "grep topologyManager /var/lib/kubelet/config.yaml; numactl -H",
+            "ask for what fits one NUMA node, set topologyManagerPolicy: best-effort, or use a scheduler that knows NodeResourceTopology",
+            "kubectl -n {namespace} delete pod {name}",
         ),
-        Sign(
-            id="TOP-04", title="NCCL goes over shared memory", place=Place.CLUSTER, where=(LOG,), always=True, level=Level.NOTE,
-            pattern=r"Channel \d+.*via SHM", words="via SHM", proof=_many, confidence=POSSIBLE,
-            cause="NCCL in {who} goes over the host's memory between GPUs of one node: they have no NVLink or peer access to each other",
-            remedy=("on {node}:", "nvidia-smi topo -m; nvidia-smi nvlink -s", "let the plugin prefer GPUs of one NVLink island; MIG devices and shares can't use NVLink"),
-            explain="NCCL prefers NVLink and PCIe peer access (via P2P). SHM says that neither can be used between these GPUs.",
-        ),
-        Sign(
-            id="TOP-06", title="nfd-topology-updater can't work", place=Place.PLUGIN, where=(LOG, STATUS), parts=(NFD_TOPOLOGY,),
-            pattern=r"noderesourcetopolog(?:y|ies)\S*.{0,120}(?:not found|could not find|forbidden)|could not find the requested resource.{0,80}noderesourcetopolog|(?:pod-?resources|kubelet\.sock).{0,120}(?:denied|no such file|refused)|(?:denied|no such file|refused).{0,120}pod-?resources",
-            words="",
-            cause="{who} can't publish NUMA zones: the CRD is not there, or the kubelet does not answer it",
-            remedy=("install the CRD: the chart's topologyUpdater.createCRDs=true", "mount /var/lib/kubelet/pod-resources into it, and look at the kubelet's root folder"),
-            explain="It writes NodeResourceTopology objects from what the kubelet's pod-resources socket tells.",
-        ),
+        explain="With restricted or single-numa-node the kubelet refuses pods whose devices and processors it can't align. The "
+        "scheduler knows nothing of it.",
+        confidence=CERTAIN,
     ),
-    Rule("TOP-02", "Refused for NUMA again and again", Place.CLUSTER, again_and_again, "A controller makes a new pod for each that the kubelet refuses, and the scheduler chooses the same node.", ("TOP-01",)),
-    Rule("TOP-03", "GPUs far apart", Place.CLUSTER, far_apart, "Without preferred allocation or a topology policy a pod gets any free GPUs, also on two sockets."),
-    Rule("TOP-05", "GPUs on no NUMA node", Place.HARDWARE, no_numa, "A VM or BIOS that does not tell the NUMA node of PCI devices (-1) makes topology policies blind to GPUs."),
-    Rule("TOP-07", "Processors given out twice", Place.CLUSTER, two_pinners, "The static CPU manager and a DRA driver for processors do not know of each other."),
-    Rule("TOP-08", "Processors are not pinned", Place.CLUSTER, not_pinned, "The static policy pins only whole processors of pods of class Guaranteed."),
+    Sign(
+        id="TOP-04", title="NCCL goes over shared memory", place=Place.CLUSTER, where=(LOG,), always=True, level=Level.NOTE,
+        pattern=r"Channel \d+.*via SHM", words="via SHM", proof=_many, confidence=POSSIBLE,
+        cause="NCCL in {who} goes over the host's memory between GPUs of one node: they have no NVLink or peer access to each other",
+        remedy=("on {node}:", "nvidia-smi topo -m; nvidia-smi nvlink -s", "let the plugin prefer GPUs of one NVLink island; MIG devices and shares can't use NVLink"),
+        explain="NCCL prefers NVLink and PCIe peer access (via P2P). SHM says that neither can be used between these GPUs.",
+    ),
+    Sign(
+        id="TOP-06", title="nfd-topology-updater can't work", place=Place.PLUGIN, where=(LOG, STATUS), parts=(NFD_TOPOLOGY,),
+        pattern=r"noderesourcetopolog(?:y|ies)\S*.{0,120}(?:not found|could not find|forbidden)|could not find the requested resource.{0,80}noderesourcetopolog|(?:pod-?resources|kubelet\.sock).{0,120}(?:denied|no such file|refused)|(?:denied|no such file|refused).{0,120}pod-?resources",
+        words="",
+        cause="{who} can't publish NUMA zones: the CRD is not there, or the kubelet does not answer it",
+        remedy=("install the CRD: the chart's topologyUpdater.createCRDs=true", "mount /var/lib/kubelet/pod-resources into it, and look at the kubelet's root folder"),
+        explain="It writes NodeResourceTopology objects from what the kubelet's pod-resources socket tells.",
+    ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.kinds import Event
 from kgpu.doctor.model import LIKELY, Finding, Place, Subject
 from kgpu.doctor.obj import plain
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.quota import refused
 from kgpu.doctor.snapshot import Snapshot
 
@@ -57,8 +57,11 @@ def _steps(event: Event, namespace: str) -> tuple[Remedy, ...]:
     return (Remedy("kubectl -n {} get resourcequota,limitrange -o yaml", namespace),)
 
 
+@rule("QTA-00", "Pods are refused", Place.CLUSTER, last_resort=True)
 def unmade(snapshot: Snapshot) -> Iterator[Finding]:
-    """Controllers of GPU pods, or of parts of a stack, whose pods are refused."""
+    """The API server, a quota or a webhook refuses the pods of a controller that are for GPUs; told only where no other
+    rule knows why.
+    """
     for event in refused(snapshot):
         if not _is_ours(snapshot, event):
             continue
@@ -81,13 +84,3 @@ def _is_ours(snapshot: Snapshot, event: Event) -> bool:
     if maker is None:
         return False
     return bool(matching.parts_of(maker)) or matching.makes_accelerator_pods(maker)
-
-
-RULES: Final = (
-    Rule(
-        "QTA-00", "Pods are refused", Place.CLUSTER, unmade,
-        "The API server, a quota or a webhook refuses the pods of a controller that are for GPUs; told only where no "
-        "other rule knows why.",
-        last_resort=True,
-    ),
-)  # fmt: skip

@@ -11,7 +11,7 @@ from kgpu.doctor import matching
 from kgpu.doctor.idle_daemons import idle_plugins
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import Waiting, waiting
@@ -24,8 +24,11 @@ _JOINS: Final = 900.0
 """Seconds in which a node that has joined may still be getting its driver and its plugin."""
 
 
+@rule("DPL-00", "A GPU node offers none of its devices", Place.PLUGIN, explains=("SCH-00", "SCH-02"), last_resort=True)
 def unoffered(snapshot: Snapshot) -> Iterator[Finding]:
-    """DPL-00: devices that are there by the node's labels or its bus, and no resource that counts them."""
+    """By its labels or its bus a node has devices, and no resource counts them: no device plugin runs there, or it has
+    registered nothing. Told only where no other rule knows why.
+    """
     if not snapshot.knows("Pod") and not snapshot.pods:
         return  # who offers devices is not known
     told = snapshot.once(_told)
@@ -137,8 +140,11 @@ def _is_for_machines(node: Node) -> bool:
     return node.labels.get(names.LABEL_WORKLOAD_CONFIG, "").startswith("vm-")
 
 
+@rule("JOB-00", "A Job for GPUs is suspended", Place.CLUSTER, last_resort=True)
 def suspended(snapshot: Snapshot) -> Iterator[Finding]:
-    """JOB-00: a Job for GPUs that is suspended has no pods, which nothing shows."""
+    """A suspended Job has no pods, so nothing waits and nothing fails. Queues such as Kueue suspend Jobs until there is
+    room for them.
+    """
     for job in snapshot.all("Job"):
         if job.at("spec.suspend") is not True or job.deleting or not matching.makes_accelerator_pods(job):
             continue
@@ -163,19 +169,3 @@ def suspended(snapshot: Snapshot) -> Iterator[Finding]:
             confidence=CERTAIN,
             level=Level.NOTE,
         )
-
-
-RULES: Final = (
-    Rule(
-        "DPL-00", "A GPU node offers none of its devices", Place.PLUGIN, unoffered,
-        "By its labels or its bus a node has devices, and no resource counts them: no device plugin runs there, or it has "
-        "registered nothing. Told only where no other rule knows why.",
-        explains=("SCH-00", "SCH-02"), last_resort=True,
-    ),
-    Rule(
-        "JOB-00", "A Job for GPUs is suspended", Place.CLUSTER, suspended,
-        "A suspended Job has no pods, so nothing waits and nothing fails. Queues such as Kueue suspend Jobs until there is "
-        "room for them.",
-        last_resort=True,
-    ),
-)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, edits, matching
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.slices import Slices, makeable, price, priced, swapped
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.volumes import stuck_claim
@@ -33,8 +33,12 @@ _GATES: Final[tuple[tuple[re.Pattern[str], str, re.Pattern[str], tuple[str, ...]
 """Gates by whose they are, the image of who takes them off, and where to look."""
 
 
+@rule("SCH-00", "No node takes the pod", Place.CLUSTER, last_resort=True)
 def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
-    """Whatever keeps an accelerator pod from every node."""
+    """What the scheduler's filters have against the pod, node by node, recomputed: the resource is offered nowhere, no
+    node has as many, each node has a reason of its own, or a volume claim of the pod is not there or has no volume.
+    Told only of pods that no other rule explains.
+    """
     for one in waiting(snapshot):
         if one.view.gates:
             yield _gated(one)
@@ -205,14 +209,3 @@ def _offers(one: Waiting) -> tuple[Evidence, ...]:
     most = _most(one)
     names = sorted(most, key=lambda name: (-most[name], name))[:3]
     return tuple(one.snapshot.nodes[name].cite(f"status.allocatable[{one.resource}]") for name in names)
-
-
-RULES: Final = (
-    Rule(
-        "SCH-00", "No node takes the pod", Place.CLUSTER, unplaced,
-        "What the scheduler's filters have against the pod, node by node, recomputed: the resource is offered nowhere, "
-        "no node has as many, each node has a reason of its own, or a volume claim of the pod is not there or has no "
-        "volume. Told only of pods that no other rule explains.",
-        last_resort=True,
-    ),
-)  # fmt: skip

@@ -10,7 +10,7 @@ from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching
 from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
 from kgpu.doctor.obj import Condition, Obj
-from kgpu.doctor.rule import Rule
+from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.time_slicing import no_such_map, wrong_key
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.told import ill
@@ -35,8 +35,11 @@ _SETTLING: Final = 300.0
 _SHOWN: Final = 3
 
 
+@rule("OBJ-00", "An object of the GPU stack is not ready", Place.CLUSTER, last_resort=True)
 def unready(snapshot: Snapshot) -> Iterator[Finding]:
-    """OBJ-00: what the object says of itself, the part at fault first."""
+    """The ClusterPolicy, or another object by which a GPU stack is configured, says by a condition that it is not
+    ready, and neither its pods nor the nodes show why: what it says itself is told.
+    """
     for kind in _KINDS:
         for obj in snapshot.all(kind):
             if obj.deleting or obj.text("status.state").lower() in _ASIDE:
@@ -63,7 +66,7 @@ def _explained(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> bool:
     What goes on working is no reason not to be ready, and from no GPU and no node does it follow that an object of the
     stack is refused.
     """
-    if any(finding.subject == obj.subject for rule in (wrong_key, no_such_map) for finding in rule(snapshot)):
+    if any(finding.subject == obj.subject for check in (wrong_key, no_such_map) for finding in check(snapshot)):
         return True
     if any(wrong_key(snapshot)):
         return True
@@ -96,13 +99,3 @@ def _finding(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> Finding:
         expected="5 minutes after a change; a driver that is built takes up to 20" if young else "",
         since=first.since,
     )
-
-
-RULES: Final = (
-    Rule(
-        "OBJ-00", "An object of the GPU stack is not ready", Place.CLUSTER, unready,
-        "The ClusterPolicy, or another object by which a GPU stack is configured, says by a condition that it is not "
-        "ready, and neither its pods nor the nodes show why: what it says itself is told.",
-        last_resort=True,
-    ),
-)  # fmt: skip
